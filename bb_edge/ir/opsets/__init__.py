@@ -1,0 +1,77 @@
+"""The opset catalog: *the* table of every op that a program may hold.
+
+DSL helpers, the validator, the type solver, the engine's dispatch and the documentation's op page all read it.
+A domain's table is built when it is first looked up, so that a device pays only for what its artifact uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.records import (
+    REQUIRED,
+    Attr,
+    AttrKind,
+    Effect,
+    OpDef,
+    OpKind,
+    Opset,
+    Port,
+    Ready,
+    Table,
+)
+
+__all__ = [
+    "FRAMEWORK_DOMAINS",
+    "ONNX_ALIASES",
+    "REQUIRED",
+    "Attr",
+    "AttrKind",
+    "Effect",
+    "OpDef",
+    "OpKind",
+    "Opset",
+    "Port",
+    "Ready",
+    "Table",
+    "lookup",
+    "normalize_domain",
+    "opset",
+]
+
+_MODULES = {
+    keys.SYSCALL_DOMAIN: "syscall",
+    keys.WIRE_DOMAIN: "wire",
+    keys.GATE_DOMAIN: "wire",
+    keys.COMPOSITE_DOMAIN: "wire",
+    keys.ADDRESS_BOOK_DOMAIN: "wire",
+    keys.ONNX_DOMAIN: "onnx",
+    **dict.fromkeys(keys.ROLE_DOMAINS, "roles"),
+}
+FRAMEWORK_DOMAINS = tuple(d for d in _MODULES if d)
+
+ONNX_ALIASES = {"Dot": "MatMul", "Zeros": "Constant", "Ones": "Constant"}
+"""Names of the required subset that are recorded as other operators (semantics §1b)."""
+
+
+def normalize_domain(domain: str) -> str:
+    """ONNX's own domain has two spellings; the catalog knows the one that stands on disk."""
+    return keys.ONNX_DOMAIN if domain == keys.ONNX_DOMAIN_ALIAS else domain
+
+
+@lru_cache(maxsize=None)
+def opset(domain: str) -> Opset | None:
+    """The catalog's table of a domain, or None where the domain is not in the catalog."""
+    module = _MODULES.get(normalize_domain(domain))
+    if module is None:
+        return None
+    tables: dict[str, Opset] = importlib.import_module(f"bb_edge.ir.opsets.{module}").OPSETS
+    return tables[normalize_domain(domain)]
+
+
+def lookup(domain: str, name: str) -> OpDef | None:
+    """The catalog's row of an op, or None where it has none."""
+    table = opset(domain)
+    return None if table is None else table.ops.get(name)

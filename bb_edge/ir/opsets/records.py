@@ -1,0 +1,230 @@
+"""The records that an opset catalog is made of, and the compact notation that its tables are written in.
+
+A table line names its ports as ``"value:T, trigger:Trigger"``. After the colon stands a type id of
+`bb_edge.ir.types` or a type variable (one capital letter, bound to one type per node); then ``?`` marks an
+optional port and ``*`` a variadic one. A variadic port takes one or more values; with ``*any`` a single
+arrival makes the op ready (``Any``-style), otherwise all of them must be there.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class OpKind(enum.Enum):
+    """When an op fires (semantics §3)."""
+
+    PLAIN = "plain"  # when its required inputs are there
+    ENTRY = "entry"  # starts an execution of its own
+    SOURCE = "source"  # no inputs: when another op of the execution first has all its other inputs
+
+
+class Effect(enum.Enum):
+    """What a component's op does to its component; decides about claims (semantics §3)."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+
+
+class Ready(enum.Enum):
+    """Whether an op waits for a port."""
+
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+    ANY = "any"
+
+
+class AttrKind(enum.IntEnum):
+    """Kinds of attribute, numbered as ONNX's AttributeProto.AttributeType."""
+
+    ANY = 0
+    FLOAT = 1
+    INT = 2
+    STRING = 3
+    TENSOR = 4
+    GRAPH = 5
+    FLOATS = 6
+    INTS = 7
+    STRINGS = 8
+    TYPE_PROTO = 13
+
+
+class _Missing(enum.Enum):
+    REQUIRED = "required"
+
+
+REQUIRED = _Missing.REQUIRED
+"""Default of an attribute that has none: the author must give it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output of an op.
+
+    `type` is a type id, or a type variable when it is a single capital letter.
+    """
+
+    name: str
+    type: str
+    ready: Ready = Ready.REQUIRED
+    variadic: bool = False
+
+    @property
+    def is_variable(self) -> bool:
+        return len(self.type) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """One attribute of an op; `default` is REQUIRED, None (optional, absent) or the value."""
+
+    name: str
+    kind: AttrKind
+    default: object = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """One row of the catalog.
+
+    `relation` names the type relation that the type solver applies ("" = the port types and their variables
+    say it all); `inserted` marks ops that only compiler passes place; `remote` ops may be reached by an
+    envelope addressed to `/component/<ref>/op/<name>`.
+    """
+
+    domain: str
+    name: str
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+    attrs: tuple[Attr, ...] = ()
+    kind: OpKind = OpKind.PLAIN
+    effect: Effect = Effect.NONE
+    may_suspend: bool = False
+    inserted: bool = False
+    remote: bool = False
+    relation: str = ""
+    doc: str = ""
+
+    def attr(self, name: str) -> Attr | None:
+        """The attribute of that name, if the op has one."""
+        return next((a for a in self.attrs if a.name == name), None)
+
+    @property
+    def min_inputs(self) -> int:
+        return sum(1 for p in self.inputs if p.ready is not Ready.OPTIONAL)
+
+    @property
+    def max_inputs(self) -> int | None:
+        """None where the last port is variadic."""
+        return None if any(p.variadic for p in self.inputs) else len(self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Opset:
+    """All ops of one domain at one version."""
+
+    domain: str
+    version: int
+    ops: Mapping[str, OpDef] = field(default_factory=dict)
+
+
+def ports(text: str) -> tuple[Port, ...]:
+    """Parses ``"a:T, b:Tensor?, rest:Any*any"``."""
+    found = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, type_id = part.partition(":")
+        ready, variadic = Ready.REQUIRED, False
+        if type_id.endswith("*any"):
+            type_id, ready, variadic = type_id[:-4], Ready.ANY, True
+        elif type_id.endswith("*?"):
+            type_id, ready, variadic = type_id[:-2], Ready.OPTIONAL, True
+        elif type_id.endswith("*"):
+            type_id, variadic = type_id[:-1], True
+        elif type_id.endswith("?"):
+            type_id, ready = type_id[:-1], Ready.OPTIONAL
+        found.append(Port(name, type_id, ready, variadic))
+    return tuple(found)
+
+
+_DEFAULTS = {
+    "int": AttrKind.INT,
+    "float": AttrKind.FLOAT,
+    "string": AttrKind.STRING,
+    "ints": AttrKind.INTS,
+    "floats": AttrKind.FLOATS,
+    "strings": AttrKind.STRINGS,
+    "tensor": AttrKind.TENSOR,
+    "graph": AttrKind.GRAPH,
+    "type": AttrKind.TYPE_PROTO,
+    "any": AttrKind.ANY,
+}
+
+
+def attrs(text: str) -> tuple[Attr, ...]:
+    """Parses ``"n:int, delta:int=1, axis:int?"``: required, with a default, optional."""
+    found = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, rest = part.partition(":")
+        kind_text, has_default, default_text = rest.partition("=")
+        default: object = None if kind_text.endswith("?") else REQUIRED
+        kind = _DEFAULTS[kind_text.rstrip("?")]
+        if has_default:
+            if kind is AttrKind.INT:
+                default = int(default_text)
+            elif kind is AttrKind.FLOAT:
+                default = float(default_text)
+            else:
+                default = default_text
+        found.append(Attr(name, kind, default))
+    return tuple(found)
+
+
+class Table:
+    """Collects the rows of one domain: ``table.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int")``."""
+
+    def __init__(self, domain: str, version: int = 1) -> None:
+        self._domain = domain
+        self._version = version
+        self._ops: dict[str, OpDef] = {}
+
+    def op(
+        self,
+        name: str,
+        inputs: str = "",
+        outputs: str = "",
+        attributes: str = "",
+        doc: str = "",
+        *,
+        kind: OpKind = OpKind.PLAIN,
+        effect: Effect = Effect.NONE,
+        may_suspend: bool = False,
+        inserted: bool = False,
+        remote: bool = False,
+        relation: str = "",
+    ) -> None:
+        if name in self._ops:
+            raise ValueError(f"op {name} stands twice in the table of {self._domain}")
+        self._ops[name] = OpDef(
+            self._domain,
+            name,
+            ports(inputs),
+            ports(outputs),
+            attrs(attributes),
+            kind,
+            effect,
+            may_suspend,
+            inserted,
+            remote,
+            relation,
+            doc,
+        )
+
+    def opset(self) -> Opset:
+        return Opset(self._domain, self._version, self._ops)

@@ -1,0 +1,108 @@
+"""The domains around the wire: `wire`, `gate`, `composite`, `address_book`, all v1.
+
+Layouts are those of semantics §6 ("Ops."), which settles where the seeds differ. Before
+`synthesize_wire_recvs` a Send-flavored op's outputs are the values as its receiver sees them (docs/design).
+"""
+
+from __future__ import annotations
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.records import OpKind, Table
+
+OP_SEND = "Send"
+OP_RECV = "Recv"
+OP_SEND_REQ = "SendReqBatched"
+OP_RECV_REQ = "RecvReq"
+OP_SEND_RESP = "SendResp"
+OP_RECV_RESP_BATCHED = "RecvRespBatched"
+OP_RECV_RESP = "RecvResp"
+
+SEND_FLAVORED = frozenset({OP_SEND, OP_SEND_REQ, OP_SEND_RESP})
+RECV_FLAVORED = frozenset({OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_RECV_RESP})
+
+_ENTRY = OpKind.ENTRY
+
+_w = Table(keys.WIRE_DOMAIN)
+_w.op(
+    OP_SEND,
+    "payload:Any*, peers:PeerIdVec",
+    "handle:Trigger?",
+    "deadline_ns:int?, peer:string?",
+    "One-way: one envelope with all payloads to each peer.",
+    relation="send",
+)
+_w.op(
+    OP_RECV,
+    "",
+    "payload:Any*, sender:PeerIdVec, trigger:Trigger?",
+    "payload_type:type?",
+    "An inbound envelope.",
+    kind=_ENTRY,
+    relation="recv",
+)
+_w.op(
+    OP_SEND_REQ,
+    "payload:Any*, gated:PeerIdVec, asked:PeerIdVec",
+    "req_id:WireReqId",
+    "deadline_ns:int?",
+    "Asks each gated peer; the request closes over the asked ones.",
+    may_suspend=True,
+    relation="send",
+)
+_w.op(
+    OP_RECV_REQ,
+    "",
+    "payload:Any*, sender:PeerIdVec, req_id:WireReqId, trigger:Trigger?",
+    "payload_type:type?",
+    "An inbound request.",
+    kind=_ENTRY,
+    relation="recv",
+)
+_w.op(
+    OP_SEND_RESP,
+    "payload:Any*, sender:PeerIdVec, req_id:WireReqId",
+    "handle:Trigger?",
+    "deadline_ns:int?",
+    "The reply to an inbound request.",
+    relation="send",
+)
+_w.op(
+    OP_RECV_RESP_BATCHED,
+    "req_id:WireReqId",
+    "closed:Trigger, missing:PeerIdVec, responses:Tensor*?",
+    "",
+    "Fires once, in the asking execution, when the request is closed.",
+    may_suspend=True,
+    relation="recv",
+)
+_w.op(
+    OP_RECV_RESP,
+    "",
+    "payload:Any*, sender:PeerIdVec, trigger:Trigger?",
+    "",
+    "One answer: the entry of a child execution.",
+    kind=_ENTRY,
+    relation="recv",
+)
+
+_g = Table(keys.GATE_DOMAIN)
+for _name, _doc in (
+    ("DedupGateRx", "Drops an envelope that was delivered before."),
+    ("PeerHealthGateRx", "Drops what a peer below the health threshold sends."),
+    ("BackoffGateRx", "Drops what a peer sends that was told to back off and does not."),
+):
+    _g.op(_name, "values:Any*", "values:Any*", "", _doc, inserted=True, relation="same_each")
+_g.op("PeerHealthGateTx", "peers:PeerIdVec", "peers:PeerIdVec", "", "Keeps the peers that are up.", inserted=True)
+_g.op("BackoffGateTx", "peers:PeerIdVec", "peers:PeerIdVec", "", "Keeps the peers not backed off.", inserted=True)
+
+_c = Table(keys.COMPOSITE_DOMAIN)
+_CHILDREN = f"{keys.CHILD_COUNT_ATTR}:int, {keys.CHILD_TYPES_ATTR}:string"
+_c.op("Bundle", "parts:Any*", "composite:Composite", _CHILDREN, "Packs values into one.", relation="bundle")
+_c.op("Unbundle", "composite:Composite", "parts:Any*", _CHILDREN, "Unpacks a bundle.", relation="unbundle")
+
+_a = Table(keys.ADDRESS_BOOK_DOMAIN)
+_a.op("Insert", "peer:PeerId, address:Multiaddress", "", "", "Adds a peer or one more address of it.")
+_a.op("InsertMany", "peer:PeerId, addresses:AddressVec", "", "", "The same for several addresses.")
+_a.op("Lookup", "peer:PeerId", "addresses:AddressVec", "", "All addresses of a peer, in order.")
+
+OPSETS = {t.domain: t for t in (_w.opset(), _g.opset(), _c.opset(), _a.opset())}
