@@ -1,0 +1,3 @@
+"""The Backend contract over bb_kernels and over a TFLite interpreter."""
+
+from __future__ import annotations

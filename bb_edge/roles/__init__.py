@@ -1,0 +1,3 @@
+"""The Contracts: what a Backend, Model, Index, Aggregator, Codec, DataSource, ... promises."""
+
+from __future__ import annotations

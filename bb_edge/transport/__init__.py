@@ -1,0 +1,3 @@
+"""Carriers: MQTT and in process."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Envelope codec and caps, typed values and their codecs, correlation, gate state."""
+
+from __future__ import annotations

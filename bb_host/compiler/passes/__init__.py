@@ -1,0 +1,3 @@
+"""The canonical passes, one module each."""
+
+from __future__ import annotations
