@@ -1,0 +1,230 @@
+"""Element by element over two or more tensors: arithmetic, comparison, logic, selection. All broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .errors import UnsupportedDtypeError
+from .registry import Call, kernel
+from .shapes import broadcast, same_as
+from .spec import (
+    ALL,
+    BOOL,
+    FLOAT,
+    INTEGER,
+    NUMERIC,
+    SIGNED,
+    UNSIGNED,
+    Array,
+    Bound,
+    Dtype,
+    Prepared,
+    Run,
+    TensorSpec,
+    Ufunc,
+)
+from .ufuncs import min_reduce
+
+
+def _binary(
+    call: Call, run: Run, dtype: Dtype | None = None, scratch: tuple[TensorSpec, ...] = ()
+) -> Prepared:
+    a, b = call.spec(0), call.spec(1)
+    out = TensorSpec(a.dtype if dtype is None else dtype, broadcast(call, a.shape, b.shape))
+    return Prepared((out,), run, scratch, inplace=same_as(call, out))
+
+
+def _register_ufunc(
+    op_type: str, ufunc: Ufunc, dtypes: frozenset[Dtype], result: Dtype | None = None
+) -> None:
+    # The ufunc itself is the run function: a plan step is one C call.
+    @kernel(op_type, "T T", dtypes=dtypes)
+    def build(call: Call) -> Prepared:
+        return _binary(call, ufunc, result)
+
+
+_op: str
+_ufunc: Ufunc
+for _op, _ufunc in (("Add", np.add), ("Sub", np.subtract), ("Mul", np.multiply)):
+    _register_ufunc(_op, _ufunc, NUMERIC)
+for _op, _ufunc in (("And", np.logical_and), ("Or", np.logical_or), ("Xor", np.logical_xor)):
+    _register_ufunc(_op, _ufunc, frozenset({BOOL}))
+_register_ufunc("Equal", np.equal, ALL, BOOL)
+for _op, _ufunc in (("Greater", np.greater), ("Less", np.less)):
+    _register_ufunc(_op, _ufunc, NUMERIC, BOOL)
+for _op, _ufunc in (
+    ("BitwiseAnd", np.bitwise_and),
+    ("BitwiseOr", np.bitwise_or),
+    ("BitwiseXor", np.bitwise_xor),
+):
+
+    @kernel(_op, "T T", since=18, dtypes=INTEGER)
+    def _bitwise(call: Call, ufunc: Ufunc = _ufunc) -> Prepared:
+        return _binary(call, ufunc)
+
+
+for _op, _ufunc in (("GreaterOrEqual", np.greater_equal), ("LessOrEqual", np.less_equal)):
+
+    @kernel(_op, "T T", since=12, dtypes=NUMERIC)
+    def _ordered(call: Call, ufunc: Ufunc = _ufunc) -> Prepared:
+        return _binary(call, ufunc, BOOL)
+
+
+@kernel("BitShift", "T T", since=11, dtypes=INTEGER, attrs="direction")
+def _bit_shift(call: Call) -> Prepared:
+    left = call.str_attr("direction", choices=("LEFT", "RIGHT")) == "LEFT"
+    return _binary(call, np.left_shift if left else np.right_shift)
+
+
+@kernel("Div", "T T", dtypes=NUMERIC)
+def _div(call: Call) -> Prepared:
+    """Floats divide; integers divide towards zero as in C (NumPy rounds down)."""
+    dtype = call.spec(0).dtype
+    if dtype in FLOAT:
+        return _binary(call, np.true_divide)
+    if dtype in UNSIGNED:
+        return _binary(call, np.floor_divide)
+    out = TensorSpec(dtype, broadcast(call, call.spec(0).shape, call.spec(1).shape))
+
+    def run(a: Array, b: Array, result: Array, rest: Array) -> None:
+        np.fmod(a, b, rest)
+        np.subtract(a, rest, rest)  # exactly divisible now, so that rounding down changes nothing
+        np.floor_divide(rest, b, result)
+
+    return _binary(call, run, scratch=(out,))
+
+
+@kernel("Mod", "T T", since=10, dtypes=NUMERIC, attrs="fmod")
+def _mod(call: Call) -> Prepared:
+    """fmod=1: the sign of the dividend (C); fmod=0: the sign of the divisor (Python). Floats need fmod=1."""
+    c_like = call.int_attr("fmod", 0) == 1
+    if not c_like and call.spec(0).dtype in FLOAT:
+        raise UnsupportedDtypeError("Mod: floating point inputs need the attribute fmod=1")
+    return _binary(call, np.fmod if c_like else np.remainder)
+
+
+@kernel("Pow", "T U", dtypes=NUMERIC, dtypes2=NUMERIC)
+def _pow(call: Call) -> Prepared:
+    """The result has the type of the base. Small constant exponents become products and roots."""
+    base, exponent = call.spec(0), call.spec(1)
+    known = call.constant(1)
+    if known is not None and known.size == 1 and exponent.size == 1 and base.dtype in FLOAT:
+        special = _POWERS.get(float(known.reshape(())))
+        if special is not None and len(exponent.shape) <= len(base.shape):
+            return _binary(call, special)
+    if exponent.dtype == base.dtype and base.dtype not in SIGNED:
+        return _binary(call, np.power)
+    out = TensorSpec(base.dtype, broadcast(call, base.shape, exponent.shape))
+    # Mixed types and negative integer exponents go through float64, as the ONNX reference does.
+    if base.dtype == exponent.dtype and (known is None or bool((known >= 0).all())):
+
+        def run_same(a: Array, b: Array, result: Array) -> None:
+            if known is None and b.size and min_reduce(b, None) < 0:
+                np.power(a.astype(np.float64), b, result, casting="unsafe")
+            else:
+                np.power(a, b, result)
+
+        return _binary(call, run_same)
+    wide = np.result_type(base.dtype, exponent.dtype)
+    if wide.kind != "f" and exponent.dtype in SIGNED:
+        wide = np.dtype(np.float64)
+
+    def run(a: Array, b: Array, result: Array, a2: Array, b2: Array, temp: Array) -> None:
+        np.copyto(a2, a, casting="unsafe")
+        np.copyto(b2, b, casting="unsafe")
+        np.power(a2, b2, temp)
+        np.copyto(result, temp, casting="unsafe")
+
+    scratch = tuple(TensorSpec(wide, s) for s in (base.shape, exponent.shape, out.shape))
+    return _binary(call, run, scratch=scratch)
+
+
+def _square(x: Array, _exponent: Array, out: Array) -> None:
+    np.square(x, out)
+
+
+def _cube(x: Array, _exponent: Array, out: Array) -> None:
+    # x may be the memory of out: square would destroy it, so multiply in the order that needs x last.
+    if x is out or np.may_share_memory(x, out):
+        np.multiply(np.square(x), x, out)
+    else:
+        np.square(x, out)
+        np.multiply(out, x, out)
+
+
+def _root(x: Array, _exponent: Array, out: Array) -> None:
+    np.sqrt(x, out)
+
+
+def _inverse(x: Array, _exponent: Array, out: Array) -> None:
+    np.reciprocal(x, out)
+
+
+def _same(x: Array, _exponent: Array, out: Array) -> None:
+    np.copyto(out, x)
+
+
+_POWERS: dict[float, Run] = {2.0: _square, 3.0: _cube, 0.5: _root, -1.0: _inverse, 1.0: _same}
+
+
+def _fold(call: Call, ufunc: Ufunc, finish: Callable[[Array], object] | None = None) -> Prepared:
+    """Variadic operators: fold the inputs into the output from the left."""
+    n = len(call.inputs)
+    out = TensorSpec(call.spec(0).dtype, broadcast(call, *(call.spec(i).shape for i in range(n))))
+
+    def bind(*arrays: Any) -> Bound:
+        *inputs, result = arrays
+
+        def run() -> None:
+            if n == 1:
+                np.copyto(result, inputs[0])
+            else:
+                ufunc(inputs[0], inputs[1], result)
+            for later in inputs[2:]:
+                ufunc(result, later, result)
+            if finish is not None:
+                finish(result)
+
+        return run
+
+    if n == 2 and finish is None:
+        return Prepared((out,), ufunc, inplace=same_as(call, out))
+    # From the third input on, the output is written before the input is read: only the first two may be reused.
+    return Prepared((out,), lambda *arrays: bind(*arrays)(), inplace=same_as(call, out, 2), binder=bind)
+
+
+@kernel("Sum", "T*", dtypes=FLOAT)
+def _sum(call: Call) -> Prepared:
+    return _fold(call, np.add)
+
+
+@kernel("Mean", "T*", dtypes=FLOAT, half=True)
+def _mean(call: Call) -> Prepared:
+    n = np.array(1.0 / len(call.inputs), call.spec(0).dtype)
+    return _fold(call, np.add, lambda result: np.multiply(result, n, result))
+
+
+@kernel("Min", "T*", dtypes=NUMERIC)
+def _min(call: Call) -> Prepared:
+    return _fold(call, np.minimum)
+
+
+@kernel("Max", "T*", dtypes=NUMERIC)
+def _max(call: Call) -> Prepared:
+    return _fold(call, np.maximum)
+
+
+@kernel("Where", "B T T", since=9)
+def _where(call: Call) -> Prepared:
+    cond, x, y = call.spec(0), call.spec(1), call.spec(2)
+    out = TensorSpec(x.dtype, broadcast(call, cond.shape, x.shape, y.shape))
+
+    def run(condition: Array, a: Array, b: Array, result: Array) -> None:
+        np.copyto(result, b)
+        np.copyto(result, a, where=condition)
+
+    # Only the third input may be overwritten: the first copy destroys whatever else lies there.
+    return Prepared((out,), run, inplace=(2,) if y == out else ())

@@ -1,0 +1,140 @@
+"""Cutting and joining: Concat, Split, Slice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import KernelAttributeError, KernelShapeError
+from .registry import Call, kernel
+from .shape import axis_attr
+from .shapes import axes_of
+from .spec import Array, Bound, Prepared, TensorSpec, run_bound
+
+
+@kernel("Concat", "T*", attrs="axis")
+def _concat(call: Call) -> Prepared:
+    axis = axis_attr(call)
+    n = len(call.inputs)
+    shapes = [call.spec(i).shape for i in range(n)]
+    first = shapes[0]
+    for shape in shapes[1:]:
+        if len(shape) != len(first) or shape[:axis] != first[:axis] or shape[axis + 1 :] != first[axis + 1 :]:
+            raise KernelShapeError(f"Concat: shapes {shapes} differ outside axis {axis}")
+    total = sum(shape[axis] for shape in shapes)
+    out = TensorSpec(call.spec(0).dtype, (*first[:axis], total, *first[axis + 1 :]))
+    return Prepared((out,), lambda *arrays: np.concatenate(arrays[:n], axis, arrays[n]))
+
+
+def _split_into(call: Call, axis: int, sizes: list[int]) -> Prepared:
+    spec = call.spec(0)
+    if sum(sizes) != spec.shape[axis] or any(s < 0 for s in sizes):
+        raise KernelShapeError(f"Split: sizes {sizes} do not add up to dimension {axis} of {spec.shape}")
+    if len(sizes) != call.n_outputs:
+        raise KernelShapeError(f"Split: {len(sizes)} sizes for {call.n_outputs} outputs")
+    windows: list[tuple[slice, ...]] = []
+    start = 0
+    for size in sizes:
+        windows.append((slice(None),) * axis + (slice(start, start + size),))
+        start += size
+    n = len(call.inputs)
+
+    def bind(*arrays: Any) -> Bound:
+        pairs = [(out, arrays[0][w]) for out, w in zip(arrays[n:], windows) if out is not None]
+
+        def run() -> None:
+            for target, source in pairs:
+                np.copyto(target, source)
+
+        return run
+
+    shape = spec.shape
+    outputs = tuple(TensorSpec(spec.dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes)
+    alias = (lambda x: x[windows[0]]) if call.n_outputs == 1 else None
+    return Prepared(outputs, run_bound(bind), binder=bind, alias=alias)
+
+
+def _equal_parts(call: Call, axis: int, parts: int, uneven: bool) -> list[int]:
+    dim = call.spec(0).shape[axis]
+    if parts < 1 or (dim % parts and not uneven):
+        raise KernelShapeError(f"Split: dimension {dim} does not divide into {parts} equal parts")
+    size = -(-dim // parts)
+    return [min(size, max(0, dim - i * size)) for i in range(parts)]
+
+
+_MANY = 1024  # outputs of one Split; a bound so that a hostile node cannot ask for more
+
+
+@kernel("Split", "T", until=12, attrs="axis split", max_outputs=_MANY)
+def _split_attr(call: Call) -> Prepared:
+    axis = axis_attr(call, 0)
+    return _split_into(call, axis, call.ints_attr("split") or _equal_parts(call, axis, call.n_outputs, False))
+
+
+@kernel("Split", "T I?", since=13, until=17, attrs="axis", needs=(1,), max_outputs=_MANY)
+def _split_input(call: Call) -> Prepared:
+    axis = axis_attr(call, 0)
+    return _split_into(call, axis, call.int_list(1) or _equal_parts(call, axis, call.n_outputs, False))
+
+
+@kernel("Split", "T I?", since=18, attrs="axis num_outputs", needs=(1,), max_outputs=_MANY)
+def _split(call: Call) -> Prepared:
+    axis = axis_attr(call, 0)
+    sizes = call.int_list(1)
+    if sizes is None:
+        parts = call.int_attr("num_outputs", call.n_outputs)
+        if parts != call.n_outputs:
+            raise KernelAttributeError(
+                f"Split: num_outputs is {parts}, but the node has {call.n_outputs} outputs"
+            )
+        sizes = _equal_parts(call, axis, parts, True)
+    return _split_into(call, axis, sizes)
+
+
+def _sliced(
+    call: Call,
+    starts: list[int] | None,
+    ends: list[int] | None,
+    axes: list[int] | None,
+    steps: list[int] | None,
+) -> Prepared:
+    spec = call.spec(0)
+    if starts is None or ends is None or len(starts) != len(ends):
+        raise KernelShapeError(f"Slice: starts {starts} and ends {ends} must be of one length")
+    chosen = axes_of(call, list(range(len(starts))) if axes is None else axes, len(spec.shape))
+    strides = [1] * len(starts) if steps is None else steps
+    if len(chosen) != len(starts) or len(strides) != len(starts):
+        raise KernelShapeError(f"Slice: {len(starts)} starts, {len(chosen)} axes, {len(strides)} steps")
+    window = [slice(None)] * len(spec.shape)
+    shape = list(spec.shape)
+    for axis, start, end, step in zip(chosen, starts, ends, strides):
+        dim = spec.shape[axis]
+        if step == 0:
+            raise KernelShapeError("Slice: a step of 0 goes nowhere")
+        low, high = (0, dim) if step > 0 else (-1, dim - 1)
+        first = min(max(start + dim if start < 0 else start, max(low, 0)), high)
+        last = min(max(end + dim if end < 0 else end, low), high)
+        shape[axis] = max(0, -(-(last - first) // step) if step > 0 else -((last - first) // -step))
+        # A downward slice that reaches element 0 ends at "before 0", which only None can say.
+        window[axis] = slice(first, None if last < 0 else last, step)
+        if shape[axis] == 0:
+            window[axis] = slice(0, 0)
+    out = TensorSpec(spec.dtype, tuple(shape))
+    where = tuple(window)
+    n = len(call.inputs)
+
+    def run(x: Array, *rest: Array) -> None:
+        np.copyto(rest[n - 1], x[where])
+
+    return Prepared((out,), run, alias=lambda x: x[where])
+
+
+@kernel("Slice", "T", until=9, attrs="axes starts ends")
+def _slice_attrs(call: Call) -> Prepared:
+    return _sliced(call, call.ints_attr("starts"), call.ints_attr("ends"), call.ints_attr("axes"), None)
+
+
+@kernel("Slice", "T I I I? I?", since=10, needs=(1, 2, 3, 4))
+def _slice(call: Call) -> Prepared:
+    return _sliced(call, call.int_list(1), call.int_list(2), call.int_list(3), call.int_list(4))

@@ -1,0 +1,185 @@
+"""Reductions over axes, and the positions of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .registry import Call, kernel
+from .shapes import axes_of, axis_of
+from .spec import BOOL, F64, I64, NUMERIC, Array, Dtype, Prepared, TensorSpec, Ufunc
+from .ufuncs import add_reduce, highest, lowest, max_reduce, mul_reduce
+
+_Axes = tuple[int, ...]
+#: builds the run function for (call, axes, keepdims, number of elements per result)
+_Maker = Callable[[Call, _Axes, bool, int], tuple[Callable[[Array, Array], object], tuple[TensorSpec, ...]]]
+
+
+def _reduced(shape: tuple[int, ...], axes: _Axes, keepdims: bool) -> tuple[int, ...]:
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: bool) -> Prepared:
+    spec = call.spec(0)
+    keepdims = call.int_attr("keepdims", 1) != 0
+    if not axes:
+        if call.int_attr("noop_with_empty_axes", 0):
+            chosen: _Axes = ()
+        else:
+            chosen = tuple(range(len(spec.shape)))
+    else:
+        chosen = axes_of(call, axes, len(spec.shape))
+    out = TensorSpec(spec.dtype, _reduced(spec.shape, chosen, keepdims))
+    count = 1
+    for axis in chosen:
+        count *= spec.shape[axis]
+    core, scratch = maker(call, chosen, keepdims, count)
+    if not has_axes_input:
+        return Prepared((out,), core, scratch)
+    return Prepared((out,), lambda x, _axes, *rest: core(x, *rest), scratch)
+
+
+def _register(
+    op_type: str, maker: _Maker, dtypes: frozenset[Dtype], axes_input_since: int, half: bool
+) -> None:
+    @kernel(
+        op_type, "T", until=axes_input_since - 1, dtypes=dtypes - {BOOL}, attrs="axes keepdims", half=half
+    )
+    def build_attrs(call: Call) -> Prepared:
+        return _prepare(call, maker, call.ints_attr("axes"), False)
+
+    @kernel(
+        op_type, "T I?", since=axes_input_since, dtypes=dtypes, attrs="keepdims noop_with_empty_axes", half=half,
+        needs=(1,),
+    )  # fmt: skip
+    def build_input(call: Call) -> Prepared:
+        return _prepare(call, maker, call.int_list(1), call.has(1))
+
+
+def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    dtype = call.spec(0).dtype
+    return lambda x, out: add_reduce(x, axes, dtype, out, keepdims), ()
+
+
+def _product(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    dtype = call.spec(0).dtype
+    return lambda x, out: mul_reduce(x, axes, dtype, out, keepdims), ()
+
+
+def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    dtype = call.spec(0).dtype
+    if dtype.kind == "f":
+        scale = np.array(1.0 / count if count else np.nan, dtype)
+
+        def run(x: Array, out: Array) -> None:
+            add_reduce(x, axes, dtype, out, keepdims)
+            np.multiply(out, scale, out)
+
+        return run, ()
+    total = TensorSpec(F64, _reduced(call.spec(0).shape, axes, keepdims))
+
+    def run_int(x: Array, out: Array, wide: Array) -> None:
+        add_reduce(x, axes, F64, wide, keepdims)
+        np.divide(wide, count, wide)
+        np.copyto(out, wide, casting="unsafe")
+
+    return run_int, (total,)
+
+
+def _extreme(ufunc: Ufunc, neutral: Callable[[Dtype], Array], empty_bool: bool) -> _Maker:
+    def maker(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+        dtype = call.spec(0).dtype
+        if count == 0:
+            value = np.array(empty_bool) if dtype == BOOL else neutral(dtype)
+            return lambda x, out: np.copyto(out, value), ()
+        return lambda x, out: ufunc.reduce(x, axes, None, out, keepdims), ()
+
+    return maker
+
+
+def _transformed(before: Ufunc, after: Ufunc, shift: bool = False) -> Callable[[Call, _Axes, bool, int], Any]:
+    """after(sum(before(x))); integers are computed in float64 and truncated."""
+
+    def maker(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+        spec = call.spec(0)
+        exact = after is None and not shift and before is not np.exp
+        dtype = spec.dtype if spec.dtype.kind == "f" or exact else F64
+        wide = TensorSpec(dtype, spec.shape)
+        small = TensorSpec(dtype, _reduced(spec.shape, axes, True))
+
+        def run(x: Array, out: Array, temp: Array, total: Array) -> None:
+            if shift:  # log-sum-exp: take the maximum out first, so that exp cannot overflow
+                peak = max_reduce(x, axes, None, None, True).astype(dtype)
+                np.copyto(peak, 0, where=~np.isfinite(peak))
+                np.subtract(x, peak, temp)
+                np.exp(temp, temp)
+            elif before is None:
+                np.copyto(temp, x, casting="unsafe")
+            else:
+                np.copyto(temp, x, casting="unsafe")
+                before(temp, temp)
+            add_reduce(temp, axes, dtype, total, True)
+            if after is not None:
+                after(total, total)
+            if shift:
+                np.add(total, peak, total)
+            np.copyto(out, total.reshape(out.shape), casting="unsafe")
+
+        def run_empty(x: Array, out: Array, temp: Array, total: Array) -> None:
+            total.fill(0)
+            if after is not None:
+                after(total, total)
+            np.copyto(out, total.reshape(out.shape), casting="unsafe")
+
+        return (run if count else run_empty), (wide, small)
+
+    return maker
+
+
+_register("ReduceSum", _sum, NUMERIC, 13, half=True)
+_register("ReduceProd", _product, NUMERIC, 18, half=True)
+_register("ReduceMean", _mean, NUMERIC, 18, half=True)
+_register("ReduceMax", _extreme(np.maximum, lowest, False), NUMERIC | {BOOL}, 18, half=False)
+_register("ReduceMin", _extreme(np.minimum, highest, True), NUMERIC | {BOOL}, 18, half=False)
+_register("ReduceL1", _transformed(np.absolute, None), NUMERIC, 18, half=True)
+_register("ReduceL2", _transformed(np.square, np.sqrt), NUMERIC, 18, half=True)
+_register("ReduceSumSquare", _transformed(np.square, None), NUMERIC, 18, half=True)
+_register("ReduceLogSum", _transformed(None, np.log), NUMERIC, 18, half=True)
+_register("ReduceLogSumExp", _transformed(None, np.log, shift=True), NUMERIC, 18, half=True)
+
+
+def _arg_extreme(call: Call, find: Callable[..., Array]) -> Prepared:
+    spec = call.spec(0)
+    axis = axis_of(call, call.int_attr("axis", 0), len(spec.shape))
+    keepdims = call.int_attr("keepdims", 1) != 0
+    out = TensorSpec(I64, _reduced(spec.shape, (axis,), keepdims))
+    last = spec.shape[axis] - 1
+    backwards = tuple(slice(None, None, -1) if i == axis else slice(None) for i in range(len(spec.shape)))
+    if call.int_attr("select_last_index", 0):
+
+        def run_last(x: Array, result: Array) -> None:
+            np.subtract(last, find(x[backwards], axis, keepdims=keepdims), result)
+
+        return Prepared((out,), run_last)
+    if np.dtype(np.intp) == I64:
+        return Prepared((out,), lambda x, result: find(x, axis, result, keepdims=keepdims))
+    # NumPy's index type is 32 bits wide on this machine and cannot be written into an int64 output directly.
+    return Prepared((out,), lambda x, result: np.copyto(result, find(x, axis, keepdims=keepdims)))
+
+
+def _register_arg(op_type: str, find: Callable[..., Array]) -> None:
+    @kernel(op_type, "T", until=11, dtypes=NUMERIC, attrs="axis keepdims")
+    def build_first(call: Call) -> Prepared:
+        return _arg_extreme(call, find)
+
+    @kernel(op_type, "T", since=12, dtypes=NUMERIC, attrs="axis keepdims select_last_index")
+    def build(call: Call) -> Prepared:
+        return _arg_extreme(call, find)
+
+
+_register_arg("ArgMax", np.argmax)
+_register_arg("ArgMin", np.argmin)

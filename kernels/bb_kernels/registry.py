@@ -1,0 +1,335 @@
+"""The table of kernels: which operator, from which opset version, is prepared by which function.
+
+A kernel registers with ``@kernel(...)``. Everything that can be said as data is said there and checked in one
+place: the input signature, the element types, the attribute names, and which inputs must be known when
+preparing. A signature is one token per input: ``T`` (the operator's main type; all ``T`` inputs agree), ``U`` (a
+second type), ``I`` (int32 or int64), ``B`` (bool), ``A`` (any type), followed by ``?`` when the input may be
+omitted or ``*`` when it repeats (last token only, once or more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
+
+from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError, UnsupportedOpError
+from .spec import ALL, BOOL, F16, F32, I32, I64, Array, Dtype, Prepared, TensorSpec
+
+#: Opset versions covered: 7 brought NumPy-style broadcasting, the newest is the last one checked against ONNX.
+OLDEST_OPSET = 7
+NEWEST_OPSET = 28
+
+_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node as a kernel's prepare function sees it: checked against the registration, never mutated."""
+
+    op_type: str
+    version: int
+    attrs: Mapping[str, object]
+    inputs: tuple[TensorSpec | None, ...]
+    constants: tuple[Array | None, ...]
+    n_outputs: int
+
+    def has(self, index: int) -> bool:
+        """Whether input ``index`` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def spec(self, index: int) -> TensorSpec:
+        """Spec of an input; KernelShapeError when it is omitted."""
+        found = self.inputs[index] if index < len(self.inputs) else None
+        if found is None:
+            raise KernelShapeError(f"{self.op_type}: input {index} is required")
+        return found
+
+    def constant(self, index: int) -> Array | None:
+        """Value of an input when it is known at prepare time, else None."""
+        return self.constants[index] if index < len(self.constants) else None
+
+    def int_list(self, index: int) -> list[int] | None:
+        """A constant input (shape, axes, starts, …) as a list of ints; None when omitted."""
+        value = self.constant(index)
+        return None if value is None else [int(v) for v in value.reshape(-1)]
+
+    def int_attr(self, name: str, default: int | None = None) -> int:
+        value = self.attrs.get(name, default)
+        if not isinstance(value, (int, np.integer)):
+            raise KernelAttributeError(f"{self.op_type}: attribute {name} must be an int, got {value!r}")
+        return int(value)
+
+    def float_attr(self, name: str, default: float | None = None) -> float:
+        value = self.attrs.get(name, default)
+        if not isinstance(value, (int, float, np.floating, np.integer)):
+            raise KernelAttributeError(f"{self.op_type}: attribute {name} must be a float, got {value!r}")
+        return float(value)
+
+    def str_attr(self, name: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
+        value = self.attrs.get(name, default)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if not isinstance(value, str):
+            raise KernelAttributeError(f"{self.op_type}: attribute {name} must be a string, got {value!r}")
+        if choices and value not in choices:
+            raise KernelAttributeError(f"{self.op_type}: {name}={value!r} is not one of {', '.join(choices)}")
+        return value
+
+    def ints_attr(self, name: str) -> list[int] | None:
+        value = self.attrs.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple, np.ndarray)):
+            raise KernelAttributeError(
+                f"{self.op_type}: attribute {name} must be a list of ints, got {value!r}"
+            )
+        return [int(v) for v in value]
+
+    def floats_attr(self, name: str) -> list[float] | None:
+        value = self.attrs.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple, np.ndarray)):
+            raise KernelAttributeError(
+                f"{self.op_type}: attribute {name} must be a list of floats, got {value!r}"
+            )
+        return [float(v) for v in value]
+
+
+PrepareFn = Callable[[Call], Prepared]
+_F = TypeVar("_F", bound=PrepareFn)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One registration: an operator over a range of opset versions."""
+
+    op_type: str
+    since: int
+    until: int
+    build: PrepareFn
+    signature: tuple[str, ...]
+    dtypes: frozenset[Dtype]
+    dtypes2: frozenset[Dtype]
+    attrs: frozenset[str]
+    needs: tuple[int, ...]
+    half: bool
+    max_outputs: int
+
+
+_TABLE: dict[str, list[Kernel]] = {}
+
+
+def kernel(
+    op_type: str,
+    signature: str,
+    *,
+    since: int = OLDEST_OPSET,
+    until: int = NEWEST_OPSET,
+    dtypes: frozenset[Dtype] = ALL,
+    dtypes2: frozenset[Dtype] = ALL,
+    attrs: str = "",
+    needs: tuple[int, ...] = (),
+    half: bool = False,
+    max_outputs: int = 1,
+) -> Callable[[_F], _F]:
+    """Register a prepare function.
+
+    ``since``/``until``: first and last opset version (inclusive). ``attrs``: space-separated attribute names;
+    any other is refused. ``needs``: inputs whose value decides the output shape or the program; when one is
+    given but not constant, the node becomes dynamic. ``half``: float16 is computed in float32.
+    """
+
+    def register(build: _F) -> _F:
+        entry = Kernel(
+            op_type, since, until, build, tuple(signature.split()), dtypes, dtypes2, frozenset(attrs.split()), needs,
+            half, max_outputs,
+        )  # fmt: skip
+        rows = _TABLE.setdefault(op_type, [])
+        if any(row.since <= until and since <= row.until for row in rows):
+            raise ValueError(f"{op_type}: two kernels claim the same opset version")
+        rows.append(entry)
+        return build
+
+    return register
+
+
+def find(op_type: str, version: int, domain: str = "") -> Kernel | None:
+    """The registration for an operator at an opset version, or None."""
+    if domain not in _DOMAINS:
+        return None
+    for row in _TABLE.get(op_type, ()):
+        if row.since <= version <= row.until:
+            return row
+    return None
+
+
+def supported(op_type: str, version: int, domain: str = "") -> bool:
+    """Whether ``prepare`` knows the operator at this opset version."""
+    return find(op_type, version, domain) is not None
+
+
+def supported_ops(domain: str = "") -> Mapping[str, tuple[tuple[int, int], ...]]:
+    """Operator → its inclusive ranges of opset versions, in ascending order."""
+    if domain not in _DOMAINS:
+        return MappingProxyType({})
+    return MappingProxyType(
+        {op: tuple(sorted((row.since, row.until) for row in rows)) for op, rows in sorted(_TABLE.items())}
+    )
+
+
+def prepare(
+    op_type: str,
+    version: int,
+    attrs: Mapping[str, object],
+    inputs: Sequence[TensorSpec | None],
+    constants: Sequence[Array | None] = (),
+    n_outputs: int = 1,
+    domain: str = "",
+) -> Prepared:
+    """Fit the kernel of an operator to its inputs.
+
+    ``version`` is the opset version the model imports; ``inputs`` has None for an omitted optional input;
+    ``constants[i]`` is the value of input i when it is known now. Raises UnsupportedOpError,
+    UnsupportedDtypeError, KernelShapeError or KernelAttributeError; nothing else is expected to fail later.
+    """
+    entry = find(op_type, version, domain)
+    if entry is None:
+        ranges = "" if domain not in _DOMAINS else ", ".join(
+            f"{row.since}..{row.until}" for row in sorted(_TABLE.get(op_type, ()), key=lambda r: r.since)
+        )  # fmt: skip
+        raise UnsupportedOpError(op_type, version, domain, f"opsets {ranges} are covered" if ranges else "")
+    given = tuple(
+        None if s is None else TensorSpec(np.dtype(s.dtype), tuple(map(int, s.shape))) for s in inputs
+    )
+    while given and given[-1] is None:
+        given = given[:-1]
+    known = tuple(None if c is None else np.asarray(c) for c in constants)[: len(given)]
+    call = Call(op_type, version, attrs, given, known, n_outputs)
+    _check(entry, call)
+    if any(call.has(i) and call.constant(i) is None for i in entry.needs):
+        return _dynamic(entry, call)
+    return _build(entry, call)
+
+
+def _build(entry: Kernel, call: Call) -> Prepared:
+    if entry.half and any(s is not None and s.dtype == F16 for s in call.inputs):
+        return _widened(entry, call)
+    return entry.build(call)
+
+
+def _check(entry: Kernel, call: Call) -> None:
+    op, tokens = entry.op_type, entry.signature
+    unknown = sorted(set(call.attrs) - entry.attrs)
+    if unknown:
+        raise KernelAttributeError(
+            f"{op}: attribute {', '.join(unknown)} is not known at opset {call.version}"
+        )
+    if not 0 < call.n_outputs <= entry.max_outputs:
+        raise KernelShapeError(f"{op}: {call.n_outputs} outputs asked, at most {entry.max_outputs} exist")
+    repeats = bool(tokens) and tokens[-1].endswith("*")
+    if len(call.inputs) > len(tokens) and not repeats:
+        raise KernelShapeError(f"{op}: {len(call.inputs)} inputs given, at most {len(tokens)} exist")
+    main: dict[str, Dtype] = {}
+    for i in range(max(len(call.inputs), len(tokens))):
+        token = tokens[min(i, len(tokens) - 1)]
+        spec = call.inputs[i] if i < len(call.inputs) else None
+        if spec is None:
+            if not token.endswith("?"):
+                raise KernelShapeError(f"{op}: input {i} is required")
+            continue
+        kind = token[0]
+        allowed = {"T": entry.dtypes, "U": entry.dtypes2, "I": _INDEX, "B": _BOOL}.get(kind, ALL)
+        if spec.dtype not in allowed:
+            names = ", ".join(sorted(str(d) for d in allowed))
+            raise UnsupportedDtypeError(f"{op}: input {i} has element type {spec.dtype}, taken are {names}")
+        if kind in "TU" and main.setdefault(kind, spec.dtype) != spec.dtype:
+            raise UnsupportedDtypeError(
+                f"{op}: input {i} is {spec.dtype}, the inputs before it are {main[kind]}"
+            )
+        value = call.constant(i)
+        if value is not None and (value.dtype != spec.dtype or value.shape != spec.shape):
+            raise KernelShapeError(
+                f"{op}: the constant of input {i} does not have the type and shape of the input"
+            )
+
+
+_INDEX: frozenset[Dtype] = frozenset({I32, I64})
+_BOOL: frozenset[Dtype] = frozenset({BOOL})
+
+
+def _dynamic(entry: Kernel, call: Call) -> Prepared:
+    """Prepare again in every run, with the values at hand: for shapes that only the data knows."""
+
+    def run(*inputs: Array | None) -> tuple[Array, ...]:
+        specs = tuple(None if a is None else TensorSpec(a.dtype, a.shape) for a in inputs)
+        known = tuple(a if i in entry.needs else call.constant(i) for i, a in enumerate(inputs))
+        return evaluate(_build(entry, replace(call, inputs=specs, constants=known)), inputs)
+
+    return Prepared(outputs=(), run=run, dynamic=True)
+
+
+def evaluate(prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
+    """Run a prepared kernel once on freshly allocated outputs and scratch."""
+    if prepared.dynamic:
+        fresh = prepared.run(*inputs)
+        assert isinstance(fresh, tuple)
+        return fresh
+    outputs = tuple(np.empty(s.shape, s.dtype) for s in prepared.outputs)
+    prepared.run(*inputs, *outputs, *(np.empty(s.shape, s.dtype) for s in prepared.scratch))
+    return outputs
+
+
+def _widened(entry: Kernel, call: Call) -> Prepared:
+    """float16 through float32: same kernel, with the conversions around it (half has no arithmetic of its own)."""
+    specs = tuple(TensorSpec(F32, s.shape) if s is not None and s.dtype == F16 else s for s in call.inputs)
+    known = tuple(c.astype(F32) if c is not None and c.dtype == F16 else c for c in call.constants)
+    inner = entry.build(replace(call, inputs=specs, constants=known))
+    n_in, n_out = len(specs), len(inner.outputs)
+    narrow_in = [i for i, s in enumerate(call.inputs) if s is not None and s.dtype == F16]
+    narrow_out = [i for i, s in enumerate(inner.outputs) if s.dtype == F32]
+    if inner.dynamic:
+
+        def run_dynamic(*inputs: Array | None) -> tuple[Array, ...]:
+            wide = [None if a is None else a.astype(F32) if a.dtype == F16 else a for a in inputs]
+            fresh = evaluate(inner, wide)
+            return tuple(a.astype(F16) if a.dtype == F32 else a for a in fresh)
+
+        return Prepared(outputs=(), run=run_dynamic, dynamic=True)
+
+    def bind(*arrays: Array | None) -> Callable[[], object]:
+        args = list(arrays)
+        wide = args[n_in + n_out :]
+        loads: list[tuple[Array, Array]] = []
+        stores: list[tuple[Array, Array]] = []
+        for position, index in enumerate(narrow_in + [n_in + i for i in narrow_out]):
+            own, temp = args[index], wide[position]
+            if own is None:
+                continue
+            assert temp is not None
+            (loads if index < n_in else stores).append((temp, own) if index < n_in else (own, temp))
+            args[index] = temp
+        bound = inner.bind(*args[: n_in + n_out], *wide[len(narrow_in) + len(narrow_out) :])
+
+        def run() -> None:
+            for target, source in loads:
+                np.copyto(target, source)
+            bound()
+            for target, source in stores:
+                np.copyto(target, source, casting="unsafe")
+
+        return run
+
+    wide_specs = [TensorSpec(F32, call.spec(i).shape) for i in narrow_in]
+    wide_specs += [TensorSpec(F32, inner.outputs[i].shape) for i in narrow_out]
+    return Prepared(
+        outputs=tuple(TensorSpec(F16, s.shape) if s.dtype == F32 else s for s in inner.outputs),
+        run=lambda *arrays: bind(*arrays)(),
+        scratch=(*wide_specs, *inner.scratch),
+        inplace=inner.inplace,
+        binder=bind,
+    )

@@ -1,0 +1,55 @@
+"""Shape arithmetic shared by the kernels: axes, broadcasting, in-place candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import KernelShapeError
+from .registry import Call
+from .spec import Prepared, Run, TensorSpec
+
+
+def axis_of(call: Call, axis: int, rank: int) -> int:
+    """A possibly negative axis as 0 ≤ axis < rank; KernelShapeError when out of range."""
+    if not -rank <= axis < rank:
+        raise KernelShapeError(f"{call.op_type}: axis {axis} is out of range for rank {rank}")
+    return axis % rank if rank else 0
+
+
+def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Several axes, normalised, in the order given; KernelShapeError on repeats."""
+    found = tuple(axis_of(call, a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise KernelShapeError(f"{call.op_type}: axes {list(axes)} repeat an axis")
+    return found
+
+
+def broadcast(call: Call, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """ONNX multidirectional broadcasting (NumPy's rule); KernelShapeError when the shapes do not fit."""
+    rank = max(map(len, shapes))
+    out = [1] * rank
+    for shape in shapes:
+        for i, dim in enumerate(shape, rank - len(shape)):
+            if dim != 1 and out[i] not in (1, dim):
+                raise KernelShapeError(
+                    f"{call.op_type}: shapes {', '.join(map(str, shapes))} do not broadcast"
+                )
+            if dim != 1:
+                out[i] = dim
+    return tuple(out)
+
+
+def require_broadcast_to(call: Call, shape: tuple[int, ...], target: tuple[int, ...]) -> None:
+    """Unidirectional broadcasting: ``shape`` must fit into ``target`` as it is."""
+    if broadcast(call, shape, target) != target:
+        raise KernelShapeError(f"{call.op_type}: shape {shape} does not broadcast to {target}")
+
+
+def same_as(call: Call, out: TensorSpec, upto: int | None = None) -> tuple[int, ...]:
+    """Inputs (of the first ``upto``) that output 0 may overwrite: same type and shape."""
+    return tuple(i for i, s in enumerate(call.inputs[:upto]) if s == out)
+
+
+def elementwise(call: Call, run: Run, scratch: tuple[TensorSpec, ...] = ()) -> Prepared:
+    """A kernel whose output 0 has the spec of input 0 and may overwrite it."""
+    return Prepared((call.spec(0),), run, scratch, inplace=(0,))

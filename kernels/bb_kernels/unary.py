@@ -1,0 +1,215 @@
+"""One tensor in, one of the same shape out: signs, roundings, exponentials, trigonometry, predicates, casts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
+from .registry import Call, kernel
+from .shapes import elementwise
+from .spec import (
+    ALL,
+    BOOL,
+    F16,
+    F32,
+    F64,
+    FLOAT,
+    I8,
+    I16,
+    I32,
+    I64,
+    INTEGER,
+    NUMERIC,
+    SIGNED,
+    U8,
+    U16,
+    U32,
+    U64,
+    Array,
+    Dtype,
+    Prepared,
+    TensorSpec,
+    Ufunc,
+)
+from .ufuncs import clip, highest, lowest
+
+
+def _register(op_type: str, ufunc: Ufunc, dtypes: frozenset[Dtype] = FLOAT, since: int = 7) -> None:
+    @kernel(op_type, "T", since=since, dtypes=dtypes)
+    def build(call: Call) -> Prepared:
+        return elementwise(call, ufunc)
+
+
+_op: str
+_ufunc: Ufunc
+for _op, _ufunc in (
+    ("Sqrt", np.sqrt), ("Exp", np.exp), ("Log", np.log), ("Reciprocal", np.reciprocal),
+    ("Sin", np.sin), ("Cos", np.cos), ("Tan", np.tan), ("Tanh", np.tanh),
+    ("Asin", np.arcsin), ("Acos", np.arccos), ("Atan", np.arctan),
+):  # fmt: skip
+    _register(_op, _ufunc)
+for _op, _ufunc in (
+    ("Sinh", np.sinh), ("Cosh", np.cosh), ("Asinh", np.arcsinh), ("Acosh", np.arccosh), ("Atanh", np.arctanh),
+):  # fmt: skip
+    _register(_op, _ufunc, since=9)
+_register("Neg", np.negative, FLOAT | SIGNED)
+_register("Not", np.logical_not, frozenset({BOOL}))
+_register("BitwiseNot", np.invert, INTEGER, since=18)
+_register("Abs", np.absolute, NUMERIC)
+_register("Sign", np.sign, NUMERIC, since=9)
+_register("Round", np.rint, since=11)  # halves to even, as ONNX asks
+
+
+def _round_to(op_type: str, ufunc: Ufunc) -> None:
+    @kernel(op_type, "T", dtypes=FLOAT)
+    def build(call: Call) -> Prepared:
+        return elementwise(call, ufunc)
+
+
+_round_to("Floor", np.floor)
+_round_to("Ceil", np.ceil)
+
+
+@kernel("IsNaN", "T", since=9, dtypes=FLOAT)
+def _is_nan(call: Call) -> Prepared:
+    return Prepared((TensorSpec(BOOL, call.spec(0).shape),), np.isnan)
+
+
+@kernel("IsInf", "T", since=10, dtypes=FLOAT, attrs="detect_negative detect_positive")
+def _is_inf(call: Call) -> Prepared:
+    spec = call.spec(0)
+    out = (TensorSpec(BOOL, spec.shape),)
+    positive, negative = call.int_attr("detect_positive", 1), call.int_attr("detect_negative", 1)
+    if positive and negative:
+        return Prepared(out, np.isinf)
+    if not positive and not negative:
+        return Prepared(out, lambda x, y: y.fill(False))
+    bound = np.array(np.inf if positive else -np.inf, spec.dtype)
+    return Prepared(out, lambda x, y: np.equal(x, bound, y))
+
+
+#: TensorProto.DataType numbers of the element types that exist in NumPy itself.
+DATA_TYPES: dict[int, Dtype] = {
+    1: F32, 2: U8, 3: I8, 4: U16, 5: I16, 6: I32, 7: I64, 9: BOOL, 10: F16, 11: F64, 12: U32, 13: U64,
+}  # fmt: skip
+
+
+def dtype_of(call: Call, number: int) -> Dtype:
+    """The element type for a TensorProto.DataType number; UnsupportedDtypeError for the others."""
+    try:
+        return DATA_TYPES[number]
+    except KeyError:
+        raise UnsupportedDtypeError(
+            f"{call.op_type}: TensorProto data type {number} is not supported"
+        ) from None
+
+
+def cast_to(call: Call, dtype: Dtype) -> Prepared:
+    """Conversion by NumPy's rules (truncate towards zero, wrap between integers, non-zero is True)."""
+    spec = call.spec(0)
+    if dtype == spec.dtype:
+        return identity(call)
+    return Prepared((TensorSpec(dtype, spec.shape),), lambda x, out: np.copyto(out, x, casting="unsafe"))
+
+
+def identity(call: Call) -> Prepared:
+    """A copy, or the input itself as a view."""
+    return Prepared(
+        (call.spec(0),), lambda x, out: np.copyto(out, x), inplace=(0,), alias=lambda x: x,
+    )  # fmt: skip
+
+
+# saturate and round_mode speak of 8-bit floats only; among the types here they change nothing.
+@kernel("Cast", "T", attrs="to saturate round_mode")
+def _cast(call: Call) -> Prepared:
+    return cast_to(call, dtype_of(call, call.int_attr("to")))
+
+
+@kernel("CastLike", "T U", since=15, dtypes2=ALL, attrs="saturate round_mode")
+def _cast_like(call: Call) -> Prepared:
+    inner = cast_to(call, call.spec(1).dtype)
+    return Prepared(
+        inner.outputs, lambda x, _like, out: np.copyto(out, x, casting="unsafe"), alias=inner.alias,
+        inplace=inner.inplace,
+    )  # fmt: skip
+
+
+@kernel("Identity", "T")
+def _identity(call: Call) -> Prepared:
+    return identity(call)
+
+
+@kernel("Clip", "T", until=10, dtypes=FLOAT, attrs="min max")
+def _clip_attrs(call: Call) -> Prepared:
+    dtype = call.spec(0).dtype
+    largest = float(np.finfo(dtype).max)
+    low = np.array(max(call.float_attr("min", -largest), -largest), dtype)
+    high = np.array(min(call.float_attr("max", largest), largest), dtype)
+    return elementwise(call, lambda x, out: clip(x, low, high, out))
+
+
+@kernel("Clip", "T T? T?", since=11, dtypes=NUMERIC)
+def _clip(call: Call) -> Prepared:
+    spec = call.spec(0)
+    for i in (1, 2):
+        if call.has(i) and call.spec(i).size != 1:
+            raise KernelShapeError(f"Clip: input {i} must be one value, got shape {call.spec(i).shape}")
+    no_low, no_high = lowest(spec.dtype), highest(spec.dtype)
+    n = len(call.inputs)
+
+    def run(x: Array, *rest: Array) -> None:
+        low = rest[0] if n > 1 and rest[0] is not None else no_low
+        high = rest[1] if n > 2 and rest[1] is not None else no_high
+        clip(x, low.reshape(()), high.reshape(()), rest[-1])
+
+    return elementwise(call, run)
+
+
+@kernel("Dropout", "T", until=11, dtypes=FLOAT, attrs="ratio", max_outputs=2)
+def _dropout_inference(call: Call) -> Prepared:
+    # Version 7 gives the mask in the type of the data, version 10 as bool.
+    return _dropout_off(call, BOOL if call.version >= 10 else call.spec(0).dtype)
+
+
+@kernel(
+    "Dropout", "T U? B?", since=12, dtypes=FLOAT, dtypes2=FLOAT, attrs="seed", max_outputs=2, needs=(1, 2)
+)
+def _dropout(call: Call) -> Prepared:
+    """Inference passes the input on. Training draws the mask from the ``seed`` attribute: the first run after
+    prepare draws what the ONNX reference draws, later runs go on in the same stream."""
+    training = call.constant(2)
+    known = call.constant(1)
+    ratio = 0.5 if known is None else float(known.reshape(()))
+    if training is None or not bool(training.reshape(())) or ratio == 0.0:
+        return _dropout_off(call, BOOL)
+    if not 0.0 < ratio < 1.0:
+        raise KernelShapeError(f"Dropout: ratio must be in [0, 1), got {ratio}")
+    if "seed" not in call.attrs:
+        raise KernelAttributeError(
+            "Dropout: training mode needs the seed attribute; there is no hidden entropy here"
+        )
+    stream = np.random.RandomState(call.int_attr("seed") & 0xFFFFFFFF)
+    spec, n = call.spec(0), len(call.inputs)
+    scale = np.array(1.0 / (1.0 - ratio), spec.dtype)
+
+    def run(x: Array, *rest: Array) -> None:
+        out, mask = rest[n - 1], rest[n] if call.n_outputs > 1 else None
+        keep = stream.uniform(0.0, 1.0, spec.shape) >= ratio
+        np.multiply(x, scale, out)
+        np.multiply(out, keep, out)
+        if mask is not None:
+            np.copyto(mask, keep)
+
+    return Prepared((spec, TensorSpec(BOOL, spec.shape))[: call.n_outputs], run, inplace=(0,))
+
+
+def _dropout_off(call: Call, mask_dtype: Dtype) -> Prepared:
+    spec, n = call.spec(0), len(call.inputs)
+
+    def run(x: Array, *rest: Array) -> None:
+        np.copyto(rest[n - 1], x)
+        if call.n_outputs > 1 and rest[n] is not None:
+            rest[n].fill(1)
+
+    outputs = (spec, TensorSpec(mask_dtype, spec.shape))[: call.n_outputs]
+    return Prepared(outputs, run, inplace=(0,), alias=(lambda x: x) if call.n_outputs == 1 else None)
