@@ -99,10 +99,10 @@ def _div(call: Call) -> Prepared:
 
 @kernel("Mod", "T T", since=10, dtypes=NUMERIC, attrs="fmod")
 def _mod(call: Call) -> Prepared:
-    """fmod=1: the sign of the dividend (C); fmod=0: the sign of the divisor (Python). Floats need fmod=1."""
+    """fmod=1: the sign of the dividend (C); fmod=0: the sign of the divisor (Python), for floats since opset 28."""
     c_like = call.int_attr("fmod", 0) == 1
-    if not c_like and call.spec(0).dtype in FLOAT:
-        raise UnsupportedDtypeError("Mod: floating point inputs need the attribute fmod=1")
+    if not c_like and call.version < 28 and call.spec(0).dtype in FLOAT:
+        raise UnsupportedDtypeError("Mod: before opset 28 floating point inputs need the attribute fmod=1")
     return _binary(call, np.fmod if c_like else np.remainder)
 
 
