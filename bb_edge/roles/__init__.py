@@ -1,3 +1,91 @@
-"""The Contracts: what a Backend, Model, Index, Aggregator, Codec, DataSource, ... promises."""
+"""The Contracts: what a Backend, Model, Index, Aggregator, Codec, DataSource, PeerSelector and Protocol
+promises.
+
+`Component` is the base of every concrete one, `ComponentEnv` what it is built from, `Ctx` what its methods
+get, `Later` how they answer later; `TRIGGER` and `Composite` are the values that are neither arrays nor ids.
+"""
 
 from __future__ import annotations
+
+from bb_edge.roles.backend import PRIMITIVE_METHODS, Backend, BackendAttrs, BackendProgram, Functions, Tensor
+from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
+from bb_edge.roles.component import Component, ComponentEnv
+from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, Scheduler
+from bb_edge.roles.contracts import (
+    Aggregator,
+    Codec,
+    DataSource,
+    Index,
+    Model,
+    PeerSelector,
+    ProtocolComponent,
+    method_name,
+    offers,
+)
+from bb_edge.roles.errors import (
+    BackendError,
+    BackendMemoryError,
+    BackendRunError,
+    BackendWalkError,
+    CompletionError,
+    CompletionExpiredError,
+    CompletionLostError,
+    ComponentError,
+    ComponentStateError,
+    ContractError,
+    MaterializeError,
+    OptionalMethodError,
+    RoleError,
+    UnsupportedOpsError,
+)
+from bb_edge.roles.values import TRIGGER, Composite, Trigger
+
+__all__ = [
+    # values
+    "TRIGGER",
+    "Trigger",
+    "Composite",
+    # components
+    "Component",
+    "ComponentEnv",
+    "method_name",
+    "offers",
+    # contracts
+    "Model",
+    "Aggregator",
+    "Index",
+    "Codec",
+    "DataSource",
+    "PeerSelector",
+    "ProtocolComponent",
+    "Backend",
+    "BackendAttrs",
+    "BackendProgram",
+    "Functions",
+    "Tensor",
+    "PRIMITIVE_METHODS",
+    # what the engine gives
+    "Ctx",
+    "PeerView",
+    "AddressBookView",
+    "Scheduler",
+    "Bus",
+    "CompletionHandle",
+    "CompletionSink",
+    "Later",
+    # errors
+    "RoleError",
+    "ContractError",
+    "ComponentError",
+    "ComponentStateError",
+    "OptionalMethodError",
+    "CompletionError",
+    "CompletionExpiredError",
+    "CompletionLostError",
+    "BackendError",
+    "BackendMemoryError",
+    "BackendRunError",
+    "BackendWalkError",
+    "MaterializeError",
+    "UnsupportedOpsError",
+]

@@ -1,0 +1,234 @@
+"""How each side of the Backend Contract is built from the other (backend_contract.txt).
+
+`execute_single` wraps one operator into a function for `execute`; `execute_by_primitives` walks a graph and
+calls the typed primitives. A backend that has neither for an op is refused, so the two can never call each
+other in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bb_edge.ir import keys, onnx_pb2
+from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
+from bb_edge.roles.errors import BackendWalkError, UnsupportedOpsError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.backend import Backend, Tensor
+
+__all__ = ["execute_by_primitives", "execute_single", "make_attribute"]
+
+_Attribute = onnx_pb2.AttributeProto
+
+
+def make_attribute(name: str, value: object) -> onnx_pb2.AttributeProto:
+    """An AttributeProto of a plain value: int, float, str, bytes, list of ints or floats, TensorProto."""
+    attribute = _Attribute(name=name)
+    if isinstance(value, (bool, int, np.integer)):
+        attribute.type, attribute.i = _Attribute.INT, int(value)
+    elif isinstance(value, (float, np.floating)):
+        attribute.type, attribute.f = _Attribute.FLOAT, float(value)
+    elif isinstance(value, str):
+        attribute.type, attribute.s = _Attribute.STRING, value.encode()
+    elif isinstance(value, bytes):
+        attribute.type, attribute.s = _Attribute.STRING, value
+    elif isinstance(value, onnx_pb2.TensorProto):
+        attribute.type = _Attribute.TENSOR
+        attribute.t.CopyFrom(value)
+    elif isinstance(value, np.ndarray):
+        attribute.type = _Attribute.TENSOR
+        attribute.t.CopyFrom(to_tensor_proto(value))
+    elif isinstance(value, (list, tuple)) and all(isinstance(v, (int, np.integer)) for v in value):
+        attribute.type = _Attribute.INTS
+        attribute.ints.extend(int(v) for v in value)
+    elif isinstance(value, (list, tuple)) and all(isinstance(v, (int, float, np.floating)) for v in value):
+        attribute.type = _Attribute.FLOATS
+        attribute.floats.extend(float(v) for v in value)
+    else:
+        raise BackendWalkError(f"no attribute can hold a {type(value).__name__}", f"attribute {name!r}")
+    return attribute
+
+
+def execute_single(
+    backend: Backend,
+    op_type: str,
+    inputs: Sequence[Tensor],
+    attributes: Mapping[str, object],
+    parameters: Mapping[int, np.ndarray],
+    n_outputs: int,
+) -> tuple[Tensor, ...]:
+    """Runs one operator through `backend.execute`; UnsupportedOpsError where `execute` is the default."""
+    if not backend._own_execute:
+        raise UnsupportedOpsError((op_type,), f"backend {backend.TYPE_NAME or type(backend).__name__}")
+    function = onnx_pb2.FunctionProto(name=op_type, domain=keys.BACKEND_DOMAIN)
+    function.opset_import.add(domain=keys.ONNX_DOMAIN, version=onnx_opset.VERSION)
+    names: list[str] = []
+    given: dict[str, Tensor] = {}
+    handles = iter(inputs)
+    for position in range(len(inputs) + len(parameters)):
+        name = f"in_{position}"
+        names.append(name)
+        if position in parameters:
+            constant = function.node.add(op_type="Constant", output=[name])
+            constant.attribute.append(make_attribute("value", to_tensor_proto(parameters[position])))
+        else:
+            function.input.append(name)
+            given[name] = next(handles)
+    outputs = [f"out_{position}" for position in range(n_outputs)]
+    function.output.extend(outputs)
+    node = function.node.add(op_type=op_type, input=names, output=outputs)
+    node.attribute.extend(make_attribute(name, value) for name, value in attributes.items())
+    found = backend.execute(function, given)
+    return tuple(found[name] for name in outputs)
+
+
+class _Node:
+    """One node of a walk: its handles, its plain attributes, and parameters as ints."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        proto: onnx_pb2.NodeProto,
+        values: Mapping[str, Tensor],
+        known: Mapping[str, np.ndarray],
+    ) -> None:
+        self.proto = proto
+        self._backend = backend
+        self._values = values
+        self._known = known
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def handles(self) -> list[Tensor]:
+        return [self._value(name) for name in self.proto.input if name]
+
+    def handle(self, position: int) -> Tensor:
+        return self._value(self.proto.input[position])
+
+    def _value(self, name: str) -> Tensor:
+        if name not in self._values:
+            raise BackendWalkError(f"nothing produces the value {name!r}", _where(self.proto))
+        return self._values[name]
+
+    def integer(self, name: str, default: int) -> int:
+        attribute = self._attributes.get(name)
+        return default if attribute is None else attribute.i
+
+    def ints(self, name: str, position: int | None = None) -> list[int]:
+        """Integers from the attribute of older operator versions, or from the input of newer ones."""
+        if name in self._attributes:
+            return list(self._attributes[name].ints)
+        if position is None or position >= len(self.proto.input) or not self.proto.input[position]:
+            return []
+        source = self.proto.input[position]
+        array = self._known[source] if source in self._known else self._backend.to_array(self._value(source))
+        return [int(v) for v in array.reshape(-1)]
+
+    def tensor(self, name: str) -> onnx_pb2.TensorProto:
+        attribute = self._attributes.get(name)
+        if attribute is None or attribute.type != _Attribute.TENSOR:
+            raise BackendWalkError(f"has no tensor attribute {name!r}", _where(self.proto))
+        return attribute.t
+
+
+def _where(node: onnx_pb2.NodeProto) -> str:
+    return (
+        f"node {node.name!r} ({node.op_type})" if node.name else f"{node.op_type} → {', '.join(node.output)}"
+    )
+
+
+_Call = Callable[["Backend", _Node], "Tensor | tuple[Tensor, ...]"]
+
+
+def _unary(method: str) -> _Call:
+    return lambda backend, node: getattr(backend, method)(node.handle(0))
+
+
+def _binary(method: str) -> _Call:
+    return lambda backend, node: getattr(backend, method)(node.handle(0), node.handle(1))
+
+
+def _reduce(method: str) -> _Call:
+    def call(backend: Backend, node: _Node) -> Tensor:
+        axes = node.ints("axes", 1)
+        if not axes and node.integer("noop_with_empty_axes", 0):
+            return backend.identity(node.handle(0))
+        return getattr(backend, method)(node.handle(0), axes, bool(node.integer("keepdims", 1)))
+
+    return call
+
+
+def _split(backend: Backend, node: _Node) -> tuple[Tensor, ...]:
+    data, axis, count = node.handle(0), node.integer("axis", 0), len(node.proto.output)
+    sizes = node.ints("split", 1)
+    if not sizes:
+        length = backend.to_array(data).shape[axis]
+        chunk = -(-length // count)
+        sizes = [min(chunk, length - i * chunk) for i in range(count)]
+    return tuple(backend.split(data, axis, sizes))
+
+
+_CALLS: Mapping[str, _Call] = {
+    **{
+        op: _binary(op.lower())
+        for op in ("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Equal", "Greater", "Less")
+    },
+    **{op: _unary(op.lower()) for op in ("Neg", "Abs", "Sqrt", "Exp", "Log", "Identity")},
+    "ReduceSum": _reduce("reduce_sum"),
+    "ReduceMean": _reduce("reduce_mean"),
+    "ReduceMax": _reduce("reduce_max"),
+    "ReduceMin": _reduce("reduce_min"),
+    "Reshape": lambda b, n: b.reshape(n.handle(0), n.ints("shape", 1)),
+    "Transpose": lambda b, n: b.transpose(n.handle(0), n.ints("perm")),
+    "Concat": lambda b, n: b.concat(n.handles, n.integer("axis", 0)),
+    "Slice": lambda b, n: b.slice(
+        n.handle(0), n.ints("starts", 1), n.ints("ends", 2), n.ints("axes", 3), n.ints("steps", 4)
+    ),
+    "Split": _split,
+    "Squeeze": lambda b, n: b.squeeze(n.handle(0), n.ints("axes", 1)),
+    "Unsqueeze": lambda b, n: b.unsqueeze(n.handle(0), n.ints("axes", 1)),
+    "Cast": lambda b, n: b.cast(n.handle(0), n.integer("to", 1)),
+    "Where": lambda b, n: b.where(n.handle(0), n.handle(1), n.handle(2)),
+    "Constant": lambda b, n: b.constant(n.tensor("value")),
+    "Gather": lambda b, n: b.gather(n.handle(0), n.handle(1), n.integer("axis", 0)),
+}
+
+
+def execute_by_primitives(
+    backend: Backend,
+    graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto,
+    inputs: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """Runs a graph whose nodes are topologically ordered primitives; refuses others before anything runs."""
+    foreign = {
+        node.op_type if node.domain in ("", keys.ONNX_DOMAIN_ALIAS) else f"{node.domain}.{node.op_type}"
+        for node in graph.node
+        if node.op_type not in backend._own_primitives or node.domain not in ("", keys.ONNX_DOMAIN_ALIAS)
+    }
+    if foreign:
+        raise UnsupportedOpsError(foreign, f"graph {graph.name!r}")
+    values: dict[str, Tensor] = dict(inputs)
+    known: dict[str, np.ndarray] = {}
+    if isinstance(graph, onnx_pb2.GraphProto):
+        wanted = [info.name for info in graph.output]
+        for initializer in graph.initializer:
+            values.setdefault(initializer.name, backend.constant(initializer))
+    else:
+        wanted = list(graph.output)
+    for proto in graph.node:
+        node = _Node(backend, proto, values, known)
+        result = _CALLS[proto.op_type](backend, node)
+        if proto.op_type == "Constant":
+            known[proto.output[0]] = from_tensor_proto(node.tensor("value"))
+        if len(proto.output) == 1:
+            values[proto.output[0]] = result[0] if isinstance(result, tuple) else result
+        else:
+            values.update(zip(proto.output, result, strict=True))
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise BackendWalkError(f"nothing produces the output {missing[0]!r}", f"graph {graph.name!r}")
+    return {name: values[name] for name in wanted}

@@ -1,0 +1,138 @@
+"""The base of every concrete component, and what it is constructed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from bb_edge.roles.errors import ComponentError, ComponentStateError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.roles.backend import Backend
+
+__all__ = ["Component", "ComponentEnv"]
+
+
+def _no_graph(suffix: str) -> FunctionProto | None:
+    return None
+
+
+@dataclass(slots=True)
+class ComponentEnv:
+    """What a component is constructed from: its slot, its construction state, and its surroundings.
+
+    `config` is the merged configuration (artifact's CBOR map or a GRAPH state's metadata, overridden by the
+    device's own), `tensors` the initializers of a GRAPH state in order, `graph(suffix)` a function that the
+    artifact brings for the slot (`forward`, `train`, `loss`), `seed` a 64-bit number of this node and slot.
+    The readers below raise `ComponentError` naming slot and key.
+    """
+
+    slot: str
+    target: str = ""
+    config: Mapping[str, object] = field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    graph: Callable[[str], FunctionProto | None] = _no_graph
+    backend: Backend | None = None
+    seed: int = 0
+    own_class: str = "self"
+    peer_class: str = "self"
+    functions: Mapping[tuple[str, str], FunctionProto] = field(default_factory=dict)
+
+    def error(self, what: str, key: str = "", hint: str = "") -> ComponentError:
+        """A ComponentError that names this slot, and `key` of its configuration."""
+        where = f"slot {self.slot!r}" + (f" of {self.target!r}" if self.target else "")
+        return ComponentError(what, f"{where}, key {key!r}" if key else where, hint)
+
+    def expect_keys(self, known: Iterable[str]) -> None:
+        """Refuses configuration keys that the component does not know: they are misspelt ones, as a rule."""
+        known = tuple(known)
+        for key in self.config:
+            if key not in known:
+                raise self.error("unknown configuration key", key, f"known keys: {', '.join(sorted(known))}")
+
+    def integer(
+        self, key: str, default: int | None = None, minimum: int = 0, maximum: int = 2**63 - 1
+    ) -> int:
+        """An integer in [minimum, maximum]; without a default the key is required."""
+        value = self.config.get(key, default)
+        if value is None:
+            raise self.error("missing configuration key", key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(f"must be an integer, not {value!r}", key)
+        if not minimum <= value <= maximum:
+            raise self.error(f"must lie in [{minimum}, {maximum}], not {value}", key)
+        return value
+
+    def number(self, key: str, default: float | None = None, minimum: float = float("-inf")) -> float:
+        """A finite number, at least `minimum`."""
+        value = self.config.get(key, default)
+        if value is None:
+            raise self.error("missing configuration key", key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(f"must be a number, not {value!r}", key)
+        if not minimum <= value < float("inf"):
+            raise self.error(f"must be finite and at least {minimum}, not {value}", key)
+        return float(value)
+
+    def text(self, key: str, default: str | None = None, choices: Iterable[str] = ()) -> str:
+        """A text, one of `choices` where there are any."""
+        value = self.config.get(key, default)
+        if value is None:
+            raise self.error("missing configuration key", key)
+        if not isinstance(value, str):
+            raise self.error(f"must be a text, not {value!r}", key)
+        choices = tuple(choices)
+        if choices and value not in choices:
+            raise self.error(f"must be one of {', '.join(choices)}, not {value!r}", key)
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.config.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(f"must be true or false, not {value!r}", key)
+        return value
+
+    def require_backend(self) -> Backend:
+        """The backend of the slot's target."""
+        if self.backend is None:
+            raise self.error("needs a backend and was given none")
+        return self.backend
+
+
+class Component:
+    """Base of every concrete component (docs/design/engine.md, "Components and contracts").
+
+    `TYPE_NAME` is what bindings call it, `ROLE` one of `bb_edge.ir.keys.ROLES`. `shared` components serve
+    several executions at once; `concurrent` ones may have several ops in flight; an op of a `restartable` one
+    is dispatched again after a restore, where others fail with `CompletionLostError`.
+    """
+
+    TYPE_NAME: ClassVar[str] = ""
+    ROLE: ClassVar[str] = ""
+    shared: ClassVar[bool] = False
+    concurrent: ClassVar[bool] = False
+    restartable: ClassVar[bool] = False
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> Component:
+        """Builds the component from its construction state. ComponentError on a bad configuration."""
+        raise NotImplementedError(f"{cls.__name__} does not define construct(env)")
+
+    def serialize(self) -> bytes:
+        """The state that a snapshot keeps; b"" where there is none beyond the construction state."""
+        return b""
+
+    def restore(self, state: bytes) -> None:
+        """Takes what `serialize` gave. ComponentStateError where it cannot."""
+        if state:
+            raise ComponentStateError(
+                f"{self.TYPE_NAME or type(self).__name__} keeps no state, and was given some"
+            )
+
+    def execution_ended(self, exec_id: int) -> None:
+        """Releases what was kept for an execution; the engine calls it for every one that touched it."""

@@ -1,0 +1,96 @@
+"""What the engine hands to every Contract method as `ctx`, as Protocols: components never see the engine
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bb_edge.ir.address import Address
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.roles.completion import Later
+    from bb_edge.roles.component import Component
+
+__all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "Scheduler"]
+
+
+class PeerView(Protocol):
+    """Who is up, by class; the node itself counts where its own presence lists the class."""
+
+    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        """The peers that are up and whose presence lists `peer_class`, sorted."""
+
+
+class AddressBookView(Protocol):
+    """The node's address book, read side (semantics §7)."""
+
+    def lookup(self, peer: PeerId) -> Sequence[Address] | None:
+        """The peer's addresses in order; None for an unknown peer and for one without an address."""
+
+
+class Scheduler(Protocol):
+    """Timers of the engine."""
+
+    def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
+        """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
+
+
+class Bus(Protocol):
+    """The node's event bus; `EventSource(kind)` ops hear it."""
+
+    def publish(self, kind: int) -> None:
+        """Publishes one event of that kind, in the next poll's bus phase."""
+
+
+class Ctx(Protocol):
+    """One call's surroundings. Valid during the call only; what `later()` returns may be kept."""
+
+    @property
+    def now_ns(self) -> int:
+        """Monotonic time of this poll, nanoseconds."""
+
+    @property
+    def exec_id(self) -> int:
+        """The execution that the op runs in; ids are never reused."""
+
+    @property
+    def own_peer(self) -> PeerId:
+        """The node's id."""
+
+    @property
+    def own_class(self) -> str:
+        """Peer class of the partition that the op stands in."""
+
+    @property
+    def peers(self) -> PeerView:
+        """Presence, by class."""
+
+    @property
+    def address_book(self) -> AddressBookView:
+        """Addresses, by peer."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The node's generator, seeded with the node's seed; the only randomness that a component uses."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Timers."""
+
+    @property
+    def bus(self) -> Bus:
+        """Events."""
+
+    @property
+    def local_addresses(self) -> Sequence[Address]:
+        """Addresses under which the node is reached."""
+
+    def dependency(self, slot: str) -> Component:
+        """The component bound to another slot of the node; ComponentError where the slot has none."""
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """Parks this op: the method returns the result, and somebody completes it."""

@@ -1,0 +1,224 @@
+"""The Contracts: one method per op of a role's opset (bb_edge/ir/opsets/roles.py, semantics §8).
+
+The op `LoadParameters` calls `load_parameters(ctx, *inputs, **attributes)`: an absent optional input is None.
+A method returns the value of its single output, a tuple for several, None where the output is a `CommandId`,
+or the `Later` that it got from `ctx.later()`. Arrays that come in are never written to; arrays that go out
+are never written to afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from bb_edge.ir import keys
+from bb_edge.roles.component import Component
+from bb_edge.roles.errors import OptionalMethodError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.ir.opsets import Opset
+    from bb_edge.roles.completion import Later
+    from bb_edge.roles.context import Ctx
+    from bb_edge.roles.values import Trigger
+
+    Peers = tuple[PeerId, ...]
+
+__all__ = [
+    "Aggregator",
+    "Codec",
+    "DataSource",
+    "Index",
+    "Model",
+    "PeerSelector",
+    "ProtocolComponent",
+    "method_name",
+    "offers",
+]
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def method_name(op_name: str) -> str:
+    """The Contract method of an op: ``LoadParameters`` → ``load_parameters``."""
+    return _HUMP.sub("_", op_name).lower()
+
+
+def offers(component: type[Component] | Component, op_name: str) -> bool:
+    """Whether a component implements an op, beyond inheriting a refusal."""
+    method = getattr(component, method_name(op_name), None)
+    return callable(method) and not getattr(method, "_refuses", False)
+
+
+_F = typing.TypeVar("_F", bound=typing.Callable[..., object])
+
+
+def _optional(method: _F) -> _F:
+    """Marks a Contract method whose default only refuses."""
+    method._refuses = True  # type: ignore[attr-defined]
+    return method
+
+
+class _Contract(Component, ABC):
+    def _refuse(self, op_name: str) -> OptionalMethodError:
+        return OptionalMethodError(
+            f"{self.TYPE_NAME or type(self).__name__} does not offer {op_name}",
+            hint=f"bind another {self.ROLE}, or leave the op out",
+        )
+
+
+class Model(_Contract):
+    """Something with parameters that maps tensors to tensors."""
+
+    ROLE: ClassVar[str] = keys.ROLE_MODEL
+
+    @abstractmethod
+    def forward(self, ctx: Ctx, input: np.ndarray) -> np.ndarray | Later:
+        """The model's output; keeps the activations of `ctx.exec_id` where a `backward` may follow."""
+
+    @_optional
+    def backward(self, ctx: Ctx, grad: np.ndarray) -> Later | None:
+        """Adds dL/dparameters to the gradient, for dL/doutput of this execution's last `forward`."""
+        raise self._refuse("Backward")
+
+    @_optional
+    def step(self, ctx: Ctx, grads: np.ndarray | None = None) -> Later | None:
+        """Applies the own gradient and clears it; or applies `grads`, 1-D f32, and leaves the own one."""
+        raise self._refuse("Step")
+
+    @_optional
+    def evaluate(self, ctx: Ctx, input: np.ndarray, target: np.ndarray) -> np.ndarray | Later:
+        """Mean loss, 0-D f32."""
+        raise self._refuse("Evaluate")
+
+    @_optional
+    def apply_delta(self, ctx: Ctx, delta: np.ndarray) -> Later | None:
+        """Adds `delta`, 1-D f32, to the parameters; an empty one leaves them."""
+        raise self._refuse("ApplyDelta")
+
+    @abstractmethod
+    def load_parameters(self, ctx: Ctx, params: np.ndarray) -> Later | None:
+        """Sets the parameters from 1-D f32 in initializer order, row-major; an empty one leaves them."""
+
+    @abstractmethod
+    def params(self, ctx: Ctx) -> np.ndarray | Later:
+        """A copy of all parameters, 1-D f32."""
+
+
+class Aggregator(_Contract):
+    """Joins contributions of many peers into one tensor."""
+
+    ROLE: ClassVar[str] = keys.ROLE_AGGREGATOR
+    shared: ClassVar[bool] = True
+
+    @abstractmethod
+    def contribute(
+        self,
+        ctx: Ctx,
+        contribution: np.ndarray,
+        weight: np.ndarray | None = None,
+        peer: Peers | None = None,
+        round: np.ndarray | None = None,
+    ) -> Later | None:
+        """Adds a contribution, once per (round, peer), first wins. `weight` and `round` are 0-D."""
+
+    @abstractmethod
+    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[np.ndarray, np.ndarray] | Later:
+        """(aggregate, total weight 0-D f32); over nothing (empty, 0). Rows of a tensor count first."""
+
+    @abstractmethod
+    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> np.ndarray | Later:
+        """The last aggregate, empty before the first."""
+
+
+class Index(_Contract):
+    """Finds nearest vectors."""
+
+    ROLE: ClassVar[str] = keys.ROLE_INDEX
+    shared: ClassVar[bool] = True
+
+    @abstractmethod
+    def add(self, ctx: Ctx, vec: np.ndarray) -> Later | None:
+        """Adds vectors, [n, d] or [d]."""
+
+    @abstractmethod
+    def search(self, ctx: Ctx, query: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray] | Later:
+        """(ids i64, distances f32), nearest first: [k] for one query [d], [n, k] for several [n, d]."""
+
+    @_optional
+    def remove(self, ctx: Ctx, id: np.ndarray) -> Later | None:
+        """Removes vectors by id."""
+        raise self._refuse("Remove")
+
+
+class Codec(_Contract):
+    """Makes tensors smaller."""
+
+    ROLE: ClassVar[str] = keys.ROLE_CODEC
+
+    @_optional
+    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> Later | None:
+        """Fits the codec to a sample."""
+        raise self._refuse("TrainCodebook")
+
+    @abstractmethod
+    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray | Later:
+        """Encodes."""
+
+    @abstractmethod
+    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray | Later:
+        """Decodes."""
+
+
+class DataSource(_Contract):
+    """Yields batches of a shard of data."""
+
+    ROLE: ClassVar[str] = keys.ROLE_DATA_SOURCE
+
+    @abstractmethod
+    def next_batch(self, ctx: Ctx) -> tuple[np.ndarray, np.ndarray | None] | Later:
+        """(batch, labels); labels are None where the source has none."""
+
+    @abstractmethod
+    def num_samples(self, ctx: Ctx) -> np.ndarray | Later:
+        """Samples in the shard, 0-D i64."""
+
+    @_optional
+    def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger | Later:
+        """Back to the first batch; yields a trigger."""
+        raise self._refuse("Reset")
+
+    @_optional
+    def on_data_loaded(self, ctx: Ctx) -> Trigger | Later:
+        """A trigger, once the data is there."""
+        raise self._refuse("OnDataLoaded")
+
+
+class PeerSelector(_Contract):
+    """Chooses peers of one class."""
+
+    ROLE: ClassVar[str] = keys.ROLE_PEER_SELECTOR
+    shared: ClassVar[bool] = True
+
+    @abstractmethod
+    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> Peers | Later:
+        """At most `n` peers at random, none where fewer than `min` are there."""
+
+    @abstractmethod
+    def current_view(self, ctx: Ctx) -> Peers | Later:
+        """All peers in view."""
+
+
+class ProtocolComponent(_Contract):
+    """A component with ops of its own; each op of its opset calls the method of that name."""
+
+    ROLE: ClassVar[str] = keys.ROLE_PROTOCOL
+
+    @classmethod
+    @abstractmethod
+    def atomic_opset(cls) -> Opset:
+        """The ops that it brings: domain, version, ports, attributes."""
