@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from . import (
     activations,
+    conv,
     elementwise,
     generate,
     indexing,
     linalg,
+    norm,
+    pool,
     rearrange,
     reductions,
+    scatter,
     shape,
     softmax,
     unary,
 )
 
 #: The modules that hold kernels, for documentation and tests.
-TOPICS = (activations, elementwise, generate, indexing, linalg, rearrange, reductions, shape, softmax, unary)
+TOPICS = (
+    activations,
+    conv,
+    elementwise,
+    generate,
+    indexing,
+    linalg,
+    norm,
+    pool,
+    rearrange,
+    reductions,
+    scatter,
+    shape,
+    softmax,
+    unary,
+)

@@ -99,7 +99,7 @@ def _div(call: Call) -> Prepared:
 
 @kernel("Mod", "T T", since=10, dtypes=NUMERIC, attrs="fmod")
 def _mod(call: Call) -> Prepared:
-    """fmod=1: the sign of the dividend (C); fmod=0: the sign of the divisor (Python), for floats since opset 28."""
+    """fmod=1: the dividend's sign (C); fmod=0: the divisor's sign (Python), for floats since opset 28."""
     c_like = call.int_attr("fmod", 0) == 1
     if not c_like and call.version < 28 and call.spec(0).dtype in FLOAT:
         raise UnsupportedDtypeError("Mod: before opset 28 floating point inputs need the attribute fmod=1")
@@ -192,7 +192,7 @@ def _fold(call: Call, ufunc: Ufunc, finish: Callable[[Array], object] | None = N
 
     if n == 2 and finish is None:
         return Prepared((out,), ufunc, inplace=same_as(call, out))
-    # From the third input on, the output is written before the input is read: only the first two may be reused.
+    # The output is written before the third and later inputs are read: only the first two may be reused.
     return Prepared((out,), lambda *arrays: bind(*arrays)(), inplace=same_as(call, out, 2), binder=bind)
 
 

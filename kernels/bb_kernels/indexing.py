@@ -1,4 +1,4 @@
-"""Reading elements by index: Gather and its kin. Indices out of range are refused, never wrapped or clipped."""
+"""Reading elements by index: Gather and its kin. Indices out of range are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _gather(call: Call) -> Prepared:
     def run(x: Array, index: Array, result: Array) -> None:
         check_indices("Gather", index, dim)
         if result.size:
-            # Checked above; "wrap" turns negative indices and, unlike "raise", writes straight into the output.
+            # Checked above; "wrap" turns negative indices and, unlike "raise", needs no buffer.
             np.take(x, index, axis, result, "wrap")
 
     return Prepared((out,), run)

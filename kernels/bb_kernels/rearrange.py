@@ -41,7 +41,7 @@ def _split_into(call: Call, axis: int, sizes: list[int]) -> Prepared:
     n = len(call.inputs)
 
     def bind(*arrays: Any) -> Bound:
-        pairs = [(out, arrays[0][w]) for out, w in zip(arrays[n:], windows) if out is not None]
+        pairs = [(out, arrays[0][w]) for out, w in zip(arrays[n:], windows, strict=True) if out is not None]
 
         def run() -> None:
             for target, source in pairs:
@@ -108,12 +108,12 @@ def _sliced(
         raise KernelShapeError(f"Slice: {len(starts)} starts, {len(chosen)} axes, {len(strides)} steps")
     window = [slice(None)] * len(spec.shape)
     shape = list(spec.shape)
-    for axis, start, end, step in zip(chosen, starts, ends, strides):
+    for axis, start, end, step in zip(chosen, starts, ends, strides, strict=True):
         dim = spec.shape[axis]
         if step == 0:
             raise KernelShapeError("Slice: a step of 0 goes nowhere")
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
-        first = min(max(start + dim if start < 0 else start, max(low, 0)), high)
+        first = min(max(start + dim if start < 0 else start, 0), high)
         last = min(max(end + dim if end < 0 else end, low), high)
         shape[axis] = max(0, -(-(last - first) // step) if step > 0 else -((last - first) // -step))
         # A downward slice that reaches element 0 ends at "before 0", which only None can say.

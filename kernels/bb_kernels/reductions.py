@@ -53,8 +53,8 @@ def _register(
         return _prepare(call, maker, call.ints_attr("axes"), False)
 
     @kernel(
-        op_type, "T I?", since=axes_input_since, dtypes=dtypes, attrs="keepdims noop_with_empty_axes", half=half,
-        needs=(1,),
+        op_type, "T I?", since=axes_input_since, dtypes=dtypes, half=half, needs=(1,),
+        attrs="keepdims noop_with_empty_axes",
     )  # fmt: skip
     def build_input(call: Call) -> Prepared:
         return _prepare(call, maker, call.int_list(1), call.has(1))

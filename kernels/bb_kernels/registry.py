@@ -1,10 +1,10 @@
 """The table of kernels: which operator, from which opset version, is prepared by which function.
 
-A kernel registers with ``@kernel(...)``. Everything that can be said as data is said there and checked in one
-place: the input signature, the element types, the attribute names, and which inputs must be known when
-preparing. A signature is one token per input: ``T`` (the operator's main type; all ``T`` inputs agree), ``U`` (a
-second type), ``I`` (int32 or int64), ``B`` (bool), ``A`` (any type), followed by ``?`` when the input may be
-omitted or ``*`` when it repeats (last token only, once or more).
+A kernel registers with ``@kernel(...)``. Everything that can be said as data is said there and checked in
+one place: the input signature, the element types, the attribute names, and which inputs must be known when
+preparing. A signature is one token per input: ``T`` (the operator's main type; all ``T`` inputs agree),
+``U`` (a second type), ``I`` (int32 or int64), ``B`` (bool), ``A`` (any type), followed by ``?`` when the
+input may be omitted or ``*`` when it repeats (last token only, once or more).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError, UnsupportedOpError
 from .spec import ALL, BOOL, F16, F32, I32, I64, Array, Dtype, Prepared, TensorSpec
 
-#: Opset versions covered: 7 brought NumPy-style broadcasting, the newest is the last one checked against ONNX.
+#: Opset versions covered: 7 brought NumPy-style broadcasting, the newest is the last one checked.
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28
 
@@ -146,8 +146,8 @@ def kernel(
 
     def register(build: _F) -> _F:
         entry = Kernel(
-            op_type, since, until, build, tuple(signature.split()), dtypes, dtypes2, frozenset(attrs.split()), needs,
-            half, max_outputs,
+            op_type, since, until, build, tuple(signature.split()), dtypes, dtypes2, frozenset(attrs.split()),
+            needs, half, max_outputs,
         )  # fmt: skip
         rows = _TABLE.setdefault(op_type, [])
         if any(row.since <= until and since <= row.until for row in rows):
@@ -285,7 +285,7 @@ def evaluate(prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array,
 
 
 def _widened(entry: Kernel, call: Call) -> Prepared:
-    """float16 through float32: same kernel, with the conversions around it (half has no arithmetic of its own)."""
+    """float16 through float32: the same kernel with conversions around it."""
     specs = tuple(TensorSpec(F32, s.shape) if s is not None and s.dtype == F16 else s for s in call.inputs)
     known = tuple(c.astype(F32) if c is not None and c.dtype == F16 else c for c in call.constants)
     inner = entry.build(replace(call, inputs=specs, constants=known))

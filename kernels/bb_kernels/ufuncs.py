@@ -1,7 +1,7 @@
 """NumPy's reductions and clip under plain names.
 
-The names are typed loosely on purpose: NumPy's stubs give every ufunc a type of its own, and they differ between
-NumPy versions. All reductions are called positionally, ``f(x, axes, dtype, out, keepdims)``.
+The names are typed loosely on purpose: NumPy's stubs give every ufunc a type of its own, and they differ
+between NumPy versions. All reductions are called positionally, ``f(x, axes, dtype, out, keepdims)``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from .spec import Array, Dtype, Ufunc
 
 
 def _find() -> Ufunc:
-    # np.clip is a Python wrapper around this ufunc and costs more than the work on small tensors. NumPy 2 renamed
-    # the module that holds it.
+    # np.clip is a Python wrapper around this ufunc and costs more than the work on small tensors. NumPy 2
+    # renamed the module that holds it.
     for module in ("_core", "core"):
         umath = getattr(getattr(np, module, None), "umath", None)
         if umath is not None and hasattr(umath, "clip"):

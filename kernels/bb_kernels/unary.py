@@ -1,4 +1,4 @@
-"""One tensor in, one of the same shape out: signs, roundings, exponentials, trigonometry, predicates, casts."""
+"""One tensor in, one of the same shape out: signs, roundings, exponentials, predicates, casts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,221 @@
+"""Convolution as a matrix product.
+
+Three ways, chosen when preparing:
+
+* a pointwise kernel is a product with the input as it is;
+* with stride 1 the padded image is treated as one long row: the columns matrix is made of shifted, contiguous
+  runs of it (its last columns of each line are garbage that wraps around, and are dropped when the result is
+  copied out together with the bias). Long runs copy several times faster than image lines;
+* else the columns matrix is gathered window by window.
+
+Groups are a leading axis of the product; a depthwise convolution is the case of one channel per group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .errors import KernelShapeError
+from .registry import Call, kernel
+from .spec import FLOAT, Array, Bound, Dtype, Prepared, TensorSpec, run_bound
+from .windows import Windows, view_of, window_view, windows
+
+#: With full channel mixing, the long-row way multiplies garbage columns too: up to this share of extra work.
+_GARBAGE = 1.3
+
+ATTRS = "auto_pad dilations group kernel_shape pads strides"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution without element type: X [N,C,*size] with W [M,C/groups,*kernel] gives Y [N,M,*out]."""
+
+    batch: int
+    channels: int
+    maps: int
+    groups: int
+    win: Windows
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return (self.batch, self.maps, *self.win.out)
+
+    @property
+    def _row(self) -> int:
+        """Length of the long row that holds all wanted results."""
+        steps = _steps(self.win.padded)
+        return sum((n - 1) * step for n, step in zip(self.win.out, steps, strict=True)) + 1
+
+    @property
+    def _long_rows(self) -> bool:
+        if self.win.taps == 1 or any(s != 1 for s in self.win.strides) or 0 in self.out_shape:
+            return False
+        return self.channels == self.groups or self._row <= _GARBAGE * prod(self.win.out)
+
+    def scratch(self, dtype: Dtype) -> tuple[TensorSpec, ...]:
+        """Scratch for ``bind``: padded image, columns, result rows; only those needed."""
+        if self.win.pointwise:
+            return ()
+        specs = []
+        if not self.win.pads_nothing:
+            specs.append(TensorSpec(dtype, (self.channels, *self.win.padded)))
+        if self._long_rows:
+            lines = self.win.out[0] * (prod(self.win.padded[1:]))
+            specs.append(TensorSpec(dtype, (self.channels, *self.win.kernel, self._row)))
+            specs.append(TensorSpec(dtype, (self.maps, lines)))
+        else:
+            specs.append(TensorSpec(dtype, (self.channels, *self.win.kernel, *self.win.out)))
+        return tuple(specs)
+
+    def bind(self, x: Array, w: Array, b: Array | None, out: Array, scratch: tuple[Array, ...]) -> Bound:
+        """One run over these arrays; bias ``b`` is [M] or None."""
+        bias = None if b is None else b.reshape(-1, *(1,) * len(self.win.out))
+        if 0 in out.shape:
+            return _nothing
+        if self.win.pointwise:
+            return self._pointwise(x, w, bias, out)
+        steps = []
+        for n in range(self.batch):
+            steps.append(self._image(x[n], w, bias, out[n], list(scratch)))
+        if len(steps) == 1:
+            return steps[0]
+
+        def run() -> None:
+            for step in steps:
+                step()
+
+        return run
+
+    def _pointwise(self, x: Array, w: Array, bias: Array | None, out: Array) -> Bound:
+        area = prod(self.win.out)
+        groups = self.groups
+        weights = w.reshape(groups, self.maps // groups, -1)
+        shape_in: tuple[int, ...] = (self.batch, groups, self.channels // groups, area)
+        result = out.reshape(self.batch, groups, -1, area)
+        if groups == 1:
+            shape_in, weights, result = (self.batch, self.channels, area), weights[0], result[:, 0]
+        if x.flags.c_contiguous:
+            columns = x.reshape(shape_in)
+            if self.batch == 1:
+                columns, result = columns[0], result[0]
+            if bias is None:
+                return lambda: np.matmul(weights, columns, result)
+
+            def run() -> None:
+                np.matmul(weights, columns, result)
+                np.add(out, bias, out)
+
+            return run
+
+        def run_copy() -> None:
+            np.matmul(weights, x.reshape(shape_in), result)
+            if bias is not None:
+                np.add(out, bias, out)
+
+        return run_copy
+
+    def _image(self, x: Array, w: Array, bias: Array | None, out: Array, scratch: list[Array]) -> Bound:
+        win = self.win
+        source, pad = x, None
+        if not win.pads_nothing:
+            pad = scratch.pop(0)
+            source = pad
+            middle = (slice(None), *(slice(b, b + n) for b, n in zip(win.before, win.size, strict=True)))
+            inner = pad[middle]
+        elif self._long_rows and not x.flags.c_contiguous:
+            source = np.empty(x.shape, x.dtype)  # only when a strided view comes in: copied once per run
+            pad, inner = source, source
+        columns = scratch.pop(0)
+        groups, depth = self.groups, self.channels // self.groups * win.taps
+        weights = w.reshape(groups, self.maps // groups, depth)
+        if self._long_rows:
+            rows = scratch.pop(0)
+            length = self._row
+            flat = source.reshape(self.channels, -1)
+            steps = _steps(win.padded)
+            item = source.itemsize
+            strides = tuple(step * d * item for step, d in zip(steps, win.dilations, strict=True))
+            gather = view_of(flat, (self.channels, *win.kernel, length), (flat.strides[0], *strides, item))
+            product = view_of_rows(rows, groups, length)
+            lines = (slice(None), slice(None), *(slice(0, n) for n in win.out[1:]))
+            wanted = rows.reshape(self.maps, win.out[0], *win.padded[1:])[lines]
+        else:
+            gather = window_view(source, win, 1)
+            product = out.reshape(groups, self.maps // groups, -1)
+            wanted = out
+        matrix = columns.reshape(groups, depth, -1)
+        if groups == 1:
+            weights, matrix, product = weights[0], matrix[0], product[0]
+
+        def run() -> None:
+            if pad is not None:
+                pad.fill(0)
+                np.copyto(inner, x)
+            np.copyto(columns, gather)
+            np.matmul(weights, matrix, product)
+            if bias is not None:
+                np.add(wanted, bias, out)
+            elif wanted is not out:
+                np.copyto(out, wanted)
+
+        return run
+
+
+def view_of_rows(rows: Array, groups: int, length: int) -> Array:
+    """The first ``length`` columns of [M, …] rows as a writable [groups, M/groups, length] view."""
+    step = rows.strides[0]
+    per_group = rows.shape[0] // groups
+    return np.lib.stride_tricks.as_strided(
+        rows, (groups, per_group, length), (step * per_group, step, rows.itemsize)
+    )
+
+
+def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Distance between neighbours per axis of a contiguous array, in elements."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _nothing() -> None:
+    """The run of a convolution without results."""
+
+
+def convolution(call: Call, x: TensorSpec, w: TensorSpec) -> Convolution:
+    """Check the operands of a convolution and settle its geometry."""
+    if len(x.shape) < 3 or len(w.shape) != len(x.shape):
+        raise KernelShapeError(
+            f"{call.op_type}: X {x.shape} and W {w.shape} must be [N,C,spatial] and [M,C/g,kernel]"
+        )
+    groups = call.int_attr("group", 1)
+    channels, maps = x.shape[1], w.shape[0]
+    if groups < 1 or w.shape[1] * groups != channels or maps % groups:
+        raise KernelShapeError(
+            f"{call.op_type}: {channels} channels and weights {w.shape} do not fit {groups} groups"
+        )
+    named = call.ints_attr("kernel_shape")
+    if named is not None and tuple(named) != w.shape[2:]:
+        raise KernelShapeError(f"{call.op_type}: kernel_shape {named} is not that of the weights {w.shape}")
+    return Convolution(x.shape[0], channels, maps, groups, windows(call, x.shape[2:], w.shape[2:]))
+
+
+def check_bias(call: Call, index: int, maps: int) -> None:
+    if call.has(index) and call.spec(index).shape != (maps,):
+        raise KernelShapeError(f"{call.op_type}: bias {call.spec(index).shape} for {maps} output channels")
+
+
+@kernel("Conv", "T T T?", dtypes=FLOAT, half=True, attrs=ATTRS)
+def _conv(call: Call) -> Prepared:
+    x, w = call.spec(0), call.spec(1)
+    conv = convolution(call, x, w)
+    check_bias(call, 2, conv.maps)
+    n = len(call.inputs)
+
+    def bind(*arrays: Any) -> Bound:
+        return conv.bind(arrays[0], arrays[1], arrays[2] if n > 2 else None, arrays[n], arrays[n + 1 :])
+
+    return Prepared(
+        (TensorSpec(x.dtype, conv.out_shape),), run_bound(bind), conv.scratch(x.dtype), binder=bind
+    )

@@ -1,0 +1,279 @@
+"""Pooling: extremes and averages over windows, tap by tap over the whole map, or over all of it at once."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .errors import KernelAttributeError, KernelShapeError
+from .registry import Call, kernel
+from .spec import FLOAT, I8, I64, U8, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc, run_bound
+from .ufuncs import add_reduce, lowest, max_reduce
+from .windows import Windows, tap_slices, window_view, windows
+
+_POOLED: frozenset[Dtype] = FLOAT | {I8, U8}
+#: From this many taps on, one reduction over a view of all windows beats a loop over taps.
+_MANY_TAPS = 25
+
+
+def _geometry(call: Call) -> Windows:
+    shape = call.spec(0).shape
+    size = call.ints_attr("kernel_shape")
+    if size is None:
+        raise KernelAttributeError(f"{call.op_type}: attribute kernel_shape is required")
+    if len(shape) < 3:
+        raise KernelShapeError(f"{call.op_type}: input {shape} must be [N,C,spatial]")
+    return windows(call, shape[2:], tuple(size), call.int_attr("ceil_mode", 0) != 0)
+
+
+def _pairs(x: Array, out: Array, win: Windows) -> list[tuple[Array, Array]]:
+    """(part of out, the elements of x that one tap brings to it) for every tap that brings any."""
+    pairs: list[tuple[Array, Array]] = []
+    for offset in win.offsets():
+        found = tap_slices(win, offset)
+        if found is not None:
+            front = (slice(None), slice(None))
+            pairs.append((out[front + found[0]], x[front + found[1]]))
+    return pairs
+
+
+def _fold_windows(x: Array, out: Array, win: Windows, ufunc: Ufunc, reduce: Ufunc, neutral: Array) -> Bound:
+    """out = ufunc over each window; padding counts as neutral."""
+    axes = tuple(range(2, 2 + len(win.kernel)))
+    if win.whole:
+        return lambda: reduce(x, axes, None, out, True)
+    if win.pads_nothing and win.taps >= _MANY_TAPS and _inside(win):
+        view = window_view(x, win, 2)
+        return lambda: reduce(view, axes, None, out)
+    pairs = _pairs(x, out, win)
+    full = next((i for i, (part, _) in enumerate(pairs) if part.shape == out.shape), None)
+    start: Array = neutral
+    if full is not None:  # a tap that reaches every result starts the fold and saves filling
+        start = pairs.pop(full)[1]
+
+    def run() -> None:
+        np.copyto(out, start)
+        for part, taps in pairs:
+            ufunc(part, taps, part)
+
+    return run
+
+
+def _inside(win: Windows) -> bool:
+    return all(
+        (o - 1) * s + (k - 1) * d < n
+        for o, s, k, d, n in zip(win.out, win.strides, win.kernel, win.dilations, win.size, strict=True)
+    )
+
+
+def _max_pool(call: Call) -> Prepared:
+    x = call.spec(0)
+    win = _geometry(call)
+    out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
+    if call.n_outputs == 2:
+        return _max_pool_indices(call, win, out)
+    neutral = lowest(x.dtype)
+
+    def bind(data: Any, result: Any) -> Bound:
+        return _fold_windows(data, result, win, np.maximum, max_reduce, neutral)
+
+    return Prepared((out,), run_bound(bind), binder=bind)
+
+
+def _max_pool_indices(call: Call, win: Windows, out: TensorSpec) -> Prepared:
+    """Second output: position of each maximum in the whole flattened input, lines or columns first."""
+    shape = call.spec(0).shape
+    position = np.arange(prod(shape), dtype=np.int64).reshape(shape)
+    if call.int_attr("storage_order", 0):
+        area = prod(win.size)
+        column_major = np.arange(area, dtype=np.int64).reshape(win.size[::-1]).transpose()
+        position = (np.arange(prod(shape[:2]), dtype=np.int64) * area).reshape(
+            *shape[:2], *(1,) * len(win.size)
+        )
+        position = position + column_major
+
+    def run(x: Array, result: Array | None, indices: Array | None) -> None:
+        best = np.empty(out.shape, out.dtype) if result is None else result
+        where = np.empty(out.shape, np.int64) if indices is None else indices
+        best.fill(lowest(out.dtype)[()])
+        where.fill(-1)
+        for (part, taps), (place, origin) in zip(
+            _pairs(x, best, win), _pairs(position, where, win), strict=True
+        ):
+            better = (taps > part) | (place < 0)
+            np.copyto(part, taps, where=better)
+            np.copyto(place, origin, where=better)
+
+    return Prepared((out, TensorSpec(I64, out.shape)), run)
+
+
+kernel("MaxPool", "T", until=7, dtypes=_POOLED, attrs="auto_pad kernel_shape pads strides")(_max_pool)
+kernel(
+    "MaxPool", "T", since=8, until=9, dtypes=_POOLED, max_outputs=2,
+    attrs="auto_pad kernel_shape pads strides storage_order",
+)(_max_pool)  # fmt: skip
+kernel(
+    "MaxPool", "T", since=10, dtypes=_POOLED, max_outputs=2,
+    attrs="auto_pad kernel_shape pads strides storage_order ceil_mode dilations",
+)(_max_pool)  # fmt: skip
+
+
+def _counts(win: Windows, include_pad: bool) -> Array:
+    """Elements that each window averages over, shape [*out]."""
+    total = np.ones((1,), np.int64)
+    for n, k, s, d, front, back, count in zip(
+        win.size, win.kernel, win.strides, win.dilations, win.before, win.after, win.out, strict=True
+    ):
+        first, end = (-front, n + back) if include_pad else (0, n)
+        starts = np.arange(count) * s - front
+        at = starts[:, None] + np.arange(k) * d
+        total = np.multiply.outer(total, ((at >= first) & (at < end)).sum(1))
+    counts: Array = total[0]
+    return counts
+
+
+def _average_pool(call: Call) -> Prepared:
+    x = call.spec(0)
+    win = _geometry(call)
+    out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
+    counts = np.maximum(_counts(win, call.int_attr("count_include_pad", 0) != 0), 1)
+    uniform = counts.size == 0 or bool((counts == counts.flat[0]).all())
+    scale = (1.0 / counts).astype(x.dtype)
+    if uniform:
+        scale = scale.reshape(-1)[:1].reshape(()) if scale.size else np.ones((), x.dtype)
+    zero = np.zeros((), x.dtype)
+
+    def bind(data: Any, result: Any) -> Bound:
+        fold = _fold_windows(data, result, win, np.add, add_reduce, zero)
+
+        def run() -> None:
+            fold()
+            np.multiply(result, scale, result)
+
+        return run
+
+    return Prepared((out,), run_bound(bind), binder=bind)
+
+
+_AVERAGE = "auto_pad count_include_pad kernel_shape pads strides"
+kernel("AveragePool", "T", until=9, dtypes=FLOAT, half=True, attrs=_AVERAGE)(_average_pool)
+kernel("AveragePool", "T", since=10, until=18, dtypes=FLOAT, half=True, attrs=_AVERAGE + " ceil_mode")(
+    _average_pool
+)
+kernel("AveragePool", "T", since=19, dtypes=FLOAT, half=True, attrs=_AVERAGE + " ceil_mode dilations")(
+    _average_pool
+)
+
+
+def _norm_of(call: Call) -> int:
+    p = call.int_attr("p", 2)
+    if p < 1:
+        raise KernelAttributeError(f"{call.op_type}: p must be positive, got {p}")
+    return p
+
+
+def _lp_pool(call: Call) -> Prepared:
+    """(Σ|x|^p)^(1/p) over each window."""
+    x = call.spec(0)
+    win = _geometry(call)
+    out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
+    p = np.array(_norm_of(call), x.dtype)
+    root = np.array(1.0 / _norm_of(call), x.dtype)
+    zero = np.zeros((), x.dtype)
+
+    def bind(data: Any, result: Any, powers: Any) -> Bound:
+        fold = _fold_windows(powers, result, win, np.add, add_reduce, zero)
+
+        def run() -> None:
+            np.absolute(data, powers)
+            np.power(powers, p, powers)
+            fold()
+            np.power(result, root, result)
+
+        return run
+
+    return Prepared((out,), run_bound(bind), (x,), binder=bind)
+
+
+_LP = "auto_pad kernel_shape p pads strides"
+kernel("LpPool", "T", until=17, dtypes=FLOAT, half=True, attrs=_LP)(_lp_pool)
+kernel("LpPool", "T", since=18, dtypes=FLOAT, half=True, attrs=_LP + " ceil_mode dilations")(_lp_pool)
+
+
+def _global(call: Call) -> tuple[tuple[int, ...], TensorSpec]:
+    spec = call.spec(0)
+    if len(spec.shape) < 3:
+        raise KernelShapeError(f"{call.op_type}: input {spec.shape} must be [N,C,spatial]")
+    return tuple(range(2, len(spec.shape))), TensorSpec(
+        spec.dtype, (*spec.shape[:2], *(1,) * (len(spec.shape) - 2))
+    )
+
+
+@kernel("GlobalAveragePool", "T", dtypes=FLOAT, half=True)
+def _global_average_pool(call: Call) -> Prepared:
+    axes, out = _global(call)
+    scale = np.array(1.0 / max(1, prod(call.spec(0).shape[2:])), out.dtype)
+
+    def run(x: Array, result: Array) -> None:
+        add_reduce(x, axes, None, result, True)
+        np.multiply(result, scale, result)
+
+    return Prepared((out,), run)
+
+
+@kernel("GlobalMaxPool", "T", dtypes=FLOAT)
+def _global_max_pool(call: Call) -> Prepared:
+    axes, out = _global(call)
+    return Prepared((out,), lambda x, result: max_reduce(x, axes, None, result, True))
+
+
+@kernel("GlobalLpPool", "T", dtypes=FLOAT, half=True, attrs="p")
+def _global_lp_pool(call: Call) -> Prepared:
+    axes, out = _global(call)
+    p = _norm_of(call)
+
+    def run(x: Array, result: Array, powers: Array) -> None:
+        np.absolute(x, powers)
+        np.power(powers, p, powers)
+        add_reduce(powers, axes, None, result, True)
+        np.power(result, 1.0 / p, result)
+
+    return Prepared((out,), run, (call.spec(0),))
+
+
+@kernel("MaxUnpool", "T I I?", since=9, dtypes=FLOAT, needs=(2,), attrs="kernel_shape pads strides")
+def _max_unpool(call: Call) -> Prepared:
+    """Put each maximum back where MaxPool found it, zeros elsewhere; indices count in the pooled input."""
+    x, where = call.spec(0), call.spec(1)
+    size = call.ints_attr("kernel_shape")
+    if size is None or where.shape != x.shape or len(x.shape) != len(size) + 2:
+        raise KernelShapeError(
+            f"MaxUnpool: input {x.shape}, indices {where.shape} and kernel_shape {size} do not fit"
+        )
+    rank = len(size)
+    strides = call.ints_attr("strides") or [1] * rank
+    pads = call.ints_attr("pads") or [0] * (2 * rank)
+    inferred = (
+        *x.shape[:2],
+        *((n - 1) * s + k - pads[i] - pads[i + rank]
+          for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, size, strict=True))),
+    )  # fmt: skip
+    wanted = call.int_list(2)
+    shape = inferred if wanted is None else tuple(wanted)
+    if len(shape) != len(inferred) or any(a < b for a, b in zip(shape, inferred, strict=True)):
+        raise KernelShapeError(f"MaxUnpool: output shape {shape} is smaller than {inferred}")
+    n_in = len(call.inputs)
+    room = prod(inferred)
+    view = tuple(slice(0, d) for d in inferred)
+
+    def run(data: Array, indices: Array, *rest: Array) -> None:
+        result = rest[n_in - 2]
+        if indices.size and (indices.min() < 0 or indices.max() >= room):
+            raise KernelShapeError(f"MaxUnpool: an index is outside of the {room} elements of {inferred}")
+        result.fill(0)
+        places = np.unravel_index(indices.reshape(-1), inferred)
+        result[view][places] = data.reshape(-1)
+
+    return Prepared((TensorSpec(x.dtype, shape),), run)
