@@ -1,0 +1,172 @@
+"""Addresses: multiaddrs of four segments (semantics §1).
+
+Binary form: `varint(code) ++ payload` per segment, in the order peer, site, component, op. Text form:
+`/p2p/<base58>/site/<n>/component/<n>/op/<name>`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bb_edge.ir import varint
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId, PeerIdError
+
+P2P, SITE, COMPONENT, OP = 421, 0xE2, 0xE3, 0xE4
+_NAMES = {P2P: "p2p", SITE: "site", COMPONENT: "component", OP: "op"}
+_P2P, _SITE, _COMPONENT, _OP = (varint.encode(code) for code in (P2P, SITE, COMPONENT, OP))
+MAX_OP_NAME = 256
+SUFFIX_SITE, SUFFIX_COMPONENT = 0, 1
+
+
+class AddressError(BBError):
+    """Not an address of ours; names the byte and the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What an envelope or a fill is addressed to; absent segments are None."""
+
+    peer: PeerId | None = None
+    site: int | None = None
+    component: int | None = None
+    op: str | None = None
+
+    @classmethod
+    def empty(cls) -> Address:
+        return _EMPTY
+
+    def with_peer(self, peer: PeerId) -> Address:
+        return replace(self, peer=peer)
+
+    def with_site(self, site: int) -> Address:
+        return replace(self, site=site)
+
+    def with_component(self, component: int, op: str | None = None) -> Address:
+        return replace(self, component=component, op=op)
+
+    def to_bytes(self) -> bytes:
+        """AddressError where a number does not fit its segment."""
+        out = b""
+        try:
+            if self.peer is not None:
+                peer = self.peer.to_bytes()
+                out += _P2P + varint.encode(len(peer)) + peer
+            if self.site is not None:
+                out += _SITE + self.site.to_bytes(8, "big")
+            if self.component is not None:
+                out += _COMPONENT + self.component.to_bytes(4, "big")
+        except OverflowError as error:
+            raise AddressError("a number does not fit its segment", str(self)) from error
+        if self.op is not None:
+            name = self.op.encode()
+            if len(name) > MAX_OP_NAME:
+                raise AddressError(f"an op name of {len(name)} bytes, {MAX_OP_NAME} at most", "address")
+            out += _OP + varint.encode(len(name)) + name
+        return out
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Address:
+        """Parses the binary form strictly: known codes, each at most once, in order. AddressError otherwise."""
+        found: dict[int, object] = {}
+        offset, last = 0, -1
+        while offset < len(data):
+            start = offset
+            code, offset = _varint(data, offset)
+            if code not in _NAMES:
+                raise AddressError(f"code {code:#x} is not one of ours", f"address, byte {start}")
+            rank = list(_NAMES).index(code)
+            if rank <= last:
+                raise AddressError(f"/{_NAMES[code]}/ out of order", f"address, byte {start}")
+            last = rank
+            if code in (SITE, COMPONENT):
+                size = 8 if code == SITE else 4
+                found[code] = int.from_bytes(_take(data, offset, size), "big")
+            else:
+                size, offset = _varint(data, offset)
+                if size > MAX_OP_NAME:
+                    raise AddressError(f"a segment of {size} bytes, {MAX_OP_NAME} at most", f"address, byte {start}")
+                found[code] = _peer_or_name(code, _take(data, offset, size), start)
+            offset += size
+        return cls(found.get(P2P), found.get(SITE), found.get(COMPONENT), found.get(OP))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        parts = (("p2p", self.peer), ("site", self.site), ("component", self.component), ("op", self.op))
+        return "".join(f"/{name}/{value}" for name, value in parts if value is not None) or "/"
+
+    to_text = __str__
+
+    @classmethod
+    def from_text(cls, text: str) -> Address:
+        """Parses the text form. AddressError otherwise."""
+        if text in ("", "/"):
+            return _EMPTY
+        pieces = text.split("/")
+        if pieces[0] or len(pieces) % 2 == 0:
+            raise AddressError("segments come in pairs: /name/value", f"address {text[:80]!r}")
+        found: dict[str, object] = {}
+        order = list(_NAMES.values())
+        last = -1
+        for name, value in zip(pieces[1::2], pieces[2::2]):  # noqa: B905 (paired above)
+            if name not in order or order.index(name) <= last:
+                raise AddressError(f"/{name}/ is unknown or out of order", f"address {text[:80]!r}")
+            last = order.index(name)
+            if name == "p2p":
+                try:
+                    found[name] = PeerId.from_text(value)
+                except PeerIdError as error:
+                    raise AddressError(error.what, f"address {text[:80]!r}") from error
+            elif name == "op":
+                found[name] = value
+            elif value.isascii() and value.isdigit() and int(value) < (1 << 64 if name == "site" else 1 << 32):
+                found[name] = int(value)
+            else:
+                raise AddressError(f"{value[:40]!r} is no number for /{name}/", f"address {text[:80]!r}")
+        return cls(found.get("p2p"), found.get("site"), found.get("component"), found.get("op"))  # type: ignore[arg-type]
+
+
+_EMPTY = Address()
+
+
+def _varint(data: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
+    try:
+        return varint.decode(data, offset)
+    except varint.VarintError as error:
+        raise AddressError(error.what, f"address, byte {offset}") from error
+
+
+def _take(data: bytes | bytearray | memoryview, offset: int, size: int) -> bytes:
+    if offset + size > len(data):
+        raise AddressError(f"{size} bytes announced, {len(data) - offset} there", f"address, byte {offset}")
+    return bytes(data[offset : offset + size])
+
+
+def _peer_or_name(code: int, payload: bytes, start: int) -> object:
+    try:
+        return PeerId.from_bytes(payload) if code == P2P else payload.decode()
+    except PeerIdError as error:
+        raise AddressError(error.what, f"address, byte {start}") from error
+    except UnicodeDecodeError as error:
+        raise AddressError("an op name that is not utf-8", f"address, byte {start}") from error
+
+
+def site_suffix(site: int) -> bytes:
+    """`/site/<site>`, binary: 10 bytes."""
+    return _SITE + site.to_bytes(8, "big")
+
+
+_SITE_LENGTH = len(_SITE) + 8
+
+
+def parse_suffix(data: bytes | bytearray | memoryview) -> tuple[int, int, str | None]:
+    """(SUFFIX_SITE, site, None) or (SUFFIX_COMPONENT, ref, op name). AddressError for anything else."""
+    if len(data) == _SITE_LENGTH and data[0] == _SITE[0] and data[1] == _SITE[1]:
+        return SUFFIX_SITE, int.from_bytes(data[2:], "big"), None
+    address = Address.from_bytes(data)
+    if address.peer is not None:
+        raise AddressError("a suffix names no peer", "suffix")
+    if address.site is not None and address.component is None and address.op is None:
+        return SUFFIX_SITE, address.site, None
+    if address.component is not None and address.op is not None and address.site is None:
+        return SUFFIX_COMPONENT, address.component, address.op
+    raise AddressError("a suffix is /site/<id> or /component/<ref>/op/<name>", f"suffix {address}")

@@ -1,0 +1,121 @@
+"""Peer ids and the hashes behind site ids and wire hashes (semantics §1, §6)."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import total_ordering
+
+from bb_edge.ir import base58, varint
+from bb_edge.ir.errors import BBError
+
+SHA2_256 = 0x12
+IDENTITY = 0x00
+MAX_DIGEST = 64
+
+
+class PeerIdError(BBError):
+    """Not a multihash, or one with more than 64 digest bytes."""
+
+
+@total_ordering
+class PeerId:
+    """A multihash: `varint(code) ++ varint(length) ++ digest`; text form base58btc; interchangeable with libp2p's.
+
+    Immutable; equality, order and hash are those of its bytes.
+    """
+
+    __slots__ = ("_bytes", "_hash", "_text")
+
+    def __init__(self, code: int, digest: bytes) -> None:
+        if len(digest) > MAX_DIGEST:
+            raise PeerIdError(f"{len(digest)} digest bytes, {MAX_DIGEST} at most", "peer id")
+        self._bytes = varint.encode(code) + varint.encode(len(digest)) + digest
+        self._hash = hash(self._bytes)
+        self._text: str | None = None
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> PeerId:
+        """Parses a multihash strictly: nothing may follow it. PeerIdError otherwise."""
+        try:
+            code, offset = varint.decode(data, 0)
+            length, offset = varint.decode(data, offset)
+        except varint.VarintError as error:
+            raise PeerIdError(error.what, "peer id") from error
+        if length > MAX_DIGEST:
+            raise PeerIdError(f"{length} digest bytes, {MAX_DIGEST} at most", "peer id")
+        if len(data) - offset != length:
+            raise PeerIdError(f"{length} digest bytes announced, {len(data) - offset} there", "peer id")
+        return cls(code, bytes(data[offset:]))
+
+    @classmethod
+    def from_name(cls, name: str) -> PeerId:
+        """The sha2-256 multihash of a name."""
+        return cls(SHA2_256, hashlib.sha256(name.encode()).digest())
+
+    @classmethod
+    def from_int(cls, number: int) -> PeerId:
+        """The identity multihash of 8 big-endian bytes; for tests."""
+        return cls(IDENTITY, number.to_bytes(8, "big"))
+
+    @classmethod
+    def from_text(cls, text: str) -> PeerId:
+        """Parses base58btc. PeerIdError where it is none, or no multihash."""
+        try:
+            data = base58.decode(text)
+        except base58.Base58Error as error:
+            raise PeerIdError(error.what, f"peer id {text[:64]!r}", error.hint) from error
+        return cls.from_bytes(data)
+
+    @property
+    def digest_bytes(self) -> bytes:
+        _, offset = varint.decode(self._bytes, 0)
+        _, offset = varint.decode(self._bytes, offset)
+        return self._bytes[offset:]
+
+    def to_bytes(self) -> bytes:
+        return self._bytes
+
+    def to_text(self) -> str:
+        if self._text is None:
+            self._text = base58.encode(self._bytes)
+        return self._text
+
+    def short(self) -> str:
+        """The last 8 characters of the text form, for logs."""
+        return self.to_text()[-8:]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PeerId) and self._bytes == other._bytes
+
+    def __lt__(self, other: PeerId) -> bool:
+        return self._bytes < other._bytes
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"PeerId({self.to_text()})"
+
+    def __reduce__(self) -> tuple[object, tuple[bytes]]:
+        return PeerId.from_bytes, (self._bytes,)
+
+
+_FNV_OFFSET = 0xCBF29CE484222325
+_FNV_PRIME = 0x100000001B3
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def fnv1a_64(data: bytes) -> int:
+    """FNV-1a, 64 bits."""
+    value = _FNV_OFFSET
+    for byte in data:
+        value = (value ^ byte) * _FNV_PRIME & _MASK
+    return value
+
+
+def site_id(module: str, port: str, direction: str, index: int) -> int:
+    """The id of a site that travels: FNV-1a-64 of `{module}/{port}/{ask|reply}/{index}` (semantics §6)."""
+    return fnv1a_64(f"{module}/{port}/{direction}/{index}".encode())

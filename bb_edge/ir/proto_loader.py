@@ -1,0 +1,29 @@
+"""Builds protobuf message classes from a serialized file descriptor, on every protobuf from 3.12 to today's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal import enum_type_wrapper
+
+
+def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
+    """Registers one .proto file in the default pool.
+
+    Returns its FileDescriptor and the names a generated module would have at its top level: message
+    classes, enum wrappers and the enums' values.
+    """
+    pool = descriptor_pool.Default()
+    proto = descriptor_pb2.FileDescriptorProto.FromString(serialized)
+    pool.AddSerializedFile(serialized)
+    file = pool.FindFileByName(proto.name)
+    get_class = getattr(message_factory, "GetMessageClass", None)
+    if get_class is None:  # protobuf before 4.22
+        get_class = message_factory.MessageFactory(pool).GetPrototype
+    names: dict[str, Any] = {name: get_class(message) for name, message in file.message_types_by_name.items()}
+    for name, enum in file.enum_types_by_name.items():
+        wrapper = enum_type_wrapper.EnumTypeWrapper(enum)
+        names[name] = wrapper
+        names.update({value.name: value.number for value in enum.values})
+    return file, names

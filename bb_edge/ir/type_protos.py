@@ -1,0 +1,71 @@
+"""Types as ONNX spells them (ir_and_dsl.txt parts 2 and 4): Tensor, Sequence of Opaque, Opaque; the denotation says which."""
+
+from __future__ import annotations
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.onnx_pb2 import TypeProto, ValueInfoProto
+from bb_edge.ir.types import ValueType
+
+
+class TypeProtoError(BBError):
+    """A TypeProto that is none of ours."""
+
+
+def to_type_proto(value: ValueType) -> TypeProto:
+    """The TypeProto of a value's type; `Any` and abstract types have a denotation alone, or an element type 0."""
+    node = value.node
+    proto = TypeProto(denotation=node.denotation)
+    if types.is_subtype(node, types.TENSOR):
+        proto.tensor_type.elem_type = node.elem_type or 0
+        if value.shape is not None:
+            shape = proto.tensor_type.shape
+            for dim in value.shape:
+                entry = shape.dim.add()
+                if isinstance(dim, str):
+                    entry.dim_param = dim
+                elif dim is not None:
+                    entry.dim_value = dim
+    elif node is types.PEER_ID_VEC:
+        element = proto.sequence_type.elem_type
+        element.denotation = types.PEER_ID.denotation
+        element.opaque_type.domain = keys.OPAQUE_DOMAIN
+        element.opaque_type.name = types.PEER_ID.id
+    else:
+        proto.opaque_type.domain = keys.OPAQUE_DOMAIN
+        proto.opaque_type.name = node.id
+    return proto
+
+
+def from_type_proto(proto: TypeProto) -> ValueType:
+    """The type that a TypeProto names: by denotation, else by structure; ANY where it names none.
+
+    Raises TypeProtoError for element types that have no tensor type of ours.
+    """
+    node = types.by_denotation(proto.denotation) if proto.denotation else None
+    if proto.HasField("tensor_type"):
+        elem = proto.tensor_type.elem_type
+        if node is None or node.elem_type != (elem or None):
+            node = types.TENSOR if elem == 0 else types.tensor_of_elem(elem)
+        if node is None:
+            raise TypeProtoError(f"no tensor type for element type {elem}", "TypeProto")
+        if not proto.tensor_type.HasField("shape"):
+            return ValueType(node)
+        dims: list[int | str | None] = []
+        for dim in proto.tensor_type.shape.dim:
+            kind = dim.WhichOneof("value")
+            dims.append(dim.dim_value if kind == "dim_value" else dim.dim_param or None)
+        return ValueType(node, tuple(dims))
+    if node is None and proto.HasField("sequence_type"):
+        element = proto.sequence_type.elem_type.opaque_type
+        if (element.domain, element.name) == (keys.OPAQUE_DOMAIN, types.PEER_ID.id):
+            node = types.PEER_ID_VEC
+    if node is None and proto.HasField("opaque_type"):
+        node = types.by_id(proto.opaque_type.name)
+    return ValueType(node or types.ANY)
+
+
+def value_info(name: str, value: ValueType) -> ValueInfoProto:
+    info = ValueInfoProto(name=name)
+    info.type.CopyFrom(to_type_proto(value))
+    return info

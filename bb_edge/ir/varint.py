@@ -1,0 +1,51 @@
+"""Unsigned LEB128 varints, strict both ways (multiformats; semantics §1)."""
+
+from __future__ import annotations
+
+from bb_edge.ir.errors import BBError
+
+from typing import Union
+
+ByteView = Union[bytes, bytearray, memoryview]
+
+
+class VarintError(BBError):
+    """Truncated, overlong or too large."""
+
+
+_ONE_BYTE = tuple(bytes((n,)) for n in range(0x80))
+
+
+def encode(value: int) -> bytes:
+    """The shortest form of a number from 0 on. VarintError for a negative one."""
+    if value < 0x80:
+        if value < 0:
+            raise VarintError(f"{value} is negative", "varint")
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode(data: ByteView, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
+    """The number at `offset` and the offset behind it. VarintError where it is truncated, overlong or too large."""
+    value = shift = 0
+    start, end = offset, len(data)
+    while True:
+        if offset >= end:
+            raise VarintError("truncated", f"varint at byte {start}")
+        byte = data[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0 and shift:
+                raise VarintError("overlong", f"varint at byte {start}")
+            if value >> max_bits:
+                raise VarintError(f"more than {max_bits} bits", f"varint at byte {start}")
+            return value, offset
+        shift += 7
+        if shift >= max_bits:
+            raise VarintError(f"more than {max_bits} bits", f"varint at byte {start}")
