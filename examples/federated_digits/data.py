@@ -70,11 +70,11 @@ def split(
 ) -> Split:
     """Deal samples to the server's test set and to `clients` shards.
 
-    The test set is stratified: every class gives the same fraction. With `alpha` None the shards are alike
-    (every class is dealt evenly, sizes differ by one at most); otherwise every class is divided in proportions
-    drawn from a symmetric Dirichlet(alpha), the usual model of clients that see different things: 100 is nearly
-    even, 0.1 leaves most clients with a few classes. Clients then short of `min_samples` take samples from the
-    largest shards.
+    The test set is stratified: every class gives the same fraction. With `alpha` None the shards are alike:
+    every class is dealt evenly and sizes differ by one at most. Otherwise every class is divided in
+    proportions drawn from a symmetric Dirichlet(alpha), the usual model of clients that see different things:
+    100 is nearly even, 0.1 leaves most clients with a few classes. Clients then short of `min_samples` take
+    from the largest shards.
 
     Args:
         labels: int64 [n], one class per sample.
