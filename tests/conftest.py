@@ -4,7 +4,7 @@ Fixtures:
     broker            a running broker, once mosquitto and once amqtt (the test runs twice)
     mosquitto_broker  a running mosquitto, for what only MQTT 5 or broker persistence can show
     start_broker      a function that starts further brokers, for instance
-                      `start_broker("mosquitto", config=["persistence true", "persistence_location {folder}/"])`
+                      `start_broker("mosquitto", config=["persistence_location {folder}/"])`
 """
 
 from __future__ import annotations
