@@ -1,0 +1,166 @@
+"""The light form: a program as plain records, between two protos (docs/design/artifact.md, "Light form").
+
+Records are never changed in place, the dicts in them neither: a pass builds new ones and shares what it
+leaves alone. Records compare by identity, so that "untouched" is one `is`; `program_proto.to_proto` gives
+bytes where contents are to be compared. What a record does not name itself is kept in `extra`, serialized,
+and written back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from bb_edge.ir.types import ValueType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawTensor:
+    """A tensor that no NumPy array says fully (bfloat16, strings, float8, external data): its serialized
+    TensorProto.
+    """
+
+    elem_type: int
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawAttribute:
+    """An attribute of a kind that passes don't look into: its `AttributeProto.type` and its serialized
+    form.
+    """
+
+    kind: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subgraph:
+    """A GraphProto on an attribute: a branch, a loop body, or a component's construction state.
+
+    `initializers` are in order. `extra` is a serialized GraphProto of the rest (sparse initializers,
+    quantization annotations, doc string); `foreign_types` holds value infos that say more than a ValueType
+    does.
+    """
+
+    name: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    ops: tuple[Op, ...] = ()
+    types: dict[str, ValueType] = field(default_factory=dict)
+    initializers: dict[str, Array | RawTensor] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    extra: bytes = b""
+    foreign_types: dict[str, bytes] = field(default_factory=dict)
+
+
+AttrValue: TypeAlias = "int | float | bytes | Array | list[int] | list[float] | list[bytes] | Subgraph | ValueType | RawTensor | RawAttribute"
+"""INT, FLOAT, STRING, TENSOR, INTS, FLOATS, STRINGS, GRAPH, TYPE_PROTO; an empty list is INTS."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One NodeProto. An input left out is an empty name. `domain` is as on disk: ONNX's own is ``""``.
+
+    `extra` is a serialized NodeProto of the rest (device configurations, overload, doc string).
+    """
+
+    op_type: str
+    domain: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    attrs: dict[str, AttrValue] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    name: str = ""
+    extra: bytes = b""
+
+    def with_meta(self, changes: Mapping[str, str]) -> Op:
+        """A copy with these metadata keys set."""
+        return dataclasses.replace(self, meta={**self.meta, **changes})
+
+    def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
+        """The subgraphs on its attributes, by attribute name."""
+        for key, value in self.attrs.items():
+            if isinstance(value, Subgraph):
+                yield key, value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """A component slot of a function: generic where `state` is None, else concrete with its construction
+    state.
+
+    `role` is a role's binding name (`keys.ROLES`); empty for a plain function attribute, which is no slot.
+    """
+
+    role: str
+    concrete_type: str = ""
+    at: str = ""
+    peer_class: str = ""
+    state: AttrValue | None = None
+
+    @property
+    def is_concrete(self) -> bool:
+        return self.state is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """One FunctionProto; ops in topological order. `slots` are in the order of their declaration.
+
+    Metadata about slots stands in `slots` and not in `meta`. `extra` is a serialized FunctionProto of the
+    rest.
+    """
+
+    name: str
+    domain: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    ops: tuple[Op, ...] = ()
+    types: dict[str, ValueType] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    opsets: dict[str, int] = field(default_factory=dict)
+    extra: bytes = b""
+    foreign_types: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a call names: `(domain, op_type)`."""
+        return self.domain, self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """One ModelProto. `functions[0]` is the root of a recorded program.
+
+    `name` is the root module's; `graph_name` only where the graph is called otherwise. `extra` is a
+    serialized ModelProto of the rest (versions, producer, training info, device configurations, a foreign
+    graph's content); empty stands for what we write ourselves.
+    """
+
+    name: str
+    functions: tuple[Function, ...] = ()
+    meta: dict[str, str] = field(default_factory=dict)
+    opsets: dict[str, int] = field(default_factory=dict)
+    graph_name: str = ""
+    extra: bytes = b""
+
+    def function(self, domain: str, name: str) -> Function | None:
+        """The function that a call `(domain, name)` means, if the program holds it."""
+        return next((f for f in self.functions if f.name == name and f.domain == domain), None)
+
+
+def walk_ops(ops: tuple[Op, ...]) -> Iterator[Op]:
+    """All ops, those in subgraphs included; an op comes before what it holds."""
+    for op in ops:
+        yield op
+        for _, graph in op.subgraphs():
+            yield from walk_ops(graph.ops)
