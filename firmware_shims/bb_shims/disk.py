@@ -1,0 +1,177 @@
+"""The few system calls that storage is built on, as one interface, so that tests can fail each of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from typing import Protocol
+
+
+class Disk(Protocol):
+    """One flat folder. Handles are small integers; every method raises ``OSError`` and does nothing then.
+
+    (``write`` may have stored a part; the caller looks at ``size``.)
+    """
+
+    @property
+    def where(self) -> str:
+        """The folder, for messages."""
+        ...
+
+    def create(self, name: str) -> int:
+        """Open ``name`` empty, new or not; each write goes to its end."""
+        ...
+
+    def open_append(self, name: str) -> int:
+        """Open the existing file ``name``; each write goes to its end."""
+        ...
+
+    def write(self, handle: int, data: bytes | memoryview) -> int:
+        """Write some bytes of ``data``, at least one, and return how many."""
+        ...
+
+    def size(self, handle: int) -> int:
+        """The file's length in bytes."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        ...
+
+    def sync(self, handle: int) -> None:
+        """Return once the file's bytes and length would survive a power cut."""
+        ...
+
+    def close_file(self, handle: int) -> None:
+        """Give the handle back."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the file ``old`` the name ``new``, atomically; a file of that name is replaced."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove the name."""
+        ...
+
+    def sync_folder(self) -> None:
+        """Return once the folder's names would survive a power cut."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The whole file."""
+        ...
+
+    def names(self) -> list[str]:
+        """The names of the regular files, in no order."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Bytes that this process may still write."""
+        ...
+
+    def close(self) -> None:
+        """Give the folder back; once is enough."""
+        ...
+
+
+class LinuxDisk:
+    """A folder of a Linux file system. It is created where absent, and locked: one process, one storage.
+
+    All names are resolved relative to the opened folder, so a folder that is moved meanwhile is still the
+    same.
+    """
+
+    __slots__ = ("_fd", "_where")
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._fd = -1
+        self._where = os.fspath(folder)
+        created = self._make(self._where)
+        self._fd = os.open(self._where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Two nodes that share an outbox would hand out the same numbers twice, so the second must not
+            # start.
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if created:
+                self._sync_parent()
+        except OSError:
+            self.close()
+            raise
+
+    @staticmethod
+    def _make(where: str) -> bool:
+        if os.path.isdir(where):
+            return False
+        os.makedirs(where, mode=0o700, exist_ok=True)
+        return True
+
+    def _sync_parent(self) -> None:
+        parent = os.open(
+            os.path.dirname(os.path.abspath(self._where)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        )
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def create(self, name: str) -> int:
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )
+        return os.open(name, flags, 0o600, dir_fd=self._fd)
+
+    def open_append(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(name, flags, dir_fd=self._fd)
+
+    def write(self, handle: int, data: bytes | memoryview) -> int:
+        return os.write(handle, data)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        os.fdatasync(handle)  # bytes and length; the times of the last change may be lost
+
+    def close_file(self, handle: int) -> None:
+        os.close(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._fd)
+
+    def sync_folder(self) -> None:
+        os.fsync(self._fd)
+
+    def read(self, name: str) -> bytes:
+        # O_NONBLOCK: a named pipe that someone left here must not hang the node.
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=self._fd)
+        with open(handle, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file")
+            return file.readall()
+
+    def names(self) -> list[str]:
+        with os.scandir(self._fd) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+    def free_bytes(self) -> int:
+        system = os.fstatvfs(self._fd)
+        return system.f_bavail * system.f_frsize
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)  # gives the lock back too

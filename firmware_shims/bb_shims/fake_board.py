@@ -1,0 +1,201 @@
+"""A board for simulations: time stands until it is advanced, chance is seeded, disks fail on purpose."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from .board import Board
+from .clock import WALL_FLOOR_NS
+from .entropy import check_count
+from .errors import ClockError, StorageError
+from .fake_disk import CrashMode, FakeDisk
+from .memory import MemoryInfo
+from .power import PowerStatus
+from .storage import AtomicStorage
+
+
+class FakeClock:
+    """Both clocks stand until ``advance``; the wall clock can also be set."""
+
+    __slots__ = ("_monotonic_ns", "_wall_ns")
+
+    def __init__(self, monotonic_ns: int = 1_000_000_000, wall_ns: int = WALL_FLOOR_NS) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._wall_ns = wall_ns
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ns
+
+    def wall_ns(self) -> int:
+        return self._wall_ns
+
+    def wall_is_set(self) -> bool:
+        return self._wall_ns >= WALL_FLOOR_NS
+
+    def advance(self, ns: int) -> None:
+        """Let ``ns`` ≥ 0 nanoseconds pass on both clocks."""
+        if ns < 0:
+            raise ClockError(f"time cannot be advanced by {ns} ns: a monotonic clock never goes back")
+        self._monotonic_ns += ns
+        self._wall_ns += ns
+
+    def set_wall(self, ns: int) -> None:
+        """Set the wall clock, as a time server would."""
+        self._wall_ns = ns
+
+
+class SeededEntropy:
+    """The same bytes for the same seed."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def bytes(self, n: int) -> bytes:
+        check_count(n)
+        return self._random.randbytes(n)
+
+    def u64(self) -> int:
+        return int.from_bytes(self.bytes(8), "little")
+
+
+class FakeMemory:
+    """Says what it is told to; ``set`` changes it."""
+
+    __slots__ = ("_info",)
+
+    def __init__(self, limit_bytes: int = 512 << 20) -> None:
+        self._info = MemoryInfo(limit_bytes, limit_bytes // 2, "cgroup2", limit_bytes // 4, limit_bytes // 4)
+
+    def info(self) -> MemoryInfo:
+        return self._info
+
+    def set(self, info: MemoryInfo) -> None:
+        self._info = info
+
+
+class FakeThermal:
+    """Says what it is told to."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self, reading: float | None = 40.0) -> None:
+        self.reading = reading
+
+    def celsius(self) -> float | None:
+        return self.reading
+
+
+class FakePower:
+    """Says what it is told to."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self) -> None:
+        self.reading = PowerStatus(throttled=False, undervoltage=False, mode="fake")
+
+    def status(self) -> PowerStatus:
+        return self.reading
+
+
+class FakeWatchdog:
+    """Counts, and knows by its clock whether it would have acted."""
+
+    __slots__ = ("_bitten", "_clock", "_last_ns", "_timeout_ns", "closed", "pets")
+
+    def __init__(self, clock: FakeClock, timeout_ns: int) -> None:
+        self._clock = clock
+        self._timeout_ns = timeout_ns
+        self._last_ns = clock.monotonic_ns()
+        self._bitten = False
+        self.closed = False
+        self.pets = 0
+
+    @property
+    def timeout_ns(self) -> int:
+        return self._timeout_ns
+
+    @property
+    def expired(self) -> bool:
+        """Whether it was ever left alone for longer than its timeout, until it was closed."""
+        late = not self.closed and self._clock.monotonic_ns() - self._last_ns > self._timeout_ns
+        self._bitten = self._bitten or late
+        return self._bitten
+
+    def pet(self) -> None:
+        self._bitten = self.expired
+        self._last_ns = self._clock.monotonic_ns()
+        self.pets += 1
+
+    def close(self) -> None:
+        self._bitten = self.expired
+        self.closed = True
+
+
+class FakeBoard:
+    """A :class:`Board` made of fakes (``board.board``), with handles to steer them.
+
+    >>> fake = FakeBoard(seed=7)
+    >>> fake.clock.advance(5_000_000_000)
+    >>> storage = fake.storage("state")
+    >>> storage.append("journal", b"record", sync=False)
+    >>> fake.crash()
+    >>> fake.storage("state").list()
+    []
+    """
+
+    __slots__ = ("_disks", "board", "clock", "entropy", "memory", "power", "thermal", "watchdog")
+
+    def __init__(self, seed: int = 0, watchdog_timeout_ns: int = 30_000_000_000) -> None:
+        self.clock = FakeClock()
+        self.entropy = SeededEntropy(seed)
+        self.memory = FakeMemory()
+        self.thermal = FakeThermal()
+        self.power = FakePower()
+        self.watchdog = FakeWatchdog(self.clock, watchdog_timeout_ns)
+        self._disks: dict[str, FakeDisk] = {}
+        self.board = Board(
+            name="fake",
+            model="fake board",
+            clock=self.clock,
+            entropy=self.entropy,
+            memory=self.memory,
+            thermal=self.thermal,
+            power=self.power,
+            storage=self.storage,
+            watchdog=self.watchdog,
+        )
+
+    def disk(self, folder: str | os.PathLike[str]) -> FakeDisk:
+        """The disk behind ``folder``, made at the first call; arm its faults with ``inject``.
+
+        Each folder is a disk of its own, in memory; ``mount`` puts another in its place.
+        """
+        return self._disks.setdefault(os.fspath(folder), FakeDisk())
+
+    def mount(self, folder: str | os.PathLike[str], disk: FakeDisk) -> None:
+        """Use ``disk`` for ``folder``: one with files already, one mirrored to a real folder, a small one."""
+        self._disks[os.fspath(folder)] = disk
+
+    def storage(self, folder: str | os.PathLike[str]) -> AtomicStorage:
+        """Open the folder. Raises :class:`StorageError` where it is open already, as a real board would."""
+        disk = self.disk(folder)
+        try:
+            return AtomicStorage(disk.open())
+        except OSError as error:
+            raise StorageError(
+                os.fspath(folder),
+                "open",
+                error,
+                "another storage has this folder open; each node needs a folder of its own",
+            ) from error
+
+    def crash(self, mode: CrashMode = CrashMode.LOSE, seed: int = 0) -> None:
+        """The power goes and comes back: open storages are dead, disks keep what ``mode`` says.
+
+        The clock stands.
+        """
+        for disk in self._disks.values():
+            disk.crash(mode, seed)

@@ -1,0 +1,177 @@
+"""Watchdogs restart what no longer answers: systemd restarts the process, the hardware the board."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from .errors import WatchdogError
+
+_MAGIC_CLOSE: Final = b"V"
+_WDIOC_SETTIMEOUT: Final = 0xC0045706
+"""linux/watchdog.h: _IOWR('W', 6, int); the same number on x86 and ARM."""
+MAX_STATUS_BYTES: Final = 256
+
+
+class Watchdog(Protocol):
+    """Something that acts unless it is petted in time.
+
+    Pet it where work is done, never from a timer beside it.
+    """
+
+    @property
+    def timeout_ns(self) -> int:
+        """Nanoseconds after which it acts; pet at least twice in that time. 0 where it is not known."""
+        ...
+
+    def pet(self) -> None:
+        """Say that all is well. Raises :class:`WatchdogError`."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching, as far as the watchdog allows; once is enough."""
+        ...
+
+
+class SystemdNotifier:
+    """The service manager's socket: readiness, status and, where the unit has WatchdogSec=, its watchdog.
+
+    The messages are those of sd_notify(3). Nothing waits: a message that the socket does not take now is an
+    error.
+    """
+
+    __slots__ = ("_address", "_socket", "_timeout_ns")
+
+    def __init__(self, address: str, timeout_ns: int = 0) -> None:
+        if not address.startswith(("/", "@")):
+            raise WatchdogError(f"NOTIFY_SOCKET={address!r} is neither a path nor an abstract name")
+        # '@' stands for the NUL byte that begins an abstract name.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._timeout_ns = timeout_ns
+        self._socket: socket.socket | None = socket.socket(
+            socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], pid: int | None = None) -> SystemdNotifier | None:
+        """The notifier that the service manager offers this process, or None if there is none.
+
+        ``WATCHDOG_PID`` names the process that is meant: a child that inherits the variables must not pet.
+        Raises :class:`WatchdogError` where the variables make no sense.
+        """
+        address = environ.get("NOTIFY_SOCKET")
+        if not address:
+            return None
+        micros = environ.get("WATCHDOG_USEC", "0")
+        meant = environ.get("WATCHDOG_PID", "")
+        if not micros.isdecimal() or not (meant.isdecimal() or not meant):
+            raise WatchdogError(f"WATCHDOG_USEC={micros!r}, WATCHDOG_PID={meant!r}: decimal numbers expected")
+        if meant and int(meant) != (os.getpid() if pid is None else pid):
+            micros = "0"
+        return cls(address, int(micros) * 1000)
+
+    @property
+    def timeout_ns(self) -> int:
+        return self._timeout_ns
+
+    def ready(self) -> None:
+        """The service has started (Type=notify waits for this)."""
+        self._send("READY=1")
+
+    def status(self, text: str) -> None:
+        """One line for ``systemctl status``; longer than ``MAX_STATUS_BYTES`` it is cut."""
+        line = " ".join(text.split()).encode()[:MAX_STATUS_BYTES].decode("utf-8", "ignore")
+        self._send(f"STATUS={line}")
+
+    def stopping(self) -> None:
+        """The service is shutting down."""
+        self._send("STOPPING=1")
+
+    def pet(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, message: str) -> None:
+        if self._socket is None:
+            raise WatchdogError(f"{message}: the notifier is closed")
+        try:
+            self._socket.sendto(message.encode(), self._address)
+        except OSError as error:
+            address = self._address.replace("\0", "@", 1)
+            raise WatchdogError(
+                f"{message} could not be sent to the service manager at {address}: {error}"
+            ) from error
+
+
+class HardwareWatchdog:
+    """``/dev/watchdog``: opening it starts it, and from then on the *board* restarts when it is not petted in
+    time.
+
+    ``timeout_s`` asks for another timeout (the driver may round it); without it the board's own stays.
+    ``close`` asks it to stop; drivers with "nowayout" do not, and restart the board.
+    """
+
+    __slots__ = ("_fd", "_path", "_timeout_ns")
+
+    def __init__(self, path: str | os.PathLike[str] = "/dev/watchdog", timeout_s: int | None = None) -> None:
+        self._path = os.fspath(path)
+        self._timeout_ns = 0
+        self._fd = -1
+        if timeout_s is not None and not 1 <= timeout_s <= 3600:
+            raise WatchdogError(f"a watchdog timeout of {timeout_s} s: between 1 and 3600 is possible")
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            advice = (
+                "another process has it (often systemd's RuntimeWatchdogSec=)"
+                if error.errno == errno.EBUSY
+                else ""
+            )
+            raise WatchdogError(
+                f"{self._path} cannot be opened: {error.strerror}. {advice}".rstrip(". ")
+            ) from error
+        if timeout_s is not None:
+            self._set_timeout(timeout_s)
+
+    def _set_timeout(self, timeout_s: int) -> None:
+        try:
+            answer = fcntl.ioctl(self._fd, _WDIOC_SETTIMEOUT, struct.pack("i", timeout_s))
+        except OSError as error:
+            self.close()
+            raise WatchdogError(
+                f"{self._path} takes no timeout of {timeout_s} s: {error.strerror}"
+            ) from error
+        self._timeout_ns = int(struct.unpack("i", answer)[0]) * 1_000_000_000
+
+    @property
+    def timeout_ns(self) -> int:
+        return self._timeout_ns
+
+    def pet(self) -> None:
+        self._write(b"\0")
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        try:
+            self._write(_MAGIC_CLOSE)
+        finally:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0:
+            raise WatchdogError(f"{self._path} is closed")
+        try:
+            os.write(self._fd, data)
+        except OSError as error:
+            raise WatchdogError(f"{self._path} cannot be petted: {error.strerror}") from error
