@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
-from .shapes import elementwise
-from .spec import F64, FLOAT, SIGNED, Array, Dtype, Prepared
+from .shapes import elementwise, require_broadcast_to
+from .spec import BOOL, F64, FLOAT, NUMERIC, SIGNED, Array, Dtype, Prepared, Run, TensorSpec
 from .ufuncs import clip, highest
 
 # erf(x) = x P(x²)/Q(x²) on |x| ≤ 3.92, beyond which float32 cannot tell it from ±1. Coefficients: weighted
@@ -154,3 +155,185 @@ class Sigmoid:
         np.exp(out, out)
         np.add(out, self.one, out)
         np.divide(self.one, out, out)
+
+
+def _pieces(call: Call, run: Run, scratch: int) -> Prepared:
+    """An activation with some scratch arrays like its input."""
+    spec = call.spec(0)
+    return elementwise(call, run, (spec,) * scratch)
+
+
+def _elu_like(call: Call, alpha: float, gamma: float, rate: float) -> Prepared:
+    """gamma·x for x > 0, gamma·alpha·(exp(x/rate)-1) below."""
+    dtype = call.spec(0).dtype
+    zero, factor = _scalar(0, dtype), _scalar(gamma * alpha, dtype)
+    outer, inner = _scalar(gamma, dtype), _scalar(1.0 / rate, dtype)
+
+    def run(x: Array, out: Array, s: Array) -> None:
+        np.minimum(x, zero, s)
+        if rate != 1.0:
+            np.multiply(s, inner, s)
+        np.expm1(s, s)
+        np.multiply(s, factor, s)
+        np.maximum(x, zero, out)
+        if gamma != 1.0:
+            np.multiply(out, outer, out)
+        np.add(out, s, out)
+
+    return _pieces(call, run, 1)
+
+
+@kernel("Elu", "T", dtypes=FLOAT, half=True, attrs="alpha")
+def _elu(call: Call) -> Prepared:
+    return _elu_like(call, call.float_attr("alpha", 1.0), 1.0, 1.0)
+
+
+@kernel("Selu", "T", dtypes=FLOAT, half=True, attrs="alpha gamma")
+def _selu(call: Call) -> Prepared:
+    alpha = call.float_attr("alpha", 1.67326319217681884765625)
+    return _elu_like(call, alpha, call.float_attr("gamma", 1.05070102214813232421875), 1.0)
+
+
+@kernel("Celu", "T", since=12, dtypes=FLOAT, half=True, attrs="alpha")
+def _celu(call: Call) -> Prepared:
+    alpha = call.float_attr("alpha", 1.0)
+    if alpha == 0.0:
+        raise KernelAttributeError("Celu: alpha must not be 0")
+    return _elu_like(call, alpha, 1.0, alpha)
+
+
+@kernel("PRelu", "T T", dtypes=NUMERIC)
+def _prelu(call: Call) -> Prepared:
+    """x where x ≥ 0, else slope·x; the slope broadcasts to x."""
+    x = call.spec(0)
+    require_broadcast_to(call, call.spec(1).shape, x.shape)
+    zero = _scalar(0, x.dtype)
+
+    def run(data: Array, slope: Array, out: Array, s: Array) -> None:
+        np.minimum(data, zero, s)
+        np.multiply(s, slope, s)
+        np.maximum(data, zero, out)
+        np.add(out, s, out)
+
+    return _pieces(call, run, 1)
+
+
+@kernel("ThresholdedRelu", "T", since=10, dtypes=FLOAT, attrs="alpha")
+def _thresholded_relu(call: Call) -> Prepared:
+    spec = call.spec(0)
+    alpha = _scalar(call.float_attr("alpha", 1.0), spec.dtype)
+
+    def run(x: Array, out: Array, keep: Array) -> None:
+        np.greater(x, alpha, keep)
+        np.multiply(x, keep, out)
+
+    return elementwise(call, run, (TensorSpec(BOOL, spec.shape),))
+
+
+def _hard_sigmoid_of(x: Array, a: Array, b: Array, zero: Array, one: Array, out: Array) -> None:
+    np.multiply(x, a, out)
+    np.add(out, b, out)
+    clip(out, zero, one, out)
+
+
+@kernel("HardSigmoid", "T", dtypes=FLOAT, attrs="alpha beta")
+def _hard_sigmoid(call: Call) -> Prepared:
+    dtype = call.spec(0).dtype
+    a, b = _scalar(call.float_attr("alpha", 0.2), dtype), _scalar(call.float_attr("beta", 0.5), dtype)
+    zero, one = _scalar(0, dtype), _scalar(1, dtype)
+    return elementwise(call, lambda x, out: _hard_sigmoid_of(x, a, b, zero, one, out))
+
+
+@kernel("HardSwish", "T", since=14, dtypes=FLOAT)
+def _hard_swish(call: Call) -> Prepared:
+    dtype = call.spec(0).dtype
+    a, b, zero, one = (_scalar(v, dtype) for v in (1.0 / 6.0, 0.5, 0.0, 1.0))
+
+    def run(x: Array, out: Array, s: Array) -> None:
+        _hard_sigmoid_of(x, a, b, zero, one, s)
+        np.multiply(x, s, out)
+
+    return _pieces(call, run, 1)
+
+
+def _softplus_into(x: Array, zero: Array, out: Array, s: Array) -> None:
+    """log(1+exp(x)) = max(x,0) + log(1+exp(-|x|)), which cannot overflow."""
+    np.absolute(x, s)
+    np.negative(s, s)
+    np.exp(s, s)
+    np.log1p(s, s)
+    np.maximum(x, zero, out)
+    np.add(out, s, out)
+
+
+@kernel("Softplus", "T", dtypes=FLOAT, half=True)
+def _softplus(call: Call) -> Prepared:
+    zero = _scalar(0, call.spec(0).dtype)
+    return _pieces(call, lambda x, out, s: _softplus_into(x, zero, out, s), 1)
+
+
+@kernel("Softsign", "T", dtypes=FLOAT)
+def _softsign(call: Call) -> Prepared:
+    one = _scalar(1, call.spec(0).dtype)
+
+    def run(x: Array, out: Array, s: Array) -> None:
+        np.absolute(x, s)
+        np.add(s, one, s)
+        np.divide(x, s, out)
+
+    return _pieces(call, run, 1)
+
+
+@kernel("Mish", "T", since=18, dtypes=FLOAT, half=True)
+def _mish(call: Call) -> Prepared:
+    zero = _scalar(0, call.spec(0).dtype)
+
+    def run(x: Array, out: Array, s: Array, t: Array) -> None:
+        _softplus_into(x, zero, t, s)
+        np.tanh(t, t)
+        np.multiply(x, t, out)
+
+    return _pieces(call, run, 2)
+
+
+def _swish_into(x: Array, alpha: Array, sigmoid: Sigmoid, out: Array, s: Array) -> None:
+    """``s`` is scratch and must not be ``x``; ``out`` may be ``s``."""
+    np.multiply(x, alpha, s)
+    sigmoid(s, s)
+    np.multiply(x, s, out)
+
+
+@kernel("Swish", "T", since=24, dtypes=FLOAT, half=True, attrs="alpha")
+def _swish(call: Call) -> Prepared:
+    dtype = call.spec(0).dtype
+    alpha, sigmoid = _scalar(call.float_attr("alpha", 1.0), dtype), Sigmoid(dtype)
+    return _pieces(call, lambda x, out, s: _swish_into(x, alpha, sigmoid, out, s), 1)
+
+
+@kernel("SwiGLU", "T T", since=28, dtypes=FLOAT, half=True, attrs="alpha")
+def _swiglu(call: Call) -> Prepared:
+    """Swish(gate)·value; no broadcasting."""
+    spec = call.spec(0)
+    if call.spec(1) != spec:
+        raise KernelShapeError(f"SwiGLU: gate {spec.shape} and value {call.spec(1).shape} differ in shape")
+    alpha, sigmoid = _scalar(call.float_attr("alpha", 1.0), spec.dtype), Sigmoid(spec.dtype)
+
+    def run(gate: Array, value: Array, out: Array, s: Array) -> None:
+        _swish_into(gate, alpha, sigmoid, s, s)
+        np.multiply(s, value, out)
+
+    return Prepared((spec,), run, (spec,))
+
+
+@kernel("Shrink", "T", since=9, dtypes=NUMERIC, attrs="bias lambd")
+def _shrink(call: Call) -> Prepared:
+    """x+bias below -lambd, x-bias above lambd, 0 between."""
+    dtype = call.spec(0).dtype
+    bias, edge = call.float_attr("bias", 0.0), call.float_attr("lambd", 0.5)
+
+    def run(x: Array, out: Array) -> None:
+        below, above = x < -edge, x > edge
+        shifted = np.where(below, x + bias, np.where(above, x - bias, 0))
+        np.copyto(out, shifted.astype(dtype))
+
+    return elementwise(call, run)

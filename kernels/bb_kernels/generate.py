@@ -1,13 +1,19 @@
-"""Tensors from attributes alone."""
+"""Tensors from attributes, shapes and a few numbers."""
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 
-from .errors import KernelAttributeError
+from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
 from .registry import Call, kernel
 from .shape import known
-from .spec import F32, I64, Prepared
+from .spec import ALL, F32, F64, FLOAT, I16, I32, I64, Prepared, TensorSpec
+from .unary import dtype_of
+
+#: Elements that one Range may make: data decides the size there, so it needs a ceiling.
+MAX_ELEMENTS = 1 << 28
 
 
 @kernel("Constant", "", attrs="value value_float value_floats value_int value_ints")
@@ -23,3 +29,61 @@ def _constant(call: Call) -> Prepared:
             raise KernelAttributeError(f"Constant: value must be a tensor, got {type(value).__name__}")
         return known(call, value.copy())
     return known(call, np.array(value, F32 if name.startswith("value_float") else I64))
+
+
+@kernel("ConstantOfShape", "I", since=9, needs=(0,), attrs="value")
+def _constant_of_shape(call: Call) -> Prepared:
+    value = call.attrs.get("value", np.zeros(1, F32))
+    if not isinstance(value, np.ndarray) or value.size != 1:
+        raise KernelAttributeError("ConstantOfShape: value must be a tensor of one element")
+    if value.dtype not in ALL:
+        raise UnsupportedDtypeError(f"ConstantOfShape: value has element type {value.dtype}")
+    shape = tuple(call.int_list(0) or [])
+    if any(d < 0 for d in shape):
+        raise KernelShapeError(f"ConstantOfShape: negative dimension in {shape}")
+    scalar = value.reshape(()).copy()
+    return Prepared((TensorSpec(scalar.dtype, shape),), lambda _shape, out: np.copyto(out, scalar))
+
+
+@kernel("Range", "T T T", since=11, needs=(0, 1, 2), dtypes=FLOAT | {I16, I32, I64}, attrs="stash_type")
+def _range(call: Call) -> Prepared:
+    """start, start+delta, … below limit; max(ceil((limit-start)/delta), 0) numbers."""
+    dtype = call.spec(0).dtype
+    values = [call.constant(i) for i in range(3)]
+    start, limit, delta = (v.reshape(-1)[0].item() for v in values if v is not None and v.size == 1)
+    if delta == 0:
+        raise KernelShapeError("Range: a delta of 0 goes nowhere")
+    count = max(0, ceil((limit - start) / delta))
+    if count > MAX_ELEMENTS:
+        raise KernelShapeError(f"Range: {count} elements are more than the limit of {MAX_ELEMENTS}")
+    sequence = (start + np.arange(count, dtype=F64 if dtype.kind == "f" else I64) * delta).astype(dtype)
+    return Prepared((TensorSpec(dtype, (count,)),), lambda _s, _l, _d, out: np.copyto(out, sequence))
+
+
+@kernel("EyeLike", "T", since=9, attrs="dtype k")
+def _eye_like(call: Call) -> Prepared:
+    spec = call.spec(0)
+    if len(spec.shape) != 2:
+        raise KernelShapeError(f"EyeLike: input must be a matrix, got shape {spec.shape}")
+    dtype = dtype_of(call, call.int_attr("dtype")) if "dtype" in call.attrs else spec.dtype
+    return known(call, np.eye(*spec.shape, k=call.int_attr("k", 0), dtype=dtype))
+
+
+def _window(op_type: str, weights: tuple[float, ...]) -> None:
+    """Cosine-sum windows for signal processing: Σ (-1)^i w_i cos(2π i n / N)."""
+
+    @kernel(op_type, "I", since=17, needs=(0,), attrs="output_datatype periodic")
+    def build(call: Call) -> Prepared:
+        dtype = dtype_of(call, call.int_attr("output_datatype", 1))
+        size = (call.int_list(0) or [0])[0]
+        if not 0 <= size <= MAX_ELEMENTS:
+            raise KernelShapeError(f"{op_type}: size {size} is out of range")
+        span = size if call.int_attr("periodic", 1) else size - 1
+        angle = 2.0 * np.pi * np.arange(size) / max(1, span)
+        terms = [(-1) ** i * w * np.cos(i * angle) for i, w in enumerate(weights)]
+        return known(call, np.sum(terms, axis=0).astype(dtype).reshape(size))
+
+
+_window("HannWindow", (0.5, 0.5))
+_window("HammingWindow", (25.0 / 46.0, 21.0 / 46.0))
+_window("BlackmanWindow", (0.42, 0.5, 0.08))

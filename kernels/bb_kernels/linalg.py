@@ -9,7 +9,7 @@ import numpy as np
 from .errors import KernelShapeError
 from .registry import Call, kernel
 from .shapes import broadcast, require_broadcast_to
-from .spec import FLOAT, I32, I64, U32, U64, Array, Bound, Dtype, Prepared, TensorSpec, run_bound
+from .spec import FLOAT, I32, I64, NUMERIC, U32, U64, Array, Bound, Dtype, Prepared, TensorSpec, run_bound
 
 PRODUCT_TYPES: frozenset[Dtype] = FLOAT | {I32, I64, U32, U64}
 
@@ -95,3 +95,58 @@ def _gemm(call: Call) -> Prepared:
         return scaled
 
     return Prepared((out,), run_bound(bind), scratch, binder=bind)
+
+
+@kernel("Einsum", "T*", since=12, dtypes=NUMERIC, half=True, attrs="equation")
+def _einsum(call: Call) -> Prepared:
+    """NumPy's einsum; two-operand contractions go through matrix products where NumPy finds one."""
+    equation = call.str_attr("equation").replace(" ", "")
+    if "->" not in equation:
+        # Implicit output: "..." first, then the letters that occur once, sorted.
+        letters = [c for c in equation if c.isalpha()]
+        once = sorted(c for c in set(letters) if letters.count(c) == 1)
+        equation += "->" + ("..." if "..." in equation else "") + "".join(once)
+    n = len(call.inputs)
+    probes = [np.broadcast_to(np.zeros((), call.spec(i).dtype), call.spec(i).shape) for i in range(n)]
+    try:
+        path = np.einsum_path(equation, *probes, optimize="greedy")[0]
+        shape = _einsum_shape(equation, [p.shape for p in probes])
+    except ValueError as error:
+        raise KernelShapeError(
+            f"Einsum: {equation!r} does not fit {[p.shape for p in probes]}: {error}"
+        ) from error
+
+    def run(*arrays: Any) -> None:
+        np.einsum(equation, *arrays[:n], out=arrays[n], optimize=path)
+
+    return Prepared((TensorSpec(call.spec(0).dtype, shape),), run)
+
+
+def _einsum_shape(equation: str, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    terms, result = equation.split("->")
+    sizes: dict[str, int] = {}
+    hidden: tuple[int, ...] = ()
+    for term, shape in zip(terms.split(","), shapes, strict=True):
+        front, dots, back = term.partition("...")
+        if len(front) + len(back) > len(shape) or (not dots and len(front) != len(shape)):
+            raise ValueError(f"term {term!r} for shape {shape}")
+        middle = shape[len(front) : len(shape) - len(back)]
+        hidden = np.broadcast_shapes(hidden, middle)
+        for letter, dim in zip(
+            front + back, shape[: len(front)] + shape[len(shape) - len(back) :], strict=True
+        ):
+            if sizes.setdefault(letter, dim) != dim:
+                if 1 not in (sizes[letter], dim):
+                    raise ValueError(f"{letter!r} is both {sizes[letter]} and {dim}")
+                sizes[letter] = max(sizes[letter], dim)
+    front, dots, back = result.partition("...")
+    return (*(sizes[c] for c in front), *(hidden if dots else ()), *(sizes[c] for c in back))
+
+
+@kernel("Det", "T", since=11, dtypes=FLOAT, half=True)
+def _det(call: Call) -> Prepared:
+    spec = call.spec(0)
+    if len(spec.shape) < 2 or spec.shape[-1] != spec.shape[-2]:
+        raise KernelShapeError(f"Det: input {spec.shape} must hold square matrices")
+    out = TensorSpec(spec.dtype, spec.shape[:-2])
+    return Prepared((out,), lambda x, result: np.copyto(result, np.linalg.det(x), casting="unsafe"))

@@ -138,3 +138,107 @@ def _slice_attrs(call: Call) -> Prepared:
 @kernel("Slice", "T I I I? I?", since=10, needs=(1, 2, 3, 4))
 def _slice(call: Call) -> Prepared:
     return _sliced(call, call.int_list(1), call.int_list(2), call.int_list(3), call.int_list(4))
+
+
+@kernel("Tile", "T I", needs=(1,))
+def _tile(call: Call) -> Prepared:
+    spec = call.spec(0)
+    repeats = call.int_list(1) or []
+    if len(repeats) != len(spec.shape) or any(r < 0 for r in repeats):
+        raise KernelShapeError(f"Tile: repeats {repeats} do not fit shape {spec.shape}")
+    out = TensorSpec(spec.dtype, tuple(d * r for d, r in zip(spec.shape, repeats, strict=True)))
+    split = tuple(v for pair in zip(repeats, spec.shape, strict=True) for v in pair)
+    ones = tuple(v for d in spec.shape for v in (1, d))
+
+    def run(x: Array, _repeats: Array, result: Array) -> None:
+        np.copyto(result.reshape(split), x.reshape(ones))
+
+    return Prepared((out,), run)
+
+
+def _blocks(call: Call) -> tuple[int, tuple[int, ...]]:
+    shape = call.spec(0).shape
+    size = call.int_attr("blocksize")
+    if len(shape) != 4 or size < 1:
+        raise KernelShapeError(
+            f"{call.op_type}: input {shape} must be [N,C,H,W] and blocksize {size} positive"
+        )
+    return size, shape
+
+
+def _permuted(call: Call, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]) -> Prepared:
+    """Split axes, permute them, join them: one strided copy."""
+    target = tuple(split[i] for i in order)
+
+    def run(x: Array, out: Array) -> None:
+        np.copyto(out.reshape(target), x.reshape(split).transpose(order))
+
+    return Prepared((TensorSpec(call.spec(0).dtype, shape),), run)
+
+
+def _depth_to_space(call: Call) -> Prepared:
+    b, (n, c, h, w) = _blocks(call)
+    mode = call.str_attr("mode", "DCR", ("DCR", "CRD"))
+    if c % (b * b):
+        raise KernelShapeError(f"DepthToSpace: {c} channels do not divide by blocksize² {b * b}")
+    shape = (n, c // (b * b), h * b, w * b)
+    if mode == "DCR":
+        return _permuted(call, (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2), shape)
+    return _permuted(call, (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3), shape)
+
+
+kernel("DepthToSpace", "T", until=10, attrs="blocksize")(_depth_to_space)
+kernel("DepthToSpace", "T", since=11, attrs="blocksize mode")(_depth_to_space)
+
+
+def _space_to_depth(call: Call) -> Prepared:
+    b, (n, c, h, w) = _blocks(call)
+    mode = call.str_attr("mode", "DCR", ("DCR", "CRD"))
+    if h % b or w % b:
+        raise KernelShapeError(f"SpaceToDepth: {h} by {w} does not divide into blocks of {b}")
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return _permuted(call, (n, c, h // b, b, w // b, b), order, (n, c * b * b, h // b, w // b))
+
+
+kernel("SpaceToDepth", "T", until=27, attrs="blocksize")(_space_to_depth)
+kernel("SpaceToDepth", "T", since=28, attrs="blocksize mode")(_space_to_depth)
+
+
+@kernel("Trilu", "T I?", since=14, needs=(1,), attrs="upper")
+def _trilu(call: Call) -> Prepared:
+    spec = call.spec(0)
+    if len(spec.shape) < 2:
+        raise KernelShapeError(f"Trilu: input {spec.shape} must hold matrices")
+    k = (call.int_list(1) or [0])[0]
+    rows, cols = np.arange(spec.shape[-2])[:, None], np.arange(spec.shape[-1])[None, :]
+    keep = cols - rows >= k if call.int_attr("upper", 1) else cols - rows <= k
+    drop = ~keep
+    n = len(call.inputs)
+
+    def run(x: Array, *rest: Array) -> None:
+        np.copyto(rest[n - 1], x)
+        np.copyto(rest[n - 1], 0, where=drop, casting="unsafe")
+
+    return Prepared((spec,), run, inplace=(0,))
+
+
+@kernel("ReverseSequence", "T I", since=10, attrs="batch_axis time_axis")
+def _reverse_sequence(call: Call) -> Prepared:
+    """Turn round the first sequence_lens[b] steps of every batch entry."""
+    spec, lens = call.spec(0), call.spec(1)
+    batch, time = call.int_attr("batch_axis", 1), call.int_attr("time_axis", 0)
+    if sorted((batch, time)) != [0, 1] or len(spec.shape) < 2 or lens.shape != (spec.shape[batch],):
+        raise KernelShapeError(
+            f"ReverseSequence: axes {batch}, {time} and lengths {lens.shape} for {spec.shape}"
+        )
+    steps = spec.shape[time]
+
+    def run(x: Array, lengths: Array, out: Array) -> None:
+        if lengths.size and (lengths.min() < 0 or lengths.max() > steps):
+            raise KernelShapeError(f"ReverseSequence: a length is outside of 0..{steps}")
+        np.copyto(out, x)
+        source, target = (x, out) if batch == 0 else (x.swapaxes(0, 1), out.swapaxes(0, 1))
+        for i, length in enumerate(lengths):
+            target[i, :length] = source[i, :length][::-1]
+
+    return Prepared((spec,), run)

@@ -1,0 +1,122 @@
+"""Transposed convolution: a matrix product per image, then every tap adds its map into the output."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .conv import check_bias
+from .errors import KernelAttributeError, KernelShapeError
+from .registry import Call, kernel
+from .spec import FLOAT, Bound, Prepared, TensorSpec, run_bound
+from .windows import Windows
+
+_ATTRS = "auto_pad dilations group kernel_shape output_padding output_shape pads strides"
+
+
+def _geometry(call: Call, size: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Windows, tuple[int, ...]]:
+    """The forward convolution that this one transposes (its ``out`` is our input), and our output size."""
+    rank = len(size)
+
+    def per_axis(name: str, default: int, count: int = rank) -> list[int]:
+        values = call.ints_attr(name) or [default] * count
+        if len(values) != count or any(v < default for v in values):
+            raise KernelAttributeError(f"ConvTranspose: {name} {values} do not fit {rank} spatial axes")
+        return values
+
+    strides, dilations = per_axis("strides", 1), per_axis("dilations", 1)
+    extra, pads = per_axis("output_padding", 0), per_axis("pads", 0, 2 * rank)
+    auto = call.str_attr("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
+    wanted = call.ints_attr("output_shape")
+    before, out = [], []
+    for i in range(rank):
+        full = (size[i] - 1) * strides[i] + (taps[i] - 1) * dilations[i] + 1 + extra[i]
+        target = None
+        if wanted is not None:
+            target = wanted[len(wanted) - rank + i]
+        elif auto.startswith("SAME"):
+            target = size[i] * strides[i]
+        if target is None:
+            front, back = (0, 0) if auto == "VALID" else (pads[i], pads[i + rank])
+            target = full - front - back
+        else:
+            total = max(0, full - target)
+            front = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        if target < 1:
+            raise KernelShapeError(f"ConvTranspose: padding leaves nothing of axis {i} with {full} elements")
+        before.append(front)
+        out.append(target)
+    win = Windows(
+        tuple(out), taps, tuple(strides), tuple(dilations), tuple(before), (0,) * rank, size
+    )  # fmt: skip
+    return win, tuple(out)
+
+
+@kernel("ConvTranspose", "T T T?", dtypes=FLOAT, half=True, attrs=_ATTRS)
+def _conv_transpose(call: Call) -> Prepared:
+    x, w = call.spec(0), call.spec(1)
+    if len(x.shape) < 3 or len(w.shape) != len(x.shape) or w.shape[0] != x.shape[1]:
+        raise KernelShapeError(
+            f"ConvTranspose: X {x.shape} and W {w.shape} must be [N,C,spatial] and [C,M/g,kernel]"
+        )
+    groups = call.int_attr("group", 1)
+    batch, channels = x.shape[:2]
+    if groups < 1 or channels % groups:
+        raise KernelShapeError(f"ConvTranspose: {channels} channels do not divide into {groups} groups")
+    maps = w.shape[1] * groups
+    check_bias(call, 2, maps)
+    win, size = _geometry(call, x.shape[2:], w.shape[2:])
+    # Wide enough for every tap; what lies outside of the wanted part is dropped at the end.
+    room = tuple(
+        max((n - 1) * s + (k - 1) * d + 1, b + o)
+        for n, s, k, d, b, o in zip(
+            win.out, win.strides, win.kernel, win.dilations, win.before, size, strict=True
+        )
+    )  # fmt: skip
+    area = prod(x.shape[2:])
+    columns = TensorSpec(x.dtype, (maps, *win.kernel, *x.shape[2:]))
+    canvas = TensorSpec(x.dtype, (maps, *room))
+    n_in = len(call.inputs)
+    middle = (slice(None), *(slice(b, b + o) for b, o in zip(win.before, size, strict=True)))
+
+    def bind(*arrays: Any) -> Bound:
+        out, cols, whole = arrays[n_in : n_in + 3]
+        bias = arrays[2].reshape(-1, *(1,) * len(size)) if n_in > 2 and arrays[2] is not None else None
+        weights = arrays[1].reshape(groups, channels // groups, -1).swapaxes(1, 2)
+        images = [(arrays[0][n].reshape(groups, channels // groups, area), out[n]) for n in range(batch)]
+        product = cols.reshape(groups, -1, area)
+        taps = cols.reshape(maps, win.taps, *x.shape[2:])
+        adds = []
+        for i, offset in enumerate(win.offsets()):
+            where: tuple[slice, ...] = (slice(None),)
+            where += tuple(
+                slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, win.out, win.strides, strict=True)
+            )
+            adds.append((whole[where], taps[:, i]))
+        wanted = whole[middle]
+
+        def run() -> None:
+            for image, result in images:
+                np.matmul(weights, image, product)
+                whole.fill(0)
+                for part, tap in adds:
+                    np.add(part, tap, part)
+                if bias is None:
+                    np.copyto(result, wanted)
+                else:
+                    np.add(wanted, bias, result)
+
+        return run
+
+    def run_any(*arrays: Any) -> None:
+        bind(np.ascontiguousarray(arrays[0]), *arrays[1:])()
+
+    def bind_any(*arrays: Any) -> Bound:
+        if arrays[0].flags.c_contiguous:
+            return bind(*arrays)
+        return lambda: run_any(*arrays)
+
+    out_spec = TensorSpec(x.dtype, (batch, maps, *size))
+    return Prepared((out_spec,), run_bound(bind_any), (columns, canvas), binder=bind_any)

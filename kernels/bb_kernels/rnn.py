@@ -1,0 +1,323 @@
+"""Recurrent layers RNN, GRU, LSTM: one product for all inputs, then one per step for the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import KernelAttributeError, KernelShapeError
+from .registry import Call, kernel
+from .spec import FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
+from .ufuncs import clip
+
+_InPlace = Callable[[Array], object]
+
+
+def _activation(name: str, alpha: float | None, beta: float | None) -> _InPlace:
+    """An activation that overwrites its argument; alpha and beta default as ONNX says."""
+    a = {
+        "leakyrelu": 0.01,
+        "thresholdedrelu": 1.0,
+        "hardsigmoid": 0.2,
+        "elu": 1.0,
+        "scaledtanh": 1.0,
+        "affine": 1.0,
+    }
+    b = {"hardsigmoid": 0.5, "scaledtanh": 1.0, "affine": 0.0}
+    key = name.lower()
+    p = a.get(key, 0.0) if alpha is None else alpha
+    q = b.get(key, 0.0) if beta is None else beta
+
+    def sigmoid(x: Array) -> None:
+        np.negative(x, x)
+        np.exp(x, x)
+        np.add(x, 1.0, x)
+        np.reciprocal(x, x)
+
+    table: dict[str, _InPlace] = {
+        "sigmoid": sigmoid,
+        "tanh": lambda x: np.tanh(x, x),
+        "relu": lambda x: np.maximum(x, 0.0, x),
+        "leakyrelu": lambda x: np.multiply(x, np.where(x < 0, p, 1.0), x, casting="unsafe"),
+        "thresholdedrelu": lambda x: np.multiply(x, x > p, x),
+        "scaledtanh": lambda x: np.multiply(np.tanh(x * q), p, x, casting="unsafe"),
+        "hardsigmoid": lambda x: np.clip(x * p + q, 0.0, 1.0, x),
+        "elu": lambda x: np.copyto(x, np.where(x < 0, p * np.expm1(x), x), casting="unsafe"),
+        "softsign": lambda x: np.divide(x, 1.0 + np.abs(x), x),
+        "softplus": lambda x: np.copyto(x, np.logaddexp(0.0, x), casting="unsafe"),
+        "affine": lambda x: np.copyto(x, p * x + q, casting="unsafe"),
+    }
+    if key not in table:
+        raise KernelAttributeError(f"activation {name!r} of a recurrent layer is not implemented")
+    return table[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Shapes and attributes common to the three layers."""
+
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    directions: int
+    gates: int
+    reverse: tuple[bool, ...]
+    batch_first: bool
+    activations: tuple[tuple[_InPlace, ...], ...]
+    clip: float
+
+    def clipped(self, x: Array) -> None:
+        if self.clip > 0.0:
+            clip(x, np.array(-self.clip, x.dtype), np.array(self.clip, x.dtype), x)
+
+
+def _layer(call: Call, gates: int, defaults: tuple[str, ...]) -> _Layer:
+    op, x, r = call.op_type, call.spec(0), call.spec(2)
+    batch_first = call.int_attr("layout", 0) == 1
+    direction = call.str_attr("direction", "forward", ("forward", "reverse", "bidirectional"))
+    reverse = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[direction]
+    count = len(reverse)
+    if len(x.shape) != 3 or len(r.shape) != 3:
+        raise KernelShapeError(f"{op}: X {x.shape} and R {r.shape} must have three axes")
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
+    hidden = r.shape[2]
+    if call.int_attr("hidden_size", hidden) != hidden:
+        raise KernelShapeError(f"{op}: hidden_size {call.attrs['hidden_size']} and R {r.shape} differ")
+    wanted = {
+        1: (count, gates * hidden, x.shape[2]),
+        2: (count, gates * hidden, hidden),
+        3: (count, 2 * gates * hidden),
+    }
+    state = (batch, count, hidden) if batch_first else (count, batch, hidden)
+    wanted.update({4: (batch,), 5: state, 6: state, 7: (count, 3 * hidden)})
+    for i, shape in wanted.items():
+        if call.has(i) and call.spec(i).shape != shape:
+            raise KernelShapeError(f"{op}: input {i} has shape {call.spec(i).shape}, not {shape}")
+    raw = call.attrs.get("activations")
+    names = list(defaults) * count
+    if isinstance(raw, (list, tuple)) and raw:
+        names = [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in raw]
+    if len(names) != len(defaults) * count:
+        raise KernelAttributeError(f"{op}: {len(names)} activations, {len(defaults) * count} needed")
+    # alpha and beta are given only for the activations that take one, in order.
+    alphas, betas = (
+        iter(call.floats_attr("activation_alpha") or ()),
+        iter(call.floats_attr("activation_beta") or ()),
+    )
+    takes_alpha = {"leakyrelu", "thresholdedrelu", "hardsigmoid", "elu", "scaledtanh", "affine"}
+    takes_beta = {"hardsigmoid", "scaledtanh", "affine"}
+    made = [
+        _activation(
+            n,
+            next(alphas, None) if n.lower() in takes_alpha else None,
+            next(betas, None) if n.lower() in takes_beta else None,
+        )
+        for n in names
+    ]
+    per = len(defaults)
+    return _Layer(
+        steps, batch, x.shape[2], hidden, count, gates, reverse, batch_first,
+        tuple(tuple(made[i * per : (i + 1) * per]) for i in range(count)), call.float_attr("clip", 0.0),
+    )  # fmt: skip
+
+
+#: step(gates of this step [batch, gates·hidden], state, activations) updates the state in place
+_Step = Callable[[Array, "list[Array]", "tuple[_InPlace, ...]"], None]
+_MakeStep = Callable[..., _Step]
+
+
+def _recurrent(
+    call: Call, layer: _Layer, states: int, make_step: _MakeStep, scratch: tuple[tuple[int, ...], ...]
+) -> Prepared:
+    """The frame of all three: projections, loop over steps, masks for short sequences, either layout."""
+    dtype = call.spec(0).dtype
+    s, b, h, d = layer.steps, layer.batch, layer.hidden, layer.directions
+    n, n_out = len(call.inputs), call.n_outputs
+    y_shape = (b, s, d, h) if layer.batch_first else (s, d, b, h)
+    last_shape = (b, d, h) if layer.batch_first else (d, b, h)
+    outputs = (TensorSpec(dtype, y_shape), *(TensorSpec(dtype, last_shape) for _ in range(states)))
+    own = ((s * b, layer.inputs), (s * b, layer.gates * h), *((b, h),) * (2 * states), *scratch)
+
+    def bind(*arrays: Any) -> Bound:
+        given = [*arrays[:n], *(None,) * (8 - n)]
+        outs, temps = arrays[n : n + n_out], arrays[n + n_out :]
+        flat, gates = temps[:2]
+        state, before, rest = (
+            list(temps[2 : 2 + states]),
+            temps[2 + states : 2 + 2 * states],
+            temps[2 + 2 * states :],
+        )
+        x = given[0].swapaxes(0, 1) if layer.batch_first else given[0]
+        y = outs[0]
+        if y is not None and layer.batch_first:
+            y = y.transpose(1, 2, 0, 3)
+        finals = [None if o is None else (o.swapaxes(0, 1) if layer.batch_first else o) for o in outs[1:]]
+        starts = [None if o is None else (o.swapaxes(0, 1) if layer.batch_first else o) for o in given[5:7]]
+        lens = given[4]
+
+        def run() -> None:
+            np.copyto(flat.reshape(s, b, layer.inputs), x)
+            for k in range(d):
+                bias = None if given[3] is None else given[3][k]
+                np.matmul(flat, given[1][k].T, gates)
+                step = make_step(
+                    layer, given[2][k], bias, None if given[7] is None else given[7][k], gates, rest
+                )
+                for value, start in zip(state, starts, strict=False):
+                    np.copyto(value, 0 if start is None else start[k])
+                order = range(s - 1, -1, -1) if layer.reverse[k] else range(s)
+                for t in order:
+                    if lens is not None:
+                        for kept, value in zip(before, state, strict=True):
+                            np.copyto(kept, value)
+                    step(gates[t * b : (t + 1) * b], state, layer.activations[k])
+                    if lens is not None:
+                        over = (lens <= t)[:, None]
+                        for kept, value in zip(before, state, strict=True):
+                            np.copyto(value, kept, where=over)
+                    if y is not None:
+                        np.copyto(y[t, k], state[0])
+                        if lens is not None:
+                            np.copyto(y[t, k], 0, where=over)
+                for target, value in zip(finals, state, strict=False):
+                    if target is not None:
+                        np.copyto(target[k], value)
+
+        return run
+
+    specs = tuple(TensorSpec(dtype, shape) for shape in own)
+    return Prepared(outputs[:n_out], run_bound(bind), specs, binder=bind)
+
+
+def _simple_step(
+    layer: _Layer, r: Array, bias: Array | None, _p: Array | None, gates: Array, rest: Any
+) -> _Step:
+    (temp,) = rest
+    back = r.T
+    if bias is not None:
+        np.add(gates, bias[: layer.hidden] + bias[layer.hidden :], gates)
+
+    def step(g: Array, state: list[Array], f: tuple[_InPlace, ...]) -> None:
+        np.matmul(state[0], back, temp)
+        np.add(temp, g, temp)
+        layer.clipped(temp)
+        f[0](temp)
+        np.copyto(state[0], temp)
+
+    return step
+
+
+def _rnn(call: Call) -> Prepared:
+    layer = _layer(call, 1, ("Tanh",))
+    return _recurrent(call, layer, 1, _simple_step, ((layer.batch, layer.hidden),))
+
+
+def _lstm_step(
+    layer: _Layer, r: Array, bias: Array | None, p: Array | None, gates: Array, rest: Any
+) -> _Step:
+    """Gates in ONNX order: input, output, forget, cell; peepholes: input, output, forget."""
+    back, h = r.T, layer.hidden
+    total, temp = rest
+    if bias is not None:
+        np.add(gates, bias[: 4 * h] + bias[4 * h :], gates)
+    i, o, f, c = (total[:, k * h : (k + 1) * h] for k in range(4))
+
+    def step(g: Array, state: list[Array], act: tuple[_InPlace, ...]) -> None:
+        hidden, cell = state
+        np.matmul(hidden, back, total)
+        np.add(total, g, total)
+        if p is not None:
+            np.add(i, np.multiply(cell, p[:h], temp), i)
+            np.add(f, np.multiply(cell, p[2 * h :], temp), f)
+        layer.clipped(total)
+        act[0](i)
+        act[0](f)
+        act[1](c)
+        np.multiply(cell, f, cell)
+        np.multiply(i, c, temp)
+        np.add(cell, temp, cell)
+        if p is not None:
+            np.add(o, np.multiply(cell, p[h : 2 * h], temp), o)
+            layer.clipped(o)
+        act[0](o)
+        np.copyto(hidden, cell)
+        act[2](hidden)
+        np.multiply(hidden, o, hidden)
+
+    return step
+
+
+def _lstm(call: Call) -> Prepared:
+    if call.int_attr("input_forget", 0):
+        raise KernelAttributeError("LSTM: input_forget=1 is not implemented")
+    layer = _layer(call, 4, ("Sigmoid", "Tanh", "Tanh"))
+    return _recurrent(
+        call, layer, 2, _lstm_step, ((layer.batch, 4 * layer.hidden), (layer.batch, layer.hidden))
+    )
+
+
+def _gru_step(after_reset: bool) -> _MakeStep:
+    """Gates in ONNX order: update, reset, hidden; ``after_reset``: reset gate meets the projected state."""
+
+    def make(layer: _Layer, r: Array, bias: Array | None, _p: Array | None, gates: Array, rest: Any) -> _Step:
+        h = layer.hidden
+        total, temp = rest
+        back_zr, back_h = r[: 2 * h].T, r[2 * h :].T
+        hidden_bias = None
+        if bias is not None:
+            np.add(gates, bias[: 3 * h], gates)
+            np.add(gates[:, : 2 * h], bias[3 * h : 5 * h], gates[:, : 2 * h])
+            hidden_bias = bias[5 * h :]
+        zr, candidate = total[:, : 2 * h], total[:, 2 * h :]
+        z, reset = total[:, :h], total[:, h : 2 * h]
+
+        def step(g: Array, state: list[Array], act: tuple[_InPlace, ...]) -> None:
+            (hidden,) = state
+            np.matmul(hidden, back_zr, zr)
+            np.add(zr, g[:, : 2 * h], zr)
+            layer.clipped(zr)
+            act[0](zr)
+            if after_reset:
+                np.matmul(hidden, back_h, candidate)
+                if hidden_bias is not None:
+                    np.add(candidate, hidden_bias, candidate)
+                np.multiply(candidate, reset, candidate)
+            else:
+                np.matmul(np.multiply(hidden, reset, temp), back_h, candidate)
+                if hidden_bias is not None:
+                    np.add(candidate, hidden_bias, candidate)
+            np.add(candidate, g[:, 2 * h :], candidate)
+            layer.clipped(candidate)
+            act[1](candidate)
+            np.subtract(hidden, candidate, hidden)  # (1-z)·c + z·h = c + z·(h-c)
+            np.multiply(hidden, z, hidden)
+            np.add(hidden, candidate, hidden)
+
+        return step
+
+    return make
+
+
+def _gru(call: Call) -> Prepared:
+    layer = _layer(call, 3, ("Sigmoid", "Tanh"))
+    step = _gru_step(call.int_attr("linear_before_reset", 0) != 0)
+    return _recurrent(call, layer, 1, step, ((layer.batch, 3 * layer.hidden), (layer.batch, layer.hidden)))
+
+
+_COMMON = "activation_alpha activation_beta activations clip direction hidden_size"
+for _op, _signature, _build, _more, _outputs in (
+    ("RNN", "T T T T? I? T?", _rnn, "", 2),
+    ("GRU", "T T T T? I? T?", _gru, " linear_before_reset", 2),
+    ("LSTM", "T T T T? I? T? T? T?", _lstm, " input_forget", 3),
+):
+    kernel(
+        _op, _signature, until=13, dtypes=FLOAT, half=True, attrs=_COMMON + _more, max_outputs=_outputs
+    )(_build)  # fmt: skip
+    kernel(
+        _op, _signature, since=14, dtypes=FLOAT, half=True, attrs=_COMMON + _more + " layout",
+        max_outputs=_outputs,
+    )(_build)  # fmt: skip
