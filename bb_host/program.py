@@ -61,7 +61,10 @@ class Subgraph:
     foreign_types: dict[str, bytes] = field(default_factory=dict)
 
 
-AttrValue: TypeAlias = "int | float | bytes | Array | list[int] | list[float] | list[bytes] | Subgraph | ValueType | RawTensor | RawAttribute"
+AttrValue: TypeAlias = (
+    "int | float | bytes | Array | list[int] | list[float] | list[bytes]"
+    " | Subgraph | ValueType | RawTensor | RawAttribute"
+)
 """INT, FLOAT, STRING, TENSOR, INTS, FLOATS, STRINGS, GRAPH, TYPE_PROTO; an empty list is INTS."""
 
 

@@ -1,0 +1,66 @@
+"""What printer and parser of the text notation agree on: short domains, words, elements, implied opsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from bb_edge.ir import keys, opsets, types
+from bb_host.program import Function, Op, walk_ops
+
+OUR_DOMAINS = (
+    *opsets.FRAMEWORK_DOMAINS,
+    keys.MODULE_DOMAIN,
+    keys.BACKEND_DOMAIN,
+    keys.COMPONENT_DOMAIN,
+    keys.PROGRAM_DOMAIN,
+)
+SHORT_OF_DOMAIN = {domain: domain[len(keys.PREFIX) + 1 :] for domain in OUR_DOMAINS}
+DOMAIN_OF_SHORT = {short: domain for domain, short in SHORT_OF_DOMAIN.items()}
+
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./#-]*")
+"""What needs no quotes."""
+
+META_WORD = re.compile(r"[A-Za-z0-9_./#:+|-]+")
+"""What needs no quotes as the value of a metadata key."""
+
+KEYWORDS = frozenset({"program", "function", "slot", "opset", "type", "init", "graph", "extra", "meta"})
+
+ELEMENT_NAMES = {node.id[7:-1]: node for node in types.REGISTRY if node.elem_type is not None}
+"""`F32` → Tensor<F32>."""
+NAME_OF_ELEM = {node.elem_type: name for name, node in ELEMENT_NAMES.items()}
+
+
+def split_op(word: str) -> tuple[str, str]:
+    """The domain and op type of a short name; both may hold dots, so the longest known domain wins."""
+    best = ""
+    for short in DOMAIN_OF_SHORT:
+        if len(short) > len(best) and word.startswith(short + "."):
+            best = short
+    if best:
+        return DOMAIN_OF_SHORT[best], word[len(best) + 1 :]
+    return keys.ONNX_DOMAIN, word
+
+
+def implied_opsets(ops: Iterable[Op]) -> dict[str, int]:
+    """The opsets that ops need: of the catalog at its version, others at 1; ONNX's first, then sorted."""
+    domains = {op.domain for op in walk_ops(tuple(ops))}
+    found = {}
+    for domain in sorted(domains):
+        table = opsets.opset(domain)
+        found[domain] = 1 if table is None else table.version
+    return found
+
+
+def implied_program_opsets(functions: Iterable[Function]) -> dict[str, int]:
+    """The union of the functions' opsets, sorted by domain, and ONNX's own in any case."""
+    union = {keys.ONNX_DOMAIN: implied_onnx_version()}
+    for function in functions:
+        union.update(function.opsets)
+        union.setdefault(function.domain, 1)
+    return dict(sorted(union.items()))
+
+
+def implied_onnx_version() -> int:
+    table = opsets.opset(keys.ONNX_DOMAIN)
+    return 21 if table is None else table.version
