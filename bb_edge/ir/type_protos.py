@@ -1,4 +1,7 @@
-"""Types as ONNX spells them (ir_and_dsl.txt parts 2 and 4): Tensor, Sequence of Opaque, Opaque; the denotation says which."""
+"""Types as ONNX spells them (ir_and_dsl.txt parts 2 and 4): Tensor, Sequence of Opaque, Opaque.
+
+The denotation says which type it is; where another tool dropped it, the structure does.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ class TypeProtoError(BBError):
 
 
 def to_type_proto(value: ValueType) -> TypeProto:
-    """The TypeProto of a value's type; `Any` and abstract types have a denotation alone, or an element type 0."""
+    """The TypeProto of a value's type, its denotation set; the abstract `Tensor` has element type 0."""
     node = value.node
     proto = TypeProto(denotation=node.denotation)
     if types.is_subtype(node, types.TENSOR):
         proto.tensor_type.elem_type = node.elem_type or 0
         if value.shape is not None:
             shape = proto.tensor_type.shape
+            shape.SetInParent()  # rank 0 is a shape too
             for dim in value.shape:
                 entry = shape.dim.add()
                 if isinstance(dim, str):
@@ -53,19 +57,22 @@ def from_type_proto(proto: TypeProto) -> ValueType:
             return ValueType(node)
         dims: list[int | str | None] = []
         for dim in proto.tensor_type.shape.dim:
-            kind = dim.WhichOneof("value")
-            dims.append(dim.dim_value if kind == "dim_value" else dim.dim_param or None)
+            if dim.WhichOneof("value") == "dim_value":
+                dims.append(dim.dim_value if dim.dim_value >= 0 else None)  # exporters write -1 for "unknown"
+            else:
+                dims.append(dim.dim_param or None)
         return ValueType(node, tuple(dims))
     if node is None and proto.HasField("sequence_type"):
         element = proto.sequence_type.elem_type.opaque_type
         if (element.domain, element.name) == (keys.OPAQUE_DOMAIN, types.PEER_ID.id):
             node = types.PEER_ID_VEC
-    if node is None and proto.HasField("opaque_type"):
+    if node is None and proto.HasField("opaque_type") and proto.opaque_type.domain == keys.OPAQUE_DOMAIN:
         node = types.by_id(proto.opaque_type.name)
     return ValueType(node or types.ANY)
 
 
 def value_info(name: str, value: ValueType) -> ValueInfoProto:
+    """The ValueInfoProto of a named value."""
     info = ValueInfoProto(name=name)
     info.type.CopyFrom(to_type_proto(value))
     return info
