@@ -135,6 +135,21 @@ def test_without_any_means_the_debian_package_is_named(
         dev.make_venv()
 
 
+def test_debians_venv_without_ensurepip_is_filled_by_the_systems_pip(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensurepip = pytest.importorskip("ensurepip")
+    wheels = Path(ensurepip.__file__).parent / "_bundled"
+    if not (dev.has_pip(sys.executable) and any(wheels.glob("pip-*.whl"))):
+        pytest.skip("needs a pip, and the wheel of one, on this machine")
+    monkeypatch.setattr(dev, "installed", lambda module: module == "venv")
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    dev.make_venv()
+    assert dev.runs(dev.PYTHON) and dev.has_pip(dev.PYTHON)
+
+
 @pytest.mark.parametrize(
     ("tests", "failed", "code"),
     [(0, [], 0), (0, ["mypy"], 1), (5, [], 5), (1, ["mypy"], 1), (3, ["mypy"], 3)],
