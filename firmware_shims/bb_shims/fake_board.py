@@ -12,7 +12,7 @@ from .errors import ClockError, StorageError
 from .fake_disk import CrashMode, FakeDisk
 from .memory import MemoryInfo
 from .power import PowerStatus
-from .storage import AtomicStorage
+from .storage import FOLDER_IN_USE, AtomicStorage
 
 
 class FakeClock:
@@ -181,16 +181,15 @@ class FakeBoard:
 
     def storage(self, folder: str | os.PathLike[str]) -> AtomicStorage:
         """Open the folder. Raises :class:`StorageError` where it is open already, as a real board would."""
-        disk = self.disk(folder)
         try:
-            return AtomicStorage(disk.open())
+            session = self.disk(folder).open()
         except OSError as error:
-            raise StorageError(
-                os.fspath(folder),
-                "open",
-                error,
-                "another storage has this folder open; each node needs a folder of its own",
-            ) from error
+            raise StorageError(os.fspath(folder), "open", error, FOLDER_IN_USE) from error
+        try:
+            return AtomicStorage(session)
+        except StorageError:
+            session.close()
+            raise
 
     def crash(self, mode: CrashMode = CrashMode.LOSE, seed: int = 0) -> None:
         """The power goes and comes back: open storages are dead, disks keep what ``mode`` says.

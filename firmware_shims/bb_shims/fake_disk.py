@@ -108,6 +108,11 @@ class FakeDisk:
         """Whether the power is gone and ``crash`` was not called yet."""
         return self._dead
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What a reader of the disk would see now, temporary files included. Counts and fails nothing."""
+        return {name: bytes(inode.data) for name, inode in self._names.items()}
+
     def inject(self, *faults: Fault) -> None:
         """Arm the faults; each strikes once."""
         self._faults += [[fault, fault.at] for fault in faults]
@@ -234,7 +239,7 @@ class FakeDiskSession:
 
     def open_append(self, name: str) -> int:
         struck = self._begin("open")
-        return self._open(name, self._find(name), struck)
+        return self._open(name, self._find(name, struck), struck)
 
     def write(self, handle: int, data: bytes | memoryview) -> int:
         struck = self._begin("write")
@@ -277,7 +282,7 @@ class FakeDiskSession:
     def rename(self, old: str, new: str) -> None:
         struck = self._begin("rename")
         disk = self._disk
-        inode = self._find(old)
+        inode = self._find(old, struck)
         del disk._names[old]
         disk._names[new] = inode
         disk._changes.append((new, inode, old))
@@ -287,7 +292,7 @@ class FakeDiskSession:
 
     def unlink(self, name: str) -> None:
         struck = self._begin("unlink")
-        self._find(name)
+        self._find(name, struck)
         del self._disk._names[name]
         self._disk._changes.append((None, None, name))
         self._disk._mirror(name)
@@ -301,7 +306,7 @@ class FakeDiskSession:
 
     def read(self, name: str) -> bytes:
         struck = self._begin("read")
-        data = bytes(self._find(name).data)
+        data = bytes(self._find(name, struck).data)
         self._end(struck)
         return data
 
@@ -348,10 +353,11 @@ class FakeDiskSession:
         self._disk._changes.append((name, inode, None))
         return inode
 
-    def _find(self, name: str) -> _Inode:
+    def _find(self, name: str, struck: FaultKind | None) -> _Inode:
         try:
             return self._disk._names[name]
         except KeyError:
+            self._end(struck)
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
     def _file(self, handle: int) -> tuple[str, _Inode]:

@@ -28,6 +28,7 @@ systems.
 """
 MAX_OPEN_JOURNALS: Final = 8
 """Journals kept open between appends; the least recently used is closed for a ninth."""
+FOLDER_IN_USE: Final = "another storage has this folder open; each node needs a folder of its own"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_ADVICE = "free some space, or lower the node's storage budgets"
@@ -141,7 +142,7 @@ class AtomicStorage:
             self._unlink_quietly(temp)
             raise self._error(name, step, error) from error
         self._mend(name)
-        self._sync_folder(name)
+        self._sync_folder(name, "the change is in place, but a power cut may undo it")
 
     def read(self, name: str) -> bytes:
         self._check(name, "read")
@@ -158,7 +159,7 @@ class AtomicStorage:
         except OSError as error:
             raise self._error(name, "remove", error) from error
         self._mend(name)
-        self._sync_folder(name)
+        self._sync_folder(name, "the change is in place, but a power cut may undo it")
 
     # ----------------------------------------------------------------------------------------------- journals
 
@@ -173,7 +174,7 @@ class AtomicStorage:
         try:
             if sync and not journal.named:
                 # Before the record, so that a failure leaves the file as it was and the caller may try again.
-                self._sync_folder(name)
+                self._sync_folder(name, "nothing was appended")
                 journal.named = True
             self._append(name, journal.handle, data, sync)
         except StorageError:
@@ -301,11 +302,10 @@ class AtomicStorage:
             # report, and a leftover temporary file is removed when the storage is opened next.
             return
 
-    def _sync_folder(self, name: str) -> None:
+    def _sync_folder(self, name: str, advice: str) -> None:
         try:
             self._disk.sync_folder()
         except OSError as error:
-            advice = "the change is in place, but a power cut may undo it"
             raise self._error(name, "sync the folder of", error, advice) from error
 
     def _check_open(self, step: str) -> None:
@@ -338,7 +338,7 @@ def open_folder(folder: str | os.PathLike[str]) -> AtomicStorage:
     except OSError as error:
         advice = ""
         if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
-            advice = "another storage has this folder open; each node needs a folder of its own"
+            advice = FOLDER_IN_USE
         raise StorageError(os.fspath(folder), "open", error, advice) from error
     try:
         return AtomicStorage(disk)
