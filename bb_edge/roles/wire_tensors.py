@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bb_edge.ir.tensors import TensorError, decode_tensor
-from bb_edge.ir.types import DEFAULT_TYPES, tensor_type
+from bb_edge.ir.types import by_wire_hash, dtype_of_elem
 from bb_edge.roles.errors import MaterializeError
 
 __all__ = ["tensor_from_wire"]
@@ -21,9 +21,9 @@ def tensor_from_wire(type_hash: int, payload: bytes | memoryview) -> np.ndarray:
     except TensorError as error:
         raise MaterializeError(f"the payload is no tensor: {error}") from error
     if type_hash:
-        expected = DEFAULT_TYPES.by_wire_hash(type_hash)
-        found = tensor_type(array.dtype)
-        if expected is not found:
-            name = expected.id if expected is not None else f"unknown type {type_hash:#x}"
-            raise MaterializeError(f"the payload is a {found.id}, the site takes a {name}")
+        node = by_wire_hash(type_hash)
+        if node is None or node.elem_type is None:
+            raise MaterializeError(f"no tensor type has the wire hash {type_hash:#x}")
+        if dtype_of_elem(node.elem_type) != array.dtype:  # bfloat16 is held as uint16
+            raise MaterializeError(f"the payload holds {array.dtype}, the site takes a {node.id}")
     return array

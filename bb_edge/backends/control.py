@@ -1,0 +1,106 @@
+"""ONNX's control flow: `If` and `Loop`, over the programs of their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bb_edge.backends.lowering import Body, FlatNode
+from bb_edge.ir.types import dtype_of_elem
+from bb_edge.roles.backend import BackendProgram
+from bb_edge.roles.errors import BackendRunError, BackendWalkError, UnsupportedOpsError
+
+__all__ = ["CONTROL_OPS", "MAX_ITERATIONS", "run_control"]
+
+CONTROL_OPS = frozenset({"If", "Loop"})
+
+MAX_ITERATIONS = 1_000_000
+"""A loop that says no end of its own is stopped here: a graph from the network must not hang the node."""
+
+Programs = Callable[[Body], BackendProgram]
+
+
+def run_control(
+    node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs
+) -> Sequence[np.ndarray]:
+    """Runs an `If` or `Loop` on its inputs, captures included. The results are fresh arrays."""
+    if node.op_type == "If":
+        return _run_if(node, inputs, program)
+    if node.op_type == "Loop":
+        return _run_loop(node, inputs, program)
+    raise UnsupportedOpsError((node.op_type,), node.where)
+
+
+def _body(node: FlatNode, name: str) -> Body:
+    if name not in node.bodies:
+        raise BackendWalkError(f"the attribute {name!r} with its graph is missing", node.where)
+    return node.bodies[name]
+
+
+def _captured(node: FlatNode, body: Body, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    given = dict(zip(node.inputs, inputs, strict=True))
+    found = []
+    for value in body.captures:
+        array = given[value]
+        assert array is not None
+        found.append(array)
+    return found
+
+
+def _truth(node: FlatNode, array: np.ndarray | None) -> bool:
+    if array is None or array.size != 1:
+        raise BackendRunError("the condition must be one boolean", node.where)
+    return bool(array.reshape(-1)[0])
+
+
+def _run_if(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs) -> Sequence[np.ndarray]:
+    body = _body(node, "then_branch" if _truth(node, inputs[0]) else "else_branch")
+    return program(body).run(_captured(node, body, inputs))
+
+
+def _run_loop(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs) -> Sequence[np.ndarray]:
+    """M iterations at most (none = no bound), while the condition holds (none = true)."""
+    body = _body(node, "body")
+    captured = _captured(node, body, inputs)
+    formal = list(inputs[: node.n_formal])
+    bound = formal[0] if formal else None
+    condition = formal[1] if len(formal) > 1 else None
+    trips = None if bound is None else int(bound.reshape(-1)[0])
+    going = True if condition is None else _truth(node, condition)
+    carried: list[np.ndarray] = []
+    for array in formal[2:]:
+        if array is None:
+            raise BackendRunError("a loop-carried value is missing", node.where)
+        carried.append(array)
+    n_scans = len(body.graph.outputs) - 1 - len(carried)
+    if n_scans < 0 or len(body.graph.inputs) != 2 + len(carried) + len(captured):
+        raise BackendWalkError("the body's signature does not fit the loop", node.where)
+    scans: list[list[np.ndarray]] = [[] for _ in range(n_scans)]
+    run = program(body).run
+    iteration = 0
+    flag = np.array(going)
+    while going and (trips is None or iteration < trips):
+        if iteration >= MAX_ITERATIONS:
+            raise BackendRunError(f"the loop has not ended after {MAX_ITERATIONS} iterations", node.where)
+        results = run((np.array(iteration, np.int64), flag, *carried, *captured))
+        going = _truth(node, results[0])
+        flag = np.array(going)
+        carried = list(results[1 : 1 + len(carried)])
+        for scan, array in zip(scans, results[1 + len(carried) :], strict=True):
+            scan.append(array)
+        iteration += 1
+    try:
+        stacked = [
+            np.stack(scan) if scan else _no_rows(body, 1 + len(carried) + i) for i, scan in enumerate(scans)
+        ]
+    except ValueError as error:
+        raise BackendRunError(f"a scan output changes its shape: {error}", node.where) from error
+    # A loop that did not run hands its arguments through: copies, since results are the caller's.
+    return [*(carried if iteration else [a.copy() for a in carried]), *stacked]
+
+
+def _no_rows(body: Body, output: int) -> np.ndarray:
+    """The scan of no iterations: what the body's signature tells of it."""
+    elem_type, rank = body.output_types[output]
+    return np.empty((0,) * (1 + max(rank, 0)), dtype_of_elem(elem_type) or np.dtype(np.float32))

@@ -1,0 +1,298 @@
+"""First half of planning: every node prepared for the shapes of its inputs.
+
+What is known now is computed now (constants, shapes of shapes); what can be a view of its input becomes one
+and costs nothing at run time. A node whose result's shape depends on data ends the fit; `program.py` takes
+over there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bb_edge.backends.lowering import OMITTED, FlatGraph, FlatNode
+from bb_edge.backends.quiet import hush, unhush
+from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
+from bb_kernels import KernelError, Prepared, TensorSpec, UnsupportedOpError, evaluate
+from bb_kernels import prepare as prepare_kernel
+
+__all__ = [
+    "STAGE_BYTES",
+    "Alias",
+    "Buffer",
+    "Fitted",
+    "Step",
+    "Value",
+    "copy_of",
+    "copy_run",
+    "failed",
+    "fit",
+    "fold_constants",
+]
+
+STAGE_BYTES = 32 * 1024
+"""Inputs and results up to this size are copied into and out of the arena where a kernel wants to be bound to
+fixed arrays: the copy costs less than making the kernel's views at each run. Measured around 64 KiB; half of
+it.
+"""
+
+_BYTES_PER_USE = 4096
+"""What one more argument set at each run costs, in bytes copied: some 0.2 µs."""
+
+_FOLD_BYTES = 64 * 1024 * 1024
+"""A folded constant larger than this is computed at run time instead: a small graph can ask for any size."""
+
+Alias = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(slots=True)
+class Value:
+    """What is known of a value while planning; one of `array`, `buffer`, `source` says where it lies."""
+
+    spec: TensorSpec
+    array: np.ndarray | None = None  # known now: a constant or a resident input
+    constant: bool = False  # and its contents never change
+    buffer: int = -1  # own memory, by number
+    source: int = -1  # the caller's input, by position
+    views: tuple[Alias, ...] = ()  # from the buffer or source to this value
+    probe: np.ndarray | None = None  # has the value's strides; shows which views exist
+
+
+@dataclass(slots=True)
+class Step:
+    """One kernel call: `inputs` are values, `outputs` and `scratch` buffers."""
+
+    prepared: Prepared
+    inputs: list[Value | None]
+    outputs: list[int | None]
+    node: FlatNode | None
+    scratch: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Buffer:
+    spec: TensorSpec
+    first: int
+    last: int
+    external: int = -1  # the caller's output that it is, by position
+    root: int = -1  # the buffer whose memory it took over
+
+
+@dataclass(slots=True)
+class Fitted:
+    """A graph fitted to shapes, up to `stop`: the index of the first dynamic node, or the number of nodes."""
+
+    graph: FlatGraph
+    values: dict[int, Value]
+    steps: list[Step]
+    buffers: list[Buffer]
+    n_inputs: int
+    stop: int
+    dynamic: Prepared | None = None
+
+
+def failed(error: KernelError, where: str) -> BackendRunError | UnsupportedOpsError:
+    """A kernel's error as the backend's."""
+    if isinstance(error, UnsupportedOpError):
+        return UnsupportedOpsError((error.op_type,), where, str(error))
+    return BackendRunError(str(error), where)
+
+
+def _prepare(node: FlatNode, inputs: Sequence[Value | None]) -> Prepared:
+    try:
+        return prepare_kernel(
+            node.op_type,
+            node.version,
+            node.attrs,
+            [None if v is None else v.spec for v in inputs],
+            [v.array if v is not None and v.constant else None for v in inputs],
+            max(1, len(node.outputs)),
+        )
+    except KernelError as error:
+        raise failed(error, node.where) from error
+
+
+def _known(array: np.ndarray, constant: bool = True) -> Value:
+    return Value(TensorSpec(array.dtype, array.shape), array, constant)
+
+
+def _evaluate(
+    node: FlatNode, prepared: Prepared, inputs: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, ...]:
+    token = hush()
+    try:
+        return evaluate(prepared, inputs)
+    except KernelError as error:
+        raise failed(error, node.where) from error
+    finally:
+        unhush(token)
+
+
+def _fold(
+    node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]
+) -> tuple[np.ndarray, ...] | None:
+    """The node's results where they follow from what is known now."""
+    if prepared.values:
+        return prepared.values
+    if prepared.dynamic or not all(v is None or v.constant for v in inputs):
+        return None
+    if sum(spec.nbytes for spec in (*prepared.outputs, *prepared.scratch)) > _FOLD_BYTES:
+        return None
+    results = _evaluate(node, prepared, [None if v is None else v.array for v in inputs])
+    for result in results:
+        result.flags.writeable = False
+    return results
+
+
+def _view(value: Value, alias: Alias) -> Value | None:
+    """The value as a view, or None where its strides allow none."""
+    base = value.array if value.array is not None else value.probe
+    assert base is not None
+    try:
+        probe = alias(base)
+    except KernelError:
+        return None
+    spec = TensorSpec(probe.dtype, probe.shape)
+    if value.array is not None:
+        return Value(spec, probe, value.constant)
+    return Value(spec, None, False, value.buffer, value.source, (*value.views, alias), probe)
+
+
+def fold_constants(graph: FlatGraph) -> FlatGraph:
+    """Computes, once, the nodes that depend on constants alone and on no shape of an input."""
+    constants = dict(graph.constants)
+    kept = []
+    for node in graph.nodes:
+        if node.bodies or not all(value == OMITTED or value in constants for value in node.inputs):
+            kept.append(node)
+            continue
+        inputs = [None if value == OMITTED else _known(constants[value]) for value in node.inputs]
+        prepared = _prepare(node, inputs)
+        view = (
+            _view(inputs[0], prepared.alias) if prepared.alias is not None and inputs[0] is not None else None
+        )
+        results = _fold(node, prepared, inputs) if view is None or view.array is None else (view.array,)
+        if results is None:
+            kept.append(node)
+            continue
+        constants.update((v, a) for v, a in zip(node.outputs, results, strict=False) if v != OMITTED)
+    needed = {value for node in kept for value in node.inputs} | set(graph.outputs)
+    return FlatGraph(
+        graph.name,
+        graph.inputs,
+        graph.outputs,
+        tuple(kept),
+        {value: array for value, array in constants.items() if value in needed},
+        graph.input_names,
+        graph.output_names,
+        graph.n_values,
+    )
+
+
+def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, np.ndarray]) -> Fitted:
+    """Prepares every node for inputs of these specs. BackendRunError where they do not fit.
+
+    `resident` maps inputs to arrays whose contents may change; `specs` are those of the other inputs, in
+    order.
+    """
+    return _Fitting(graph, specs, resident).run()
+
+
+class _Fitting:
+    def __init__(
+        self, graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, np.ndarray]
+    ) -> None:
+        self.graph = graph
+        self.values: dict[int, Value] = {v: _known(a) for v, a in graph.constants.items()}
+        self.values.update((v, _known(a, constant=False)) for v, a in resident.items())
+        self.steps: list[Step] = []
+        self.buffers: list[Buffer] = []
+        self.inputs: list[Value] = []  # as the caller passes them
+        self.n_inputs = len(specs)
+        self.staged: dict[int, int] = {}  # caller's input → the buffer with its copy
+        self.uses: list[int] = []  # arguments that each of them is
+        counts = Counter(value for node in graph.nodes for value in node.inputs)
+        passed = (v for v in graph.inputs if v not in resident)
+        for position, (value, spec) in enumerate(zip(passed, specs, strict=True)):
+            probe = np.empty(spec.shape, spec.dtype)
+            self.values[value] = Value(spec, source=position, probe=probe)
+            self.inputs.append(self.values[value])
+            self.uses.append(counts[value])
+
+    def run(self) -> Fitted:
+        for index, node in enumerate(self.graph.nodes):
+            if node.bodies:
+                return self._fitted(index, None)
+            inputs = [None if v == OMITTED else self.values[v] for v in node.inputs]
+            prepared = _prepare(node, inputs)
+            if prepared.dynamic:
+                return self._fitted(index, prepared)
+            self._take(node, prepared, inputs)
+        return self._fitted(len(self.graph.nodes), None)
+
+    def _fitted(self, stop: int, dynamic: Prepared | None) -> Fitted:
+        return Fitted(self.graph, self.values, self.steps, self.buffers, self.n_inputs, stop, dynamic)
+
+    def _take(self, node: FlatNode, prepared: Prepared, inputs: list[Value | None]) -> None:
+        if prepared.alias is not None and inputs[0] is not None:
+            view = _view(inputs[0], prepared.alias)
+            if view is not None:
+                self.values[node.outputs[0]] = view
+                return
+        folded = _fold(node, prepared, inputs)
+        if folded is not None:
+            for value, array in zip(node.outputs, folded, strict=False):
+                if value != OMITTED:
+                    self.values[value] = _known(array)
+            return
+        inputs = [self._stage(v, prepared.binder is not None) for v in inputs]
+        step = Step(prepared, inputs, [], node)
+        for position, spec in enumerate(prepared.outputs):
+            value = node.outputs[position] if position < len(node.outputs) else OMITTED
+            if value == OMITTED:
+                step.outputs.append(None)
+                continue
+            buffer = self._buffer(spec)
+            step.outputs.append(buffer)
+            self.values[value] = Value(spec, buffer=buffer, probe=np.empty(spec.shape, spec.dtype))
+        step.scratch = [self._buffer(spec) for spec in prepared.scratch]
+        self._append(step)
+
+    def _append(self, step: Step) -> None:
+        now = len(self.steps)
+        self.steps.append(step)
+        for value in step.inputs:
+            if value is not None and value.buffer >= 0:
+                self.buffers[value.buffer].last = now
+
+    def _buffer(self, spec: TensorSpec) -> int:
+        now = len(self.steps)
+        self.buffers.append(Buffer(spec, now, now))
+        return len(self.buffers) - 1
+
+    def _stage(self, value: Value | None, bound: bool) -> Value | None:
+        """A small input of the caller, copied into the arena once per run where that pays."""
+        if value is None or value.source < 0:
+            return value
+        base = self.inputs[value.source]
+        if value.source not in self.staged:
+            nbytes = base.spec.nbytes
+            often = self.uses[value.source] >= 3 + nbytes // _BYTES_PER_USE
+            if nbytes > STAGE_BYTES or not (bound or often):
+                return value
+            self.staged[value.source] = self._buffer(base.spec)
+            self._append(Step(copy_of(base.spec), [base], [self.staged[value.source]], None))
+        return Value(value.spec, buffer=self.staged[value.source], views=value.views, probe=value.probe)
+
+
+def copy_of(spec: TensorSpec) -> Prepared:
+    """A step that copies."""
+    return Prepared((spec,), copy_run)
+
+
+def copy_run(source: np.ndarray, target: np.ndarray) -> None:
+    """`np.copyto` with its arguments in the order of kernels."""
+    np.copyto(target, source)

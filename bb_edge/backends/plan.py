@@ -1,0 +1,262 @@
+"""Second half of planning: a fitted graph → a flat list of `(run, args)` over views into one arena.
+
+1. **Place**: results that the caller gets are written by their last kernel straight into the caller's
+   arrays; the others lie in the arena by their lifetimes, in the memory of an input that dies where the
+   kernel allows it.
+2. **Bind**: arguments become arrays. Steps over the arena alone are bound once and for all; steps that read
+   the caller's inputs or write its outputs have those arguments set at each run, and cleared after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bb_edge.backends.fitting import STAGE_BYTES, Alias, Fitted, Value, copy_of, copy_run
+from bb_edge.backends.plan_memory import ALIGNMENT, Lifetime, live_bytes, plan_memory
+from bb_edge.backends.quiet import hush, unhush
+from bb_edge.roles.errors import BackendMemoryError, BackendRunError
+from bb_kernels import KernelError, Prepared, TensorSpec
+
+__all__ = ["PlanLimits", "StaticPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLimits:
+    """Ceilings of one plan. `arena_bytes`: bytes of the arena, 0 = no limit."""
+
+    arena_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Placed:
+    """Where everything lies: offset per buffer (roots only), and the results that must be copied out."""
+
+    offsets: list[int]
+    total: int
+    lower_bound: int
+    copies: list[int]
+
+
+class _Placing:
+    """Decides which results are written directly, which buffers share memory, and where they lie."""
+
+    def __init__(self, fitted: Fitted, outputs: Sequence[int]) -> None:
+        self.fitted = fitted
+        self.outputs = outputs
+
+    def run(self) -> _Placed:
+        buffers = self.fitted.buffers
+        copies = self._place_results()
+        self._reuse_inputs()
+        roots = [i for i, b in enumerate(buffers) if b.external < 0 and b.root < 0]
+        lives = [Lifetime(buffers[i].spec.nbytes, buffers[i].first, buffers[i].last) for i in roots]
+        layout = plan_memory(lives)
+        offsets = [-1] * len(buffers)
+        for i, offset in zip(roots, layout.offsets, strict=True):
+            offsets[i] = offset
+        return _Placed(offsets, layout.total, live_bytes(lives), copies)
+
+    def _place_results(self) -> list[int]:
+        buffers, end = self.fitted.buffers, len(self.fitted.steps)
+        bound = self._bound_buffers()
+        copies = []
+        for position, number in enumerate(self.outputs):
+            value = self.fitted.values[number]
+            if value.buffer < 0:  # an input or a constant handed through
+                copies.append(position)
+                continue
+            buffer = buffers[value.buffer]
+            staged = value.buffer in bound and buffer.spec.nbytes <= STAGE_BYTES
+            if buffer.external >= 0 or staged or not _whole(value, buffer.spec.nbytes):
+                copies.append(position)
+                buffer.last = end
+            else:
+                buffer.external = position
+        return copies
+
+    def _bound_buffers(self) -> set[int]:
+        """Buffers that a kernel wants to be bound to."""
+        found: set[int] = set()
+        for step in self.fitted.steps:
+            if step.prepared.binder is not None:
+                found.update(b for b in step.outputs if b is not None)
+                found.update(v.buffer for v in step.inputs if v is not None and v.buffer >= 0)
+        return found
+
+    def _reuse_inputs(self) -> None:
+        """Lets a result take over the memory of an input that dies at that step."""
+        buffers = self.fitted.buffers
+        for now, step in enumerate(self.fitted.steps):
+            if not step.prepared.inplace or step.outputs[0] is None:
+                continue
+            result = buffers[step.outputs[0]]
+            if result.external >= 0:
+                continue
+            roots = [self._root(v.buffer) if v is not None and v.buffer >= 0 else -1 for v in step.inputs]
+            for position in step.prepared.inplace:
+                value, root = step.inputs[position], roots[position]
+                if value is None or root < 0 or roots.count(root) > 1:
+                    continue
+                memory = buffers[root]
+                if memory.external >= 0 or memory.last != now or memory.spec.nbytes != result.spec.nbytes:
+                    continue
+                if _whole(value, memory.spec.nbytes):
+                    result.root = root
+                    memory.last = max(memory.last, result.last)
+                    break
+
+    def _root(self, buffer: int) -> int:
+        while self.fitted.buffers[buffer].root >= 0:
+            buffer = self.fitted.buffers[buffer].root
+        return buffer
+
+
+def _whole(value: Value, nbytes: int) -> bool:
+    """Whether a view covers all of its buffer in order."""
+    return value.probe is not None and value.probe.flags.c_contiguous and value.spec.nbytes == nbytes
+
+
+class _Binding:
+    """Turns values and buffers into arrays, and steps into `(run, args)`.
+
+    An argument is an array, or the index of a caller's array: inputs, then outputs, then those derived of
+    them.
+    """
+
+    def __init__(self, fitted: Fitted, placed: _Placed, outputs: Sequence[int]) -> None:
+        self.fitted = fitted
+        self.placed = placed
+        self.shapes = [fitted.values[number].spec.shape for number in outputs]
+        raw = np.empty(placed.total + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        self.arena = raw[start : start + placed.total]
+        self.steps: list[tuple[Callable[..., object], Sequence[object]]] = []
+        self.patches: list[tuple[list[object], int, int]] = []
+        self.derived: list[tuple[int, tuple[Alias, ...]]] = []
+        self._index: dict[tuple[int, tuple[Alias, ...]], int] = {}
+        self._arrays: dict[tuple[int, TensorSpec], np.ndarray] = {}
+        self._reshapes: dict[int, Alias] = {}
+        for step in fitted.steps:
+            arguments = [None if v is None else self._argument(v) for v in step.inputs]
+            arguments += [None if b is None else self._target(b, ()) for b in step.outputs]
+            arguments += [self._memory(b) for b in step.scratch]
+            self._add(step.prepared, arguments)
+        for position in placed.copies:
+            value = fitted.values[outputs[position]]
+            self._add(copy_of(value.spec), [self._argument(value), fitted.n_inputs + position])
+
+    def _add(self, prepared: Prepared, arguments: Sequence[np.ndarray | int | None]) -> None:
+        run = prepared.run
+        if run is copy_run:  # without a Python frame
+            run, arguments = np.copyto, arguments[::-1]
+        arrays = [None if isinstance(a, int) else a for a in arguments]
+        patches = [(position, a) for position, a in enumerate(arguments) if isinstance(a, int)]
+        if patches:
+            args: list[object] = list(arrays)
+            self.patches.extend((args, position, index) for position, index in patches)
+            self.steps.append((run, args))
+        elif prepared.binder is not None:
+            self.steps.append((prepared.bind(*arrays), ()))
+        else:
+            self.steps.append((run, tuple(arrays)))
+
+    def _argument(self, value: Value) -> np.ndarray | int:
+        if value.array is not None:
+            return value.array
+        if value.source >= 0:
+            return self._of_caller(value.source, value.views)
+        return self._target(value.buffer, value.views)
+
+    def _target(self, number: int, views: tuple[Alias, ...]) -> np.ndarray | int:
+        """A buffer, through views: in the arena, or the caller's output in its kernel's shape."""
+        buffer = self.fitted.buffers[number]
+        if buffer.external < 0:
+            array = self._memory(number)
+            for view in views:
+                array = view(array)
+            return array
+        shape = buffer.spec.shape
+        if self.shapes[buffer.external] != shape:
+            if number not in self._reshapes:
+                self._reshapes[number] = lambda output: output.reshape(shape)
+            views = (self._reshapes[number], *views)
+        return self._of_caller(self.fitted.n_inputs + buffer.external, views)
+
+    def _of_caller(self, source: int, views: tuple[Alias, ...]) -> int:
+        if not views:
+            return source
+        key = (source, views)
+        if key not in self._index:
+            self._index[key] = self.fitted.n_inputs + len(self.shapes) + len(self.derived)
+            self.derived.append(key)
+        return self._index[key]
+
+    def _memory(self, number: int) -> np.ndarray:
+        """A buffer's array. Equal memory is the same object: a ufunc then need not ask whether they overlap."""
+        spec, root = self.fitted.buffers[number].spec, number
+        while self.fitted.buffers[root].root >= 0:
+            root = self.fitted.buffers[root].root
+        offset = self.placed.offsets[root]
+        key = (offset, spec)
+        if key not in self._arrays:
+            raw = self.arena[offset : offset + spec.nbytes]
+            self._arrays[key] = raw.view(spec.dtype).reshape(spec.shape)
+        return self._arrays[key]
+
+
+class StaticPlan:
+    """A plan ready to run for the results `outputs` (value numbers). Its arena serves one run at a time.
+
+    `arena_bytes` is the arena's size, `live_bytes` the lower bound for it. BackendMemoryError above the
+    limit.
+    """
+
+    __slots__ = ("_derived", "_patches", "_steps", "arena_bytes", "live_bytes", "n_steps", "output_specs")
+
+    def __init__(self, fitted: Fitted, outputs: Sequence[int], limits: PlanLimits) -> None:
+        placed = _Placing(fitted, outputs).run()
+        if limits.arena_bytes and placed.total > limits.arena_bytes:
+            raise BackendMemoryError(placed.total, limits.arena_bytes, f"graph {fitted.graph.name!r}")
+        bound = _Binding(fitted, placed, outputs)
+        self.arena_bytes = placed.total
+        self.live_bytes = placed.lower_bound
+        self.n_steps = len(bound.steps)
+        self._steps = bound.steps
+        self._patches = bound.patches
+        self._derived = bound.derived
+        specs = [fitted.values[number].spec for number in outputs]
+        self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Fresh arrays."""
+        empty = np.empty
+        outputs = tuple([empty(shape, dtype) for shape, dtype in self.output_specs])
+        self.run_into(inputs, outputs)
+        return outputs
+
+    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Into arrays of exactly `output_specs`, C-contiguous, that share no memory with the inputs."""
+        caller = [*inputs, *outputs]
+        for source, views in self._derived:
+            array = caller[source]
+            if not array.flags.c_contiguous:
+                array = np.ascontiguousarray(array)  # the plan was made for contiguous inputs' views
+            for view in views:
+                array = view(array)
+            caller.append(array)
+        patches = self._patches
+        for args, position, index in patches:
+            args[position] = caller[index]
+        token = hush()
+        try:
+            for run, arguments in self._steps:
+                run(*arguments)
+        except KernelError as error:
+            raise BackendRunError(str(error)) from error
+        finally:
+            unhush(token)
+            for args, position, _ in patches:
+                args[position] = None  # the caller's memory is the caller's

@@ -1,0 +1,205 @@
+"""A prepared graph: plans per shapes of the inputs, and what happens where shapes depend on data.
+
+`NumPyProgram.run` looks its plan up by the inputs' shapes and dtypes; the last plan is tried first, so that
+the steady state costs one comparison per input. Plans are kept for the last `MAX_PLANS` sets of shapes.
+
+A graph with a node whose result's shape depends on data (`NonZero`, `If`, `Loop`, …) runs in three parts: the
+plan up to the node, the node, and a program of its own for the rest, which has plans per the shapes it meets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bb_edge.backends.control import run_control
+from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
+from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
+from bb_edge.backends.plan import PlanLimits, StaticPlan
+from bb_edge.backends.quiet import hush, unhush
+from bb_edge.roles.backend import BackendProgram
+from bb_edge.roles.errors import BackendRunError
+from bb_kernels import KernelError, Prepared, TensorSpec
+
+__all__ = ["MAX_DYNAMIC", "MAX_PLANS", "NumPyProgram"]
+
+MAX_PLANS = 8
+"""Plans kept per program; a program sees few shapes: full batches, the last batch, one example."""
+
+MAX_DYNAMIC = 100
+"""Data-dependent nodes in a row; each takes three frames of Python's stack. Detectors have some twenty."""
+
+_Spec = tuple[tuple[int, ...], np.dtype]
+
+
+class NumPyProgram(BackendProgram):
+    """See the module. `resident` inputs are read where they lie, at every run."""
+
+    def __init__(
+        self,
+        graph: FlatGraph,
+        resident: Mapping[int, np.ndarray] | None = None,
+        limits: PlanLimits | None = None,
+        depth: int = 0,
+    ) -> None:
+        self.graph = fold_constants(graph)
+        self.limits = limits or PlanLimits()
+        self.resident = dict(resident or {})
+        self.depth = depth
+        named = zip(graph.inputs, graph.input_names, strict=True)
+        self.input_names = tuple(name for value, name in named if value not in self.resident)
+        self.output_names = graph.output_names
+        self.plans_made = 0
+        self._plans: OrderedDict[tuple[_Spec, ...], StaticPlan | _SplitPlan] = OrderedDict()
+        self._specs: tuple[_Spec, ...] | None = None
+        self._plan: StaticPlan | _SplitPlan | None = None
+
+    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        return self.plan_for(inputs).run(inputs)
+
+    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        plan = self.plan_for(inputs)
+        specs = plan.output_specs
+        if specs is None:  # known only once it has run
+            super().run_into(inputs, outputs)
+            return
+        if len(outputs) != len(specs):
+            raise BackendRunError(f"{len(specs)} results, {len(outputs)} arrays for them", self._where)
+        for array, (shape, dtype), name in zip(outputs, specs, self.output_names, strict=True):
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                raise BackendRunError(
+                    f"result {name!r} is {dtype}{list(shape)}, contiguous; the array given for it is "
+                    f"{array.dtype}{list(array.shape)}",
+                    self._where,
+                )
+        plan.run_into(inputs, outputs)
+
+    def plan_for(self, inputs: Sequence[np.ndarray]) -> StaticPlan | _SplitPlan:
+        """The plan for these inputs' shapes and dtypes, made now where there is none."""
+        specs = self._specs
+        if specs is not None and len(specs) == len(inputs):
+            for array, (shape, dtype) in zip(inputs, specs):  # noqa: B905 - checked above, and this is the hot path
+                if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
+                    break
+            else:
+                assert self._plan is not None
+                return self._plan
+        return self._switch(inputs)
+
+    @property
+    def _where(self) -> str:
+        return f"graph {self.graph.name!r}" if self.graph.name else "graph"
+
+    def _switch(self, inputs: Sequence[np.ndarray]) -> StaticPlan | _SplitPlan:
+        if len(inputs) != len(self.input_names):
+            raise BackendRunError(
+                f"{len(inputs)} inputs given, it has {len(self.input_names)}: {', '.join(self.input_names)}",
+                self._where,
+            )
+        key = tuple((array.shape, array.dtype) for array in inputs)
+        plan = self._plans.get(key)
+        if plan is None:
+            while len(self._plans) >= MAX_PLANS:
+                self._plans.popitem(last=False)
+            plan = self._plans[key] = self._make(key)
+            self.plans_made += 1
+        else:
+            self._plans.move_to_end(key)
+        self._specs, self._plan = key, plan
+        return plan
+
+    def _make(self, key: tuple[_Spec, ...]) -> StaticPlan | _SplitPlan:
+        fitted = fit(self.graph, [TensorSpec(dtype, shape) for shape, dtype in key], self.resident)
+        if fitted.stop == len(self.graph.nodes):
+            return StaticPlan(fitted, self.graph.outputs, self.limits)
+        if self.depth >= MAX_DYNAMIC:
+            raise BackendRunError(
+                f"more than {MAX_DYNAMIC} results in a row have shapes that depend on data",
+                self.graph.nodes[fitted.stop].where,
+            )
+        return _SplitPlan(self, fitted)
+
+
+class _SplitPlan:
+    """A plan up to a data-dependent node, the node, and the program of the rest."""
+
+    output_specs = None
+
+    def __init__(self, program: NumPyProgram, fitted: Fitted) -> None:
+        graph, stop = program.graph, fitted.stop
+        self.limits = program.limits
+        self.depth = program.depth
+        self.node: FlatNode = graph.nodes[stop]
+        self.prepared: Prepared | None = fitted.dynamic
+        rest = graph.nodes[stop + 1 :]
+        used = {value for node in (self.node, *rest) for value in node.inputs} | set(graph.outputs)
+        made = {value for node in (self.node, *rest) for value in node.outputs}
+        before = [v for v in sorted(used - made - {OMITTED}) if v in fitted.values]
+        self.constants = {
+            v: a for v in before if (a := fitted.values[v].array) is not None and fitted.values[v].constant
+        }
+        self.resident = {
+            v: a for v in before if (a := fitted.values[v].array) is not None and v not in self.constants
+        }
+        passed = [v for v in before if v not in self.constants and v not in self.resident]
+        # The caller's inputs go on as they are; the rest of `passed` are the results of the first plan.
+        self.handed = [(v, fitted.values[v].source) for v in passed if self._is_input(fitted, v)]
+        self.computed = [v for v in passed if not self._is_input(fitted, v)]
+        self.first = StaticPlan(fitted, self.computed, program.limits) if self.computed else None
+        follows = {value for node in rest for value in node.inputs} | set(graph.outputs)
+        self.tail_inputs = [v for v in (*passed, *self.node.outputs) if v in follows and v != OMITTED]
+        self.tail = NumPyProgram(
+            FlatGraph(
+                graph.name,
+                (*self.tail_inputs, *self.resident),
+                graph.outputs,
+                rest,
+                self.constants,
+                tuple(f"value {v}" for v in (*self.tail_inputs, *self.resident)),
+                graph.output_names,
+                graph.n_values,
+            ),
+            self.resident,
+            program.limits,
+            program.depth + 1,
+        )
+
+    @staticmethod
+    def _is_input(fitted: Fitted, value: int) -> bool:
+        found = fitted.values[value]
+        return found.source >= 0 and not found.views
+
+    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        values: dict[int, np.ndarray] = {**self.constants, **self.resident}
+        values.update((value, inputs[source]) for value, source in self.handed)
+        if self.first is not None:
+            values.update(zip(self.computed, self.first.run(inputs), strict=True))
+        given = [None if v == OMITTED else values[v] for v in self.node.inputs]
+        for value, array in zip(self.node.outputs, self._run_node(given), strict=False):
+            if value != OMITTED:
+                values[value] = array
+        return self.tail.run([values[v] for v in self.tail_inputs])
+
+    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        raise NotImplementedError(
+            "the program copies the results of `run`: their shapes are not known before"
+        )
+
+    def _run_node(self, inputs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
+        if self.prepared is None:
+            return run_control(self.node, inputs, self._body)
+        token = hush()
+        try:
+            found: Sequence[np.ndarray] = self.prepared.run(*inputs)  # type: ignore[assignment]
+        except KernelError as error:
+            raise failed(error, self.node.where) from error
+        finally:
+            unhush(token)
+        return found
+
+    def _body(self, body: Body) -> BackendProgram:
+        if not isinstance(body.program, NumPyProgram):
+            body.program = NumPyProgram(body.graph, None, self.limits, self.depth + 1)
+        return body.program

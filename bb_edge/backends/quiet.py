@@ -1,0 +1,75 @@
+"""Silences NumPy's floating point warnings around a run: kernels compute inf and nan as ONNX says, without a
+word.
+
+`np.errstate` costs as much as three small ufunc calls. Below it, entering and leaving is one context variable
+(NumPy 2) or one list (NumPy 1); where neither is to be found, `np.errstate` it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["hush", "unhush"]
+
+
+def _numpy2() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    from numpy._core import _ufunc_config, umath
+
+    variable: Any = _ufunc_config._extobj_contextvar  # type: ignore[attr-defined]
+    quiet: Any = umath._make_extobj(all="ignore")
+    enter = variable.set
+    return (lambda: enter(quiet)), variable.reset
+
+
+def _numpy1() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    read: Any = np.geterrobj  # type: ignore[attr-defined]
+    write: Any = np.seterrobj  # type: ignore[attr-defined]
+
+    def enter() -> Any:
+        before = read()
+        write([before[0], 0, before[2]])
+        return before
+
+    return enter, write
+
+
+def _errstate() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    def enter() -> Any:
+        state = np.errstate(all="ignore")
+        state.__enter__()
+        return state
+
+    return enter, lambda state: state.__exit__(None, None, None)
+
+
+def _works(pair: tuple[Callable[[], Any], Callable[[Any], None]]) -> bool:
+    """Silent inside, and as before outside."""
+    zero = np.zeros(1, np.float32)
+    with np.errstate(all="raise"):
+        before = np.geterr()
+        token = pair[0]()
+        try:
+            np.divide(zero, zero)
+        except FloatingPointError:
+            return False
+        finally:
+            pair[1](token)
+        return np.geterr() == before
+
+
+def _choose() -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    for build in (_numpy2, _numpy1):
+        try:
+            pair = build()
+            if _works(pair):
+                return pair
+        except (ImportError, AttributeError, TypeError):
+            continue
+    return _errstate()
+
+
+hush, unhush = _choose()
+"""`token = hush()` before, `unhush(token)` after, in the same thread."""
