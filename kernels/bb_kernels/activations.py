@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError
@@ -69,7 +71,7 @@ class Erf:
     def _wide(self, x: Array, out: Array, s: Array, t: Array) -> None:
         sign = np.sign(x)
         a = np.absolute(x)
-        np.minimum(a, self.six, a)
+        np.minimum(a, self.six, out=a)
         np.add(a, 2.0, t)
         np.divide(2.0, t, t)
         y = (8.0 * t - 5.0) / 3.0
@@ -122,7 +124,10 @@ def _gelu(call: Call) -> Prepared:
 def _relu(call: Call) -> Prepared:
     dtype = call.spec(0).dtype
     zero, top = _scalar(0, dtype), highest(dtype)
-    return elementwise(call, lambda x, out: clip(x, zero, top, out))
+    # The ufunc itself, with its bounds, is the bound step: one C call.
+    return elementwise(
+        call, lambda x, out: clip(x, zero, top, out), binder=lambda x, out: partial(clip, x, zero, top, out)
+    )
 
 
 @kernel("LeakyRelu", "T", dtypes=FLOAT, attrs="alpha")
@@ -134,7 +139,7 @@ def _leaky_relu(call: Call) -> Prepared:
 
     def run(x: Array, out: Array, s: Array) -> None:
         np.multiply(x, slope, s)
-        pick(x, s, out)
+        pick(x, s, out=out)
 
     return elementwise(call, run, (spec,))
 
@@ -170,12 +175,12 @@ def _elu_like(call: Call, alpha: float, gamma: float, rate: float) -> Prepared:
     outer, inner = _scalar(gamma, dtype), _scalar(1.0 / rate, dtype)
 
     def run(x: Array, out: Array, s: Array) -> None:
-        np.minimum(x, zero, s)
+        np.minimum(x, zero, out=s)
         if rate != 1.0:
             np.multiply(s, inner, s)
         np.expm1(s, s)
         np.multiply(s, factor, s)
-        np.maximum(x, zero, out)
+        np.maximum(x, zero, out=out)
         if gamma != 1.0:
             np.multiply(out, outer, out)
         np.add(out, s, out)
@@ -210,9 +215,9 @@ def _prelu(call: Call) -> Prepared:
     zero = _scalar(0, x.dtype)
 
     def run(data: Array, slope: Array, out: Array, s: Array) -> None:
-        np.minimum(data, zero, s)
+        np.minimum(data, zero, out=s)
         np.multiply(s, slope, s)
-        np.maximum(data, zero, out)
+        np.maximum(data, zero, out=out)
         np.add(out, s, out)
 
     return _pieces(call, run, 1)
@@ -262,7 +267,7 @@ def _softplus_into(x: Array, zero: Array, out: Array, s: Array) -> None:
     np.negative(s, s)
     np.exp(s, s)
     np.log1p(s, s)
-    np.maximum(x, zero, out)
+    np.maximum(x, zero, out=out)
     np.add(out, s, out)
 
 

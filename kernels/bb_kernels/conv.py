@@ -14,6 +14,7 @@ Groups are a leading axis of the product; a depthwise convolution is the case of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 
 from .errors import KernelShapeError
 from .registry import Call, kernel
-from .spec import FLOAT, Array, Bound, Dtype, Prepared, TensorSpec, run_bound
+from .spec import FLOAT, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc, run_bound
 from .windows import Windows, view_of, window_view, windows
 
 #: With full channel mixing, the long-row way multiplies garbage columns too: up to this share of extra work.
@@ -73,7 +74,7 @@ class Convolution:
 
     def bind(self, x: Array, w: Array, b: Array | None, out: Array, scratch: tuple[Array, ...]) -> Bound:
         """One run over these arrays; bias ``b`` is [M] or None."""
-        bias = None if b is None else b.reshape(-1, *(1,) * len(self.win.out))
+        bias = None if b is None else b.reshape(-1, 1)
         if 0 in out.shape:
             return _nothing
         if self.win.pointwise:
@@ -96,25 +97,28 @@ class Convolution:
         weights = w.reshape(groups, self.maps // groups, -1)
         shape_in: tuple[int, ...] = (self.batch, groups, self.channels // groups, area)
         result = out.reshape(self.batch, groups, -1, area)
+        plane = out.reshape(self.batch, -1, area) if self.batch > 1 else out.reshape(-1, area)
         if groups == 1:
             shape_in, weights, result = (self.batch, self.channels, area), weights[0], result[:, 0]
         if x.flags.c_contiguous:
             columns = x.reshape(shape_in)
+            product: Ufunc = np.matmul
             if self.batch == 1:
                 columns, result = columns[0], result[0]
+                product = np.dot if groups == 1 else np.matmul
             if bias is None:
-                return lambda: np.matmul(weights, columns, result)
+                return partial(product, weights, columns, result)
 
             def run() -> None:
-                np.matmul(weights, columns, result)
-                np.add(out, bias, out)
+                product(weights, columns, result)
+                np.add(plane, bias, plane)
 
             return run
 
         def run_copy() -> None:
             np.matmul(weights, x.reshape(shape_in), result)
             if bias is not None:
-                np.add(out, bias, out)
+                np.add(plane, bias, plane)
 
         return run_copy
 
@@ -143,24 +147,29 @@ class Convolution:
             product = view_of_rows(rows, groups, length)
             lines = (slice(None), slice(None), *(slice(0, n) for n in win.out[1:]))
             wanted = rows.reshape(self.maps, win.out[0], *win.padded[1:])[lines]
+            result = out
+            if bias is not None:
+                bias = bias.reshape(-1, *(1,) * len(win.out))
         else:
             gather = window_view(source, win, 1)
             product = out.reshape(groups, self.maps // groups, -1)
-            wanted = out
+            wanted = result = out.reshape(self.maps, -1)
         matrix = columns.reshape(groups, depth, -1)
+        multiply: Ufunc = np.matmul
         if groups == 1:
             weights, matrix, product = weights[0], matrix[0], product[0]
+            multiply = np.dot if product.flags.c_contiguous else np.matmul
 
         def run() -> None:
             if pad is not None:
                 pad.fill(0)
                 np.copyto(inner, x)
             np.copyto(columns, gather)
-            np.matmul(weights, matrix, product)
+            multiply(weights, matrix, product)
             if bias is not None:
-                np.add(wanted, bias, out)
-            elif wanted is not out:
-                np.copyto(out, wanted)
+                np.add(wanted, bias, result)
+            elif wanted is not result:
+                np.copyto(result, wanted)
 
         return run
 

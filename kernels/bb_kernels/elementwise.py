@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -182,16 +183,22 @@ def _fold(call: Call, ufunc: Ufunc, finish: Callable[[Array], object] | None = N
             if n == 1:
                 np.copyto(result, inputs[0])
             else:
-                ufunc(inputs[0], inputs[1], result)
+                ufunc(inputs[0], inputs[1], out=result)
             for later in inputs[2:]:
-                ufunc(result, later, result)
+                ufunc(result, later, out=result)
             if finish is not None:
                 finish(result)
 
         return run
 
     if n == 2 and finish is None:
-        return Prepared((out,), ufunc, inplace=same_as(call, out))
+        # Not the bare ufunc: NumPy wants the output of maximum and minimum by name.
+        return Prepared(
+            (out,),
+            lambda a, b, result: ufunc(a, b, out=result),
+            inplace=same_as(call, out),
+            binder=lambda a, b, result: partial(ufunc, a, b, out=result),
+        )
     # The output is written before the third and later inputs are read: only the first two may be reused.
     return Prepared((out,), lambda *arrays: bind(*arrays)(), inplace=same_as(call, out, 2), binder=bind)
 

@@ -56,7 +56,7 @@ def _fold_windows(x: Array, out: Array, win: Windows, ufunc: Ufunc, reduce: Ufun
     def run() -> None:
         np.copyto(out, start)
         for part, taps in pairs:
-            ufunc(part, taps, part)
+            ufunc(part, taps, out=part)
 
     return run
 

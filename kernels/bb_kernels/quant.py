@@ -57,7 +57,7 @@ class _Spread:
 def _check_zero_point(call: Call, index: int) -> None:
     if call.has(index) and call.spec(index).shape != call.spec(1).shape and call.spec(index).size != 1:
         raise KernelShapeError(
-            f"{call.op_type}: zero point {call.spec(index).shape} is not of the scale's shape {call.spec(1).shape}"
+            f"{call.op_type}: zero point {call.spec(index).shape} differs from scale {call.spec(1).shape}"
         )
 
 

@@ -178,7 +178,7 @@ def _conv_integer(call: Call) -> Prepared:
 
 @kernel("QLinearConv", "T A T U A U A A A?", since=10, dtypes=BYTES, dtypes2=BYTES, attrs=ATTRS)
 def _qlinear_conv(call: Call) -> Prepared:
-    """Inputs: x, scale, zero; w, scale(s), zero(s); y's scale, zero; int32 bias in units of x_scale·w_scale."""
+    """Inputs: x, scale, zero; w, scale(s), zero(s); y's scale, zero; int32 bias in x_scale·w_scale."""
     conv, real, temps = _integer_conv(call, 3, 2, 5)
     target = call.spec(7).dtype
     if target not in BYTES:

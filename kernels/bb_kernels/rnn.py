@@ -40,7 +40,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> _InPlace:
     table: dict[str, _InPlace] = {
         "sigmoid": sigmoid,
         "tanh": lambda x: np.tanh(x, x),
-        "relu": lambda x: np.maximum(x, 0.0, x),
+        "relu": lambda x: np.maximum(x, 0.0, out=x),
         "leakyrelu": lambda x: np.multiply(x, np.where(x < 0, p, 1.0), x, casting="unsafe"),
         "thresholdedrelu": lambda x: np.multiply(x, x > p, x),
         "scaledtanh": lambda x: np.multiply(np.tanh(x * q), p, x, casting="unsafe"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .errors import KernelShapeError
 from .registry import Call
-from .spec import Prepared, Run, TensorSpec
+from .spec import Bound, Prepared, Run, TensorSpec
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
@@ -50,6 +50,8 @@ def same_as(call: Call, out: TensorSpec, upto: int | None = None) -> tuple[int, 
     return tuple(i for i, s in enumerate(call.inputs[:upto]) if s == out)
 
 
-def elementwise(call: Call, run: Run, scratch: tuple[TensorSpec, ...] = ()) -> Prepared:
+def elementwise(
+    call: Call, run: Run, scratch: tuple[TensorSpec, ...] = (), binder: Callable[..., Bound] | None = None
+) -> Prepared:
     """A kernel whose output 0 has the spec of input 0 and may overwrite it."""
-    return Prepared((call.spec(0),), run, scratch, inplace=(0,))
+    return Prepared((call.spec(0),), run, scratch, inplace=(0,), binder=binder)

@@ -20,7 +20,7 @@ from bb_kernels.spec import ALL
 onnx = pytest.importorskip("onnx")
 
 # What the runtime does for a whole plan: floating point warnings are not errors of a kernel.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def _cases() -> list[Any]:
