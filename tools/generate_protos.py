@@ -41,7 +41,13 @@ def main() -> int:
         for name in NAMES:
             source = f"{FOLDER}/{name}.proto"
             out = Path(folder) / f"{name}.bin"
-            args = ["protoc", f"-I{ROOT}", f"--descriptor_set_out={out}", f"--mypy_out=readable_stubs:{ROOT}", source]
+            args = [
+                "protoc",
+                f"-I{ROOT}",
+                f"--descriptor_set_out={out}",
+                f"--mypy_out=readable_stubs:{ROOT}",
+                source,
+            ]
             if protoc.main(args) != 0:
                 return 1
             files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())

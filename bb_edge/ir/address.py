@@ -1,7 +1,9 @@
 """Addresses: multiaddrs of four segments (semantics §1).
 
 Binary form: `varint(code) ++ payload` per segment, in the order peer, site, component, op. Text form:
-`/p2p/<base58>/site/<n>/component/<n>/op/<name>`.
+`/p2p/<base58>/site/<n>/component/<n>/op/<name>`, the empty address is `/`. Both forms are read
+strictly: known segments, each at most once, in this order; so an address has one spelling, and bytes can be
+compared.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 
 P2P, SITE, COMPONENT, OP = 421, 0xE2, 0xE3, 0xE4
 _NAMES = {P2P: "p2p", SITE: "site", COMPONENT: "component", OP: "op"}
+_RANKS = {code: rank for rank, code in enumerate(_NAMES)}
 _P2P, _SITE, _COMPONENT, _OP = (varint.encode(code) for code in (P2P, SITE, COMPONENT, OP))
 MAX_OP_NAME = 256
+"""Longest op name in bytes; an address of all segments stays below the suffix caps of semantics §6."""
+_MAX_DIGITS = 20  # of a number of 64 bits; longer texts are refused before they are converted
 SUFFIX_SITE, SUFFIX_COMPONENT = 0, 1
 
 
@@ -25,12 +30,24 @@ class AddressError(BBError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an envelope or a fill is addressed to; absent segments are None."""
+    """What an envelope or a fill is addressed to; absent segments are None.
+
+    `site` is a number of 64 bits, `component` of 32, `op` a name of 1 to 256 bytes without a slash;
+    AddressError otherwise.
+    """
 
     peer: PeerId | None = None
     site: int | None = None
     component: int | None = None
     op: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.site is not None and not 0 <= self.site < 1 << 64:
+            raise AddressError(f"{self.site} is not in 0..2^64-1", "segment /site/ (0xe2)")
+        if self.component is not None and not 0 <= self.component < 1 << 32:
+            raise AddressError(f"{self.component} is not in 0..2^32-1", "segment /component/ (0xe3)")
+        if self.op is not None:
+            _check_op(self.op)
 
     @classmethod
     def empty(cls) -> Address:
@@ -46,28 +63,23 @@ class Address:
         return replace(self, component=component, op=op)
 
     def to_bytes(self) -> bytes:
-        """AddressError where a number does not fit its segment."""
+        """The binary form."""
         out = b""
-        try:
-            if self.peer is not None:
-                peer = self.peer.to_bytes()
-                out += _P2P + varint.encode(len(peer)) + peer
-            if self.site is not None:
-                out += _SITE + self.site.to_bytes(8, "big")
-            if self.component is not None:
-                out += _COMPONENT + self.component.to_bytes(4, "big")
-        except OverflowError as error:
-            raise AddressError("a number does not fit its segment", str(self)) from error
+        if self.peer is not None:
+            peer = self.peer.to_bytes()
+            out += _P2P + varint.encode(len(peer)) + peer
+        if self.site is not None:
+            out += _SITE + self.site.to_bytes(8, "big")
+        if self.component is not None:
+            out += _COMPONENT + self.component.to_bytes(4, "big")
         if self.op is not None:
             name = self.op.encode()
-            if len(name) > MAX_OP_NAME:
-                raise AddressError(f"an op name of {len(name)} bytes, {MAX_OP_NAME} at most", "address")
             out += _OP + varint.encode(len(name)) + name
         return out
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Address:
-        """Parses the binary form strictly: known codes, each at most once, in order. AddressError otherwise."""
+        """Parses the binary form: known codes, each at most once, in order. AddressError otherwise."""
         found: dict[int, object] = {}
         offset, last = 0, -1
         while offset < len(data):
@@ -75,9 +87,10 @@ class Address:
             code, offset = _varint(data, offset)
             if code not in _NAMES:
                 raise AddressError(f"code {code:#x} is not one of ours", f"address, byte {start}")
-            rank = list(_NAMES).index(code)
+            rank = _RANKS[code]
             if rank <= last:
-                raise AddressError(f"/{_NAMES[code]}/ out of order", f"address, byte {start}")
+                what = f"/{_NAMES[code]}/ (code {code:#x}) out of order"
+                raise AddressError(what, f"address, byte {start}")
             last = rank
             if code in (SITE, COMPONENT):
                 size = 8 if code == SITE else 4
@@ -85,7 +98,8 @@ class Address:
             else:
                 size, offset = _varint(data, offset)
                 if size > MAX_OP_NAME:
-                    raise AddressError(f"a segment of {size} bytes, {MAX_OP_NAME} at most", f"address, byte {start}")
+                    what = f"/{_NAMES[code]}/ (code {code:#x}) of {size} bytes, {MAX_OP_NAME} at most"
+                    raise AddressError(what, f"address, byte {start}")
                 found[code] = _peer_or_name(code, _take(data, offset, size), start)
             offset += size
         return cls(found.get(P2P), found.get(SITE), found.get(COMPONENT), found.get(OP))  # type: ignore[arg-type]
@@ -94,7 +108,9 @@ class Address:
         parts = (("p2p", self.peer), ("site", self.site), ("component", self.component), ("op", self.op))
         return "".join(f"/{name}/{value}" for name, value in parts if value is not None) or "/"
 
-    to_text = __str__
+    def to_text(self) -> str:
+        """The text form."""
+        return str(self)
 
     @classmethod
     def from_text(cls, text: str) -> Address:
@@ -118,7 +134,7 @@ class Address:
                     raise AddressError(error.what, f"address {text[:80]!r}") from error
             elif name == "op":
                 found[name] = value
-            elif value.isascii() and value.isdigit() and int(value) < (1 << 64 if name == "site" else 1 << 32):
+            elif len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
                 found[name] = int(value)
             else:
                 raise AddressError(f"{value[:40]!r} is no number for /{name}/", f"address {text[:80]!r}")
@@ -135,6 +151,17 @@ def _varint(data: bytes | bytearray | memoryview, offset: int) -> tuple[int, int
         raise AddressError(error.what, f"address, byte {offset}") from error
 
 
+def _check_op(name: str) -> None:
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise AddressError("a name that has no utf-8 form", "segment /op/ (0xe4)") from error
+    if not 0 < size <= MAX_OP_NAME:
+        raise AddressError(f"a name of {size} bytes, 1 to {MAX_OP_NAME} allowed", "segment /op/ (0xe4)")
+    if "/" in name:
+        raise AddressError("a name with a slash, which the text form could not show", "segment /op/ (0xe4)")
+
+
 def _take(data: bytes | bytearray | memoryview, offset: int, size: int) -> bytes:
     if offset + size > len(data):
         raise AddressError(f"{size} bytes announced, {len(data) - offset} there", f"address, byte {offset}")
@@ -143,7 +170,11 @@ def _take(data: bytes | bytearray | memoryview, offset: int, size: int) -> bytes
 
 def _peer_or_name(code: int, payload: bytes, start: int) -> object:
     try:
-        return PeerId.from_bytes(payload) if code == P2P else payload.decode()
+        if code == P2P:
+            return PeerId.from_bytes(payload)
+        name = payload.decode()
+        _check_op(name)
+        return name
     except PeerIdError as error:
         raise AddressError(error.what, f"address, byte {start}") from error
     except UnicodeDecodeError as error:
@@ -151,7 +182,9 @@ def _peer_or_name(code: int, payload: bytes, start: int) -> object:
 
 
 def site_suffix(site: int) -> bytes:
-    """`/site/<site>`, binary: 10 bytes."""
+    """`/site/<site>`, binary: 10 bytes. AddressError beyond 64 bits."""
+    if not 0 <= site < 1 << 64:
+        raise AddressError(f"{site} is not in 0..2^64-1", "segment /site/ (0xe2)")
     return _SITE + site.to_bytes(8, "big")
 
 

@@ -34,7 +34,7 @@ def decode(text: str) -> bytes:
     for position, character in enumerate(text):
         value = _VALUES.get(character)
         if value is None:
-            raise Base58Error(f"character {character!r} at position {position}", "base58 text", "the alphabet has no 0, O, I, l")
+            raise Base58Error(f"{character!r} at position {position}", "base58 text", "no 0, O, I, l in it")
         number = number * 58 + value
     zeros = len(text) - len(text.lstrip(ALPHABET[0]))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -1,4 +1,4 @@
-"""The root of all typed errors, on host and device."""
+"""The roots of all typed errors, on host and device; each room subclasses one of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ class BBError(Exception):
     """A typed error that says what went wrong, where, and what to do.
 
     `what` is one clause; `where` names the place (node, value, target, file, slot); `hint` the way out.
+    Rendered as one line: ``where: what (hint)``.
     """
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
@@ -17,7 +18,9 @@ class BBError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{text} ({self.hint})" if self.hint else text
+        if self.hint:
+            text = f"{text} ({self.hint})"
+        return " ".join(text.splitlines())
 
 
 class AuthoringError(BBError):
@@ -27,3 +30,15 @@ class AuthoringError(BBError):
         super().__init__(what, where or (f"{file}:{line}" if file else ""), hint)
         self.file = file
         self.line = line
+
+
+class CompileError(BBError):
+    """A recorded program that cannot be compiled: one root for what the passes and the solver raise."""
+
+
+class InstallError(BBError):
+    """An artifact, its bindings or its configuration that a node refuses before anything runs."""
+
+
+class WireError(BBError):
+    """Bytes from outside that are not what they claim to be; the peer's fault, never the node's end."""

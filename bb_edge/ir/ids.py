@@ -19,19 +19,26 @@ class PeerIdError(BBError):
 
 @total_ordering
 class PeerId:
-    """A multihash: `varint(code) ++ varint(length) ++ digest`; text form base58btc; interchangeable with libp2p's.
+    """A multihash, `varint(code) ++ varint(length) ++ digest`; text form base58btc, as libp2p's.
 
     Immutable; equality, order and hash are those of its bytes.
     """
 
     __slots__ = ("_bytes", "_hash", "_text")
+    _bytes: bytes
+    _hash: int  # kept, because peer ids are keys where every envelope passes
+    _text: str | None
 
     def __init__(self, code: int, digest: bytes) -> None:
         if len(digest) > MAX_DIGEST:
             raise PeerIdError(f"{len(digest)} digest bytes, {MAX_DIGEST} at most", "peer id")
-        self._bytes = varint.encode(code) + varint.encode(len(digest)) + digest
-        self._hash = hash(self._bytes)
-        self._text: str | None = None
+        if not 0 <= code < 1 << 64:
+            raise PeerIdError(f"multihash code {code} is not in 0..2^64-1", "peer id")
+        data = varint.encode(code) + varint.encode(len(digest)) + digest
+        put = object.__setattr__
+        put(self, "_bytes", data)
+        put(self, "_hash", hash(data))
+        put(self, "_text", None)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> PeerId:
@@ -54,7 +61,9 @@ class PeerId:
 
     @classmethod
     def from_int(cls, number: int) -> PeerId:
-        """The identity multihash of 8 big-endian bytes; for tests."""
+        """The identity multihash of 8 big-endian bytes; for tests. PeerIdError beyond 64 bits."""
+        if not 0 <= number < 1 << 64:
+            raise PeerIdError(f"{number} is not in 0..2^64-1", "peer id")
         return cls(IDENTITY, number.to_bytes(8, "big"))
 
     @classmethod
@@ -68,17 +77,22 @@ class PeerId:
 
     @property
     def digest_bytes(self) -> bytes:
+        """The digest alone, without code and length."""
         _, offset = varint.decode(self._bytes, 0)
         _, offset = varint.decode(self._bytes, offset)
         return self._bytes[offset:]
 
     def to_bytes(self) -> bytes:
+        """The multihash."""
         return self._bytes
 
     def to_text(self) -> str:
-        if self._text is None:
-            self._text = base58.encode(self._bytes)
-        return self._text
+        """The multihash in base58btc."""
+        text = self._text
+        if text is None:
+            text = base58.encode(self._bytes)
+            object.__setattr__(self, "_text", text)
+        return text
 
     def short(self) -> str:
         """The last 8 characters of the text form, for logs."""
@@ -87,8 +101,14 @@ class PeerId:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PeerId) and self._bytes == other._bytes
 
-    def __lt__(self, other: PeerId) -> bool:
-        return self._bytes < other._bytes
+    def __lt__(self, other: object) -> bool:
+        return self._bytes < other._bytes if isinstance(other, PeerId) else NotImplemented
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a PeerId does not change (set {name})")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a PeerId does not change (delete {name})")
 
     def __hash__(self) -> int:
         return self._hash
@@ -109,7 +129,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def fnv1a_64(data: bytes) -> int:
-    """FNV-1a, 64 bits."""
+    """FNV-1a, 64 bits (offset basis 0xCBF29CE484222325, prime 0x100000001B3)."""
     value = _FNV_OFFSET
     for byte in data:
         value = (value ^ byte) * _FNV_PRIME & _MASK

@@ -1,4 +1,4 @@
-"""Builds protobuf message classes from a serialized file descriptor, on every protobuf from 3.12 to today's."""
+"""Builds protobuf message classes from a serialized descriptor, on every protobuf from 3.12 to today's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
     file = pool.FindFileByName(proto.name)
     get_class = getattr(message_factory, "GetMessageClass", None)
     if get_class is None:  # protobuf before 4.22
-        get_class = message_factory.MessageFactory(pool).GetPrototype
+        factory: Any = message_factory.MessageFactory(pool)
+        get_class = factory.GetPrototype
     names: dict[str, Any] = {name: get_class(message) for name, message in file.message_types_by_name.items()}
     for name, enum in file.enum_types_by_name.items():
         wrapper = enum_type_wrapper.EnumTypeWrapper(enum)

@@ -1,8 +1,8 @@
 """Tensors on disk and on the wire: ONNX TensorProtos (semantics §1).
 
 `to_tensor_proto` and `from_tensor_proto` go through protobuf and know every data field. `encode_tensor` and
-`decode_tensor` are the wire's: they write and read `dims`, `data_type` and `raw_data` by hand, because a protobuf
-parse would copy the payload, and costs a hundredfold where protobuf is pure Python.
+`decode_tensor` are the wire's: they write and read `dims`, `data_type` and `raw_data` by hand, because a
+protobuf parse would copy the payload, and is slow where protobuf is pure Python.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from bb_edge.ir import types, varint
 from bb_edge.ir.errors import BBError
@@ -21,7 +22,10 @@ from bb_edge.ir.onnx_pb2 import TensorProto
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_RANK = 8
-"""Highest rank that is taken from the wire."""
+"""Highest rank on the wire, in both directions."""
+_MAX_ELEMENTS = (
+    1 << 48
+)  # below what NumPy's sizes can count, whatever the element; far above any cap on bytes
 
 _LITTLE = sys.byteorder == "little"
 
@@ -30,13 +34,18 @@ class TensorError(BBError):
     """Bytes that are no tensor of ours, or an array that has no tensor type."""
 
 
-# --- through protobuf --------------------------------------------------------------------------------------------
+# --- through protobuf --------------------------------------------------------------------------------------
 
 
-def _elem(array: Array) -> int:
+def _elem(array: Array, elem_type: int | None) -> int:
+    if elem_type is not None:
+        if types.dtype_of_elem(elem_type) != array.dtype:
+            raise TensorError(f"element type {elem_type} is not held as {array.dtype}", "tensor")
+        return elem_type
     elem = types.elem_of_dtype(array.dtype)
     if elem is None:
-        raise TensorError(f"no tensor type for dtype {array.dtype}", "tensor", "convert it to a number or bool dtype")
+        hint = "convert it to a number or bool dtype of native byte order"
+        raise TensorError(f"no tensor type for dtype {array.dtype}", "tensor", hint)
     return elem
 
 
@@ -45,12 +54,16 @@ def _little(array: Array) -> Array:
     return array if _LITTLE else array.astype(array.dtype.newbyteorder("<"))
 
 
-def to_tensor_proto(array: Array, name: str = "") -> TensorProto:
-    """A TensorProto with `raw_data`. TensorError for a dtype that has no tensor type."""
-    return TensorProto(name=name, dims=array.shape, data_type=_elem(array), raw_data=_little(array).tobytes())
+def to_tensor_proto(array: Array, name: str = "", elem_type: int | None = None) -> TensorProto:
+    """A TensorProto with `raw_data`. `elem_type` says BFLOAT16 of an array that holds its bits as uint16.
+
+    TensorError for a dtype that has no tensor type, or another one than `elem_type`'s.
+    """
+    elem = _elem(array, elem_type)
+    return TensorProto(name=name, dims=array.shape, data_type=elem, raw_data=_little(array).tobytes())
 
 
-_TYPED_FIELDS = {  # element type -> (field, how it is stored)
+_TYPED_FIELDS: dict[int, tuple[str, type[np.generic]]] = {  # element type -> (field, how it is stored)
     TensorProto.FLOAT: ("float_data", np.float32),
     TensorProto.DOUBLE: ("double_data", np.float64),
     TensorProto.INT64: ("int64_data", np.int64),
@@ -74,7 +87,7 @@ _TYPED_FIELDS = {  # element type -> (field, how it is stored)
 
 def from_tensor_proto(proto: TensorProto) -> Array:
     """The array of a TensorProto, read-only. TensorError where sizes disagree, or the data is not in it."""
-    where = f"tensor {proto.name!r}" if proto.name else "tensor"
+    where = f"tensor {str(proto.name)[:80]!r}" if proto.name else "tensor"
     dtype = types.dtype_of_elem(proto.data_type)
     if dtype is None:
         raise TensorError(f"element type {proto.data_type} has no array form", where)
@@ -85,35 +98,49 @@ def from_tensor_proto(proto: TensorProto) -> Array:
     if proto.HasField("raw_data"):
         if len(proto.raw_data) != count * dtype.itemsize:
             raise TensorError(f"{len(proto.raw_data)} bytes for {count} elements of {dtype}", where)
-        return _view(proto.raw_data, 0, dtype, shape)
+        return _view(proto.raw_data, 0, dtype, shape, where)
     field, storage = _TYPED_FIELDS[proto.data_type]
     data = getattr(proto, field)
     if len(data) != count:
         raise TensorError(f"{len(data)} values for {count} elements", where)
-    stored = np.fromiter(data, dtype=storage, count=count)
-    if dtype == np.float16:
-        array = stored.astype(np.uint16).view(np.float16)
-    else:
-        array = stored.astype(dtype)
-    array = array.reshape(shape)
+    stored: Array = np.fromiter(data, dtype=storage, count=count)
+    narrow = np.dtype(np.uint16) if dtype == np.float16 else dtype
+    if narrow == np.bool_:
+        _check_range(stored, 0, 1, where)
+    elif narrow != stored.dtype:
+        limits = np.iinfo(narrow)
+        _check_range(stored, limits.min, limits.max, where)
+    array = stored.astype(narrow).view(dtype).reshape(shape)
     array.flags.writeable = False
     return array
 
 
+def _check_range(stored: Array, low: int, high: int, where: str) -> None:
+    if stored.size and not (stored.min() >= low and stored.max() <= high):
+        raise TensorError(f"stored values beyond {low}..{high}", where)
+
+
 def _count(shape: tuple[int, ...], where: str) -> int:
-    count = 1
+    """The number of elements. NumPy refuses large dimensions beside a zero too: zeros don't excuse them."""
+    count = extent = 1
     for dim in shape:
         if dim < 0:
             raise TensorError(f"dimension {dim} is negative", where)
         count *= dim
-    if count > 1 << 48:
-        raise TensorError(f"{count} elements", where)
+        extent *= dim or 1
+        if extent > _MAX_ELEMENTS:
+            raise TensorError(f"dimensions {shape[:MAX_RANK]} multiply to more than 2^48", where)
     return count
 
 
-def _view(data: bytes | memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _view(
+    data: bytes | memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
+) -> Array:
     """A read-only array over the bytes where they are aligned, else over a copy."""
-    flat: Array = np.frombuffer(data, dtype if _LITTLE else dtype.newbyteorder("<"), _count(shape, "tensor"), offset)
+    stored = dtype if _LITTLE else dtype.newbyteorder("<")
+    flat: Array = np.frombuffer(data, stored, _count(shape, where), offset)
+    if dtype == np.bool_:  # other bytes would be true to one kernel and false to the next
+        _check_range(flat.view(np.uint8), 0, 1, where)
     if not _LITTLE:
         flat = flat.astype(dtype)
     elif not flat.flags.aligned:
@@ -123,10 +150,12 @@ def _view(data: bytes | memoryview, offset: int, dtype: np.dtype[Any], shape: tu
     return array
 
 
-# --- the wire ------------------------------------------------------------------------------------------------------
+# --- the wire ----------------------------------------------------------------------------------------------
 
-_DIMS, _DIMS_PACKED, _DATA_TYPE, _RAW, _METADATA = 0x08, 0x0A, 0x10, 0x4A, 0x82
+# Tags, field number << 3 | wire type: dims = 1, data_type = 2, raw_data = 9, metadata_props = 16 (two bytes).
+_DIMS, _DIMS_PACKED, _DATA_TYPE, _RAW = 0x08, 0x0A, 0x10, 0x4A
 _METADATA_TAG = varint.encode(16 << 3 | 2)
+_METADATA, _METADATA_2 = _METADATA_TAG
 
 
 @lru_cache(maxsize=256)
@@ -135,13 +164,21 @@ def _head(elem: int, shape: tuple[int, ...], size: int) -> bytes:
     return dims + b"\x10" + varint.encode(elem) + b"\x4a" + varint.encode(size)
 
 
-def encode_tensor(array: Array, metadata: Mapping[str, str] | None = None) -> bytes:
+def encode_tensor(
+    array: Array, metadata: Mapping[str, str] | None = None, elem_type: int | None = None
+) -> bytes:
     """A serialized TensorProto: `dims`, `data_type`, `raw_data`, and `metadata_props` where there are any.
 
-    Raises TensorError for a dtype that has no tensor type.
+    `elem_type` says BFLOAT16 of an array that holds its bits as uint16. Raises TensorError for a dtype that
+    has no tensor type, and for a rank beyond `MAX_RANK`.
     """
-    raw = _little(array)
-    parts = [_head(_elem(array), array.shape, array.nbytes), raw.tobytes()]
+    if array.ndim > MAX_RANK:
+        raise TensorError(f"rank {array.ndim}, {MAX_RANK} at most on the wire", "tensor", "reshape it")
+    head = _head(_elem(array, elem_type), array.shape, array.nbytes)
+    parts: list[bytes | memoryview] = [
+        head,
+        _little(array).data,
+    ]  # joined from the array itself: one copy, not two
     for key, value in (metadata or {}).items():
         k, v = key.encode(), value.encode()
         entry = b"\x0a" + varint.encode(len(k)) + k + b"\x12" + varint.encode(len(v)) + v
@@ -174,7 +211,7 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
                 raw_size, offset = varint.decode(buffer, offset)
                 raw_at = offset
                 offset += raw_size
-            elif tag == _METADATA and offset < end and buffer[offset] == 0x01:
+            elif tag == _METADATA and offset < end and buffer[offset] == _METADATA_2:
                 size, offset = varint.decode(buffer, offset + 1)
                 offset += size
             elif tag == _DIMS_PACKED:
@@ -189,8 +226,8 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
                     raise TensorError("truncated", "tensor")
             else:
                 return _decode_by_protobuf(buffer)
-    except varint.VarintError as error:
-        raise TensorError(error.what, "tensor") from error
+    except varint.VarintError:  # protobuf takes overlong ones, and knows what else is wrong
+        return _decode_by_protobuf(buffer)
     if offset != end:
         raise TensorError("truncated", "tensor")
     dtype = types.dtype_of_elem(elem)
@@ -202,7 +239,7 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     count = _count(shape, "tensor")
     if raw_size != count * dtype.itemsize:
         raise TensorError(f"{raw_size} bytes for {count} elements of {dtype}", "tensor")
-    return _view(memoryview(buffer), raw_at, dtype, shape)
+    return _view(memoryview(buffer), raw_at, dtype, shape, "tensor")
 
 
 def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
@@ -214,14 +251,16 @@ def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
 
 
 def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
-    from google.protobuf.message import DecodeError
-
     try:
         return TensorProto.FromString(bytes(buffer))
-    except (DecodeError, RuntimeError) as error:  # RuntimeError: pure-Python protobuf on deep nesting
+    except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
         raise TensorError("not a TensorProto", "tensor") from error
 
 
 def tensor_metadata(buffer: bytes | bytearray | memoryview) -> dict[str, str]:
     """The metadata of a serialized TensorProto. TensorError where it is none."""
-    return {entry.key: entry.value for entry in _parse(buffer).metadata_props}
+    found = {entry.key: entry.value for entry in _parse(buffer).metadata_props}
+    # Some protobufs give a string that is no utf-8 back as bytes.
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise TensorError("metadata that is not utf-8", "tensor")
+    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any as AnyArray
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ class TypeRegistrationError(BBError):
 
 @dataclass(frozen=True, slots=True)
 class TypeNode:
-    """One type. `wire_hash` is None for types that do not travel; `elem_type` is ONNX's number for tensors."""
+    """One type. `wire_hash` is None where it does not travel; `elem_type` is ONNX's number for tensors."""
 
     id: str
     parent: TypeNode | None
@@ -51,11 +52,11 @@ class TypeRegistry:
         if known == node:
             return known
         if known is not None or node.denotation in self._by_denotation:
-            raise TypeRegistrationError("name or denotation is taken", f"type {node.id}", "choose another name")
+            what = "its name or denotation is taken"
+            raise TypeRegistrationError(what, f"type {node.id}", "choose another name")
         if node.wire_hash is not None and node.wire_hash in self._by_hash:
-            raise TypeRegistrationError(
-                f"its wire hash is {self._by_hash[node.wire_hash]}'s", f"type {node.id}", "change its name or version"
-            )
+            what = f"its wire hash is {self._by_hash[node.wire_hash]}'s"
+            raise TypeRegistrationError(what, f"type {node.id}", "change its name or version")
         self._by_id[node.id] = node
         self._by_denotation[node.denotation] = node
         if node.wire_hash is not None:
@@ -63,7 +64,10 @@ class TypeRegistry:
         return node
 
     def register_type(self, name: str, parent: TypeNode | None = None, version: int = 1) -> TypeNode:
-        """A user's concrete type; registering it again is fine."""
+        """A user's concrete type, hashed from name and version; registering it again gives the same one.
+
+        TypeRegistrationError where the name stands for another parent or version, or the hash is taken.
+        """
         above = ANY if parent is None else parent
         return self.add(TypeNode(name, above, False, name, compute_wire_hash(name, version), None, version))
 
@@ -76,7 +80,7 @@ class TypeRegistry:
     def by_wire_hash(self, wire_hash: int) -> TypeNode | None:
         return self._by_hash.get(wire_hash)
 
-    def __iter__(self) -> AnyArray:
+    def __iter__(self) -> Iterator[TypeNode]:
         return iter(tuple(self._by_id.values()))
 
 
@@ -87,6 +91,7 @@ ANY = _add(TypeNode("Any", None, True, "bb.any"))
 TENSOR = _add(TypeNode("Tensor", ANY, True, f"{keys.TENSOR_DENOTATION_PREFIX}any"))
 SCALAR = _add(TypeNode("Scalar", ANY, True, "bb.scalar"))
 
+_PREFIX = keys.TENSOR_DENOTATION_PREFIX
 # Name, ONNX element type, NumPy dtype, in the order of the wire hashes 0x0101… (semantics §1).
 _ELEMENTS = (
     ("F32", 1, np.float32),
@@ -104,7 +109,7 @@ _ELEMENTS = (
     ("U64", 13, np.uint64),
 )
 _TENSORS = {
-    name: _add(TypeNode(f"Tensor<{name}>", TENSOR, False, f"{keys.TENSOR_DENOTATION_PREFIX}{name.lower()}", 0x0101 + i, elem))
+    name: _add(TypeNode(f"Tensor<{name}>", TENSOR, False, _PREFIX + name.lower(), 0x0101 + i, elem))
     for i, (name, elem, _) in enumerate(_ELEMENTS)
 }
 TENSOR_F32, TENSOR_F64, TENSOR_F16 = _TENSORS["F32"], _TENSORS["F64"], _TENSORS["F16"]
@@ -138,7 +143,7 @@ REQUEST_ID, COMMAND_ID, TIMESTAMP, EVENT_KIND, CORRELATION_TOKEN, RESPONSE_BATCH
 )
 
 _BY_ELEM = {elem: _TENSORS[name] for name, elem, _ in _ELEMENTS}
-_DTYPE_OF_ELEM: dict[int, np.dtype[AnyArray]] = {elem: np.dtype(dtype) for _, elem, dtype in _ELEMENTS}
+_DTYPE_OF_ELEM: dict[int, np.dtype[Any]] = {elem: np.dtype(dtype) for _, elem, dtype in _ELEMENTS}
 _ELEM_OF_DTYPE = {np.dtype(dtype): elem for name, elem, dtype in _ELEMENTS if name != "BF16"}
 
 
@@ -187,18 +192,18 @@ def tensor_of_elem(elem_type: int) -> TypeNode | None:
     return _BY_ELEM.get(elem_type)
 
 
-def dtype_of_elem(elem_type: int) -> np.dtype[AnyArray] | None:
+def dtype_of_elem(elem_type: int) -> np.dtype[Any] | None:
     """NumPy's dtype of an ONNX element type number; bfloat16 is held as uint16."""
     return _DTYPE_OF_ELEM.get(elem_type)
 
 
-def elem_of_dtype(dtype: np.dtype[AnyArray]) -> int | None:
-    """ONNX's element type number of a NumPy dtype."""
+def elem_of_dtype(dtype: np.dtype[Any]) -> int | None:
+    """ONNX's element type number of a NumPy dtype in native byte order; uint16 is U16, never BF16."""
     return _ELEM_OF_DTYPE.get(dtype)
 
 
-def tensor_type(dtype: AnyArray) -> TypeNode:
-    """The tensor type of a NumPy dtype. TypeRegistrationError for one that has none."""
+def tensor_type(dtype: Any) -> TypeNode:
+    """The tensor type of a NumPy dtype; uint16 is U16, never BF16. TypeRegistrationError without one."""
     elem = _ELEM_OF_DTYPE.get(np.dtype(dtype))
     if elem is None:
         raise TypeRegistrationError(f"no tensor type for dtype {np.dtype(dtype)}", "tensor_type")
@@ -207,7 +212,10 @@ def tensor_type(dtype: AnyArray) -> TypeNode:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A value's type: the node, and a tensor's shape. A dimension is a number, a symbol, or None; None = unknown rank."""
+    """A value's type: the node, and a tensor's shape.
+
+    A dimension is a number, a symbol, or None where it is unknown; a shape of None is an unknown rank.
+    """
 
     node: TypeNode
     shape: tuple[int | str | None, ...] | None = None

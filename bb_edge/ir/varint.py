@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from bb_edge.ir.errors import BBError
 
-from typing import Union
-
-ByteView = Union[bytes, bytearray, memoryview]
-
 
 class VarintError(BBError):
     """Truncated, overlong or too large."""
@@ -30,8 +26,11 @@ def encode(value: int) -> bytes:
     return bytes(out)
 
 
-def decode(data: ByteView, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
-    """The number at `offset` and the offset behind it. VarintError where it is truncated, overlong or too large."""
+def decode(data: bytes | bytearray | memoryview, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
+    """The number at `offset` and the offset behind it.
+
+    VarintError where it is truncated, overlong (a last byte of zero) or has more than `max_bits` bits.
+    """
     value = shift = 0
     start, end = offset, len(data)
     while True:

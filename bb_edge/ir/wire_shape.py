@@ -1,4 +1,4 @@
-"""The shape of wire ops: the one contract between recorder, passes and runtime (wire_shape.txt, semantics §6).
+"""The shape of wire ops, between recorder, passes and runtime (wire_shape.txt, semantics §6).
 
 | op               | inputs                               | outputs                          |
 |------------------|--------------------------------------|----------------------------------|
@@ -15,10 +15,11 @@ Peer bytes stand in `attribute.s`: the canonical multihash, never a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bb_edge.ir import keys
+from bb_edge.ir.address import AddressError, parse_suffix
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.keys import (
     ATTR_DEADLINE_NS,
@@ -58,7 +59,9 @@ __all__ = [
     "OP_SEND_RESP",
     "WIRE_DOMAIN",
     "WIRE_ID_KEY",
+    "WIRE_TRANSPORT_DATA",
     "WIRE_TRANSPORT_KEY",
+    "WIRE_TRANSPORT_TRIGGER_ONLY",
     "WireShapeViolation",
     "dest_suffix_attr",
     "dest_suffix_attribute",
@@ -102,9 +105,12 @@ def _meta(node: NodeProto, key: str) -> str | None:
 
 
 def read_wire_id(node: NodeProto) -> int | None:
-    """The pairing token; None where it is absent or no number."""
+    """The pairing token; None where it is absent or no number of 64 bits."""
     text = _meta(node, WIRE_ID_KEY)
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    if text is None or len(text) > 20 or not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    return number if number < 1 << 64 else None
 
 
 def read_peer_bytes(node: NodeProto) -> bytes | None:
@@ -132,12 +138,13 @@ def stamp_wire_transport(node: NodeProto, transport: str) -> None:
 
 
 def dest_suffix_attr(node: NodeProto, input_name: str) -> bytes | None:
-    """The resolved address bytes of one fill; None where they are not there."""
+    """The resolved suffix of one fill (`/site/<id>`, binary); None where it is not there."""
     name = DEST_SUFFIX_ATTR_PREFIX + input_name
     return next((a.s for a in node.attribute if a.name == name), None)
 
 
 def dest_suffix_attribute(input_name: str, suffix: bytes) -> AttributeProto:
+    """The attribute that `dest_suffix_attr` reads."""
     return AttributeProto(name=DEST_SUFFIX_ATTR_PREFIX + input_name, type=AttributeProto.STRING, s=suffix)
 
 
@@ -160,17 +167,50 @@ class WireShapeViolation:
 
 
 def verify_wire_shape(program: ModelProto | FunctionProto) -> list[WireShapeViolation]:
-    """Checks compiled wire ops against the contract; an empty list is a pass."""
+    """Checks compiled wire ops against the contract; an empty list is a pass.
+
+    Halves of one wire id that stand in the same program must name the same sites; a half without its partner
+    is an open port, or the other one is in another partition's file.
+    """
     functions: Iterable[FunctionProto] = program.functions if isinstance(program, ModelProto) else (program,)
     found: list[WireShapeViolation] = []
+    sites: dict[int, tuple[str, str]] = {}  # wire id -> (site ids, where they were first seen)
     for function in functions:
-        for node in function.node:
-            if node.domain == WIRE_DOMAIN:
-                found += [WireShapeViolation(function.name, node.name or node.op_type, d) for d in _violations(node)]
+        for node, nested in _walk(function.node):
+            if node.domain != WIRE_DOMAIN:
+                continue
+            details = list(_violations(node))
+            if nested:
+                details.append("it stands in a subgraph of If or Loop")
+            wire, text = read_wire_id(node), _meta(node, keys.SITE_IDS_KEY)
+            if wire is not None and text:
+                known, place = sites.setdefault(wire, (text, f"{function.name}/{node.name or node.op_type}"))
+                if known != text:
+                    details.append(f"its site ids are not those of the other half ({place})")
+            name = node.name or node.op_type
+            found += [WireShapeViolation(function.name, name, detail) for detail in details]
     return found
 
 
-def _violations(node: NodeProto) -> Iterable[str]:
+def _walk(nodes: Iterable[NodeProto]) -> Iterator[tuple[NodeProto, bool]]:
+    """Every node, and whether it stands in a subgraph; iterative, because models come over a network."""
+    stack = [(node, False) for node in nodes][::-1]
+    while stack:
+        node, nested = stack.pop()
+        yield node, nested
+        for attr in node.attribute:
+            for graph in (*((attr.g,) if attr.HasField("g") else ()), *attr.graphs):
+                stack.extend((inner, True) for inner in reversed(graph.node))
+
+
+_PER_PAYLOAD = (  # comma-joined metadata with one entry per payload, hexadecimal or decimal
+    (keys.SITE_IDS_KEY, "site ids", 16),
+    (keys.WIRE_TYPES_KEY, "type hashes", 16),
+    (keys.WIRE_MAX_BYTES_KEY, "sizes", 10),
+)
+
+
+def _violations(node: NodeProto) -> Iterator[str]:
     if node.op_type not in SEND_FLAVORED | RECV_FLAVORED:
         yield f"{node.op_type} is no wire op"
         return
@@ -184,17 +224,46 @@ def _violations(node: NodeProto) -> Iterable[str]:
         yield "it reads the request id alone"
     if node.op_type == OP_SEND_REQ and len(node.output) != 1:
         yield "it yields the request id alone"
+    if node.op_type in (OP_SEND, OP_SEND_RESP) and len(node.output) > 1:
+        yield "it yields a handle alone"
     if read_wire_id(node) is None:
         yield "no wire_id"
     transport = _meta(node, WIRE_TRANSPORT_KEY)
     if transport not in (None, WIRE_TRANSPORT_DATA, WIRE_TRANSPORT_TRIGGER_ONLY):
         yield f"wire_transport {transport!r}"
+    for key, what, base in _PER_PAYLOAD:
+        text = _meta(node, key)
+        if not text:
+            continue
+        entries = text.split(",")
+        if len(entries) != count:
+            yield f"{len(entries)} {what} for {count} payloads"
+        if not all(_is_number(entry, base) for entry in entries):
+            yield f"{what} that are no numbers of 64 bits"
     for attr in node.attribute:
-        if attr.name == ATTR_PEER:
-            try:
-                PeerId.from_bytes(attr.s)
-            except PeerIdError as error:
-                yield f"attribute peer: {error.what}"
-    sites = _meta(node, keys.SITE_IDS_KEY)
-    if sites is not None and sites and len(sites.split(",")) != count:
-        yield f"{len(sites.split(','))} site ids for {count} payloads"
+        yield from _attribute_violations(attr)
+
+
+def _is_number(text: str, base: int) -> bool:
+    if not 0 < len(text) <= 20 or not text.isalnum():
+        return False
+    try:
+        return int(text, base) < 1 << 64
+    except ValueError:
+        return False
+
+
+def _attribute_violations(attr: AttributeProto) -> Iterator[str]:
+    if attr.name == ATTR_PEER:
+        try:
+            PeerId.from_bytes(attr.s)
+        except PeerIdError as error:
+            yield f"attribute peer: {error.what}"
+    elif attr.name == ATTR_DEADLINE_NS:
+        if attr.type != AttributeProto.INT or attr.i < 0:
+            yield "attribute deadline_ns is no duration (an INT from 0 on)"
+    elif attr.name.startswith(DEST_SUFFIX_ATTR_PREFIX):
+        try:
+            parse_suffix(attr.s)
+        except AddressError as error:
+            yield f"attribute {attr.name}: {error.what}"

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bb_edge.ir import varint
+from bb_edge.ir.varint import VarintError
+
+
+@pytest.mark.parametrize(
+    ("number", "data"),
+    [(0, "00"), (127, "7f"), (128, "8001"), (421, "a503"), (0xE2, "e201"), (2**64 - 1, "ff" * 9 + "01")],
+)
+def test_known_forms(number, data):
+    assert varint.encode(number) == bytes.fromhex(data)
+    assert varint.decode(bytes.fromhex(data)) == (number, len(data) // 2)
+
+
+@given(st.integers(0, 2**64 - 1), st.binary(max_size=4), st.binary(max_size=4))
+def test_round_trip_at_an_offset(number, before, behind):
+    data = before + varint.encode(number) + behind
+    assert varint.decode(memoryview(data), len(before)) == (number, len(data) - len(behind))
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("", "truncated"),
+        ("80", "truncated"),
+        ("8000", "overlong"),
+        ("ff80808000", "overlong"),
+        ("ff" * 9 + "02", "more than 64 bits"),
+        ("ff" * 10 + "01", "more than 64 bits"),
+        ("ff" * 1000, "more than 64 bits"),
+    ],
+)
+def test_refusals(data, what):
+    with pytest.raises(VarintError, match=what):
+        varint.decode(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize("bits", [7, 8, 16, 32, 63])
+def test_the_bound_on_bits_is_exact(bits):
+    largest = 2**bits - 1
+    assert varint.decode(varint.encode(largest), 0, bits) == (largest, len(varint.encode(largest)))
+    with pytest.raises(VarintError, match=f"more than {bits} bits"):
+        varint.decode(varint.encode(largest + 1), 0, bits)
+
+
+def test_negative_numbers_have_no_form():
+    with pytest.raises(VarintError, match="negative"):
+        varint.encode(-1)
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_give_a_number_in_its_shortest_form_or_the_typed_error(data):
+    try:
+        number, end = varint.decode(data)
+    except VarintError:
+        return
+    assert varint.encode(number) == data[:end]
