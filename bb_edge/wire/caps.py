@@ -1,0 +1,94 @@
+"""What a decoder accepts, checked before anything is kept (semantics §6 "Caps")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from bb_edge.ir.errors import BBError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class CapsError(BBError):
+    """A cap that cannot be: names the field and its range."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedSite:
+    """A site whose planned size lies above the cap of a fill.
+
+    `planned` is what the compiler asked for, `granted` what the node gives; less than planned means that the
+    node's ceiling cut it, and that fills of the planned size will be refused. Bytes.
+    """
+
+    site: int
+    planned: int
+    granted: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeCaps:
+    """Limits of one inbound envelope: sizes in bytes, the others counts; all are inclusive, at least 1."""
+
+    # The envelope as it arrives. Compared before the first byte is looked at.
+    total_bytes: int
+    # Fills in one envelope.
+    fills: int
+    # One fill's payload, unless `site_fill_bytes` says more for its site.
+    fill_bytes: int
+    # One fill's destination suffix.
+    suffix_bytes: int
+    # Addresses of the source, and of the destination, in one envelope.
+    addresses: int = 8
+    # One address.
+    address_bytes: int = 256
+    # The peer id in the envelope: 64 digest bytes, a code and a length of at most 10 bytes each.
+    src_peer_bytes: int = 84
+    # Acks in one envelope: a link keeps five windows at most, and one window's acks may come in two pieces.
+    acks: int = 10
+    # Single numbers in one ack: as many as may be unacknowledged in a durable window.
+    ack_numbers: int = 64
+    # Round-trip reports in one envelope.
+    rtt_reports: int = 16
+    # Fields that this version does not know, or a scalar's repetitions. They cost time to skip, so they are
+    # counted.
+    stray_fields: int = 32
+    # What planned sizes may raise `total_bytes` and a site's cap to.
+    ceiling_bytes: int = 16 * MIB
+    # site id -> cap of a fill's payload for this site.
+    site_fill_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, int) and value < 1:
+                raise CapsError(f"{spec.name} = {value}", "EnvelopeCaps", "caps are at least 1")
+
+    def with_sites(self, planned: Mapping[int, int]) -> tuple[EnvelopeCaps, tuple[RaisedSite, ...]]:
+        """These caps, with the sites' planned payload sizes let in, and which sites that raised.
+
+        A site is raised to its planned size, never above `ceiling_bytes`; `total_bytes` grows with the raised
+        sites, so that an envelope with all of them passes, under the same ceiling.
+        """
+        sites = dict(self.site_fill_bytes)
+        raised = []
+        for site, size in sorted(planned.items()):
+            if size > max(self.fill_bytes, sites.get(site, 0)):
+                sites[site] = min(size, self.ceiling_bytes)
+                raised.append(RaisedSite(site, size, sites[site]))
+        if not raised:
+            return self, ()
+        grown = self.total_bytes + sum(site.granted for site in raised)
+        total = max(self.total_bytes, min(grown, self.ceiling_bytes))
+        return replace(self, total_bytes=total, site_fill_bytes=sites), tuple(raised)
+
+
+HOST_CAPS = EnvelopeCaps(total_bytes=16 * MIB, fills=256, fill_bytes=4 * MIB, suffix_bytes=4 * KIB)
+
+# The ceiling is half of an edge node's ingress budget: while one envelope of planned size is worked on, the
+# next can arrive.
+EDGE_CAPS = EnvelopeCaps(
+    total_bytes=256 * KIB, fills=16, fill_bytes=64 * KIB, suffix_bytes=512, ceiling_bytes=4 * MIB
+)

@@ -1,0 +1,210 @@
+"""Canonical CBOR of plain data, with bounds (RFC 8949 §4.2.1; semantics §1 "On the wire").
+
+A general decoder takes tags, indefinite lengths and any depth, and builds what an announced length asks for.
+What comes from a peer is read here instead: no tags, no indefinite lengths, every length checked against the
+bytes that are there, items and depth counted. What this module writes, any CBOR decoder reads, and byte for
+byte what a canonical encoder writes.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+
+from bb_edge.ir.errors import BBError
+
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+class CborError(BBError):
+    """Bytes that are not the plain CBOR that we take, or a value that has no such form."""
+
+    def __init__(self, what: str, where: str = "CBOR", hint: str = "") -> None:
+        super().__init__(what, where, hint)
+
+
+# --- out -----------------------------------------------------------------------------------------------
+
+
+def head(major: int, number: int) -> bytes:
+    """The first bytes of an item of major type `major`, 0 … 7, with its number or length, 64 bits at most."""
+    major <<= 5
+    if number < 24:
+        return bytes((major | number,))
+    if number < 0x100:
+        return bytes((major | 24, number))
+    if number < 0x10000:
+        return bytes((major | 25,)) + number.to_bytes(2, "big")
+    if number < 0x100000000:
+        return bytes((major | 26,)) + number.to_bytes(4, "big")
+    if number > _U64:
+        raise CborError(f"{number} has more than 64 bits")
+    return bytes((major | 27,)) + number.to_bytes(8, "big")
+
+
+def dumps(value: object) -> bytes:
+    """None, bool, int (64 bits), float, bytes, str, and lists, tuples and dicts of them.
+
+    CborError otherwise.
+    """
+    if isinstance(value, bool) or value is None:
+        return b"\xf6" if value is None else b"\xf5" if value else b"\xf4"
+    if isinstance(value, int):
+        return head(0, value) if value >= 0 else head(1, -1 - value)
+    if isinstance(value, float):
+        return _float(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return head(2, len(value)) + value
+    if isinstance(value, str):
+        text = value.encode()
+        return head(3, len(text)) + text
+    if isinstance(value, (list, tuple)):
+        return head(4, len(value)) + b"".join([dumps(item) for item in value])
+    if isinstance(value, Mapping):
+        entries = sorted(((dumps(k), dumps(v)) for k, v in value.items()), key=lambda kv: (len(kv[0]), kv[0]))
+        return head(5, len(entries)) + b"".join([k + v for k, v in entries])
+    raise CborError(f"a {type(value).__name__} has no plain CBOR form")
+
+
+def _float(value: float) -> bytes:
+    """The shortest of the three widths that keeps the value."""
+    if math.isnan(value):
+        return b"\xf9\x7e\x00"
+    for lead, form in ((b"\xf9", ">e"), (b"\xfa", ">f")):
+        try:
+            packed = struct.pack(form, value)
+        except OverflowError:
+            continue
+        if struct.unpack(form, packed)[0] == value:
+            return lead + packed
+    return b"\xfb" + struct.pack(">d", value)
+
+
+# --- in ------------------------------------------------------------------------------------------------
+
+
+def loads(data: bytes | bytearray | memoryview, max_items: int = 1024, max_depth: int = 8) -> object:
+    """One item and nothing behind it; arrays come as lists.
+
+    CborError for anything else, or beyond the bounds.
+    """
+    reader = Reader(data, max_items)
+    value = reader.item(max_depth)
+    reader.done()
+    return value
+
+
+class Reader:
+    """Reads items one after the other; a caller that knows what must come asks for just that."""
+
+    __slots__ = ("_data", "_items", "_pos")
+
+    def __init__(self, data: bytes | bytearray | memoryview, max_items: int = 1024) -> None:
+        self._data = data
+        self._pos = 0
+        self._items = max_items
+
+    def done(self) -> None:
+        """CborError where bytes are left."""
+        if self._pos != len(self._data):
+            raise CborError(f"{len(self._data) - self._pos} bytes behind the value")
+
+    def head(self) -> tuple[int, int, int]:
+        """(major type, additional information, number) of the next item."""
+        data, pos = self._data, self._pos
+        self._items -= 1
+        if self._items < 0:
+            raise CborError("too many items")
+        if pos >= len(data):
+            raise CborError(f"ends at byte {pos}")
+        first = data[pos]
+        pos += 1
+        info = first & 0x1F
+        if info < 24:
+            self._pos = pos
+            return first >> 5, info, info
+        if info > 27:
+            raise CborError(f"an indefinite length or reserved form at byte {pos - 1}")
+        size = 1 << (info - 24)
+        if pos + size > len(data):
+            raise CborError(f"ends inside an item at byte {pos}")
+        self._pos = pos + size
+        return first >> 5, info, int.from_bytes(data[pos : pos + size], "big")
+
+    def _take(self, size: int) -> bytes:
+        start = self._pos
+        if size > len(self._data) - start:
+            raise CborError(f"{size} bytes announced at byte {start}, {len(self._data) - start} there")
+        self._pos = start + size
+        return bytes(self._data[start : start + size])
+
+    def uint(self) -> int:
+        """An unsigned integer."""
+        major, _, number = self.head()
+        if major != 0:
+            raise CborError(f"major type {major} where an unsigned integer is expected")
+        return number
+
+    def byte_string(self) -> bytes:
+        major, _, size = self.head()
+        if major != 2:
+            raise CborError(f"major type {major} where a byte string is expected")
+        return self._take(size)
+
+    def array(self) -> int:
+        """The length of the array whose items come next."""
+        major, _, count = self.head()
+        if major != 4:
+            raise CborError(f"major type {major} where an array is expected")
+        if count > len(self._data) - self._pos:  # an item has a byte at least
+            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes there")
+        return count
+
+    def item(self, max_depth: int) -> object:
+        """Any plain item."""
+        major, info, number = self.head()
+        if major == 0:
+            return number
+        if major == 1:
+            return -1 - number
+        if major == 2:
+            return self._take(number)
+        if major == 3:
+            try:
+                return self._take(number).decode()
+            except UnicodeDecodeError as error:
+                raise CborError("a text that is not utf-8") from error
+        if major in (4, 5):
+            return self._container(major, number, max_depth)
+        if major == 7:
+            return _simple(info, number)
+        raise CborError("a tag", hint="only plain data is taken from the wire")
+
+    def _container(self, major: int, count: int, max_depth: int) -> object:
+        if max_depth < 1:
+            raise CborError("nested too deeply")
+        if count > len(self._data) - self._pos:
+            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes there")
+        if major == 4:
+            return [self.item(max_depth - 1) for _ in range(count)]
+        found: dict[object, object] = {}
+        for _ in range(count):
+            key = self.item(0)  # depth 0: keys are no containers, so they can be hashed
+            if key in found:
+                raise CborError(f"key {key!r} twice")
+            found[key] = self.item(max_depth - 1)
+        return found
+
+
+_SIMPLE: dict[int, object] = {20: False, 21: True, 22: None}
+_FLOATS = {25: ">e", 26: ">f", 27: ">d"}
+
+
+def _simple(info: int, number: int) -> object:
+    if info in _FLOATS:
+        value: float = struct.unpack(_FLOATS[info], number.to_bytes(1 << (info - 24), "big"))[0]
+        return value
+    if info not in _SIMPLE:
+        raise CborError(f"simple value {number}")
+    return _SIMPLE[info]

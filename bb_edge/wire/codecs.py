@@ -1,0 +1,383 @@
+"""Typed values and their wire forms (semantics §1 "On the wire").
+
+A tensor is a serialized TensorProto, a trigger nothing at all, everything else canonical CBOR; a composite is
+a CBOR array of `(type_hash, bytes)` children. The type hash travels beside the payload, in
+`SlotFill.type_hash`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.address import Address, AddressError
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
+from bb_edge.ir.types import TypeNode
+from bb_edge.ir.values import TRIGGER, Composite
+from bb_edge.wire import cbor
+from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.wire.cbor import CborError
+
+Buffer = bytes | bytearray | memoryview
+Encode = Callable[[Any], bytes]
+Decode = Callable[[Buffer], object]
+
+MAX_COMPOSITE_DEPTH = 4
+"""How deep composites may nest in composites."""
+
+MAX_CHILDREN = 256
+"""Children of one composite: as many as an envelope of a host may have fills."""
+
+MAX_VECTOR = 65_536
+"""Peer ids or addresses in one value."""
+
+
+class NotWireEligibleError(BBError):
+    """A value that does not travel: its type has no wire hash, or it is not of the type that was named."""
+
+
+class WireReceiveErrorKind(enum.Enum):
+    """Why a fill could not be delivered; its siblings still are."""
+
+    TypeMismatch = "another type than the site takes"
+    UnknownTypeHash = "a type that this node does not know"
+    DecodeFailed = "bytes that are no value of the type"
+    AllocationFailed = "no memory for the value"
+    BudgetExceeded = "more bytes than the budget leaves"
+    BackendMaterializeFailed = "a tensor that the backend cannot take"
+
+
+class WireReceiveError(BBError):
+    """A fill that failed; the fault is the sender's, or lies in what the two sides have installed."""
+
+    def __init__(self, kind: WireReceiveErrorKind, detail: str = "", where: str = "") -> None:
+        super().__init__(f"{kind.value}: {detail}" if detail else kind.value, where or "fill")
+        self.kind = kind
+        self.detail = detail
+
+
+# --- the registry --------------------------------------------------------------------------------------
+
+_ENCODERS: dict[int, Encode] = {}
+_DECODERS: dict[int, Decode] = {}
+_HASH_OF_CLASS: dict[type, int] = {}
+
+
+def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: type | None = None) -> None:
+    """Lets values of a registered type travel.
+
+    `encode(value) -> bytes`; `decode(buffer)` may raise ValueError, TypeError, CborError or WireReceiveError
+    on bytes that it does not take. `python_type`, where given, is the class whose instances are of this type
+    without saying so. Raises NotWireEligibleError for a type without wire hash, or one that another codec
+    serves.
+    """
+    wire_hash = node.wire_hash
+    if wire_hash is None:
+        raise NotWireEligibleError(
+            f"{node} has no wire hash", "register_codec", "register the type with register_type"
+        )
+    if _ENCODERS.get(wire_hash, encode) is not encode or 0 < wire_hash < 0x1000:
+        raise NotWireEligibleError(f"{node} has a codec already", "register_codec")
+    if python_type is not None and _HASH_OF_CLASS.get(python_type, wire_hash) != wire_hash:
+        raise NotWireEligibleError(f"{python_type.__name__} stands for another type", "register_codec")
+    _ENCODERS[wire_hash] = encode
+    _DECODERS[wire_hash] = decode
+    if python_type is not None:
+        _HASH_OF_CLASS[python_type] = wire_hash
+
+
+def _hash_of(node: TypeNode) -> int:
+    assert node.wire_hash is not None, node
+    return node.wire_hash
+
+
+_TRIGGER = _hash_of(types.TRIGGER)
+_BYTES = _hash_of(types.BYTES)
+_PEER_ID = _hash_of(types.PEER_ID)
+_PEER_ID_VEC = _hash_of(types.PEER_ID_VEC)
+_WIRE_REQ_ID = _hash_of(types.WIRE_REQ_ID)
+_MULTIADDRESS = _hash_of(types.MULTIADDRESS)
+_ADDRESS_VEC = _hash_of(types.ADDRESS_VEC)
+_COMPOSITE = _hash_of(types.COMPOSITE)
+_SCALAR_F64 = _hash_of(types.SCALAR_F64)
+_SCALAR_I32 = _hash_of(types.SCALAR_I32)
+_BF16 = _hash_of(types.TENSOR_BF16)
+_FIRST_TENSOR, _LAST_TENSOR = _hash_of(types.TENSOR_F32), _hash_of(types.TENSOR_U64)
+
+_HASH_OF_DTYPE: dict[np.dtype[Any], int] = {}
+_DTYPE_OF_HASH: dict[int, np.dtype[Any]] = {}
+for _node in types.REGISTRY:
+    if _node.elem_type is not None and _node.wire_hash is not None:
+        _dtype = types.dtype_of_elem(_node.elem_type)
+        assert _dtype is not None, _node
+        _DTYPE_OF_HASH[_node.wire_hash] = _dtype
+        if _node is not types.TENSOR_BF16:  # NumPy has no bfloat16: a uint16 array is U16 unless it is said
+            _HASH_OF_DTYPE[_dtype] = _node.wire_hash
+
+
+# --- out -----------------------------------------------------------------------------------------------
+
+
+def wire_type_hash(value: object) -> int:
+    """The wire hash of a value that does not say its type.
+
+    A Python float counts as Scalar<F64>, an int as Scalar<I32>, an empty tuple as PeerIdVec, a uint16 array
+    as U16. Name the type where that is wrong. Raises NotWireEligibleError for values that do not travel.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        found = _HASH_OF_DTYPE.get(value.dtype)
+        if found is None:
+            found = _HASH_OF_DTYPE.get(value.dtype.newbyteorder("="))
+        if found is not None:
+            return found
+        raise NotWireEligibleError(
+            f"an array of {value.dtype}", "wire", "convert it to a number or bool dtype"
+        )
+    found = _HASH_OF_CLASS.get(type(value))
+    if found is not None:
+        return found
+    if isinstance(value, tuple):
+        return _ADDRESS_VEC if value and isinstance(value[0], Address) else _PEER_ID_VEC
+    raise NotWireEligibleError(f"a {type(value).__name__}", "wire", "register a codec for its type")
+
+
+def encode_value(value: object, type_hash: int | None = None) -> tuple[int, bytes]:
+    """(wire hash, payload) of a value.
+
+    `type_hash` names its type; without one it is worked out (`wire_type_hash`). Raises NotWireEligibleError
+    for a value that does not travel, or that is not of the type named.
+    """
+    if type_hash is None or type_hash == 0:
+        type_hash = wire_type_hash(value)
+    if _FIRST_TENSOR <= type_hash <= _LAST_TENSOR:
+        return type_hash, _encode_tensor(value, type_hash)
+    encode = _ENCODERS.get(type_hash)
+    if encode is None:
+        raise NotWireEligibleError(
+            f"no codec for type hash {type_hash:#x}", "wire", "register one with register_codec"
+        )
+    try:
+        return type_hash, encode(value)
+    except (AttributeError, TypeError, ValueError, OverflowError, struct.error, CborError) as error:
+        node = types.by_wire_hash(type_hash)
+        raise NotWireEligibleError(
+            f"a {type(value).__name__} is no {node or hex(type_hash)}: {error}", "wire"
+        ) from error
+
+
+def _encode_tensor(value: object, type_hash: int) -> bytes:
+    array = np.asarray(value)
+    if array.dtype != _DTYPE_OF_HASH[type_hash]:
+        raise NotWireEligibleError(f"an array of {array.dtype} is no {types.by_wire_hash(type_hash)}", "wire")
+    try:
+        encoded = encode_tensor(array)
+    except TensorError as error:
+        raise NotWireEligibleError(error.what, "wire", error.hint) from error
+    if type_hash != _BF16:
+        return encoded
+    # The array holds bfloat16 in uint16; only the element type tells them apart (field 2, one byte, before
+    # the data).
+    place = encoded.index(b"\x10\x04\x4a")
+    return encoded[:place] + b"\x10\x10" + encoded[place + 2 :]
+
+
+def _peer_vector(value: tuple[PeerId, ...]) -> bytes:
+    return cbor.head(4, len(value)) + b"".join([_bytes(peer.to_bytes()) for peer in value])
+
+
+def _address_vector(value: tuple[Address, ...]) -> bytes:
+    return cbor.head(4, len(value)) + b"".join([_bytes(address.to_bytes()) for address in value])
+
+
+def _bytes(value: Buffer) -> bytes:
+    return cbor.head(2, len(value)) + value
+
+
+def _req_id(value: int) -> bytes:
+    if value < 0:
+        raise ValueError(f"{value} is negative")
+    return cbor.head(0, int(value))
+
+
+def _composite(value: Composite) -> bytes:
+    parts = [cbor.head(4, len(value.children))]
+    for type_hash, child in value.children:
+        found, payload = encode_value(child, type_hash)
+        parts += (b"\x82", cbor.head(0, found), _bytes(payload))
+    return b"".join(parts)
+
+
+def _no_bytes(value: object) -> bytes:
+    if value is not TRIGGER:
+        raise TypeError("not the trigger")
+    return b""
+
+
+def _int_encoder(low: int, high: int) -> Encode:
+    def encode(value: int) -> bytes:
+        number = int(value)
+        if not low <= number <= high or number != value:
+            raise ValueError(f"{value} is not in {low} … {high}")
+        return cbor.dumps(number)
+
+    return encode
+
+
+def _float_encoder(form: str) -> Encode:
+    def encode(value: float) -> bytes:
+        return cbor.dumps(struct.unpack(form, struct.pack(form, float(value)))[0])
+
+    return encode
+
+
+# --- in ------------------------------------------------------------------------------------------------
+
+
+def decode_value(type_hash: int, payload: Buffer, caps: EnvelopeCaps | None = None) -> object:
+    """The value of a fill. Tensors are read-only, and views of the payload where it is aligned.
+
+    Raises WireReceiveError and nothing else: `BudgetExceeded` beyond what `caps` let a fill be,
+    `UnknownTypeHash`, `AllocationFailed`, or `DecodeFailed`.
+    """
+    if caps is not None and len(payload) > max(caps.fill_bytes, *caps.site_fill_bytes.values(), 0):
+        raise WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"{len(payload)} bytes")
+    return _decode(type_hash, payload, MAX_COMPOSITE_DEPTH)
+
+
+def _decode(type_hash: int, payload: Buffer, depth: int) -> object:
+    try:
+        if _FIRST_TENSOR <= type_hash <= _LAST_TENSOR:
+            array = decode_tensor(payload)
+            if array.dtype != _DTYPE_OF_HASH[type_hash]:
+                raise WireReceiveError(
+                    WireReceiveErrorKind.TypeMismatch,
+                    f"an array of {array.dtype} under the hash of {types.by_wire_hash(type_hash)}",
+                )
+            return array
+        if type_hash == _COMPOSITE:
+            return _decode_composite(payload, depth)
+        decode = _DECODERS.get(type_hash)
+        if decode is None:
+            raise WireReceiveError(WireReceiveErrorKind.UnknownTypeHash, f"{type_hash:#x}")
+        return decode(payload)
+    except MemoryError as error:
+        raise WireReceiveError(WireReceiveErrorKind.AllocationFailed, f"{len(payload)} bytes") from error
+    except (TensorError, CborError, PeerIdError, AddressError) as error:
+        raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, str(error)) from error
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        # What a registered codec may raise on bytes that it does not take.
+        raise WireReceiveError(
+            WireReceiveErrorKind.DecodeFailed, f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _decode_composite(payload: Buffer, depth: int) -> Composite:
+    if depth < 1:
+        raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "composites nested too deeply")
+    reader = cbor.Reader(payload, 1 + 3 * MAX_CHILDREN)
+    children = []
+    for _ in range(reader.array()):
+        if reader.array() != 2:
+            raise CborError("a child that is no pair")
+        child_hash = reader.uint()
+        children.append((child_hash, _decode(child_hash, reader.byte_string(), depth - 1)))
+    reader.done()
+    return Composite(tuple(children))
+
+
+def _decode_trigger(payload: Buffer) -> object:
+    if len(payload):
+        raise CborError(f"{len(payload)} bytes in a trigger")
+    return TRIGGER
+
+
+def _decode_bytes(payload: Buffer) -> bytes:
+    reader = cbor.Reader(payload, 1)
+    value = reader.byte_string()
+    reader.done()
+    return value
+
+
+def _decode_req_id(payload: Buffer) -> int:
+    reader = cbor.Reader(payload, 1)
+    value = reader.uint()
+    reader.done()
+    return value
+
+
+def _decode_peer_vector(payload: Buffer) -> tuple[PeerId, ...]:
+    return tuple([PeerId.from_bytes(item) for item in _byte_strings(payload)])
+
+
+def _decode_address_vector(payload: Buffer) -> tuple[Address, ...]:
+    return tuple([Address.from_bytes(item) for item in _byte_strings(payload)])
+
+
+def _byte_strings(payload: Buffer) -> list[bytes]:
+    reader = cbor.Reader(payload, 1 + MAX_VECTOR)
+    found = [reader.byte_string() for _ in range(reader.array())]
+    reader.done()
+    return found
+
+
+def _float_decoder(form: str) -> Decode:
+    def decode(payload: Buffer) -> float:
+        value = cbor.loads(payload, 1, 0)
+        if not isinstance(value, float):
+            raise CborError(f"{value!r} where a float is expected")
+        rounded: float = struct.unpack(form, struct.pack(form, value))[
+            0
+        ]  # OverflowError where it is too large
+        return rounded
+
+    return decode
+
+
+def _int_decoder(low: int, high: int) -> Decode:
+    def decode(payload: Buffer) -> int:
+        value = cbor.loads(payload, 1, 0)
+        if type(value) is not int or not low <= value <= high:
+            raise CborError(f"{value!r} where an integer of {low} … {high} is expected")
+        return value
+
+    return decode
+
+
+for _type_hash, _encode, _decode_one in (
+    (_TRIGGER, _no_bytes, _decode_trigger),
+    (_BYTES, _bytes, _decode_bytes),
+    (_PEER_ID, lambda peer: _bytes(peer.to_bytes()), lambda data: PeerId.from_bytes(_decode_bytes(data))),
+    (_WIRE_REQ_ID, _req_id, _decode_req_id),
+    (_PEER_ID_VEC, _peer_vector, _decode_peer_vector),
+    (_MULTIADDRESS, lambda a: _bytes(a.to_bytes()), lambda data: Address.from_bytes(_decode_bytes(data))),
+    (_ADDRESS_VEC, _address_vector, _decode_address_vector),
+    (_hash_of(types.SCALAR_F32), _float_encoder("<f"), _float_decoder("<f")),
+    (_SCALAR_F64, _float_encoder("<d"), _float_decoder("<d")),
+    (_hash_of(types.SCALAR_F16), _float_encoder("<e"), _float_decoder("<e")),
+    (_hash_of(types.SCALAR_U8), _int_encoder(0, 255), _int_decoder(0, 255)),
+    (_SCALAR_I32, _int_encoder(-(1 << 31), (1 << 31) - 1), _int_decoder(-(1 << 31), (1 << 31) - 1)),
+):
+    _ENCODERS[_type_hash] = _encode
+    _DECODERS[_type_hash] = _decode_one
+_ENCODERS[_COMPOSITE] = _composite
+
+_HASH_OF_CLASS.update(
+    {
+        type(TRIGGER): _TRIGGER,
+        bytes: _BYTES,
+        bytearray: _BYTES,
+        memoryview: _BYTES,
+        PeerId: _PEER_ID,
+        Address: _MULTIADDRESS,
+        Composite: _COMPOSITE,
+        float: _SCALAR_F64,
+        int: _SCALAR_I32,
+    }
+)

@@ -1,0 +1,97 @@
+"""What an envelope holds, and why one is refused (semantics §6 "Envelope")."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bb_edge.ir.errors import BBError
+
+NONE, REQUEST, RESPONSE = 0, 1, 2
+"""Correlation kinds."""
+
+SCHEMA_VERSION = 1
+
+
+class EnvelopeErrorKind(enum.Enum):
+    """Why an envelope is refused. All of them are the sender's fault; nothing of the envelope was kept."""
+
+    TRUNCATED = "ends inside a field"
+    MALFORMED = "is not protobuf, or says what cannot be"
+    TOO_LARGE = "is too large"
+    TOO_MANY_FILLS = "has too many fills"
+    FILL_TOO_LARGE = "has too large a fill"
+    SUFFIX_TOO_LARGE = "has too long a destination suffix"
+    TOO_MANY_ADDRESSES = "has too many addresses"
+    ADDRESS_TOO_LARGE = "has too long an address"
+    SRC_PEER_TOO_LARGE = "has too long a source peer id"
+    TOO_MANY_ACKS = "has too many acks"
+    TOO_MANY_ACK_NUMBERS = "has an ack with too many numbers"
+    TOO_MANY_RTT_REPORTS = "has too many round-trip reports"
+    TOO_MANY_STRAY_FIELDS = "has too many unknown or repeated fields"
+    UNKNOWN_CORRELATION = "has a correlation of an unknown kind"
+    UNSUPPORTED_VERSION = "has a newer schema"
+
+
+class EnvelopeError(BBError):
+    """Bytes that are no envelope, or more of one than the caps allow."""
+
+    def __init__(self, kind: EnvelopeErrorKind, detail: str = "") -> None:
+        super().__init__(f"{kind.value}: {detail}" if detail else kind.value, "envelope")
+        self.kind = kind
+        self.detail = detail
+
+
+@dataclass(slots=True)
+class Fill:
+    """One value for one site or one component op of the receiver; `payload` is empty where `trigger_only`."""
+
+    dest_suffix: bytes = b""
+    payload: bytes | memoryview = b""
+    trigger_only: bool = False
+    type_hash: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Acknowledges every number up to `up_to`, and those in `also`, of one epoch of the peer it goes to."""
+
+    epoch: int
+    up_to: int = 0
+    also: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RttReport:
+    """Round-trip time of one hop, in nanoseconds."""
+
+    next_hop_site_id: int = 0
+    chain_id: int = 0
+    hop_index: int = 0
+    srtt_ns: int = 0
+    rttvar_ns: int = 0
+    sample_count: int = 0
+
+
+@dataclass(slots=True)
+class Envelope:
+    """What one node sends another. Numbers are unsigned, 64 bits, times relative nanoseconds (0: none).
+
+    `seq` 0 means not numbered: acks alone, or a sender that neither wants acks nor fears repetition. `base`
+    above 0 marks a durable envelope. Empty byte strings and zeros do not travel.
+    """
+
+    fills: Sequence[Fill] = field(default_factory=list)
+    kind: int = NONE
+    wire_req_id: int = 0
+    remaining_deadline_ns: int = 0
+    src_peer: bytes = b""
+    src_addresses: tuple[bytes, ...] = ()
+    dest_addresses: tuple[bytes, ...] = ()
+    epoch: int = 0
+    seq: int = 0
+    acks: tuple[Ack, ...] = ()
+    base: int = 0
+    schema_version: int = SCHEMA_VERSION
+    rtt_reports: tuple[RttReport, ...] = ()
