@@ -1,0 +1,35 @@
+"""`bb-edge`: run and look at artifacts on a device. Every verb but `run` works offline."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bb_edge.cli import inspect, run
+from bb_edge.ir.errors import BBError
+
+VERSION = "0.1.0"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `bb-edge`."""
+    top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
+    top.add_argument("--version", action="version", version=f"bb-edge {VERSION}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    run.add_parser(verbs)
+    inspect.add_parser(verbs)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb. Typed errors are printed, exit code 1; a wrong command line is 2."""
+    arguments = parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except BBError as error:
+        print(f"bb-edge: error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"bb-edge: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+    return 1

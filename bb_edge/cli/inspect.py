@@ -1,0 +1,64 @@
+"""`bb-edge inspect`: what an artifact holds, as the device sees it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from bb_edge.engine.program import Program
+
+
+def add_parser(verbs: Any) -> None:
+    p: argparse.ArgumentParser = verbs.add_parser("inspect", help="show targets, slots, bindings and ops")
+    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=run)
+
+
+def describe(program: Program) -> dict[str, object]:
+    """A JSON-ready description of a program."""
+    targets = {}
+    for target in program.targets.values():
+        graph = program.graphs[target.main]
+        targets[target.name] = {
+            "class": target.peer_class,
+            "ops": len(graph.ops),
+            "sites": len(graph.sites),
+            "inputs": list(graph.inputs),
+            "outputs": list(graph.outputs),
+            "bootstrap": target.bootstrap is not None,
+            "slots": {
+                slot: {"role": b.role, "type": b.type_name} for slot, b in sorted(target.bindings.items())
+            },
+        }
+    return {
+        "module": program.module,
+        "bytes": program.size,
+        "sha256": program.digest,
+        "functions": len(program.functions),
+        "opsets": dict(sorted(program.opsets.items())),
+        "targets": targets,
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from bb_edge.loading import load
+
+    found = describe(load(arguments.artifact.read_bytes()))
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    print(
+        f"{arguments.artifact.name}: {found['module']}, {found['bytes']} bytes, sha256 {str(found['sha256'])[:16]}…"
+    )
+    targets: Any = found["targets"]
+    for name, target in targets.items():
+        print(f"target {name} (class {target['class']}): {target['ops']} ops, {target['sites']} sites")
+        for port in ("inputs", "outputs"):
+            if target[port]:
+                print(f"  {port}: {', '.join(target[port])}")
+        for slot, binding in target["slots"].items():
+            print(f"  slot {slot}: {binding['role']} {binding['type']}")
+    return 0

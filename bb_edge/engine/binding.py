@@ -1,0 +1,48 @@
+"""How an op implementation is tied to one node: `bind(op, env) -> run`, called once per op at install."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine.executions import BoundGraph, BoundOp
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
+    from bb_edge.engine.outbound import Outbound
+    from bb_edge.engine.requests import Requests
+    from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.roles.backend import Backend
+
+Run = Callable[..., Any]
+Bind = Callable[[BoundOp, "BindEnv"], Run]
+
+
+@dataclass(slots=True)
+class BindEnv:
+    """What op implementations may hold on to.
+
+    `state` is shared by the ops of one target, keyed as they like.
+    """
+
+    engine: Engine
+    requests: Requests
+    outbound: Outbound
+    graph: BoundGraph
+    state: dict[object, Any]
+    backends: Mapping[str, Backend]
+    functions: Mapping[tuple[str, str], FunctionProto]
+    graphs: Mapping[tuple[str, str], BoundGraph]
+    opsets: Mapping[str, int]
+
+
+def make_gather(sites: Sequence[int], absent: int) -> Callable[[list[Any]], Sequence[Any]]:
+    """A C-speed reader of a frame's values: one entry per input, None for an absent one."""
+    indices = [s if s >= 0 else absent for s in sites]
+    if not indices:
+        return itemgetter(slice(0, 0))
+    if len(indices) == 1:
+        return itemgetter(slice(indices[0], indices[0] + 1))
+    return itemgetter(*indices)

@@ -1,0 +1,45 @@
+"""The node's event bus:
+
+framework events by kind, delivered once per poll to subscribed sites (semantics §4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Bus:
+    """Events published since the last poll, bounded; the oldest goes, counted.
+
+    The kinds are what `EventSource(kind=…)` names; programs and components may publish kinds from USER on.
+    """
+
+    OP_FAILURE = 1
+    PEER_UP = 2
+    PEER_DOWN = 3
+    WIRE_RECEIVE_ERROR = 4
+    BOOTSTRAP_COMPLETE = 5
+    USER = 1000
+
+    CAPACITY = 256
+
+    __slots__ = ("_events", "dropped", "subscribed")
+
+    def __init__(self) -> None:
+        self._events: deque[int] = deque()
+        self.dropped = 0
+        self.subscribed: set[int] = set()
+
+    def publish(self, kind: int) -> None:
+        """Queues an event for the next bus phase; kinds that nobody subscribed to cost nothing."""
+        if kind not in self.subscribed:
+            return
+        if len(self._events) >= self.CAPACITY:
+            self._events.popleft()
+            self.dropped += 1
+        self._events.append(kind)
+
+    def take(self) -> list[int]:
+        events = list(self._events)
+        self._events.clear()
+        return events

@@ -1,0 +1,511 @@
+"""The engine: its tables, and the loop that runs ops (semantics §3).
+
+`drain` takes one runnable execution after the other and runs its ready ops, FIFO, until nothing of it is
+ready.
+Everything else that writes values (entries, answers, completions, timers) goes through `write` and `resume`.
+No IO, no clock, no entropy: `now_ns`, `rng` and inbound bytes are handed in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.claims import Claims
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.context import OpContext, Scheduler
+from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
+from bb_edge.engine.graph_slot import EAGER_MASK
+from bb_edge.engine.timers import Timers
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles.completion import CompletionHandle, Later
+from bb_edge.roles.component import Component
+from bb_edge.roles.errors import CompletionExpiredError
+
+PENDING = object()
+"""What an op's `run` returns when it will be resumed."""
+
+
+class OpError(BBError):
+    """An op cannot do what it was asked to; its branch ends."""
+
+
+class CapacityError(OpError):
+    """A capacity of NodeConfig is exhausted."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A parked op.
+
+    `outside` ones wait for permits or the host: their execution gives its claims up meanwhile.
+    """
+
+    frame: Frame
+    op: BoundOp
+    execution: Execution
+    outside: bool
+    busy_key: int
+    timer: int = 0
+
+
+class Engine:
+    """One node's state over a Program. `Node` is its public face, `poll` (poll.py) its heartbeat."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        own_peer: PeerId,
+        rng: random.Random,
+        components: Sequence[Component],
+        slots: Mapping[tuple[str, str], int],
+        class_of_target: Mapping[str, str],
+    ) -> None:
+        self.config = config
+        self.own_peer = own_peer
+        self.rng = rng
+        self.components: tuple[Component, ...] = tuple(components)
+        self.slots = dict(slots)
+        self.class_of_target = dict(class_of_target)
+        self.local_addresses: tuple[bytes, ...] = ()
+        self.now_ns = 0
+        self.clock_offset_ns = 0
+        self.pool = ExecutionPool(config.max_executions, config.max_children)
+        self.claims = Claims(len(self.components))
+        self.busy: list[bool] = [False] * len(self.components)
+        self.busy_waiters: list[deque[tuple[Frame, BoundOp]]] = [deque() for _ in self.components]
+        self.timers = Timers(config.max_timers)
+        self.bus = Bus()
+        self.scheduler = Scheduler(self)
+        self.graphs: tuple[BoundGraph, ...] = ()
+        self.runnable: deque[Execution] = deque()
+        self.steps: list[steps.EngineStep] = []
+        self.counters: dict[str, int] = {}
+        self.neighbours: Any = None
+        self.peers: Any = None
+        self.address_book: Any = None
+        self.rings: dict[str, deque[object]] = {}
+        self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
+        self.locked_ops: list[tuple[Frame, BoundOp]] = []
+        self.execution_observers: tuple[Callable[[int], None], ...] = tuple(
+            c.execution_ended
+            for c in self.components
+            if type(c).execution_ended is not Component.execution_ended
+        )
+        self.on_slot_free: Callable[[], None] = _nothing
+        self.on_child_end: Callable[[Execution], None] = _nothing_with
+        self.on_bytes_released: Callable[[int], None] = _nothing_with
+        self._pending: dict[int, Pending] = {}
+        self._next_token = 1
+        self._next_command = 1
+        self.completions: Any = None  # the thread-safe queue of poll.py
+        self.ctx = OpContext(self)
+
+    # --- counters, steps ------------------------------------------------------------------------------
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Adds to a counter; names come from code and programs, so their number is bounded."""
+        counters = self.counters
+        if name in counters:
+            counters[name] += n
+        elif len(counters) < self.config.metric_names:
+            counters[name] = n
+        else:
+            counters["counters.refused"] = counters.get("counters.refused", 0) + n
+
+    def emit(self, step: steps.EngineStep) -> None:
+        self.steps.append(step)
+
+    def component_of(self, target: str, slot: str) -> Any:
+        """The component that a target's slot is bound to; OpError where there is no such slot."""
+        index = self.slots.get((target, slot))
+        if index is None:
+            raise OpError(f"no slot {slot!r}", where=target, hint="declare it in the module and bind it")
+        return self.components[index]
+
+    # --- running --------------------------------------------------------------------------------------
+
+    def wake(self, execution: Execution) -> None:
+        """Puts an execution among the runnable ones."""
+        if not execution.queued:
+            execution.queued = True
+            execution.state = State.RUNNING
+            self.runnable.append(execution)
+
+    def drain(self, limit: int) -> int:
+        """Runs at most `limit` ops; returns how many ran."""
+        runnable = self.runnable
+        done = 0
+        while runnable and done < limit:
+            execution = runnable[0]
+            done += self._run(execution, limit - done)
+            if execution.ready:
+                break  # the budget is spent
+            runnable.popleft()
+            execution.queued = False
+            self._settle(execution)
+        return done
+
+    def _run(self, execution: Execution, limit: int) -> int:
+        ready = execution.ready
+        popleft, append = ready.popleft, ready.append
+        ctx = self.ctx
+        ctx.execution = execution
+        trace = self.config.trace
+        pending = PENDING
+        mask = EAGER_MASK
+        done = 0
+        while ready and done < limit:
+            done += 1
+            frame, op = popleft()
+            if op.touches >= 0 and self._held_back(execution, frame, op):
+                continue
+            ctx.frame = frame
+            ctx.op = op
+            values = frame.values
+            try:
+                result = op.run(ctx, *op.gather(values))
+            except (
+                Exception
+            ) as error:  # the border to components and users' ops: any failure ends this branch only
+                self.op_failed(execution, op, error)
+                continue
+            if trace:
+                self._trace(execution, op, result)
+            mode = op.mode
+            if mode == 1:
+                if result is None:
+                    if not op.yields_command:
+                        continue
+                    result = self._mint_command()
+                elif result is pending:
+                    continue
+                site = op.out
+                values[site] = result
+                waiting = frame.waiting
+                for consumer, weight in frame.consumers[site]:
+                    index = consumer.index
+                    left = waiting[index] - weight
+                    waiting[index] = left
+                    if not left:
+                        append((frame, consumer))
+                    elif not left & mask:
+                        self._pull(frame, consumer)
+                if frame.special:
+                    self._pass_on(frame, site, result)
+            elif mode == 2 and result is not None and result is not pending:
+                waiting = frame.waiting
+                for site, value in zip(op.outs, result):  # noqa: B905 (an op may leave trailing outputs out)
+                    if site < 0 or value is None:
+                        continue
+                    values[site] = value
+                    for consumer, weight in frame.consumers[site]:
+                        index = consumer.index
+                        left = waiting[index] - weight
+                        waiting[index] = left
+                        if not left:
+                            append((frame, consumer))
+                        elif not left & mask:
+                            self._pull(frame, consumer)
+                    if frame.special:
+                        self._pass_on(frame, site, value)
+        return done
+
+    def _mint_command(self) -> int:
+        number = self._next_command
+        self._next_command += 1
+        return number
+
+    def _held_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
+        """Whether the op must wait:
+
+        for a bootstrap, for its execution's claims, for its component to be free.
+        """
+        component = op.touches
+        if self.locked and component in self.locked and not execution.bootstrap:
+            self.locked_ops.append((frame, op))
+            execution.pending += 1
+            self.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
+            return True
+        if not execution.claimed and component in execution.claim_set and not self.claims.acquire(execution):
+            execution.parked.append((frame, op))
+            return True
+        if op.busy_key >= 0 and self.busy[op.busy_key]:
+            self.busy_waiters[op.busy_key].append((frame, op))
+            execution.pending += 1
+            return True
+        return False
+
+    def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
+        if result is PENDING:
+            kind: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpSink] = steps.AsyncSuspended
+        else:
+            kind = steps.OpCompleted if op.mode else steps.OpSink
+        self.emit(kind(op.target, execution.id, op.spec.name))
+
+    def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
+        """Ends a branch: a step, a counter, a bus event; the node goes on."""
+        execution.failed = True
+        self.count("ops.failed")
+        self.emit(steps.OpFailed(op.target, execution.id, op.spec.name, error))
+        self.bus.publish(Bus.OP_FAILURE)
+
+    # --- values ---------------------------------------------------------------------------------------
+
+    def write(self, frame: Frame, site: int, value: object) -> None:
+        """Writes a value from outside the loop and readies whoever waited for it."""
+        execution = frame.execution
+        if execution is None:
+            return
+        frame.values[site] = value
+        waiting = frame.waiting
+        for consumer, weight in frame.consumers[site]:
+            index = consumer.index
+            left = waiting[index] - weight
+            waiting[index] = left
+            if not left:
+                execution.ready.append((frame, consumer))
+            elif not left & EAGER_MASK:
+                self._pull(frame, consumer)
+        if frame.special:
+            self._pass_on(frame, site, value)
+        self.wake(execution)
+
+    def _pass_on(self, frame: Frame, site: int, value: object) -> None:
+        """Hands a value to running children that read it, and out of a called function to its caller."""
+        if frame.children and site in frame.forwarded:
+            for child in tuple(frame.children):
+                if site in child.region.imports:
+                    self.write(child, site, value)
+        if frame.forward is not None and frame.caller is not None:
+            for target in frame.forward.get(site, ()):
+                self.write(frame.caller, target, value)
+
+    def _pull(self, frame: Frame, op: BoundOp) -> None:
+        """Fires the sources that an otherwise ready op waits for, each at most once per execution."""
+        ops = frame.region.graph.ops
+        for number in op.pulls:
+            source = ops[number]
+            at: Frame | None = frame
+            while at is not None and at.region.region.index != source.spec.region:
+                at = at.parent
+            if at is None or at.execution is None or not at.waiting[number]:
+                continue
+            at.waiting[number] = 0
+            at.execution.ready.append((at, source))
+            self.wake(at.execution)
+
+    def pull_unreached(self, frame: Frame) -> None:
+        """Starts the flows that no entry reaches: ops that read sources alone (semantics §3)."""
+        for op in frame.region.graph.ops:
+            left = frame.waiting[op.index]
+            if op.pulls and left and not left & EAGER_MASK and op.spec.region == frame.region.region.index:
+                self._pull(frame, op)
+
+    # --- suspension -----------------------------------------------------------------------------------
+
+    def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
+        """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
+        if len(self._pending) >= self.config.pending_async:
+            raise CapacityError(
+                f"{self.config.pending_async} ops are parked already",
+                where=ctx.op.spec.name,
+                hint="raise NodeConfig.pending_async",
+            )
+        token = self._next_token
+        self._next_token += 1
+        key = ctx.op.busy_key if busy else -1
+        if key >= 0:
+            self.busy[key] = True
+        self._pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
+        ctx.execution.pending += 1
+        if outside:
+            ctx.execution.waits_outside += 1
+        return token
+
+    @property
+    def pending_count(self) -> int:
+        return len(self._pending)
+
+    def resume(self, token: int, result: object) -> bool:
+        """Gives a parked op its result; False where it is not parked (any more)."""
+        parked = self._unpark(token)
+        if parked is None:
+            return False
+        self.deliver(parked.frame, parked.op, result)
+        self.wake(parked.execution)
+        return True
+
+    def fail(self, token: int, error: BaseException) -> bool:
+        """Ends a parked op's branch with an error; False where it is not parked (any more)."""
+        parked = self._unpark(token)
+        if parked is None:
+            return False
+        self.op_failed(parked.execution, parked.op, error)
+        self.wake(parked.execution)
+        return True
+
+    def _unpark(self, token: int) -> Pending | None:
+        parked = self._pending.pop(token, None)
+        if parked is None:
+            return None
+        parked.execution.pending -= 1
+        if parked.outside:
+            parked.execution.waits_outside -= 1
+        if parked.timer:
+            self.timers.cancel(parked.timer)
+        if parked.busy_key >= 0:
+            self.busy[parked.busy_key] = False
+            if self.busy_waiters[parked.busy_key]:
+                self._ready_again(self.busy_waiters[parked.busy_key].popleft())
+        return parked
+
+    def _ready_again(self, entry: tuple[Frame, BoundOp]) -> None:
+        execution = entry[0].execution
+        assert execution is not None  # its `pending` kept it alive
+        execution.pending -= 1
+        execution.ready.append(entry)
+        self.wake(execution)
+
+    def deliver(self, frame: Frame, op: BoundOp, result: object) -> None:
+        """Writes an op's result as the loop would."""
+        if op.mode == 1:
+            if result is None and op.yields_command:
+                result = self._mint_command()
+            if result is not None:
+                self.write(frame, op.out, result)
+        elif op.mode == 2 and result is not None:
+            for site, value in zip(op.outs, result):  # type: ignore[call-overload]  # noqa: B905
+                if site >= 0 and value is not None:
+                    self.write(frame, site, value)
+
+    def later(self, ctx: OpContext, deadline_ns: int | None) -> Later:
+        """A completion handle for the running op, with its deadline armed."""
+        token = self.suspend(ctx, busy=True)
+        ctx.later_token = token
+        handle = CompletionHandle(self.completions, token)
+        wait = self.config.later_deadline_ns if deadline_ns is None else deadline_ns
+        name = ctx.op.spec.name
+
+        def expire(_now_ns: int) -> None:
+            if handle.revoke():
+                self.count("completions.expired")
+                error = CompletionExpiredError(
+                    f"nobody completed it within {wait} ns", name, "raise its deadline"
+                )
+                self.fail(token, error)
+
+        if wait:
+            self._pending[token].timer = self.timers.at(ctx.now_ns + wait, expire)
+        return Later(handle, wait)
+
+    def withdraw(self, token: int) -> None:
+        """A component asked for a `Later` and answered at once: the op is not parked after all."""
+        self._unpark(token)
+
+    def unlock(self, components: Sequence[int]) -> None:
+        """A bootstrap ended: its components serve body ops again."""
+        for component in components:
+            self.locked.pop(component, None)
+        waiting, self.locked_ops = self.locked_ops, []
+        for entry in waiting:
+            self._ready_again(entry)
+
+    # --- the end of an execution ----------------------------------------------------------------------
+
+    def _settle(self, execution: Execution) -> None:
+        """Called when nothing of it is ready: it waits, or it ends."""
+        if execution.open:
+            execution.state = State.WAITING
+            only_outside = execution.pending == execution.waits_outside and not execution.parked
+            if (
+                execution.claimed
+                and only_outside
+                and (execution.asking or execution.children or execution.pending)
+            ):
+                self._release_claims(execution)
+            return
+        self._end(execution)
+
+    def _release_claims(self, execution: Execution) -> None:
+        for holder in self.claims.release(execution):
+            holder.ready.extend(holder.parked)
+            holder.parked.clear()
+            self.wake(holder)
+
+    def _end(self, execution: Execution) -> None:
+        if not execution.failed and not execution.expired:
+            starved = self._starved(execution)
+            if starved:
+                execution.failed = True
+                self.count("executions.starved")
+                self.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
+        self._release_claims(execution)
+        for release in execution.permits:
+            release()
+        if execution.bytes_held:
+            self.on_bytes_released(execution.bytes_held)
+        if execution.notify:
+            self.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
+        for observe in self.execution_observers:
+            observe(execution.id)
+        self.count("executions.ended")
+        on_end = execution.on_end
+        if on_end is not None:
+            on_end(execution)
+        if execution.parent is not None:
+            self.on_child_end(execution)
+        self.pool.end(execution)
+        self.on_slot_free()
+
+    def _starved(self, execution: Execution) -> tuple[str, ...]:
+        """Names of ops that got an input in this execution and miss another one."""
+        names: list[str] = []
+        for frame in execution.frames:
+            waiting, template = frame.waiting, frame.region.graph.slot.waiting
+            for index in frame.region.joins:
+                left = waiting[index] & EAGER_MASK
+                if left and left != template[index] & EAGER_MASK:
+                    names.append(frame.region.graph.ops[index].spec.name)
+        return tuple(names)
+
+    # --- children -------------------------------------------------------------------------------------
+
+    def start_child(
+        self, parent: Frame, region: BoundRegion, outputs: Sequence[tuple[int, object]]
+    ) -> Execution:
+        """Runs a region once: a child execution that sees the parent's values (semantics §2, §3)."""
+        asking = parent.execution
+        assert asking is not None
+        child = self.pool.start(asking.target, parent=asking)
+        child.claim_set = region.graph.claims.get(region.region.entry, ())
+        child.deadline_ns = asking.deadline_ns
+        asking.children += 1
+        frame = child.frame_of(region)
+        frame.parent = parent
+        if parent.children is None:
+            parent.children = []
+        parent.children.append(frame)
+        parent.special = True
+        for site in region.imports:
+            value = parent.values[site]
+            if value is not None:
+                self.write(frame, site, value)
+        for site, value in outputs:
+            self.write(frame, site, value)
+        self.wake(child)
+        return child
+
+
+def _nothing() -> None:
+    return None
+
+
+def _nothing_with(_: Any) -> None:
+    return None

@@ -1,0 +1,306 @@
+"""Executions, their frames, and the pools that both come from (semantics §3).
+
+An execution is one cascade. It owns a frame per graph and region that it runs in; frames come from pools that
+are filled at install and go back when the execution ends. Ids are never reused; the records are.
+
+The life of an execution is this table, and nothing else changes `state`:
+
+    IDLE ──start──► RUNNING ──drained, something open──► WAITING ──resumed──► RUNNING
+                       │                                    │
+                       └──────────drained, nothing open─────┴──► IDLE (ended)
+
+"Something open" is a pending op, an open request, a running child, or ops that wait for a claim.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine.graph_slot import GraphSlot, OpSpec, Region
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
+
+
+INVOKE = -1
+"""Key of `BoundGraph.claims` for executions that start at the function's inputs."""
+
+
+class State(enum.Enum):
+    IDLE = "idle"
+    RUNNING = "running"
+    WAITING = "waiting"
+
+
+class BoundOp:
+    """An op of one node: its spec, and what `bind` made of it.
+
+    `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `mode` says what happens to the
+    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `touches` is the unshared component whose
+    claim the op needs (-1: none); `busy_key` the component that takes one op at a time (-1: none).
+    """
+
+    __slots__ = (
+        "busy_key",
+        "component",
+        "gather",
+        "index",
+        "mode",
+        "out",
+        "outs",
+        "pulls",
+        "run",
+        "spec",
+        "target",
+        "touches",
+        "writes",
+        "yields_command",
+    )
+
+    def __init__(self, spec: OpSpec, target: str) -> None:
+        self.spec = spec
+        self.index = spec.index
+        self.target = target
+        self.pulls = spec.pulls
+        outs = spec.outputs
+        self.outs = outs
+        self.out = outs[0] if outs else -1
+        self.mode = 0 if not any(s >= 0 for s in outs) else (1 if len(outs) == 1 else 2)
+        self.run: Callable[..., Any] = _unbound
+        self.gather: Callable[[list[Any]], Sequence[Any]] = _no_inputs
+        self.component = -1
+        self.touches = -1
+        self.busy_key = -1
+        self.writes = False
+        self.yields_command = False
+
+
+def _unbound(*_: object) -> object:
+    raise AssertionError("an op was run before it was bound")
+
+
+def _no_inputs(_: list[Any]) -> Sequence[Any]:
+    return ()
+
+
+class BoundRegion:
+    """A region of one node: consumers resolved to bound ops, and the pool of its frames."""
+
+    __slots__ = ("consumers", "free", "graph", "imports", "joins", "region")
+
+    def __init__(self, graph: BoundGraph, region: Region) -> None:
+        self.graph = graph
+        self.region = region
+        ops = graph.ops
+        self.consumers = tuple(tuple((ops[i], weight) for i, weight in entry) for entry in region.consumers)
+        self.imports = region.imports
+        self.joins = region.joins
+        self.free: list[Frame] = []
+
+    def fill(self, count: int) -> None:
+        """Grows the pool to `count` frames; called at install."""
+        self.free.extend(Frame(self) for _ in range(count - len(self.free)))
+
+    def take(self) -> Frame:
+        """A clean frame. The pool covers every bound of the config; a call beyond it makes one more, once."""
+        return self.free.pop() if self.free else Frame(self)
+
+
+class BoundGraph:
+    """A graph of one node.
+
+    `claims` tells for an entry op (by index, INVOKE for the function's inputs) which components an execution
+    that starts there must claim: the unshared ones that its flow writes.
+    """
+
+    __slots__ = ("claims", "index", "ops", "regions", "slot", "target")
+
+    def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
+        self.slot = slot
+        self.index = index
+        self.target = target
+        self.ops = tuple(BoundOp(spec, target) for spec in slot.ops)
+        self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
+        self.claims: dict[int, tuple[int, ...]] = {}
+
+
+class Frame:
+    """The slot table of one execution in one region of one graph."""
+
+    __slots__ = (
+        "caller",
+        "children",
+        "consumers",
+        "execution",
+        "forward",
+        "forwarded",
+        "parent",
+        "region",
+        "special",
+        "values",
+        "waiting",
+    )
+
+    def __init__(self, region: BoundRegion) -> None:
+        slot = region.graph.slot
+        self.region = region
+        self.consumers = region.consumers
+        self.forwarded = slot.forwarded
+        self.values: list[Any] = list(slot.values)
+        self.waiting: list[int] = list(slot.waiting)
+        self.execution: Execution | None = None
+        self.parent: Frame | None = None
+        self.children: list[Frame] | None = None
+        # A called function's frame: where its outputs go in the caller's.
+        self.caller: Frame | None = None
+        self.forward: Mapping[int, tuple[int, ...]] | None = None
+        # Whether writes must be passed on: to children, or to a caller.
+        self.special = False
+
+    def reset(self) -> None:
+        slot = self.region.graph.slot
+        self.values[:] = slot.values
+        self.waiting[:] = slot.waiting
+        self.execution = self.parent = self.children = self.caller = self.forward = None
+        self.special = False
+
+
+class Execution:
+    """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim."""
+
+    __slots__ = (
+        "asked_somebody",
+        "asking",
+        "bootstrap",
+        "bytes_held",
+        "children",
+        "claim_set",
+        "claimed",
+        "cohort",
+        "cohorts",
+        "deadline_ns",
+        "duplicate",
+        "expired",
+        "failed",
+        "frames",
+        "id",
+        "notify",
+        "on_end",
+        "parent",
+        "parked",
+        "pending",
+        "permits",
+        "queued",
+        "ready",
+        "requests_made",
+        "source",
+        "state",
+        "target",
+        "waits_outside",
+    )
+
+    def __init__(self) -> None:
+        self.ready: deque[tuple[Frame, BoundOp]] = deque()
+        self.parked: list[tuple[Frame, BoundOp]] = []
+        self.frames: list[Frame] = []
+        self.permits: list[Callable[[], None]] = []
+        self.cohorts: list[int] = []
+        self.clear()
+
+    def clear(self) -> None:
+        self.id = 0
+        self.target = ""
+        self.state = State.IDLE
+        self.pending = 0  # parked ops: timers, Laters, permits
+        self.waits_outside = 0  # of these, the ones that wait for permits or the host
+        self.asking = 0  # open requests
+        self.children = 0  # running children
+        self.failed = False
+        self.expired = False
+        self.duplicate = False
+        self.bootstrap = False
+        self.queued = False
+        self.claimed = False
+        self.claim_set: tuple[int, ...] = ()
+        self.parent: Execution | None = None
+        self.cohort: Any = None
+        self.source: PeerId | None = None
+        self.deadline_ns = 0
+        self.bytes_held = 0
+        self.requests_made = 0
+        self.asked_somebody = False
+        self.notify = False
+        self.on_end: Callable[[Execution], None] | None = None
+        self.ready.clear()
+        self.parked.clear()
+        self.frames.clear()
+        self.permits.clear()
+        self.cohorts.clear()
+
+    @property
+    def open(self) -> bool:
+        """Whether something can still come."""
+        return bool(self.pending or self.asking or self.children or self.parked)
+
+    def frame_of(self, region: BoundRegion) -> Frame:
+        """The execution's frame in that region, taken from the pool on first use."""
+        for frame in self.frames:
+            if frame.region is region and frame.caller is None:
+                return frame
+        frame = region.take()
+        frame.execution = self
+        self.frames.append(frame)
+        return frame
+
+
+class ExecutionPool:
+    """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
+
+    __slots__ = ("_free", "_next_id", "active", "entries", "max_entries", "peak")
+
+    def __init__(self, max_entries: int, max_children: int) -> None:
+        self.max_entries = max_entries
+        self._free = [Execution() for _ in range(max_entries * (1 + max_children))]
+        self._next_id = 1
+        self.active: dict[int, Execution] = {}
+        self.entries = 0
+        self.peak = 0
+
+    @property
+    def full(self) -> bool:
+        return self.entries >= self.max_entries
+
+    def mint(self) -> int:
+        """A fresh ExecId, for an entry that is queued before it runs."""
+        number = self._next_id
+        self._next_id += 1
+        return number
+
+    def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
+        """A clean record, RUNNING. The caller has checked `full` (entries) or `max_children` (children)."""
+        execution = self._free.pop() if self._free else Execution()
+        execution.id = self.mint() if number is None else number
+        execution.target = target
+        execution.parent = parent
+        execution.state = State.RUNNING
+        self.active[execution.id] = execution
+        if parent is None:
+            self.entries += 1
+            if self.entries > self.peak:
+                self.peak = self.entries
+        return execution
+
+    def end(self, execution: Execution) -> None:
+        """Gives the record and its frames back."""
+        del self.active[execution.id]
+        if execution.parent is None:
+            self.entries -= 1
+        for frame in execution.frames:
+            region = frame.region
+            frame.reset()
+            region.free.append(frame)
+        execution.clear()
+        self._free.append(execution)

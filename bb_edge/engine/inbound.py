@@ -1,0 +1,359 @@
+"""What arrives: the order at ingress, and the way of each fill to its site (semantics §6).
+
+An envelope passes, in this order: caps, source against topic, acknowledgements, health and addresses, blocked
+sources, duplicates, expiry, a place in the queue. Only then is it marked and acknowledged; what is refused
+before that leaves no trace but a counter and a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
+from bb_edge.engine.ingress import Entry, Ingress, Raw
+from bb_edge.engine.requests import Requests
+from bb_edge.ir import keys
+from bb_edge.ir.address import SUFFIX_SITE, AddressError, parse_suffix
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.opsets.wire import OP_RECV_REQ
+from bb_edge.roles import TRIGGER, BackendError
+from bb_edge.wire import envelope
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
+from bb_edge.wire.delivery import Links, Verdict
+from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
+    from bb_edge.roles import Backend
+
+BACKOFF_OP = "Backoff"
+NOTICE_INTERVAL_NS = 1_000_000_000
+NOTICES_BEFORE_BLOCK = 3
+PRESSURE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op."""
+
+    graph: BoundGraph
+    op: BoundOp
+    index: int
+    count: int
+    site: int
+    expected: int
+    trigger_only: bool
+    backend: Backend | None
+
+
+def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
+    """(travelling site id, port) of each payload that a Recv-flavored op declares."""
+    meta = op.spec.meta
+    sites = meta.get(keys.SITE_IDS_KEY, "")
+    if not sites:
+        return []
+    hashes = meta.get(keys.WIRE_TYPES_KEY, "")
+    expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
+    trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
+    found = []
+    texts = sites.split(",")
+    for index, text in enumerate(texts):
+        first = 2 if op.spec.op_type == "RecvRespBatched" else 0
+        site = op.outs[first + index] if first + index < len(op.outs) else -1
+        port = Port(
+            graph,
+            op,
+            index,
+            len(texts),
+            site,
+            expected[index] if index < len(expected) else 0,
+            trigger,
+            backend,
+        )
+        found.append((int(text, 16), port))
+    return found
+
+
+class Inbound:
+    """The receiving half of a node."""
+
+    def __init__(
+        self, engine: Engine, ingress: Ingress, links: Links, requests: Requests, ports: Mapping[int, Port]
+    ) -> None:
+        self._engine = engine
+        self._ingress = ingress
+        self._links = links
+        self._requests = requests
+        self._ports = ports
+        self._caps = engine.config.caps
+        self._noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
+        self._remote: dict[tuple[int, str], Any] = {}
+
+    def register_remote(self, component: int, op: str, handler: Any) -> None:
+        """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, payload)`."""
+        self._remote[component, op] = handler
+
+    # --- one envelope ---------------------------------------------------------------------------------
+
+    def take(self, raw: Raw, now_ns: int) -> None:
+        """Decides about one envelope.
+
+        Its bytes were charged at the door; whoever keeps it keeps the charge.
+        """
+        if not self._decide(raw, now_ns):
+            self._ingress.release(len(raw.data))
+
+    def _refuse(self, peer: PeerId | None, reason: str, step: bool = True) -> bool:
+        self._engine.count(f"ingress.{reason}")
+        if step:
+            self._engine.count("ingress.dropped")
+            self._engine.emit(steps.IngressDropped(peer, reason))
+        return False
+
+    def _decide(self, raw: Raw, now_ns: int) -> bool:
+        """True where the envelope's bytes stay charged."""
+        engine, peer, links = self._engine, raw.peer, self._links
+        try:
+            message = envelope.decode(raw.data, self._caps)
+        except EnvelopeError as error:
+            engine.count("wire.malformed")
+            engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            engine.bus.publish(Bus.WIRE_RECEIVE_ERROR)
+            return False
+        engine.count("wire.received")
+        engine.count("wire.received_bytes", len(raw.data))
+        if message.src_peer and message.src_peer != peer.to_bytes():
+            return self._refuse(peer, "spoofed")
+        own = peer == engine.own_peer
+        if message.acks:
+            links.acknowledged(peer, message.acks, now_ns)
+        if not own:
+            engine.neighbours.heard(peer, now_ns)
+            engine.neighbours.merge_addresses(peer, message.src_addresses, raw.observed)
+        entry = message.kind != envelope.RESPONSE
+        only_control = bool(message.fills) and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills)
+        if entry and not only_control and message.fills and peer in engine.neighbours.blocked:
+            return self._refuse(peer, "blocked")
+        verdict = links.receive(peer, message, now_ns)
+        if verdict is Verdict.ACK_ONLY:
+            return False
+        if verdict is not Verdict.NEW:
+            links.mark(peer, message, now_ns)  # acknowledged again
+            return self._refuse(peer, "duplicates", step=False)
+        if message.kind == envelope.RESPONSE:
+            return self._answer(peer, message, now_ns)
+        if not entry or only_control:
+            links.mark(peer, message, now_ns)
+            for fill in message.fills:
+                self._control(peer, fill)
+            return False
+        if self._ingress.full:
+            self._notice(peer, now_ns)
+            return self._refuse(peer, "full")
+        if self._ingress.fill_ratio >= PRESSURE:
+            self._notice(peer, now_ns)
+        links.mark(peer, message, now_ns)
+        deadline = now_ns + message.remaining_deadline_ns if message.remaining_deadline_ns else 0
+        self._ingress.offer(
+            Entry(
+                self._target(message),
+                lambda execution: self._fill(execution, peer, message, deadline),
+                size=len(raw.data),
+                peer=peer,
+                expires_ns=deadline,
+            )
+        )
+        return True
+
+    def _target(self, message: Envelope) -> str:
+        for fill in message.fills:
+            if len(fill.dest_suffix) == 10:
+                port = self._ports.get(int.from_bytes(fill.dest_suffix[2:], "big"))
+                if port is not None:
+                    return port.graph.target
+        return ""
+
+    # --- entries --------------------------------------------------------------------------------------
+
+    def _fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
+        """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
+        engine = self._engine
+        execution.source = peer
+        execution.deadline_ns = deadline_ns
+        touched: dict[int, Port] = {}
+        for fill in message.fills:
+            port = self._route(peer, fill)
+            if port is None:
+                continue
+            try:
+                value = self._value(port, fill)
+            except WireReceiveError as error:
+                self._failed(peer, error)
+                continue
+            region = port.graph.regions[port.op.spec.region]
+            claims = port.graph.claims.get(port.op.index, ())
+            if claims and claims != execution.claim_set:
+                execution.claim_set = tuple(sorted({*execution.claim_set, *claims}))
+            frame = execution.frame_of(region)
+            if port.site >= 0:
+                engine.write(frame, port.site, value)
+            touched[id(port.op)] = port
+        for port in touched.values():
+            self._tail(execution, port, peer, message.wire_req_id)
+
+    def _tail(self, execution: Execution, port: Port, peer: PeerId, req_id: int) -> None:
+        """The outputs behind the payloads: sender, req_id, trigger."""
+        op = port.op
+        frame = execution.frame_of(port.graph.regions[op.spec.region])
+        count = len(op.spec.meta.get(keys.SITE_IDS_KEY, "").split(","))
+        tail: tuple[object, ...] = (
+            ((peer,), req_id, TRIGGER) if op.spec.op_type == OP_RECV_REQ else ((peer,), TRIGGER)
+        )
+        for site, value in zip(op.outs[count:], tail):  # noqa: B905 (the trigger is optional)
+            if site >= 0:
+                self._engine.write(frame, site, value)
+
+    def _route(self, peer: PeerId, fill: Fill) -> Port | None:
+        try:
+            kind, number, op = parse_suffix(fill.dest_suffix)
+        except AddressError as error:
+            self._engine.count("ingress.unroutable")
+            self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
+            return None
+        if kind != SUFFIX_SITE:
+            self._control(peer, fill, number, op or "")
+            return None
+        port = self._ports.get(number)
+        if port is None:
+            self._engine.count("ingress.unroutable")
+            self._engine.emit(
+                steps.WireReceiveFailed(peer, "Unroutable", f"no site {number:#018x} on this node")
+            )
+        return port
+
+    def _value(self, port: Port, fill: Fill) -> object:
+        """Decodes a fill for its site. WireReceiveError where it is not what the site expects."""
+        if fill.trigger_only:
+            if port.trigger_only or port.expected in (0, _TRIGGER_HASH):
+                return TRIGGER
+            raise WireReceiveError(
+                WireReceiveErrorKind.TypeMismatch, f"a trigger where {port.expected:#x} is expected"
+            )
+        if port.expected and fill.type_hash != port.expected:
+            raise WireReceiveError(
+                WireReceiveErrorKind.TypeMismatch,
+                f"type hash {fill.type_hash:#x}, {port.expected:#x} is expected",
+            )
+        if port.backend is not None and 0x0101 <= fill.type_hash <= 0x010D:
+            try:
+                return port.backend.materialize_from_wire(fill.type_hash, fill.payload)
+            except BackendError as error:
+                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
+        return decode_value(fill.type_hash, fill.payload, self._caps)
+
+    def _failed(self, peer: PeerId, error: WireReceiveError) -> None:
+        self._engine.count("wire.receive_errors")
+        self._engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+        self._engine.bus.publish(Bus.WIRE_RECEIVE_ERROR)
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def _answer(self, peer: PeerId, message: Envelope, now_ns: int) -> bool:
+        """An answer is matched by its request id and its peer;
+
+        a late, double or foreign one is acknowledged and dropped.
+        """
+        req_id = message.wire_req_id
+        self._links.mark(peer, message, now_ns)
+        if not self._requests.expects(req_id, peer):
+            return self._refuse(peer, "late_answers", step=False)
+        cohort = self._requests.sites(req_id)
+        assert cohort is not None
+        values: dict[int, object] = {}
+        try:
+            # Where nobody reads the answers there are no sites for them: that one came is all that counts.
+            for fill in message.fills if cohort.mode != keys.ANSWER_NONE else ():
+                port = self._route(peer, fill)
+                if port is None:
+                    raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
+                values[port.index] = self._value(port, fill)
+                expected = port.count
+            if values and sorted(values) != list(range(expected)):
+                raise WireReceiveError(
+                    WireReceiveErrorKind.DecodeFailed, "an answer with a gap between its fills"
+                )
+            if not values and cohort.mode != keys.ANSWER_NONE:
+                raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer without fills")
+        except WireReceiveError as error:
+            self._failed(peer, error)
+            self._requests.settle_peer(req_id, peer)
+            return False
+        size = sum(len(f.payload) for f in message.fills)
+        if not self._ingress.charge(size):
+            self._engine.count("ingress.budget")
+            self._requests.settle_peer(req_id, peer)
+            return False
+        cohort.execution.bytes_held += size
+        self._requests.answer(req_id, peer, tuple(values[i] for i in range(len(values))))
+        return False
+
+    # --- control plane --------------------------------------------------------------------------------
+
+    def _control(self, peer: PeerId, fill: Fill, number: int | None = None, op: str = "") -> None:
+        if number is None:
+            try:
+                kind, number, name = parse_suffix(fill.dest_suffix)
+            except AddressError as error:
+                self._engine.count("ingress.unroutable")
+                self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
+                return
+            if kind == SUFFIX_SITE:
+                return
+            op = name or ""
+        handler = self._remote.get((number, op))
+        if handler is None:
+            self._engine.count("ingress.unroutable")
+            self._engine.emit(
+                steps.WireReceiveFailed(peer, "Unroutable", f"no remote op {op!r} of component {number}")
+            )
+            return
+        try:
+            handler(peer, fill.payload)
+        except WireReceiveError as error:
+            self._failed(peer, error)
+
+    # --- back-pressure --------------------------------------------------------------------------------
+
+    def _notice(self, peer: PeerId, now_ns: int) -> None:
+        """Tells a contributing sender to slow down, at most once a second;
+
+        after three it is blocked until the queue drains.
+        """
+        engine = self._engine
+        if peer == engine.own_peer:
+            return
+        last, count = self._noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
+        if now_ns - last < NOTICE_INTERVAL_NS:
+            return
+        if count >= NOTICES_BEFORE_BLOCK:
+            if peer not in engine.neighbours.blocked:
+                engine.neighbours.blocked.add(peer)
+                engine.count("peers.blocked")
+                engine.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
+            return
+        self._noticed[peer] = (now_ns, count + 1)
+        engine.count("backpressure.notices")
+        engine.neighbours.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
+
+    def drained(self) -> None:
+        """The entries' queue is below the pressure mark again: everybody may send."""
+        if self._noticed and self._ingress.fill_ratio < PRESSURE:
+            self._noticed.clear()
+            self._engine.neighbours.blocked.clear()
+
+
+_TRIGGER_HASH = 0x0A

@@ -1,0 +1,188 @@
+"""The doors: what other threads may touch (semantics §3, §4, §6).
+
+`offer_raw`, `notice` and the completion sink only check a bound and store; all decisions are taken in the
+next
+poll, on the engine's thread. Entries (what starts an execution) and answers (what an open execution waits
+for)
+have queues of their own, so that answers never wait behind entries.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bb_edge.engine.executions import Execution
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+
+
+class IngressFull(BBError):
+    """The newcomer found no place;
+
+    nothing was kept of it. Names the limit, what is in use, and what was asked.
+    """
+
+
+@dataclass(slots=True)
+class Entry:
+    """Something that starts an execution, waiting for a place.
+
+    `fill(execution)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by how many
+    ops make them and take no place of the queue.
+    """
+
+    target: str
+    fill: Callable[[Execution], None]
+    number: int | None = None
+    size: int = 0
+    peer: PeerId | None = None
+    expires_ns: int = 0
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """An inbound envelope as it came."""
+
+    data: bytes
+    peer: PeerId
+    observed: bytes | None
+
+
+class Ingress:
+    """The inbound queues of one node."""
+
+    def __init__(self, max_entries: int, max_bytes: int, max_answers: int) -> None:
+        self._lock = threading.Lock()
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._max_answers = max_answers
+        self._raw: deque[Raw] = deque()
+        self._notices: deque[Callable[[], None]] = deque()
+        self._completions: deque[tuple[int, object, BaseException | None]] = deque()
+        self._late = 0
+        self._bytes = 0
+        self._waker: Callable[[], None] | None = None
+        self.entries: deque[Entry] = deque()
+        self._external = 0
+
+    # --- any thread -----------------------------------------------------------------------------------
+
+    def set_waker(self, waker: Callable[[], None] | None) -> None:
+        """`waker()` is called, from whichever thread, when something came that a poll should see."""
+        self._waker = waker
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker()
+
+    @property
+    def bytes_in_use(self) -> int:
+        return self._bytes
+
+    def charge(self, size: int) -> bool:
+        """Takes bytes of the budget, False where it has not got them."""
+        with self._lock:
+            if self._bytes + size > self._max_bytes:
+                return False
+            self._bytes += size
+            return True
+
+    def release(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+
+    def offer_raw(self, raw: Raw) -> None:
+        """Stores an envelope for the next poll; its bytes are charged until what it feeds has ended.
+
+        Raises IngressFull, keeping nothing, when the count or the byte budget is used up.
+        """
+        size = len(raw.data)
+        with self._lock:
+            if len(self._raw) >= self._max_entries + self._max_answers:
+                raise IngressFull(
+                    f"{len(self._raw)} envelopes wait already",
+                    where="ingress",
+                    hint="poll more often, or raise ingress_entries",
+                )
+            if self._bytes + size > self._max_bytes:
+                raise IngressFull(
+                    f"{size} bytes requested, {self._max_bytes - self._bytes} available of {self._max_bytes}",
+                    where="ingress",
+                    hint="raise NodeConfig.ingress_bytes",
+                )
+            self._bytes += size
+            self._raw.append(raw)
+        self._wake()
+
+    def notice(self, act: Callable[[], None]) -> None:
+        """Has `act()` called in the next poll (presence, invokes, lifecycle).
+
+        IngressFull at `answer_entries`.
+        """
+        with self._lock:
+            if len(self._notices) >= self._max_answers:
+                raise IngressFull(
+                    f"{len(self._notices)} notices wait already",
+                    where="ingress",
+                    hint="poll more often, or raise answer_entries",
+                )
+            self._notices.append(act)
+        self._wake()
+
+    def deliver(self, token: int, result: object, error: BaseException | None) -> None:
+        """The completion sink: every parked op has its place here."""
+        with self._lock:
+            self._completions.append((token, result, error))
+        self._wake()
+
+    def late(self, token: int) -> None:
+        with self._lock:
+            self._late += 1
+
+    # --- the engine's thread --------------------------------------------------------------------------
+
+    def take_raw(self) -> Raw | None:
+        return self._raw.popleft() if self._raw else None
+
+    def take_notice(self) -> Callable[[], None] | None:
+        return self._notices.popleft() if self._notices else None
+
+    def take_completion(self) -> tuple[int, object, BaseException | None] | None:
+        return self._completions.popleft() if self._completions else None
+
+    def take_late(self) -> int:
+        with self._lock:
+            late, self._late = self._late, 0
+        return late
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a poll has something to take in."""
+        return bool(self._raw or self._notices or self._completions)
+
+    @property
+    def full(self) -> bool:
+        """Whether the entries' queue has no place for one more from outside."""
+        return self._external >= self._max_entries
+
+    @property
+    def fill_ratio(self) -> float:
+        return self._external / self._max_entries
+
+    def offer(self, entry: Entry) -> None:
+        """Queues an entry; the caller has checked `full` for those from outside."""
+        if not entry.internal:
+            self._external += 1
+        self.entries.append(entry)
+
+    def next_entry(self) -> Entry | None:
+        if not self.entries:
+            return None
+        entry = self.entries.popleft()
+        if not entry.internal:
+            self._external -= 1
+        return entry

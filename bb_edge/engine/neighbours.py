@@ -1,0 +1,204 @@
+"""What the node knows of other peers: presence, health, back-off, addresses (semantics §6 "Gates", §7).
+
+Presence and any authenticated envelope are successes; a request unanswered at its deadline is a failure. The
+gates, the selectors and open requests read what stands here; nobody else writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.outbound import Unit
+from bb_edge.ir.address import Address, AddressError
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.address_book import AddressBook, AddressBookError
+from bb_edge.wire.backoff import Backoff
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
+from bb_edge.wire.envelope import Fill
+from bb_edge.wire.health import PeerHealth
+from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
+    from bb_edge.engine.inbound import Inbound
+    from bb_edge.engine.outbound import Outbound
+    from bb_edge.engine.requests import Requests
+    from bb_edge.wire.delivery import Links
+
+BACKOFF_SUFFIX = Address.empty().with_component(0, "Backoff").to_bytes()
+BYTES_HASH = 0x0B
+
+
+class PeerView:
+    """The peers as selectors see them:
+
+    the table's, and the node itself where its own presence lists the class.
+    """
+
+    __slots__ = ("_own", "_own_classes", "_table")
+
+    def __init__(self, table: PeerTable, own: PeerId, own_classes: tuple[str, ...]) -> None:
+        self._table = table
+        self._own = own
+        self._own_classes = own_classes
+
+    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        found = self._table.up_peers(peer_class)
+        return tuple(sorted({*found, self._own})) if peer_class in self._own_classes else found
+
+    def is_up(self, peer: PeerId) -> bool:
+        return peer == self._own or self._table.is_up(peer)
+
+
+class Neighbours:
+    """The tables about other peers, and what happens when they change."""
+
+    def __init__(
+        self, engine: Engine, requests: Requests, links: Links, own_classes: tuple[str, ...]
+    ) -> None:
+        config = engine.config
+        self._engine = engine
+        self._requests = requests
+        self._links = links
+        self._outbound: Outbound | None = None
+        self.own_classes = own_classes
+        self._table = PeerTable(config.max_peers)
+        self.peers = PeerView(self._table, engine.own_peer, own_classes)
+        self._health = PeerHealth(config.health_threshold, config.max_peers)
+        self._backoff = Backoff(capacity=config.max_peers)
+        self.address_book = AddressBook(config.max_peers, config.peer_addresses)
+        self.blocked: set[PeerId] = set()
+        self._imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
+        self.on_peer_up: Callable[[], None] = _nothing
+
+    def attach(self, inbound: Inbound, outbound: Outbound) -> None:
+        """Ties in the two halves of the wire; called once at install."""
+        self._outbound = outbound
+        inbound.register_remote(0, "Backoff", self._told_to_back_off)
+
+    # --- presence and health -------------------------------------------------------------------------------
+
+    def presence(
+        self,
+        peer: PeerId,
+        up: bool,
+        epoch: int,
+        classes: tuple[str, ...],
+        addresses: Sequence[bytes],
+        meta: Mapping[str, object],
+    ) -> None:
+        """A peer's presence, as the transport tells it."""
+        engine = self._engine
+        try:
+            said = Presence(up, epoch or None, classes, tuple(addresses), meta)
+            change = self._table.update(peer, said)
+        except PeersFullError as error:
+            engine.count("peers.refused")
+            engine.emit(steps.IngressDropped(peer, error.what))
+            return
+        if up and addresses:
+            self.merge_addresses(peer, tuple(addresses), None)
+        if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
+            self._health.success(peer)
+            self._backoff.succeeded(peer)
+            self._links.peer_up(peer, epoch, engine.now_ns)
+            self._came_up(peer, classes)
+        elif change is PresenceChange.DOWN:
+            self._health.down(peer)
+            self._went_down(peer, "presence")
+
+    def heard(self, peer: PeerId, now_ns: int) -> None:
+        """An authenticated envelope of the peer: a success, recorded before the gates."""
+        if not self._imposed or self._imposed.get(peer, 0) <= now_ns:
+            self._imposed.pop(peer, None)
+            self._backoff.succeeded(peer)
+        if self._health.success(peer):
+            self._table.set_reachable(peer, True)
+            presence = self._table.get(peer)
+            self._came_up(peer, presence.classes if presence is not None else ())
+
+    def unanswered(self, peer: PeerId) -> None:
+        """A request to the peer has passed its deadline."""
+        self.failed(peer)
+
+    def failed(self, peer: PeerId) -> None:
+        """The peer, or the broker on its behalf, failed us once."""
+        self._backoff.failed(peer, self._engine.now_ns)
+        if self._health.failure(peer):
+            self._table.set_reachable(peer, False)
+            self._went_down(peer, "unanswered")
+
+    def _came_up(self, peer: PeerId, classes: tuple[str, ...]) -> None:
+        engine = self._engine
+        engine.count("peers.up")
+        engine.emit(steps.PeerUp(peer, classes))
+        engine.bus.publish(Bus.PEER_UP)
+        self.on_peer_up()
+
+    def _went_down(self, peer: PeerId, reason: str) -> None:
+        engine = self._engine
+        engine.count("peers.down")
+        engine.emit(steps.PeerDown(peer, reason))
+        engine.bus.publish(Bus.PEER_DOWN)
+        self._requests.peer_down(peer)
+
+    # --- what gates ask -------------------------------------------------------------------------------
+
+    def is_up(self, peer: PeerId) -> bool:
+        return self._health.is_up(peer)
+
+    def ready(self, peer: PeerId, now_ns: int) -> bool:
+        """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
+        if not self._backoff.ready(peer, now_ns):
+            return False
+        self._backoff.probed(peer, now_ns)
+        return True
+
+    def probe(self, peer: PeerId, now_ns: int) -> bool:
+        """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
+        presence = self._table.get(peer)
+        if presence is not None and not presence.up:
+            return False
+        return self._backoff.waiting(peer) and self._backoff.ready(peer, now_ns)
+
+    # --- addresses ------------------------------------------------------------------------------------
+
+    def merge_addresses(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None) -> None:
+        """Claimed addresses first, then the observed one; an unchanged list is not rewritten."""
+        try:
+            self.address_book.learn(peer, claimed, observed)
+        except (AddressError, AddressBookError):
+            self._engine.count("addresses.refused")
+
+    # --- back-pressure --------------------------------------------------------------------------------
+
+    def send_backoff_notice(self, peer: PeerId, min_backoff_ns: int) -> None:
+        if self._outbound is None:
+            return
+        payload = cbor.dumps({"min_backoff_ns": min_backoff_ns})
+        fill = Fill(BACKOFF_SUFFIX, payload, False, BYTES_HASH)
+        self._outbound.add_notice(Unit(peer, [fill], envelope.NONE, 0, 0, False, None))
+
+    def _told_to_back_off(self, peer: PeerId, payload: bytes | memoryview) -> None:
+        try:
+            said = cbor.loads(payload)
+        except cbor.CborError as error:
+            raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, error.what) from error
+        wait = said.get("min_backoff_ns") if isinstance(said, dict) else None
+        if type(wait) is not int or wait < 0:
+            raise WireReceiveError(
+                WireReceiveErrorKind.DecodeFailed, "a back-off notice without min_backoff_ns"
+            )
+        now_ns = self._engine.now_ns
+        self._backoff.impose(peer, now_ns, wait)
+        if len(self._imposed) < self._engine.config.max_peers:
+            self._imposed[peer] = now_ns + wait
+        self._engine.count("backpressure.heeded")
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,210 @@
+"""The poll cycle (semantics §4): eight phases, each draining what it made ready.
+
+1 ingress · 2 frontier · 3 bus events · 4 matured timers · 5 completions · 6 frontier · 7 lifecycle · 8 outbound
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from bb_edge.engine import steps
+from bb_edge.engine.core import Engine
+from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
+from bb_edge.engine.inbound import Inbound
+from bb_edge.engine.ingress import Entry, Ingress
+from bb_edge.engine.outbound import Outbound
+from bb_edge.engine.requests import Requests
+from bb_edge.engine.rounds import Rounds
+from bb_edge.roles import TRIGGER
+from bb_edge.wire.delivery import Links
+
+EntryOp = tuple[BoundGraph, BoundOp]
+
+
+class Cycle:
+    """One node's heartbeat over its engine, queues and tables."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        ingress: Ingress,
+        inbound: Inbound,
+        outbound: Outbound,
+        requests: Requests,
+        links: Links,
+        entries: Mapping[str, Sequence[EntryOp]],
+    ) -> None:
+        self.engine = engine
+        self.ingress = ingress
+        self.inbound = inbound
+        self.outbound = outbound
+        self.requests = requests
+        self.links = links
+        self._events: dict[int, list[EntryOp]] = {}
+        self._phases: dict[int, list[EntryOp]] = {}
+        self._pulses: dict[str, list[EntryOp]] = {}
+        self._intervals: dict[str, list[EntryOp]] = {}
+        self.rounds: dict[str, list[Rounds]] = {}
+        self._due_phases: deque[int] = deque()
+        self._ticks_waiting: set[int] = set()
+        self._started: set[str] = set()
+        for graph, op in entries.get("EventSource", ()):
+            kind = int(op.spec.attrs.get("kind", 0))  # type: ignore[call-overload]
+            self._events.setdefault(kind, []).append((graph, op))
+            engine.bus.subscribed.add(kind)
+        for graph, op in entries.get("LifecyclePhase", ()):
+            self._phases.setdefault(int(op.spec.attrs.get("phase", 0)), []).append((graph, op))  # type: ignore[call-overload]
+        for graph, op in entries.get("Pulse", ()):
+            self._pulses.setdefault(graph.target, []).append((graph, op))
+        for graph, op in entries.get("Interval", ()):
+            self._intervals.setdefault(graph.target, []).append((graph, op))
+        for graph, op in entries.get("Repeat", ()):
+            self.rounds.setdefault(graph.target, []).append(Rounds(engine, ingress, graph, op))
+
+    # --- entries of the graphs ------------------------------------------------------------------------
+
+    def start_target(self, target: str) -> None:
+        """A target is bootstrapped: its pulses, intervals and rounds begin. Once per node."""
+        if target in self._started:
+            return
+        self._started.add(target)
+        for graph, op in self._pulses.get(target, ()):
+            self._offer(graph, op, TRIGGER)
+        for graph, op in self._intervals.get(target, ()):
+            self._arm(graph, op, self.engine.now_ns)
+        for rounds in self.rounds.get(target, ()):
+            rounds.start()
+
+    def _offer(
+        self, graph: BoundGraph, op: BoundOp, value: object, started: Callable[[], None] | None = None
+    ) -> None:
+        def fill(execution: Execution) -> None:
+            if started is not None:
+                started()
+            region = graph.regions[op.spec.region]
+            execution.claim_set = graph.claims.get(op.index, ())
+            frame = execution.frame_of(region)
+            if op.out >= 0:
+                self.engine.write(frame, op.out, value)
+
+        self.ingress.offer(Entry(graph.target, fill, internal=True))
+
+    def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
+        period = max(1, int(op.spec.attrs.get("period_ns", 1)))  # type: ignore[call-overload]
+        key = id(op)
+
+        def tick(now_ns: int) -> None:
+            if key in self._ticks_waiting:
+                self.engine.count("ticks.skipped")
+            else:
+                self._ticks_waiting.add(key)
+                self._offer(graph, op, now_ns, lambda: self._ticks_waiting.discard(key))
+            missed = (now_ns - from_ns) // period
+            self._arm(graph, op, from_ns + missed * period)
+
+        self.engine.timers.at(from_ns + period, tick)
+
+    def fire_lifecycle(self, phase: int) -> None:
+        self._due_phases.append(phase)
+
+    def peer_up(self) -> None:
+        """Ends the back-off of rounds."""
+        for several in self.rounds.values():
+            for rounds in several:
+                rounds.peer_up()
+
+    # --- the cycle ------------------------------------------------------------------------------------
+
+    def poll(self, now_ns: int) -> list[steps.EngineStep]:
+        """Runs one cycle at `now_ns`; returns its steps, none when there was nothing to do."""
+        engine = self.engine
+        engine.now_ns = engine.ctx.now_ns = now_ns
+        self._left = engine.config.cycle_op_budget
+        self._take_in(now_ns)
+        self._run(now_ns)
+        for kind in engine.bus.take():
+            for graph, op in self._events.get(kind, ()):
+                self._offer(graph, op, kind)
+        self._run(now_ns)
+        while self._left > 0:
+            callback = engine.timers.pop_due(now_ns)
+            if callback is None:
+                break
+            callback(now_ns)
+            self._run(now_ns)
+        self._complete()
+        self._run(now_ns)
+        while self._due_phases:
+            phase = self._due_phases.popleft()
+            engine.emit(steps.LifecycleFired(phase))
+            for graph, op in self._phases.get(phase, ()):
+                self._offer(graph, op, TRIGGER)
+        self._run(now_ns)
+        if self._left <= 0 and (engine.runnable or self._admissible):
+            engine.count("cycles.over_budget")
+            engine.emit(steps.CycleBudgetExceeded(engine.config.cycle_op_budget))
+        self.outbound.flush(now_ns)
+        self.inbound.drained()
+        out, engine.steps = engine.steps, []
+        return out
+
+    def _take_in(self, now_ns: int) -> None:
+        ingress = self.ingress
+        while (act := ingress.take_notice()) is not None:
+            act()
+        while (raw := ingress.take_raw()) is not None:
+            self.inbound.take(raw, now_ns)
+
+    def _complete(self) -> None:
+        engine = self.engine
+        while (done := self.ingress.take_completion()) is not None:
+            token, result, error = done
+            if error is not None:
+                engine.fail(token, error)
+            else:
+                engine.resume(token, result)
+        late = self.ingress.take_late()
+        if late:
+            engine.count("completions.late", late)
+
+    @property
+    def _admissible(self) -> bool:
+        return bool(self.ingress.entries) and not self.engine.pool.full
+
+    def _run(self, now_ns: int) -> None:
+        """Admits entries and drains, until nothing is ready or the budget is spent."""
+        engine = self.engine
+        while self._left > 0 and (engine.runnable or self._admissible):
+            while self._admissible:
+                self._admit(now_ns)
+            self._left -= max(1, engine.drain(self._left))
+
+    def _admit(self, now_ns: int) -> None:
+        entry = self.ingress.next_entry()
+        assert entry is not None
+        if entry.expires_ns and now_ns >= entry.expires_ns:
+            self.engine.count("deadlines.expired")
+            if entry.size:
+                self.ingress.release(entry.size)
+            return
+        execution = self.engine.pool.start(entry.target, entry.number)
+        execution.bytes_held = entry.size
+        entry.fill(execution)
+        self.engine.wake(execution)
+
+    def next_deadline_ns(self) -> int | None:
+        """When to poll at the latest:
+
+        0 where something waits already, None where nothing will come by itself.
+        """
+        if (
+            self.engine.runnable
+            or self._admissible
+            or self.ingress.waiting
+            or self._due_phases
+            or len(self.outbound)
+        ):
+            return 0
+        times = [t for t in (self.engine.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]
+        return min(times) if times else None

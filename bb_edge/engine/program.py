@@ -1,0 +1,53 @@
+"""What `load` makes of an artifact:
+
+immutable, and shared by every node that is installed from it (semantics §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bb_edge.engine.graph_slot import GraphSlot
+from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
+
+FunctionKey = tuple[str, str]
+"""(domain, name); the overload is always empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a target's slot is bound to: role, TYPE_NAME and the compiler's slot id."""
+
+    role: str
+    type_name: str
+    slot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One partition: its main, its bootstrap (or None), and its slots."""
+
+    name: str
+    peer_class: str
+    main: FunctionKey
+    bootstrap: FunctionKey | None
+    bindings: Mapping[str, Binding]
+    states: Mapping[str, AttributeProto]
+    peer_classes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A parsed artifact.
+
+    `functions` is the symbol table; `graphs` holds those that the engine runs itself.
+    """
+
+    module: str
+    targets: Mapping[str, Target]
+    graphs: Mapping[FunctionKey, GraphSlot]
+    functions: Mapping[FunctionKey, FunctionProto]
+    opsets: Mapping[str, int]
+    size: int
+    digest: str

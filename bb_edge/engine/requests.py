@@ -1,0 +1,339 @@
+"""Open requests: who was asked, who answered, when it is over (semantics §2 "Ask and gather", §3, §6).
+
+One cohort per fired `SendReqBatched`. Its life, all transitions in this file:
+
+    OPEN ──enough answers │ every asked peer settled │ deadline──► CLOSED ──all children ended──► FIRED
+
+A peer is settled once it answered, is down, could not be reached, or sent an answer that could not be
+decoded.
+While OPEN, accepted answers run as children (mode `each`, at most `max_children` at once, further ones
+wait) or
+are kept (mode `batch`). FIRED resumes `RecvRespBatched` in the asking execution.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine import steps
+from bb_edge.engine.core import PENDING, CapacityError, Engine, OpError
+from bb_edge.engine.executions import BoundOp, BoundRegion, Execution, Frame
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import TRIGGER
+
+
+class CohortState(enum.Enum):
+    OPEN = "open"
+    CLOSED = "closed"
+    FIRED = "fired"
+
+
+class Cohort:
+    """One request in flight."""
+
+    __slots__ = (
+        "accepted",
+        "answers",
+        "asked",
+        "by_req_id",
+        "collector",
+        "enough",
+        "execution",
+        "frame",
+        "gated",
+        "id",
+        "mode",
+        "port",
+        "reason",
+        "region",
+        "running",
+        "settled",
+        "state",
+        "timer",
+        "waiting",
+    )
+
+    def __init__(
+        self, number: int, frame: Frame, execution: Execution, port: str, mode: str, enough: int
+    ) -> None:
+        self.id = number
+        self.frame = frame
+        self.execution = execution
+        self.port = port
+        self.mode = mode
+        self.enough = enough
+        self.state = CohortState.OPEN
+        self.asked: tuple[PeerId, ...] = ()
+        self.gated: tuple[PeerId, ...] = ()
+        self.by_req_id: dict[int, PeerId] = {}
+        self.settled: set[PeerId] = set()
+        self.accepted: set[PeerId] = set()
+        self.answers: list[tuple[object, ...]] = []
+        self.waiting: deque[tuple[PeerId, tuple[object, ...]]] = deque()
+        self.running = 0
+        self.region: BoundRegion | None = None
+        self.collector: tuple[int, int] | None = (
+            None  # (token, number of stacks) of the parked RecvRespBatched
+        )
+        self.timer = 0
+        self.reason = ""
+
+
+class Requests:
+    """All open requests of a node, bounded by `max_requests`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._cohorts: dict[int, Cohort] = {}
+        self._by_req_id: dict[int, Cohort] = {}
+        self._next_id = 1
+        engine.on_child_end = self.child_ended
+
+    def __len__(self) -> int:
+        return len(self._cohorts)
+
+    # --- asking ---------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        frame: Frame,
+        op: BoundOp,
+        gated: tuple[PeerId, ...],
+        asked: tuple[PeerId, ...],
+        deadline_ns: int,
+        region: BoundRegion | None,
+    ) -> Cohort:
+        """Opens a cohort in the execution of `frame`; each gated peer gets a request id of its own.
+
+        Raises CapacityError at `max_requests`, OpError where there is no deadline.
+        """
+        engine = self._engine
+        execution = frame.execution
+        assert execution is not None
+        meta = op.spec.meta
+        if len(self._cohorts) >= engine.config.max_requests:
+            raise CapacityError(
+                f"{engine.config.max_requests} requests are open already",
+                where=op.spec.name,
+                hint="raise NodeConfig.max_requests, or shorten deadlines",
+            )
+        if deadline_ns <= 0:
+            raise OpError(
+                "a request needs a deadline", where=op.spec.name, hint="give request(…, deadline_ns=…)"
+            )
+        mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
+        cohort = Cohort(
+            self._next_id,
+            frame,
+            execution,
+            meta.get(keys.PORT_KEY, op.spec.name),
+            mode,
+            int(meta.get(keys.ENOUGH_KEY, "0")),
+        )
+        self._next_id += 1
+        cohort.asked = tuple(dict.fromkeys(asked))
+        cohort.gated = tuple(dict.fromkeys(gated))
+        cohort.region = region
+        for peer in cohort.gated:
+            number = engine.rng.getrandbits(64) or 1
+            while number in self._by_req_id:
+                number = engine.rng.getrandbits(64) or 1
+            cohort.by_req_id[number] = peer
+            self._by_req_id[number] = cohort
+        self._cohorts[cohort.id] = cohort
+        execution.asking += 1
+        execution.requests_made += 1
+        if cohort.gated:
+            execution.asked_somebody = True
+        cohort.timer = engine.timers.at(
+            engine.now_ns + deadline_ns, lambda _now_ns: self._close(cohort, "deadline")
+        )
+        engine.count("requests.opened")
+        return cohort
+
+    def opened(self, cohort: Cohort) -> None:
+        """To be called once the envelopes are queued: a request that asks nobody closes at once."""
+        self._check(cohort)
+
+    # --- settling -------------------------------------------------------------------------------------
+
+    def expects(self, req_id: int, peer: PeerId) -> bool:
+        """Whether an answer with that id, from that peer, would be accepted now."""
+        cohort = self._by_req_id.get(req_id)
+        return (
+            cohort is not None
+            and cohort.state is CohortState.OPEN
+            and cohort.by_req_id[req_id] == peer
+            and peer not in cohort.settled
+        )
+
+    def sites(self, req_id: int) -> Cohort | None:
+        """The cohort that an answer belongs to, for decoding it."""
+        return self._by_req_id.get(req_id)
+
+    def answer(self, req_id: int, peer: PeerId, values: tuple[object, ...]) -> None:
+        """Takes an expected answer; `values` are the decoded payloads in the reply's order."""
+        cohort = self._by_req_id[req_id]
+        cohort.settled.add(peer)
+        cohort.accepted.add(peer)
+        self._engine.count("requests.answers")
+        if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
+            cohort.waiting.append((peer, values))
+            self._run_waiting(cohort)
+        elif cohort.mode == keys.ANSWER_BATCH:
+            cohort.answers.append(values)
+        self._check(cohort)
+
+    def settle_peer(self, req_id: int, peer: PeerId) -> None:
+        """The asked peer will not answer this one: unreachable, or its answer was broken."""
+        cohort = self._by_req_id.get(req_id)
+        if cohort is not None and cohort.state is CohortState.OPEN and cohort.by_req_id[req_id] == peer:
+            cohort.settled.add(peer)
+            self._check(cohort)
+
+    def peer_down(self, peer: PeerId) -> None:
+        """Nobody waits for a peer that is down."""
+        for cohort in tuple(self._cohorts.values()):
+            if cohort.state is CohortState.OPEN and peer in cohort.gated and peer not in cohort.settled:
+                cohort.settled.add(peer)
+                self._check(cohort)
+
+    def unanswered(self) -> list[tuple[int, PeerId]]:
+        """(request id, peer) of every answer that is still awaited."""
+        return [
+            (number, peer)
+            for cohort in self._cohorts.values()
+            if cohort.state is CohortState.OPEN
+            for number, peer in cohort.by_req_id.items()
+            if peer not in cohort.settled
+        ]
+
+    def _check(self, cohort: Cohort) -> None:
+        if cohort.state is not CohortState.OPEN:
+            return
+        if cohort.enough and len(cohort.accepted) >= cohort.enough:
+            self._close(cohort, "enough")
+        elif len(cohort.settled) >= len(cohort.gated):
+            self._close(cohort, "all settled" if cohort.gated else "nobody asked")
+
+    def _close(self, cohort: Cohort, reason: str) -> None:
+        if cohort.state is not CohortState.OPEN:
+            return
+        engine = self._engine
+        cohort.state = CohortState.CLOSED
+        cohort.reason = reason
+        engine.timers.cancel(cohort.timer)
+        for number, peer in cohort.by_req_id.items():
+            self._by_req_id.pop(number, None)
+            if reason == "deadline" and peer not in cohort.settled:
+                engine.count("requests.unanswered")
+                engine.neighbours.unanswered(peer)
+        self._maybe_fire(cohort)
+
+    # --- children -------------------------------------------------------------------------------------
+
+    def _run_waiting(self, cohort: Cohort) -> None:
+        region = cohort.region
+        assert region is not None
+        entry = region.graph.ops[region.region.entry]
+        while cohort.waiting and cohort.running < self._engine.config.max_children:
+            peer, values = cohort.waiting.popleft()
+            tail = (*values, (peer,), TRIGGER)  # the trigger is optional
+            outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
+            cohort.running += 1
+            child = self._engine.start_child(cohort.frame, region, outputs)
+            child.cohort = cohort
+            child.source = peer
+
+    def child_ended(self, child: Execution) -> None:
+        """The engine's notice that a child of some cohort is done; its place goes to the next answer."""
+        cohort: Cohort = child.cohort
+        cohort.running -= 1
+        asking = cohort.execution
+        asking.children -= 1
+        children = cohort.frame.children
+        if children is not None:
+            cohort.frame.children = [f for f in children if f.execution is not child]
+        self._run_waiting(cohort)
+        self._maybe_fire(cohort)
+        self._engine.wake(asking)
+
+    # --- firing ---------------------------------------------------------------------------------------
+
+    def collect(self, ctx: Any, req_id: object, stacks: int) -> object:
+        """`RecvRespBatched`: parks until the request is over, then yields (closed, missing, *stacks)."""
+        cohort = self._cohorts.get(req_id) if isinstance(req_id, int) else None
+        if cohort is None:
+            raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
+        if cohort.state is CohortState.FIRED:
+            return self._result(cohort, stacks)
+        token = self._engine.suspend(ctx, outside=True)
+        cohort.collector = (token, stacks)
+        return PENDING
+
+    def _maybe_fire(self, cohort: Cohort) -> None:
+        if cohort.state is not CohortState.CLOSED or cohort.running or cohort.waiting:
+            return
+        engine = self._engine
+        cohort.state = CohortState.FIRED
+        engine.emit(
+            steps.RequestClosed(
+                cohort.execution.target,
+                cohort.execution.id,
+                cohort.port,
+                len(cohort.gated),
+                len(cohort.accepted),
+                cohort.reason,
+            )
+        )
+        execution = cohort.execution
+        execution.asking -= 1
+        execution.cohorts.append(cohort.id)
+        if cohort.collector is not None:
+            token, stacks = cohort.collector
+            try:
+                result = self._result(cohort, stacks)
+            except OpError as error:
+                engine.fail(token, error)
+            else:
+                engine.resume(token, result)
+        engine.wake(execution)
+
+    def forget(self, execution: Execution) -> None:
+        """The asking execution has ended: its cohorts go."""
+        for number in execution.cohorts:
+            self._cohorts.pop(number, None)
+
+    def _result(self, cohort: Cohort, stacks: int) -> tuple[object, ...]:
+        missing = tuple(p for p in cohort.asked if p not in cohort.accepted)
+        return (
+            TRIGGER,
+            missing,
+            *(_stack([a[i] for a in cohort.answers], cohort.port) for i in range(stacks)),
+        )
+
+
+def _stack(rows: Sequence[object], port: str) -> np.ndarray[Any, Any]:
+    """One array with a new first axis; empty f32 of shape [0] where nobody answered."""
+    if not rows:
+        return np.empty((0,), dtype=np.float32)
+    arrays = []
+    for row in rows:
+        if not isinstance(row, np.ndarray):
+            raise OpError(
+                "only tensor replies can be read as one stack", where=port, hint="read r.answer instead"
+            )
+        arrays.append(row)
+    if len({(a.shape, a.dtype) for a in arrays}) > 1:
+        raise OpError(
+            f"the answers do not stack: {sorted({(str(a.dtype), a.shape) for a in arrays})}",
+            where=port,
+            hint="read r.answer instead, once per answer",
+        )
+    return np.stack(arrays)

@@ -1,0 +1,80 @@
+"""`Repeat`: rounds (semantics §2).
+
+The next round starts when the execution of the last one has ended. One that failed, or whose requests all
+asked
+nobody, is followed by a back-off that doubles and that a PeerUp ends; a round that asked nobody is not
+counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bb_edge.engine import steps
+from bb_edge.engine.core import Engine
+from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
+from bb_edge.engine.ingress import Entry, Ingress
+
+
+class Rounds:
+    """The state of one `Repeat` op: `round` is the number that runs or comes next, from 1."""
+
+    def __init__(self, engine: Engine, ingress: Ingress, graph: BoundGraph, op: BoundOp) -> None:
+        self._engine = engine
+        self._ingress = ingress
+        self._graph = graph
+        self._op = op
+        attrs = op.spec.attrs
+        self.times = int(attrs.get("times", 0))  # type: ignore[call-overload]
+        self.pause_ns = int(attrs.get("pause_ns", 0))  # type: ignore[call-overload]
+        self.round = 1
+        self.running = False
+        self.finished = False
+        self._backoff_ns = 0
+        self._timer = 0
+
+    def start(self, _now_ns: int = 0) -> None:
+        """Queues the entry of the next round; nothing where one runs or all are done."""
+        self._timer = 0
+        if self.running or self.finished:
+            return
+        self.running = True
+        self._ingress.offer(Entry(self._op.target, self._fill, internal=True))
+
+    def peer_up(self) -> None:
+        """Ends a back-off."""
+        if self._backoff_ns and self._timer and not self.running:
+            self._engine.timers.cancel(self._timer)
+            self.start()
+
+    def _fill(self, execution: Execution) -> None:
+        region = self._graph.regions[0]
+        execution.claim_set = self._graph.claims.get(self._op.index, ())
+        execution.notify = True
+        execution.on_end = self._ended
+        frame = execution.frame_of(region)
+        if self._op.out >= 0:
+            self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
+
+    def _ended(self, execution: Execution) -> None:
+        engine = self._engine
+        self.running = False
+        nobody = execution.requests_made > 0 and not execution.asked_somebody
+        if nobody or execution.failed:
+            first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns
+            self._backoff_ns = min(self._backoff_ns * 2 or first, longest)
+            reason = "nobody asked" if nobody else "failed"
+            engine.emit(steps.RoundBackedOff(self._op.target, self.round, self._backoff_ns, reason))
+            engine.count("rounds.backed_off")
+        else:
+            self._backoff_ns = 0
+        if not nobody:
+            self.round += 1
+            engine.count("rounds.ended")
+            if self.times and self.round > self.times:
+                self.finished = True
+                engine.emit(steps.RoundsCompleted(self._op.target, self.times))
+                return
+        # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
+        wait = max(self._backoff_ns, self.pause_ns)
+        self._timer = engine.timers.at(max(engine.now_ns + wait, engine.now_ns), self.start)

@@ -1,0 +1,279 @@
+"""What comes out of a poll: everything that must happen outside the engine, or that the outside should know.
+
+Steps are facts about one poll, in the order in which they came about (semantics §4). The verbose ones
+(`OpCompleted`, `AsyncSuspended`, `OpTrigger`, `OpSink`) are made only while tracing is on.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from dataclasses import dataclass, field
+
+from bb_edge.ir.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """Base of every step."""
+
+
+# --- to be done by the driver -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendEnvelope(EngineStep):
+    """Hand these bytes to the transport.
+
+    `expires_in_ns` is how long the envelope is worth delivering (0 = for ever); `resent` tells a repetition.
+    """
+
+    peer: PeerId
+    payload: bytes
+    expires_in_ns: int = 0
+    durable: bool = False
+    resent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppEvent(EngineStep):
+    """A program speaks to its host: an `AppEmit`, an `AppNotify` or an unread top-level output.
+
+    `value` is valid until the next poll; `copy()` keeps it.
+    """
+
+    target: str
+    execution: int
+    topic: str
+    value: object = None
+
+    def copy(self) -> AppEvent:
+        """The same event with a value of its own."""
+        return AppEvent(self.target, self.execution, self.topic, copy.deepcopy(self.value))
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpFailed(EngineStep):
+    """One op failed: its branch ends, the node goes on."""
+
+    target: str
+    execution: int
+    op: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class WireReceiveFailed(EngineStep):
+    """One fill, or a whole envelope, could not be taken in;
+
+    `kind` is a WireReceiveErrorKind or EnvelopeErrorKind name.
+    """
+
+    peer: PeerId | None
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResolveFailed(EngineStep):
+    """A send names a peer that the address book does not know: no envelope was made for it."""
+
+    peer: PeerId
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class IngressDropped(EngineStep):
+    """Something was refused at the border, unmarked and unacknowledged; `reason` says which limit."""
+
+    peer: PeerId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundDropped(EngineStep):
+    """The outbound queue was full: the oldest best-effort envelope went."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionStarved(EngineStep):
+    """An execution ended with ops that got some of their inputs, but not all."""
+
+    target: str
+    execution: int
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CycleBudgetExceeded(EngineStep):
+    """The poll ended early: `cycle_op_budget` ops had run; the rest goes on in the next poll."""
+
+    ops: int
+
+
+# --- life ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionEnded(EngineStep):
+    """Closes every `invoke`, delivered event and round;
+
+    `failed` when one of its own ops failed or it starved.
+    """
+
+    target: str
+    execution: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClosed(EngineStep):
+    """A request is settled: how many were asked (after the gates) and how many answers were accepted."""
+
+    target: str
+    execution: int
+    port: str
+    asked: int
+    answered: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsCompleted(EngineStep):
+    """A `Repeat` has counted its `times`."""
+
+    target: str
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBackedOff(EngineStep):
+    """A round failed or asked nobody: the next one waits (ended by a PeerUp)."""
+
+    target: str
+    round: int
+    wait_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp(EngineStep):
+    peer: PeerId
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown(EngineStep):
+    peer: PeerId
+    reason: str = "presence"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBlocked(EngineStep):
+    peer: PeerId
+    reason: str
+
+
+class Phase(enum.IntEnum):
+    """Lifecycle phases (ir_and_dsl.txt part 5a)."""
+
+    SHUTDOWN = 1
+    SNAPSHOT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleFired(EngineStep):
+    phase: int
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapComplete(EngineStep):
+    target: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOnBootstrap(EngineStep):
+    """A body op waits for a bootstrap that touches its component."""
+
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry(EngineStep):
+    """A value that `Record` pushed out of a full ring, or a counter on request."""
+
+    name: str
+    value: object = None
+
+
+# --- tracing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpCompleted(EngineStep):
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncSuspended(EngineStep):
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpTrigger(EngineStep):
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpSink(EngineStep):
+    target: str
+    execution: int
+    op: str
+
+
+# --- durability ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PersistOutbox(EngineStep):
+    """Write this envelope to the outbox, then answer `persisted(token)`; only then is it published."""
+
+    token: int
+    peer: PeerId
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal(EngineStep):
+    """Write this received envelope to the journal, then answer `persisted(token)`;
+
+    only then is it acknowledged.
+    """
+
+    token: int
+    peer: PeerId
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWanted(EngineStep):
+    """Take a snapshot soon; `reason` says what waits for it."""
+
+    reason: str

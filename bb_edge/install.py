@@ -1,0 +1,454 @@
+"""`install`: one node's state over a Program (semantics §4). Failure leaves nothing half-built."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import cbor2
+
+from bb_edge.engine.binding import BindEnv, make_gather
+from bb_edge.engine.bootstrap import Bootstraps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.core import Engine
+from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.graph_slot import LoadError
+from bb_edge.engine.inbound import Inbound, Port, ports_of
+from bb_edge.engine.ingress import Ingress
+from bb_edge.engine.neighbours import Neighbours
+from bb_edge.engine.outbound import Outbound
+from bb_edge.engine.poll import Cycle, EntryOp
+from bb_edge.engine.program import Binding, FunctionKey, Program, Target
+from bb_edge.engine.requests import Requests
+from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
+from bb_edge.ir.opsets import OpKind
+from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.ir.tensors import from_tensor_proto
+from bb_edge.loading import load
+from bb_edge.node import Node, decode_input
+from bb_edge.registry import Registry, default_registry
+from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
+from bb_edge.syscalls.table import binder
+from bb_edge.wire.delivery import Links
+
+MAX_CALL_DEPTH = 64
+"""Functions that call functions: deeper nests are refused, cycles with them."""
+
+
+class InstallError(BBError):
+    """The program cannot be installed on this node; nothing was kept."""
+
+
+class UnknownTargetError(InstallError):
+    """The program has no such partition."""
+
+
+class SlotBindingConflict(InstallError):
+    """Two targets bind one slot differently; names every contributor."""
+
+
+class UnsupportedOps(InstallError):
+    """The program needs ops that this runtime, or its backend, has not; names them all."""
+
+
+def install(
+    peer_id: PeerId,
+    addresses: Sequence[bytes],
+    program: Program | bytes,
+    targets: Sequence[str],
+    config: NodeConfig | None = None,
+    *,
+    components: Mapping[str, Mapping[str, object]] | None = None,
+    registry: Registry | None = None,
+    clock_offset_ns: int = 0,
+    seed: bytes | int | None = None,
+) -> Node:
+    """Makes a node that runs `targets` of a program.
+
+    `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
+    `seed` feeds
+    the node's generator (None: the operating system's entropy), `clock_offset_ns` turns monotonic into wall
+    time.
+
+    Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
+    ComponentError (a
+    component refuses its configuration) and what `load` raises.
+    """
+    if isinstance(program, bytes | bytearray | memoryview):
+        program = load(bytes(program))
+    chosen = _choose(program, targets)
+    return _Installer(
+        peer_id,
+        addresses,
+        program,
+        chosen,
+        config or NodeConfig.edge(),
+        components or {},
+        registry or default_registry(),
+        seed,
+    ).node(clock_offset_ns)
+
+
+def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
+    """Exact names, else `<target>#<hash>`."""
+    if not targets:
+        raise InstallError("no targets", "install", f"the program has: {', '.join(program.targets)}")
+    chosen: dict[str, Target] = {}
+    for name in targets:
+        found = program.targets.get(name)
+        if found is None:
+            hashed = [t for t in program.targets if t.startswith(f"{name}#")]
+            if len(hashed) > 1:
+                raise UnknownTargetError(
+                    f"{name!r} is ambiguous", "install", f"say which: {', '.join(hashed)}"
+                )
+            if not hashed:
+                raise UnknownTargetError(
+                    f"no target {name!r}", "install", f"the program has: {', '.join(program.targets)}"
+                )
+            found = program.targets[hashed[0]]
+        chosen[found.name] = found
+    return tuple(chosen.values())
+
+
+def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, object], dict[str, Any]]:
+    """(config, tensors) of a slot's construction state (docs/design/artifact.md)."""
+    if state is None:
+        return {}, {}
+    if state.type == AttributeProto.GRAPH:
+        config: dict[str, object] = {}
+        for entry in state.g.metadata_props:
+            try:
+                config[entry.key] = json.loads(entry.value)
+            except ValueError as error:
+                raise LoadError(f"config {entry.key!r} is no JSON", where=where) from error
+        return config, {t.name: from_tensor_proto(t) for t in state.g.initializer}
+    if state.type == AttributeProto.TENSOR:
+        return {}, {state.t.name or "value": from_tensor_proto(state.t)}
+    if not state.s:
+        return {}, {}
+    try:
+        decoded = cbor2.loads(state.s)
+    except (cbor2.CBORError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise LoadError("its construction state is no CBOR", where=where) from error
+    if not isinstance(decoded, dict) or not all(isinstance(k, str) for k in decoded):
+        raise LoadError("its construction state is no map of names", where=where)
+    return decoded, {}
+
+
+class _Installer:
+    """Builds one node; everything lives in locals of it until the node stands."""
+
+    def __init__(
+        self,
+        peer_id: PeerId,
+        addresses: Sequence[bytes],
+        program: Program,
+        targets: tuple[Target, ...],
+        config: NodeConfig,
+        overrides: Mapping[str, Mapping[str, object]],
+        registry: Registry,
+        seed: bytes | int | None,
+    ) -> None:
+        self.peer_id = peer_id
+        self.addresses = tuple(addresses)
+        self.program = program
+        self.targets = targets
+        self.config = config
+        self.overrides = overrides
+        self.registry = registry
+        self.rng = random.Random(seed) if seed is not None else random.SystemRandom()
+        self.seeded = random.Random(self.rng.getrandbits(128))
+
+    # --- components -----------------------------------------------------------------------------------
+
+    def bindings(self) -> dict[str, tuple[Binding, Target]]:
+        """One binding per slot name; targets that share a slot must agree on it."""
+        found: dict[str, tuple[Binding, Target]] = {}
+        for target in self.targets:
+            for slot, binding in target.bindings.items():
+                if slot not in found:
+                    found[slot] = (binding, target)
+                    continue
+                other, first = found[slot]
+                same_state = target.states.get(slot) == first.states.get(slot)
+                if (other.role, other.type_name) != (binding.role, binding.type_name) or not same_state:
+                    raise SlotBindingConflict(
+                        f"{first.name} binds {other.role}|{other.type_name}, {target.name} binds {binding.role}|{binding.type_name}"
+                        + ("" if same_state else ", with different configuration"),
+                        f"slot {slot!r}",
+                        "install the targets on separate nodes, or bind the slot alike",
+                    )
+        return found
+
+    def components(self, bindings: Mapping[str, tuple[Binding, Target]]) -> dict[str, Component]:
+        """Backends first: the others are given theirs."""
+        for slot in self.overrides:
+            if slot not in bindings:
+                raise InstallError(
+                    f"configuration for slot {slot!r}, which no target has",
+                    "install",
+                    f"slots: {', '.join(bindings)}",
+                )
+        made: dict[str, Component] = {}
+        order = sorted(
+            bindings, key=lambda s: (bindings[s][0].role != keys.ROLE_BACKEND, bindings[s][0].slot_id)
+        )
+        for slot in order:
+            binding, target = bindings[slot]
+            kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
+            made[slot] = kind.construct(self._env(slot, binding, target, made))
+        return made
+
+    def _env(
+        self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
+    ) -> ComponentEnv:
+        config, tensors = construction(target.states.get(slot), f"slot {slot!r} of {target.name}")
+        config.update(self.overrides.get(slot, {}))
+        functions = self.program.functions
+
+        def graph(suffix: str) -> FunctionProto | None:
+            for name in (f"{slot}.{suffix}#{target.name}", f"{slot}.{suffix}"):
+                found = functions.get((keys.COMPONENT_DOMAIN, name))
+                if found is not None:
+                    return found
+            return None
+
+        backend = made.get(keys.ROLE_BACKEND)
+        return ComponentEnv(
+            slot=slot,
+            target=target.name,
+            config=config,
+            tensors=tensors,
+            graph=graph,
+            backend=backend if isinstance(backend, Backend) else None,
+            seed=self.seeded.getrandbits(64),
+            own_class=target.peer_class,
+            peer_class=target.peer_classes.get(slot, target.peer_class),
+            functions=functions,
+        )
+
+    # --- graphs ---------------------------------------------------------------------------------------
+
+    def graphs_of(self, target: Target, first_index: int) -> dict[FunctionKey, BoundGraph]:
+        """The target's main, bootstrap and everything that they call, bound to it."""
+        program = self.program
+        found: dict[FunctionKey, BoundGraph] = {}
+        todo: list[tuple[FunctionKey, tuple[FunctionKey, ...]]] = [(target.main, ())]
+        if target.bootstrap is not None:
+            todo.append((target.bootstrap, ()))
+        while todo:
+            key, path = todo.pop(0)
+            if key in path or len(path) > MAX_CALL_DEPTH:
+                raise LoadError(f"function {key[1]!r} calls itself", where=target.name)
+            slot = program.graphs[key]
+            if key not in found:
+                found[key] = BoundGraph(slot, first_index + len(found), target.name)
+            for op in slot.ops:
+                callee = (op.domain, op.op_type)
+                if callee in program.graphs:
+                    todo.append((callee, (*path, key)))
+            if len(todo) > 10_000:
+                raise LoadError("too many calls", where=target.name)
+        return found
+
+    # --- the node -------------------------------------------------------------------------------------
+
+    def node(self, clock_offset_ns: int) -> Node:
+        config = self.config
+        bindings = self.bindings()
+        components = self.components(bindings)
+        names = list(components)
+        index = {name: i for i, name in enumerate(names)}
+        slots = {(t.name, slot): index[slot] for t in self.targets for slot in t.bindings}
+        engine = Engine(
+            config,
+            self.peer_id,
+            self.seeded,
+            [components[n] for n in names],
+            slots,
+            {t.name: t.peer_class for t in self.targets},
+        )
+        engine.clock_offset_ns = clock_offset_ns
+        engine.local_addresses = self.addresses
+        ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
+        engine.completions = ingress
+        engine.on_bytes_released = ingress.release
+        links = Links(self.seeded.getrandbits(56) or 1, self.seeded.getrandbits(56) or 1, config)
+        requests = Requests(engine)
+        graphs_by_target = {}
+        total = 0
+        for target in self.targets:
+            graphs_by_target[target.name] = self.graphs_of(target, total)
+            total += len(graphs_by_target[target.name])
+        ports: dict[int, Port] = {}
+        entries: dict[str, list[EntryOp]] = {}
+        neighbours = Neighbours(engine, requests, links, bindings_classes(self.targets))
+        engine.neighbours = neighbours
+        engine.peers = neighbours.peers
+        engine.address_book = neighbours.address_book
+
+        node_box: list[Node] = []
+        outbound = Outbound(engine, links, lambda data: node_box[0].deliver_own(data))
+        missing: list[str] = []
+        touch_sets: dict[str, tuple[BoundGraph, tuple[int, ...]]] = {}
+        for target in self.targets:
+            graphs = graphs_by_target[target.name]
+            backends = {
+                s: c for s, c in components.items() if isinstance(c, Backend) and s in target.bindings
+            }
+            state: dict[object, Any] = {}
+            for graph in graphs.values():
+                env = BindEnv(
+                    engine,
+                    requests,
+                    outbound,
+                    graph,
+                    state,
+                    backends,
+                    self.program.functions,
+                    graphs,
+                    self.program.opsets,
+                )
+                missing += _bind(graph, env)
+            _find_claims(graphs, engine.components)
+            main = graphs[target.main]
+            for op in main.ops:
+                self._entry(op, main, backends, ports, entries)
+            if target.bootstrap is not None:
+                bootstrap = graphs[target.bootstrap]
+                touch_sets[target.name] = (bootstrap, _touches(bootstrap, graphs, set()))
+            children = config.max_executions * config.max_children
+            for graph in (main, *([graphs[target.bootstrap]] if target.bootstrap else ())):
+                for region in graph.regions:
+                    region.fill(config.max_executions if region.region.index == 0 else children)
+        if missing:
+            raise UnsupportedOps(
+                f"not supported here: {', '.join(sorted(set(missing)))}",
+                "install",
+                "use another backend, or other ops",
+            )
+        engine.graphs = tuple(g for graphs in graphs_by_target.values() for g in graphs.values())
+        inbound = Inbound(engine, ingress, links, requests, ports)
+        neighbours.attach(inbound, outbound)
+        cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
+        neighbours.on_peer_up = cycle.peer_up
+        bootstraps = Bootstraps(
+            engine, ingress, [t.name for t in self.targets], touch_sets, decode_input, cycle.start_target
+        )
+        mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
+        node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program)
+        node_box.append(node)
+        for target in self.targets:
+            if target.bootstrap is None:
+                cycle.start_target(target.name)
+        return node
+
+    def _entry(
+        self,
+        op: BoundOp,
+        graph: BoundGraph,
+        backends: Mapping[str, Backend],
+        ports: dict[int, Port],
+        entries: dict[str, list[EntryOp]],
+    ) -> None:
+        spec = op.spec
+        if spec.domain == keys.WIRE_DOMAIN and spec.op_type in RECV_FLAVORED:
+            backend = backends.get(keys.ROLE_BACKEND) if keys.RECV_SLOT_ID_KEY in spec.meta else None
+            for site, port in ports_of(graph, op, backend):
+                if site in ports:
+                    raise InstallError(
+                        f"site {site:#018x} stands twice",
+                        f"{graph.target}, {spec.name}",
+                        "give ports different names",
+                    )
+                ports[site] = port
+        if spec.kind is OpKind.ENTRY and spec.domain != keys.WIRE_DOMAIN:
+            entries.setdefault(spec.op_type, []).append((graph, op))
+
+
+def bindings_classes(targets: Iterable[Target]) -> tuple[str, ...]:
+    """The peer classes that a node with these targets presents."""
+    return tuple(dict.fromkeys(t.peer_class for t in targets))
+
+
+def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:
+    """Resolves every op's dispatch; returns the names of those that nothing serves."""
+    known = frozenset(env.graphs)
+    missing: list[str] = []
+    for op in graph.ops:
+        make = binder(op, known)
+        if make is None:
+            missing.append(f"{op.spec.domain or keys.ONNX_DOMAIN_ALIAS}::{op.spec.op_type}")
+            continue
+        op.gather = make_gather(op.spec.inputs, graph.slot.absent)
+        try:
+            op.run = make(op, env)
+        except UnsupportedOpsError as error:
+            missing += error.ops
+    return missing
+
+
+def _touches(
+    graph: BoundGraph, graphs: Mapping[FunctionKey, BoundGraph], seen: set[FunctionKey]
+) -> tuple[int, ...]:
+    """All components that a graph's ops touch, through the functions that it calls."""
+    found = {op.touches for op in graph.ops if op.touches >= 0}
+    for op in graph.ops:
+        callee = (op.spec.domain, op.spec.op_type)
+        if callee in graphs and callee not in seen:
+            seen.add(callee)
+            found.update(_touches(graphs[callee], graphs, seen))
+    return tuple(sorted(found))
+
+
+def _find_claims(graphs: Mapping[FunctionKey, BoundGraph], components: Sequence[Component]) -> None:
+    """Fills `claims` of every graph: for each entry the unshared components that its flow writes."""
+    written_by_function: dict[FunctionKey, frozenset[int]] = {}
+
+    def written(key: FunctionKey) -> frozenset[int]:
+        if key not in written_by_function:
+            written_by_function[key] = frozenset()
+            written_by_function[key] = frozenset(c for op in graphs[key].ops for c in writes(op))
+        return written_by_function[key]
+
+    def writes(op: BoundOp) -> frozenset[int]:
+        callee = (op.spec.domain, op.spec.op_type)
+        if callee in graphs:
+            return written(callee)
+        return (
+            frozenset((op.component,)) if op.writes and not components[op.component].shared else frozenset()
+        )
+
+    for graph in graphs.values():
+        ops = graph.ops
+        readers: dict[int, list[int]] = {}
+        for op in ops:
+            for site in (*op.spec.inputs, *op.spec.controls):
+                readers.setdefault(site, []).append(op.index)
+
+        def flow(start: Iterable[int], region: int) -> tuple[int, ...]:
+            todo, seen = list(start), set(start)
+            found: set[int] = set()
+            while todo:
+                op = ops[todo.pop()]
+                found |= writes(op)
+                reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
+                for number in (*reached, *op.pulls):
+                    if number not in seen and ops[number].spec.region == region:
+                        seen.add(number)
+                        todo.append(number)
+            return tuple(sorted(found))
+
+        for op in ops:
+            if op.spec.kind is OpKind.ENTRY:
+                region = op.spec.region
+                graph.claims[op.index] = flow([op.index], region)
+        from_inputs = [r for site in graph.slot.inputs.values() for r in readers.get(site, ())]
+        unreached = [op.index for op in ops if op.pulls]
+        graph.claims[INVOKE] = flow(from_inputs or unreached, 0)

@@ -1,0 +1,129 @@
+"""`load`: from the bytes of an artifact to a Program (semantics §4)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from google.protobuf.message import DecodeError
+
+from bb_edge.engine.graph_slot import GraphSlot, LoadError, build_graph, metadata
+from bb_edge.engine.program import Binding, FunctionKey, Program, Target
+from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.onnx_pb2 import FunctionProto, ModelProto
+
+__all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load"]
+
+MAX_FUNCTIONS = 10_000
+"""More functions than any program has; a bound on the work that hostile bytes can cause."""
+
+
+class DamagedArtifact(LoadError):
+    """The bytes are no ONNX model, or break the rules of one."""
+
+
+class MissingPassport(LoadError):
+    """The model was not compiled: no passport among its metadata."""
+
+
+class IncompatibleRuntime(LoadError):
+    """The artifact needs something that this runtime has not: a passport version, an opset."""
+
+
+def load(data: bytes) -> Program:
+    """Parses, checks and resolves an artifact, once.
+
+    Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError; whatever the bytes, nothing
+    else.
+    """
+    if not data:
+        raise DamagedArtifact("the artifact is empty", "artifact")
+    try:
+        model = ModelProto.FromString(bytes(data))
+    except (DecodeError, RuntimeError, ValueError) as error:
+        raise DamagedArtifact("not a serialized ONNX model", "artifact", "copy the file again") from error
+    try:
+        return _program(model, data)
+    except LoadError:
+        raise
+    except BBError as error:
+        raise DamagedArtifact(error.what, error.where or "artifact", error.hint) from error
+    except (UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
+        raise DamagedArtifact(f"{type(error).__name__}: {error}", "artifact") from error
+
+
+def _program(model: ModelProto, data: bytes) -> Program:
+    meta = {entry.key: entry.value for entry in model.metadata_props}
+    passport = meta.get(keys.COMPILED_KEY)
+    if passport is None:
+        raise MissingPassport(
+            "no passport", "artifact", "compile the model first: bb-host compile … --target edge"
+        )
+    if passport != keys.COMPILED_VERSION:
+        raise IncompatibleRuntime(
+            f"passport {passport!r}, this runtime takes {keys.COMPILED_VERSION!r}",
+            "artifact",
+            "compile it with the matching bb-host",
+        )
+    if len(model.functions) > MAX_FUNCTIONS:
+        raise DamagedArtifact(f"{len(model.functions)} functions, {MAX_FUNCTIONS} at most", "artifact")
+    functions: dict[FunctionKey, FunctionProto] = {}
+    for function in model.functions:
+        key = (function.domain, function.name)
+        if key in functions:
+            raise DamagedArtifact(f"function {function.name!r} stands twice", "artifact")
+        functions[key] = function
+    opsets = {o.domain: o.version for o in model.opset_import}
+    for function in model.functions:
+        for o in function.opset_import:
+            opsets[o.domain] = max(o.version, opsets.get(o.domain, 0))
+    graphs = {
+        key: build_graph(function, metadata(function).get(keys.ENTRY_KEY) == "1")
+        for key, function in functions.items()
+        if function.domain not in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
+    }
+    targets = _targets(meta, graphs, functions)
+    if not targets:
+        raise DamagedArtifact("no partition in it", "artifact", "compile the program again")
+    return Program(
+        meta.get(keys.MODULE_KEY, ""),
+        targets,
+        graphs,
+        functions,
+        opsets,
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _targets(
+    meta: Mapping[str, str],
+    graphs: Mapping[FunctionKey, GraphSlot],
+    functions: Mapping[FunctionKey, FunctionProto],
+) -> dict[str, Target]:
+    bindings: dict[str, dict[str, Binding]] = {}
+    for key, value in meta.items():
+        if key.startswith(keys.BINDING_PREFIX):
+            target, _, slot = key[len(keys.BINDING_PREFIX) :].rpartition(".")
+            parts = value.split("|")
+            if not target or len(parts) != 3 or not parts[2].isdigit():
+                raise DamagedArtifact(f"binding {value!r} is not <role>|<type>|<slot id>", f"metadata {key}")
+            bindings.setdefault(target, {})[slot] = Binding(parts[0], parts[1], int(parts[2]))
+    found: dict[str, Target] = {}
+    prefix = keys.SLOT_PEER_CLASS_PREFIX
+    for function_key, graph in graphs.items():
+        if not graph.is_entry:
+            continue
+        name = graph.name
+        bootstrap = (function_key[0], name + keys.BOOTSTRAP_SUFFIX)
+        found[name] = Target(
+            name,
+            graph.meta.get(keys.PARTITION_KEY, "self"),
+            function_key,
+            bootstrap if bootstrap in graphs else None,
+            bindings.get(name, {}),
+            {a.name: a for a in functions[function_key].attribute_proto},
+            {k[len(prefix) :]: v for k, v in graph.meta.items() if k.startswith(prefix)},
+        )
+    return found

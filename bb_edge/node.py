@@ -1,0 +1,276 @@
+"""`Node`: one peer's engine and doors, as drivers and hosts see it (semantics §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine import steps
+from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.core import Engine
+from bb_edge.engine.executions import INVOKE, BoundGraph, Execution
+from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw
+from bb_edge.engine.neighbours import Neighbours
+from bb_edge.engine.poll import Cycle
+from bb_edge.engine.program import Program
+from bb_edge.ir import types
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.tensors import TensorError, decode_tensor
+from bb_edge.syscalls.host import payload_bytes
+
+
+class InvokeError(BBError):
+    """An invoke or event that cannot be taken: unknown target or input, too many or too large values."""
+
+
+def decode_input(graph: BoundGraph, name: str, value: object) -> object:
+    """A host's value for a function input: arrays pass, bytes for a tensor input are decoded.
+
+    Raises InvokeError where the value is not what the input declares.
+    """
+    declared = graph.slot.input_types.get(name)
+    where = f"{graph.target}, input {name!r}"
+    if declared is None or not types.is_subtype(declared.node, types.TENSOR):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            value = decode_tensor(value)
+        except TensorError as error:
+            raise InvokeError(error.what, where) from error
+    if not isinstance(value, np.ndarray):
+        value = np.asarray(value)
+    if value.dtype == object:
+        raise InvokeError("not a number array", where)
+    elem = declared.node.elem_type
+    if elem is not None and types.elem_of_dtype(value.dtype) != elem:
+        expected = types.dtype_of_elem(elem)
+        raise InvokeError(
+            f"dtype {value.dtype}, {expected} is expected", where, f"convert it: array.astype('{expected}')"
+        )
+    if declared.shape is not None:
+        fits = len(declared.shape) == value.ndim and all(
+            not isinstance(d, int) or d == n
+            for d, n in zip(declared.shape, value.shape)  # noqa: B905 (checked)
+        )
+        if not fits:
+            raise InvokeError(f"shape {value.shape}, {tuple(declared.shape)} is expected", where)
+    return value
+
+
+class Node:
+    """One installed node.
+
+    `deliver_*`, `invoke` and `peer_presence` may be called from any thread, the rest from the poller's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cycle: Cycle,
+        ingress: Ingress,
+        bootstraps: Bootstraps,
+        neighbours: Neighbours,
+        mains: Mapping[str, BoundGraph],
+        program: Program,
+    ) -> None:
+        self._engine = engine
+        self._cycle = cycle
+        self._bootstraps = bootstraps
+        self._neighbours = neighbours
+        self._mains = dict(mains)
+        self.ingress = ingress
+        self.program = program
+
+    # --- identity and introspection -------------------------------------------------------------------
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._engine.own_peer
+
+    @property
+    def epoch(self) -> int:
+        """This incarnation's best-effort epoch; presence carries it."""
+        return self._cycle.links.best_effort_epoch
+
+    @property
+    def config(self) -> NodeConfig:
+        return self._engine.config
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self._mains)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The peer classes that the node's presence lists."""
+        return self._neighbours.own_classes
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """A copy of all counters."""
+        engine = self._engine
+        return {
+            **engine.counters,
+            "bus.dropped": engine.bus.dropped,
+            "pending_async.count": engine.pending_count,
+            "executions.active": len(engine.pool.active),
+            "executions.peak": engine.pool.peak,
+            "ingress.bytes": self.ingress.bytes_in_use,
+            "requests.open": len(self._cycle.requests),
+        }
+
+    @property
+    def open_rounds(self) -> int:
+        """How many `Repeat` ops with an end have not come to it."""
+        every = [r for several in self._cycle.rounds.values() for r in several]
+        return sum(1 for r in every if r.times and not r.finished)
+
+    def ring(self, name: str) -> tuple[object, ...]:
+        """What `Record` has kept under a name, oldest first."""
+        return tuple(self._engine.rings.get(name, ()))
+
+    def component(self, slot: str, target: str | None = None) -> Any:
+        """The component bound to a slot (of the first target that has it)."""
+        for name in (target,) if target is not None else self.targets:
+            if (name, slot) in self._engine.slots:
+                return self._engine.component_of(name, slot)
+        raise InvokeError(f"no slot {slot!r}", f"node {self.peer_id.short()}")
+
+    def peers_up(self, peer_class: str) -> tuple[PeerId, ...]:
+        """The peers of a class that are up, as the node knows it."""
+        found: tuple[PeerId, ...] = self._neighbours.peers.up_peers(peer_class)
+        return found
+
+    # --- the heartbeat --------------------------------------------------------------------------------
+
+    def poll(self, now_ns: int) -> list[steps.EngineStep]:
+        """One cycle at monotonic `now_ns`; an empty list when there was nothing to do."""
+        return self._cycle.poll(now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """When to poll at the latest if nothing arrives; 0 = at once, None = nothing will come by itself."""
+        return self._cycle.next_deadline_ns()
+
+    # --- doors ----------------------------------------------------------------------------------------
+
+    def deliver_inbound(self, data: bytes, src_peer: PeerId, observed_address: bytes | None = None) -> None:
+        """Hands in one envelope as it came; `src_peer` is who the transport says sent it.
+
+        Raises IngressFull, keeping nothing, when the byte budget or the queue is used up (counted).
+        """
+        engine = self._engine
+        if len(data) > engine.config.caps.total_bytes:
+            engine.count("ingress.dropped")
+            raise IngressFull(
+                f"an envelope of {len(data)} bytes, {engine.config.caps.total_bytes} at most",
+                f"from {src_peer.short()}",
+            )
+        try:
+            self.ingress.offer_raw(Raw(data, src_peer, observed_address))
+        except IngressFull:
+            engine.count("ingress.dropped")
+            raise
+
+    def deliver_own(self, data: bytes) -> bool:
+        """The engine's own envelopes to itself; False where there is no place."""
+        try:
+            self.ingress.offer_raw(Raw(data, self.peer_id, None))
+        except IngressFull:
+            return False
+        return True
+
+    def peer_presence(
+        self,
+        peer: PeerId,
+        up: bool,
+        addresses: tuple[bytes, ...] = (),
+        meta: Mapping[str, object] | None = None,
+        *,
+        epoch: int = 0,
+        classes: tuple[str, ...] = (),
+    ) -> None:
+        """Tells that a peer came up or went down; feeds PeerUp/PeerDown, health and selectors."""
+        self.ingress.notice(
+            lambda: self._neighbours.presence(peer, up, epoch, classes, addresses, dict(meta or {}))
+        )
+
+    def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
+        """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
+
+        Values are arrays, or encoded bytes for tensor inputs. Raises InvokeError and IngressFull, keeping
+        nothing.
+        """
+        graph = self._graph(target)
+        given = dict(inputs or {})
+        config = self._engine.config
+        if len(given) > config.invoke_inputs:
+            raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
+        values = {}
+        for name, value in given.items():
+            if name not in graph.slot.inputs:
+                raise InvokeError(
+                    f"no input {name!r}", target, f"inputs: {', '.join(graph.slot.inputs) or 'none'}"
+                )
+            values[graph.slot.inputs[name]] = decode_input(graph, name, value)
+        size = sum(payload_bytes(v) for v in values.values())
+        if size > config.invoke_bytes:
+            raise InvokeError(
+                f"{size} bytes requested, {config.invoke_bytes} available for one invoke",
+                target,
+                "raise NodeConfig.invoke_bytes",
+            )
+        return self._queue(graph, values)
+
+    def deliver_event(self, target: str, input: str, value: object) -> int:
+        """One host event: an `invoke` with a single input."""
+        return self.invoke(target, {input: value})
+
+    def _graph(self, target: str) -> BoundGraph:
+        graph = self._mains.get(target)
+        if graph is None:
+            raise InvokeError(
+                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
+            )
+        return graph
+
+    def _queue(self, graph: BoundGraph, values: Mapping[int, object]) -> int:
+        engine = self._engine
+        if self.ingress.full:
+            engine.count("ingress.full")
+            raise IngressFull(
+                f"{engine.config.ingress_entries} entries wait already", "ingress", "poll more often"
+            )
+        number = engine.pool.mint()
+
+        def fill(execution: Execution) -> None:
+            execution.notify = True
+            execution.claim_set = graph.claims.get(INVOKE, ())
+            frame = execution.frame_of(graph.regions[0])
+            for site, value in values.items():
+                engine.write(frame, site, value)
+            if not values:
+                engine.pull_unreached(frame)
+
+        self.ingress.notice(lambda: self.ingress.offer(Entry(graph.target, fill, number)))
+        return number
+
+    # --- lifecycle ------------------------------------------------------------------------------------
+
+    def run_bootstrap(self, what: BootstrapTarget) -> None:
+        """Queues bootstraps; raises the errors of semantics §5, staging nothing."""
+        self._bootstraps.request(what)
+
+    def bootstrap_status(self, target: str) -> BootstrapStatus:
+        return self._bootstraps.status(target)
+
+    def fire_lifecycle(self, phase: int) -> None:
+        """Fires `LifecyclePhase` ops of that phase in the next poll (`steps.Phase`)."""
+        self._cycle.fire_lifecycle(phase)
+
+    def set_waker(self, waker: Callable[[], None] | None) -> None:
+        """`waker()` is called, from any thread, when something arrived that a poll should see."""
+        self.ingress.set_waker(waker)

@@ -1,0 +1,55 @@
+"""Calls of the artifact's own functions: the callee gets a frame in the same execution (semantics §4).
+
+There is no recursion: the callee's ops join the execution's ready queue, and what reaches an output of the
+callee is handed on to the caller's frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.binding import BindEnv, Run
+from bb_edge.engine.core import PENDING, OpError
+from bb_edge.engine.executions import BoundOp
+
+
+def bind(op: BoundOp, env: BindEnv) -> Run:
+    """Binds a FunctionCall. OpError where the artifact has no such function, or the arity is wrong."""
+    callee = env.graphs.get((op.spec.domain, op.spec.op_type))
+    if callee is None:
+        raise OpError(f"the artifact has no function {op.spec.domain}::{op.spec.op_type}", where=op.spec.name)
+    slot = callee.slot
+    formals = tuple(slot.inputs.values())
+    results = tuple(slot.outputs.values())
+    if len(op.spec.inputs) > len(formals) or len(op.outs) > len(results):
+        raise OpError(
+            f"{slot.name} takes {len(formals)} inputs and gives {len(results)} outputs", where=op.spec.name
+        )
+    forward: dict[int, tuple[int, ...]] = {}
+    for inner, outer in zip(results, op.outs):  # noqa: B905 (a caller may leave trailing outputs out)
+        if outer >= 0:
+            forward[inner] = (*forward.get(inner, ()), outer)
+    ready_made = tuple(
+        (slot.values[inner], outers) for inner, outers in forward.items() if slot.values[inner] is not None
+    )
+    region = callee.regions[0]
+    engine = env.engine
+
+    def run(ctx: Any, *inputs: object) -> object:
+        frame = region.take()
+        execution = ctx.execution
+        frame.execution = execution
+        frame.caller = ctx.frame
+        frame.forward = forward
+        frame.special = True
+        execution.frames.append(frame)
+        for value, outers in ready_made:
+            for outer in outers:
+                engine.write(ctx.frame, outer, value)
+        for site, value in zip(formals, inputs):  # noqa: B905 (trailing inputs may be left out)
+            if value is not None:
+                engine.write(frame, site, value)
+        engine.pull_unreached(frame)
+        return PENDING
+
+    return run

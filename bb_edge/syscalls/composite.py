@@ -1,0 +1,54 @@
+"""Bundles (ir_and_dsl.txt "Composition: bundling typed Outputs")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.core import OpError
+from bb_edge.engine.executions import BoundOp
+from bb_edge.ir import keys, types
+from bb_edge.roles import Composite
+from bb_edge.wire.codecs import wire_type_hash
+
+
+def _bundle(op: BoundOp, env: BindEnv) -> Run:
+    def run(ctx: Any, *parts: object) -> Composite:
+        return Composite(tuple((wire_type_hash(part), part) for part in parts))
+
+    return run
+
+
+def _child_types(op: BoundOp) -> tuple[types.TypeNode, ...]:
+    text = op.spec.attrs.get(keys.CHILD_TYPES_ATTR, b"")
+    names = text.decode().split(",") if isinstance(text, bytes) and text else []
+    found = []
+    for name in names:
+        node = types.by_denotation(name)
+        if node is None:
+            raise OpError(
+                f"unknown child type {name!r}", where=op.spec.name, hint="register the type on this device"
+            )
+        found.append(node)
+    return tuple(found)
+
+
+def _unbundle(op: BoundOp, env: BindEnv) -> Run:
+    count = len(op.outs)
+    expected = _child_types(op)
+
+    def run(ctx: Any, composite: object) -> object:
+        if not isinstance(composite, Composite) or len(composite) != count:
+            size = len(composite) if isinstance(composite, Composite) else type(composite).__name__
+            raise OpError(f"a bundle of {count} was expected, not {size}", where=ctx.op.spec.name)
+        for index, (node, (wire_hash, _)) in enumerate(zip(expected, composite.children)):  # noqa: B905 (same length)
+            if not node.abstract and node.wire_hash != wire_hash:
+                raise OpError(
+                    f"child {index} has type hash {wire_hash:#x}, not that of {node}", where=ctx.op.spec.name
+                )
+        return composite.values if count > 1 else composite.values[0]
+
+    return run
+
+
+BINDERS: dict[str, Bind] = {"Bundle": _bundle, "Unbundle": _unbundle}

@@ -1,0 +1,96 @@
+"""The five gates (semantics §6). Rx gates read the verdicts that were taken at ingress; they never mark
+anything.
+
+What reaches a Recv has passed the same checks at the border already: a duplicate was acknowledged and
+dropped,
+a source that does not heed a back-off was refused. The gates keep that true for values that come to a graph
+another way (an `invoke` that feeds a Recv's readers), and stand where a policy can be changed at run time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.executions import BoundOp
+
+
+def _pass(values: tuple[object, ...]) -> object:
+    return values if len(values) > 1 else values[0]
+
+
+def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+
+    def run(ctx: Any, *values: object) -> object:
+        if ctx.execution.duplicate:
+            engine.count("gates.dedup_rx.dropped")
+            return None
+        return _pass(values)
+
+    return run
+
+
+def _health_rx(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+    neighbours = engine.neighbours
+
+    def run(ctx: Any, *values: object) -> object:
+        source = ctx.execution.source
+        if source is not None and not neighbours.is_up(source):
+            engine.count("gates.peer_health_rx.dropped")
+            return None
+        return _pass(values)
+
+    return run
+
+
+def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+    neighbours = engine.neighbours
+
+    def run(ctx: Any, *values: object) -> object:
+        source = ctx.execution.source
+        if source is not None and source in neighbours.blocked:
+            engine.count("gates.backoff_rx.dropped")
+            return None
+        return _pass(values)
+
+    return run
+
+
+def _health_tx(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+    neighbours = engine.neighbours
+    own = engine.own_peer
+
+    def run(ctx: Any, peers: tuple[Any, ...]) -> object:
+        kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p, ctx.now_ns))
+        if len(kept) < len(peers):
+            engine.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
+        return kept
+
+    return run
+
+
+def _backoff_tx(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+    neighbours = engine.neighbours
+    own = engine.own_peer
+
+    def run(ctx: Any, peers: tuple[Any, ...]) -> object:
+        kept = tuple(p for p in peers if p == own or neighbours.ready(p, ctx.now_ns))
+        if len(kept) < len(peers):
+            engine.count("gates.backoff_tx.dropped", len(peers) - len(kept))
+        return kept
+
+    return run
+
+
+BINDERS: dict[str, Bind] = {
+    "DedupGateRx": _dedup_rx,
+    "PeerHealthGateRx": _health_rx,
+    "BackoffGateRx": _backoff_rx,
+    "PeerHealthGateTx": _health_tx,
+    "BackoffGateTx": _backoff_tx,
+}

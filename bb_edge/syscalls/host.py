@@ -1,0 +1,102 @@
+"""Ops that speak to the host: app events, telemetry rings, counters."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine import steps
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.core import CapacityError, OpError
+from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.graph_slot import OUTPUT_OP
+from bb_edge.roles import Composite
+
+
+def payload_bytes(value: object) -> int:
+    """What an app event's payload weighs: bytes of arrays and texts, 8 for any other leaf."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        return len(value)
+    if isinstance(value, Composite):
+        return sum(payload_bytes(child) for child in value.values)
+    if isinstance(value, tuple):
+        return sum(payload_bytes(child) for child in value)
+    return 8
+
+
+def _name(op: BoundOp) -> str:
+    name = op.spec.attrs.get("name")
+    if isinstance(name, bytes):
+        return name.decode()
+    if isinstance(name, str):
+        return name
+    raise OpError("attribute name must be a text", where=op.spec.name)
+
+
+def _emit(op: BoundOp, env: BindEnv) -> Run:
+    topic = _name(op)
+    engine = env.engine
+    limit = engine.config.app_event_bytes
+
+    def run(ctx: Any, value: object) -> None:
+        size = payload_bytes(value)
+        if size > limit:
+            raise CapacityError(
+                f"{size} bytes requested, {limit} available for one app event",
+                where=ctx.op.spec.name,
+                hint="raise NodeConfig.app_event_bytes, or emit less",
+            )
+        engine.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic, value))
+
+    return run
+
+
+def _notify(op: BoundOp, env: BindEnv) -> Run:
+    topic = _name(op)
+    engine = env.engine
+
+    def run(ctx: Any, _trigger: object) -> None:
+        engine.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
+
+    return run
+
+
+def _record(op: BoundOp, env: BindEnv) -> Run:
+    name = _name(op)
+    rings = env.engine.rings
+    if name not in rings and len(rings) >= env.engine.config.metric_names:
+        raise CapacityError(
+            f"{len(rings)} rings exist already", where=op.spec.name, hint="raise NodeConfig.metric_names"
+        )
+    ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.config.record_entries))
+
+    def run(ctx: Any, value: object) -> None:
+        ring.append(value)
+
+    return run
+
+
+def _increment(op: BoundOp, env: BindEnv) -> Run:
+    name = _name(op)
+    delta = op.spec.attrs.get("delta", 1)
+    if not isinstance(delta, int):
+        raise OpError("attribute delta must be an integer", where=op.spec.name)
+    engine = env.engine
+
+    def run(ctx: Any, _trigger: object) -> None:
+        engine.count(name, delta)
+
+    return run
+
+
+BINDERS: dict[str, Bind] = {
+    "AppEmit": _emit,
+    "AppNotify": _notify,
+    "Record": _record,
+    "IncrMetric": _increment,
+    OUTPUT_OP: _emit,
+}

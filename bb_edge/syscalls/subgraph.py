@@ -1,0 +1,86 @@
+"""Tensor work:
+
+BackendSubgraph calls, and bare ONNX operators as subgraphs of one (docs/design/artifact.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.binding import BindEnv, Run
+from bb_edge.engine.core import OpError
+from bb_edge.engine.executions import BoundOp
+from bb_edge.ir import keys
+from bb_edge.ir.onnx_pb2 import FunctionProto
+from bb_edge.roles.backend import Backend
+
+
+def _run_of(op: BoundOp, backend: Backend, function: FunctionProto) -> Run:
+    run_program = backend.prepare(function).run
+    if len(op.outs) == 1:
+        return lambda ctx, *inputs: run_program(inputs)[0]
+    return lambda ctx, *inputs: run_program(inputs)
+
+
+def bind_call(op: BoundOp, env: BindEnv) -> Run:
+    """A call of a function of the backend domain."""
+    function = env.functions.get((op.spec.domain, op.spec.op_type))
+    if function is None:
+        raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
+    slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
+    return _run_of(op, _backend(env, slot), function)
+
+
+def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
+    """One ONNX operator, wrapped into a function of its own."""
+    node = op.spec.proto
+    assert node is not None
+    function = FunctionProto(name=f"{op.spec.name}", domain=keys.BACKEND_DOMAIN)
+    inner = function.node.add()
+    inner.CopyFrom(node)
+    controls = len(op.spec.controls)
+    names = list(node.input)[: len(node.input) - controls if controls else None]
+    del inner.input[:]
+    inner.input.extend(names)
+    sites = env.graph.slot.sites
+    # What subgraphs capture comes behind the node's own inputs, in op.inputs as here.
+    captured = [sites[s] for s in op.spec.inputs[len(names) :]]
+    # An absent optional input stays an empty name, which is no input of the function.
+    function.input.extend(dict.fromkeys([*(n for n in names if n), *captured]))
+    function.output.extend(n for n in node.output if n)
+    for domain, version in env.opsets.items():
+        function.opset_import.add(domain=domain, version=version)
+    run_program = _backend(env, node_slot(op)).prepare(function).run
+    position = [i for i, name in enumerate([*names, *captured]) if name]
+    first = {name: i for i, name in reversed(list(enumerate([*names, *captured]))) if name}
+    order = [first[name] for name in function.input]
+    plain = order == list(range(len(op.spec.inputs))) and len(position) == len(op.spec.inputs)
+    outs = [i for i, name in enumerate(node.output) if name]
+    single = len(op.outs) == 1
+
+    def run(ctx: Any, *inputs: Any) -> object:
+        results = run_program(inputs if plain else tuple(inputs[i] for i in order))
+        if single:
+            return results[0]
+        if len(outs) == len(op.outs):
+            return results
+        spread: list[object] = [None] * len(op.outs)
+        for i, value in zip(outs, results):  # noqa: B905 (same length)
+            spread[i] = value
+        return tuple(spread)
+
+    return run
+
+
+def node_slot(op: BoundOp) -> str:
+    """The backend slot that an op names, "" for the target's default."""
+    return op.spec.meta.get(keys.SLOT_KEY, "")
+
+
+def _backend(env: BindEnv, slot: str) -> Backend:
+    backend = env.backends.get(slot) or env.backends.get(keys.ROLE_BACKEND)
+    if backend is None:
+        raise OpError(
+            "the target has no backend", where=env.graph.target, hint="bind one to the slot 'backend'"
+        )
+    return backend

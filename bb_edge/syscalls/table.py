@@ -1,0 +1,54 @@
+"""Which implementation serves which op: the one place where `install` looks (architecture rule 1)."""
+
+from __future__ import annotations
+
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.core import PENDING
+from bb_edge.engine.executions import BoundOp
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import OpKind, normalize_domain
+from bb_edge.syscalls import (
+    address_book,
+    calls,
+    composite,
+    flow,
+    gates,
+    host,
+    role_ops,
+    state,
+    subgraph,
+    timing,
+    wire_ops,
+)
+
+STATELESS: dict[str, dict[str, Bind]] = {
+    keys.SYSCALL_DOMAIN: {**flow.BINDERS, **timing.BINDERS, **state.BINDERS, **host.BINDERS},
+    keys.WIRE_DOMAIN: wire_ops.BINDERS,
+    keys.GATE_DOMAIN: gates.BINDERS,
+    keys.COMPOSITE_DOMAIN: composite.BINDERS,
+    keys.ADDRESS_BOOK_DOMAIN: address_book.BINDERS,
+}
+
+
+def _entry(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx: PENDING
+
+
+def binder(op: BoundOp, graph_keys: frozenset[tuple[str, str]]) -> Bind | None:
+    """The op's dispatch:
+
+    Stateless, Atomic (a role op), FunctionCall or BackendSubgraph; None where nothing serves it.
+    """
+    spec = op.spec
+    if spec.domain == keys.BACKEND_DOMAIN:
+        return subgraph.bind_call
+    if normalize_domain(spec.domain) == keys.ONNX_DOMAIN:
+        return subgraph.bind_onnx
+    if spec.domain in keys.ROLE_DOMAINS:
+        return role_ops.bind if spec.definition is not None else None
+    if (spec.domain, spec.op_type) in graph_keys:
+        return calls.bind
+    found = STATELESS.get(spec.domain, {}).get(spec.op_type)
+    if found is None and spec.definition is not None and spec.definition.kind is OpKind.ENTRY:
+        return _entry
+    return found

@@ -1,0 +1,65 @@
+"""Ops about time and randomness. Time is the engine's `now_ns`; randomness its seeded generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.core import PENDING, OpError
+from bb_edge.engine.executions import BoundOp
+from bb_edge.roles import TRIGGER
+
+
+def _delay(attribute: str) -> Bind:
+    """`After` and `Sleep`: park, fire once the delay is over, in the execution they came from."""
+
+    def bind(op: BoundOp, env: BindEnv) -> Run:
+        delay = op.spec.attrs.get(attribute)
+        if not isinstance(delay, int) or delay < 0:
+            raise OpError(f"{attribute} must be a number of nanoseconds, not {delay!r}", where=op.spec.name)
+        engine = env.engine
+
+        def run(ctx: Any, _trigger: object) -> object:
+            token = engine.suspend(ctx)
+            engine.timers.at(ctx.now_ns + delay, lambda _now: engine.resume(token, TRIGGER))
+            return PENDING
+
+        return run
+
+    return bind
+
+
+def _clock(op: BoundOp, env: BindEnv) -> Run:
+    engine = env.engine
+    return lambda ctx, _trigger: ctx.now_ns + engine.clock_offset_ns
+
+
+def _rng(op: BoundOp, env: BindEnv) -> Run:
+    rng = env.engine.rng
+    return lambda ctx, _trigger: np.asarray(rng.getrandbits(64), dtype=np.uint64)
+
+
+def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
+    """Drops the value, counted, where its execution's deadline has passed (semantics §6)."""
+    engine = env.engine
+
+    def run(ctx: Any, value: object) -> object:
+        deadline = ctx.execution.deadline_ns
+        if deadline and ctx.now_ns >= deadline:
+            ctx.execution.expired = True
+            engine.count("deadlines.expired")
+            return None
+        return value
+
+    return run
+
+
+BINDERS: dict[str, Bind] = {
+    "After": _delay("delay_ns"),
+    "Sleep": _delay("duration_ns"),
+    "Clock": _clock,
+    "RngU64": _rng,
+    "DeadlineCheck": _deadline_check,
+}

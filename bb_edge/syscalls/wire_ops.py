@@ -1,0 +1,152 @@
+"""The wire ops that run:
+
+Send, SendReqBatched, SendResp, RecvRespBatched. The entries are the inbound side's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.core import PENDING, OpError
+from bb_edge.engine.executions import BoundOp, BoundRegion
+from bb_edge.engine.outbound import Unit
+from bb_edge.ir import keys
+from bb_edge.ir.address import site_suffix
+from bb_edge.roles import TRIGGER
+from bb_edge.wire import envelope
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import Fill
+
+
+class _Port:
+    """What a Send-flavored op knows before it runs."""
+
+    __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types")
+
+    def __init__(self, op: BoundOp) -> None:
+        meta = op.spec.meta
+        sites = meta.get(keys.SITE_IDS_KEY, "")
+        try:
+            self.suffixes = tuple(site_suffix(int(s, 16)) for s in sites.split(",")) if sites else ()
+            hashes = meta.get(keys.WIRE_TYPES_KEY, "")
+            self.types = tuple(int(h, 16) for h in hashes.split(",")) if hashes else (0,) * len(self.suffixes)
+            self.deadline_ns = int(meta.get(keys.DEADLINE_NS_KEY, "0"))
+        except ValueError as error:
+            raise OpError(f"a wire stamp is no number: {error}", where=op.spec.name) from error
+        if not self.suffixes:
+            raise OpError("no site ids", where=op.spec.name, hint="compile the program with its wire passes")
+        self.trigger_only = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
+        self.group = meta.get(keys.BATCH_GROUP_ID_KEY)
+        self.durable = meta.get(keys.DURABLE_KEY) == "1"
+
+    def fills(self, payloads: tuple[object, ...]) -> list[Fill]:
+        """Encodes once, whatever the number of peers."""
+        if self.trigger_only:
+            return [Fill(suffix, b"", True, 0) for suffix in self.suffixes]
+        found = []
+        for suffix, value in zip(self.suffixes, payloads):  # noqa: B905 (bound to the same length)
+            type_hash, data = encode_value(value)
+            found.append(Fill(suffix, data, False, type_hash))
+        return found
+
+
+def _remaining(ctx: Any, own_ns: int) -> int:
+    """Absolute deadline of what is sent: the op's own, bounded by the execution's; 0 is none."""
+    inherited: int = ctx.execution.deadline_ns
+    own = ctx.now_ns + own_ns if own_ns else 0
+    return min(own, inherited) if own and inherited else own or inherited
+
+
+def _send(op: BoundOp, env: BindEnv) -> Run:
+    port = _Port(op)
+    outbound = env.outbound
+    group = None if port.group is None else (env.graph.index, port.group)
+
+    def run(ctx: Any, *inputs: Any) -> object:
+        *payloads, peers = inputs
+        fills = port.fills(tuple(payloads))
+        deadline = _remaining(ctx, port.deadline_ns)
+        key = None if group is None else (*group, ctx.execution.id)
+        for peer in dict.fromkeys(peers):
+            outbound.add(Unit(peer, fills, envelope.NONE, 0, deadline, port.durable, key), ctx)
+        return TRIGGER
+
+    return run
+
+
+def _send_req(op: BoundOp, env: BindEnv) -> Run:
+    port = _Port(op)
+    outbound, requests = env.outbound, env.requests
+    wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
+    region: BoundRegion | None = next(
+        (r for r in env.graph.regions[1:] if r.region.request == op.index), None
+    )
+    if wire_id is None:
+        raise OpError("no wire id", where=op.spec.name, hint="compile the program with its wire passes")
+
+    def run(ctx: Any, *inputs: Any) -> object:
+        *payloads, gated, asked = inputs
+        fills = port.fills(tuple(payloads))
+        cohort = requests.open(ctx.frame, op, gated, asked, port.deadline_ns, region)
+        deadline = ctx.now_ns + port.deadline_ns
+        for number, peer in cohort.by_req_id.items():
+            unit = Unit(peer, fills, envelope.REQUEST, number, deadline, port.durable, None)
+            if not outbound.add(unit, ctx):
+                cohort.settled.add(peer)
+        requests.opened(cohort)
+        return cohort.id
+
+    return run
+
+
+def _send_resp(op: BoundOp, env: BindEnv) -> Run:
+    port = _Port(op)
+    outbound = env.outbound
+
+    def run(ctx: Any, *inputs: Any) -> object:
+        *payloads, sender, req_id = inputs
+        if len(sender) != 1:
+            raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
+        deadline = _remaining(ctx, port.deadline_ns)
+        outbound.add(
+            Unit(
+                sender[0],
+                port.fills(tuple(payloads)),
+                envelope.RESPONSE,
+                req_id,
+                deadline,
+                port.durable,
+                None,
+            ),
+            ctx,
+        )
+        return TRIGGER
+
+    return run
+
+
+def _collect(op: BoundOp, env: BindEnv) -> Run:
+    requests = env.requests
+    stacks = max(0, len(op.outs) - 2)
+
+    def run(ctx: Any, req_id: object) -> object:
+        return requests.collect(ctx, req_id, stacks)
+
+    return run
+
+
+def _entry(op: BoundOp, env: BindEnv) -> Run:
+    """Entries are written by what starts them; they never run."""
+    return lambda ctx: PENDING
+
+
+BINDERS: dict[str, Bind] = {
+    "Send": _send,
+    "SendReqBatched": _send_req,
+    "SendResp": _send_resp,
+    "RecvRespBatched": _collect,
+    "Recv": _entry,
+    "RecvReq": _entry,
+    "RecvResp": _entry,
+}

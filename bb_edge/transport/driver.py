@@ -1,0 +1,76 @@
+"""The loop around a node on a device: poll, hand steps out, wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from bb_edge.engine import steps
+from bb_edge.transport.base import NodeDoors, Transport
+
+
+class Clock(Protocol):
+    """Monotonic nanoseconds; `bb_shims` has one per board."""
+
+    def monotonic_ns(self) -> int: ...
+
+
+Report = Callable[[steps.EngineStep], None]
+
+MAX_WAIT_S = 1.0
+"""Longest sleep: keep-alives and stop requests are looked at that often."""
+
+
+class Driver:
+    """Runs one node on one thread until it is stopped."""
+
+    def __init__(
+        self, node: NodeDoors, transport: Transport, clock: Clock, report: Report | None = None
+    ) -> None:
+        self._node = node
+        self._transport = transport
+        self._clock = clock
+        self._report = report
+        self._stop = threading.Event()
+        self._thread = 0
+        self.polls = 0
+
+    def stop(self) -> None:
+        """Ends `run` after the current poll; from any thread, and from a signal handler."""
+        self._stop.set()
+        self._transport.wake()
+
+    def run(self, idle: Callable[[], bool] | None = None) -> None:
+        """Polls until `stop`, or until `idle()` says that it is done; then shuts the node down in order."""
+        node, transport, clock = self._node, self._transport, self._clock
+        self._thread = threading.get_ident()
+        node.set_waker(self._wake)
+        transport.start()
+        try:
+            while not self._stop.is_set() and not (idle is not None and idle()):
+                self._poll(clock.monotonic_ns())
+                due = node.next_deadline_ns()
+                wait = (
+                    MAX_WAIT_S if due is None else min(MAX_WAIT_S, max(0, due - clock.monotonic_ns()) / 1e9)
+                )
+                transport.wait(wait)
+            node.fire_lifecycle(steps.Phase.SHUTDOWN)
+            self._poll(clock.monotonic_ns())
+        finally:
+            node.set_waker(None)
+            transport.stop()
+
+    def _poll(self, now_ns: int) -> None:
+        self.polls += 1
+        send, report = self._transport.send, self._report
+        for step in self._node.poll(now_ns):
+            if isinstance(step, steps.SendEnvelope):
+                send(step)
+            elif report is not None:
+                report(step)
+
+    def _wake(self) -> None:
+        # What arrives on the driver's own thread is polled right after the wait anyway.
+        if threading.get_ident() != self._thread:
+            self._transport.wake()
