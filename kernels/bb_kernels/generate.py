@@ -16,7 +16,7 @@ from .unary import dtype_of
 MAX_ELEMENTS = 1 << 28
 
 
-@kernel("Constant", "", attrs="value value_float value_floats value_int value_ints")
+@kernel("Constant", "", attrs="value value_float@12 value_floats@12 value_int@12 value_ints@12")
 def _constant(call: Call) -> Prepared:
     """sparse_value and strings are refused by name."""
     if len(call.attrs) != 1:
@@ -45,7 +45,7 @@ def _constant_of_shape(call: Call) -> Prepared:
     return Prepared((TensorSpec(scalar.dtype, shape),), lambda _shape, out: np.copyto(out, scalar))
 
 
-@kernel("Range", "T T T", since=11, needs=(0, 1, 2), dtypes=FLOAT | {I16, I32, I64}, attrs="stash_type")
+@kernel("Range", "T T T", since=11, needs=(0, 1, 2), dtypes=FLOAT | {I16, I32, I64}, attrs="stash_type@27")
 def _range(call: Call) -> Prepared:
     """start, start+delta, … below limit; max(ceil((limit-start)/delta), 0) numbers."""
     dtype = call.spec(0).dtype

@@ -70,7 +70,7 @@ def _gather_elements(call: Call) -> Prepared:
     return Prepared((TensorSpec(data.dtype, indices.shape),), run)
 
 
-@kernel("GatherND", "T I", since=11, attrs="batch_dims")
+@kernel("GatherND", "T I", since=11, attrs="batch_dims@12")
 def _gather_nd(call: Call) -> Prepared:
     """out[b…, i…] = data[b…, indices[b…, i…, :]]; the first batch_dims axes are common to both."""
     data, indices = call.spec(0), call.spec(1)

@@ -91,7 +91,7 @@ def _gemm(call: Call) -> Prepared:
                 if beta == 1.0:
                     np.add(result, c, result)
                 else:
-                    temp = arrays[n_in + 1]
+                    temp = arrays[n_in + 1].reshape(c.shape)
                     np.multiply(c, scale_c, temp, casting="unsafe")
                     np.add(result, temp, result)
 

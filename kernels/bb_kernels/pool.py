@@ -109,14 +109,9 @@ def _max_pool_indices(call: Call, win: Windows, out: TensorSpec) -> Prepared:
     return Prepared((out, TensorSpec(I64, out.shape)), run)
 
 
-kernel("MaxPool", "T", until=7, dtypes=_POOLED, attrs="auto_pad kernel_shape pads strides")(_max_pool)
 kernel(
-    "MaxPool", "T", since=8, until=9, dtypes=_POOLED, max_outputs=2,
-    attrs="auto_pad kernel_shape pads strides storage_order",
-)(_max_pool)  # fmt: skip
-kernel(
-    "MaxPool", "T", since=10, dtypes=_POOLED, max_outputs=2,
-    attrs="auto_pad kernel_shape pads strides storage_order ceil_mode dilations",
+    "MaxPool", "T", dtypes=_POOLED, max_outputs=2,
+    attrs="auto_pad kernel_shape pads strides storage_order@8 ceil_mode@10 dilations@10",
 )(_max_pool)  # fmt: skip
 
 
@@ -157,14 +152,10 @@ def _average_pool(call: Call) -> Prepared:
     return Prepared((out,), run_bound(bind), binder=bind)
 
 
-_AVERAGE = "auto_pad count_include_pad kernel_shape pads strides"
-kernel("AveragePool", "T", until=9, dtypes=FLOAT, half=True, attrs=_AVERAGE)(_average_pool)
-kernel("AveragePool", "T", since=10, until=18, dtypes=FLOAT, half=True, attrs=_AVERAGE + " ceil_mode")(
-    _average_pool
-)
-kernel("AveragePool", "T", since=19, dtypes=FLOAT, half=True, attrs=_AVERAGE + " ceil_mode dilations")(
-    _average_pool
-)
+kernel(
+    "AveragePool", "T", dtypes=FLOAT, half=True,
+    attrs="auto_pad count_include_pad kernel_shape pads strides ceil_mode@10 dilations@19",
+)(_average_pool)  # fmt: skip
 
 
 def _norm_of(call: Call) -> int:
@@ -197,9 +188,13 @@ def _lp_pool(call: Call) -> Prepared:
     return Prepared((out,), run_bound(bind), (x,), binder=bind)
 
 
-_LP = "auto_pad kernel_shape p pads strides"
-kernel("LpPool", "T", until=17, dtypes=FLOAT, half=True, attrs=_LP)(_lp_pool)
-kernel("LpPool", "T", since=18, dtypes=FLOAT, half=True, attrs=_LP + " ceil_mode dilations")(_lp_pool)
+kernel(
+    "LpPool",
+    "T",
+    dtypes=FLOAT,
+    half=True,
+    attrs="auto_pad kernel_shape p pads strides ceil_mode@18 dilations@18",
+)(_lp_pool)
 
 
 def _global(call: Call) -> tuple[tuple[int, ...], TensorSpec]:

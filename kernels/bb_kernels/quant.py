@@ -95,15 +95,9 @@ def _quantize(call: Call) -> Prepared:
     )  # fmt: skip
 
 
-_Q: dict[str, Any] = {"dtypes": FLOAT | {I32}}
-kernel("QuantizeLinear", "T A A?", since=10, until=12, **_Q)(_quantize)
-kernel("QuantizeLinear", "T A A?", since=13, until=18, attrs="axis", **_Q)(_quantize)
-kernel("QuantizeLinear", "T A A?", since=19, until=20, attrs="axis saturate", **_Q)(_quantize)
 kernel(
-    "QuantizeLinear", "T A A?", since=21, until=22, attrs="axis saturate block_size output_dtype", **_Q
-)(_quantize)  # fmt: skip
-kernel(
-    "QuantizeLinear", "T A A?", since=23, attrs="axis saturate block_size output_dtype precision", **_Q
+    "QuantizeLinear", "T A A?", since=10, dtypes=FLOAT | {I32},
+    attrs="axis@13 saturate@19 block_size@21 output_dtype@21 precision@23",
 )(_quantize)  # fmt: skip
 
 
@@ -138,11 +132,10 @@ def _dequantize(call: Call) -> Prepared:
     return Prepared((TensorSpec(dtype, x.shape),), run_bound(bind), scratch, binder=bind)
 
 
-_D: dict[str, Any] = {"dtypes": QUANTISED | {I32}}
-kernel("DequantizeLinear", "T A T?", since=10, until=12, **_D)(_dequantize)
-kernel("DequantizeLinear", "T A T?", since=13, until=20, attrs="axis", **_D)(_dequantize)
-kernel("DequantizeLinear", "T A T?", since=21, until=22, attrs="axis block_size", **_D)(_dequantize)
-kernel("DequantizeLinear", "T A T?", since=23, attrs="axis block_size output_dtype", **_D)(_dequantize)
+kernel(
+    "DequantizeLinear", "T A T?", since=10, dtypes=QUANTISED | {I32},
+    attrs="axis@13 block_size@21 output_dtype@23",
+)(_dequantize)  # fmt: skip
 
 
 @kernel("DynamicQuantizeLinear", "T", since=11, dtypes=frozenset({F32}), max_outputs=3)

@@ -187,8 +187,7 @@ def _depth_to_space(call: Call) -> Prepared:
     return _permuted(call, (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3), shape)
 
 
-kernel("DepthToSpace", "T", until=10, attrs="blocksize")(_depth_to_space)
-kernel("DepthToSpace", "T", since=11, attrs="blocksize mode")(_depth_to_space)
+kernel("DepthToSpace", "T", attrs="blocksize mode@11")(_depth_to_space)
 
 
 def _space_to_depth(call: Call) -> Prepared:
@@ -200,8 +199,7 @@ def _space_to_depth(call: Call) -> Prepared:
     return _permuted(call, (n, c, h // b, b, w // b, b), order, (n, c * b * b, h // b, w // b))
 
 
-kernel("SpaceToDepth", "T", until=27, attrs="blocksize")(_space_to_depth)
-kernel("SpaceToDepth", "T", since=28, attrs="blocksize mode")(_space_to_depth)
+kernel("SpaceToDepth", "T", attrs="blocksize mode@28")(_space_to_depth)
 
 
 @kernel("Trilu", "T I?", since=14, needs=(1,), attrs="upper")

@@ -171,15 +171,11 @@ def _arg_extreme(call: Call, find: Callable[..., Array]) -> Prepared:
     return Prepared((out,), lambda x, result: np.copyto(result, find(x, axis, keepdims=keepdims)))
 
 
-def _register_arg(op_type: str, find: Callable[..., Array]) -> None:
-    @kernel(op_type, "T", until=11, dtypes=NUMERIC, attrs="axis keepdims")
-    def build_first(call: Call) -> Prepared:
-        return _arg_extreme(call, find)
-
-    @kernel(op_type, "T", since=12, dtypes=NUMERIC, attrs="axis keepdims select_last_index")
-    def build(call: Call) -> Prepared:
-        return _arg_extreme(call, find)
+@kernel("ArgMax", "T", dtypes=NUMERIC, attrs="axis keepdims select_last_index@12")
+def _arg_max(call: Call) -> Prepared:
+    return _arg_extreme(call, np.argmax)
 
 
-_register_arg("ArgMax", np.argmax)
-_register_arg("ArgMin", np.argmin)
+@kernel("ArgMin", "T", dtypes=NUMERIC, attrs="axis keepdims select_last_index@12")
+def _arg_min(call: Call) -> Prepared:
+    return _arg_extreme(call, np.argmin)

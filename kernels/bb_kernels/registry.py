@@ -115,10 +115,14 @@ class Kernel:
     signature: tuple[str, ...]
     dtypes: frozenset[Dtype]
     dtypes2: frozenset[Dtype]
-    attrs: frozenset[str]
+    attrs: tuple[tuple[str, int], ...]
     needs: tuple[int, ...]
     half: bool
     max_outputs: int
+
+    def attributes(self, version: int) -> frozenset[str]:
+        """Names of the attributes that the operator has at an opset version."""
+        return frozenset(name for name, since in self.attrs if since <= version)
 
 
 _TABLE: dict[str, list[Kernel]] = {}
@@ -139,16 +143,29 @@ def kernel(
 ) -> Callable[[_F], _F]:
     """Register a prepare function.
 
-    ``since``/``until``: first and last opset version (inclusive). ``attrs``: space-separated attribute names;
-    any other is refused. ``needs``: inputs whose value decides the output shape or the program; when one is
-    given but not constant, the node becomes dynamic. ``half``: float16 is computed in float32.
+    ``since``/``until``: first and last opset version (inclusive). ``attrs``: space-separated attribute names,
+    ``name@12`` for one that came with opset 12; any other is refused. ``needs``: inputs whose value decides
+    the output shape or the program; when one is given but not constant, the node becomes dynamic. ``half``:
+    float16 is computed in float32.
     """
 
     def register(build: _F) -> _F:
+        named = tuple(
+            (name, int(since_ or 0)) for name, _, since_ in (a.partition("@") for a in attrs.split())
+        )
         entry = Kernel(
-            op_type, since, until, build, tuple(signature.split()), dtypes, dtypes2, frozenset(attrs.split()),
-            needs, half, max_outputs,
-        )  # fmt: skip
+            op_type,
+            since,
+            until,
+            build,
+            tuple(signature.split()),
+            dtypes,
+            dtypes2,
+            named,
+            needs,
+            half,
+            max_outputs,
+        )
         rows = _TABLE.setdefault(op_type, [])
         if any(row.since <= until and since <= row.until for row in rows):
             raise ValueError(f"{op_type}: two kernels claim the same opset version")
@@ -224,7 +241,7 @@ def _build(entry: Kernel, call: Call) -> Prepared:
 
 def _check(entry: Kernel, call: Call) -> None:
     op, tokens = entry.op_type, entry.signature
-    unknown = sorted(set(call.attrs) - entry.attrs)
+    unknown = sorted(set(call.attrs) - entry.attributes(call.version))
     if unknown:
         raise KernelAttributeError(
             f"{op}: attribute {', '.join(unknown)} is not known at opset {call.version}"

@@ -235,11 +235,8 @@ def _resize(call: Call) -> Prepared:
     return _resized(call, axes, transform, call.str_attr("mode", "nearest", ("nearest", "linear", "cubic")))
 
 
-_RESIZE = (
-    "coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value mode nearest_mode"
-)  # fmt: skip
-kernel("Resize", "T A? A? I?", since=11, until=17, attrs=_RESIZE, needs=(1, 2, 3), half=True)(_resize)
 kernel(
-    "Resize", "T A? A? I?", since=18, needs=(1, 2, 3), half=True,
-    attrs=_RESIZE + " antialias axes keep_aspect_ratio_policy",
+    "Resize", "T A? A? I?", since=11, needs=(1, 2, 3), half=True,
+    attrs="coordinate_transformation_mode cubic_coeff_a exclude_outside extrapolation_value mode nearest_mode"
+    " antialias@18 axes@18 keep_aspect_ratio_policy@18",
 )(_resize)  # fmt: skip

@@ -308,16 +308,13 @@ def _gru(call: Call) -> Prepared:
     return _recurrent(call, layer, 1, step, ((layer.batch, 3 * layer.hidden), (layer.batch, layer.hidden)))
 
 
-_COMMON = "activation_alpha activation_beta activations clip direction hidden_size"
-for _op, _signature, _build, _more, _outputs in (
-    ("RNN", "T T T T? I? T?", _rnn, "", 2),
-    ("GRU", "T T T T? I? T?", _gru, " linear_before_reset", 2),
-    ("LSTM", "T T T T? I? T? T? T?", _lstm, " input_forget", 3),
-):
-    kernel(
-        _op, _signature, until=13, dtypes=FLOAT, half=True, attrs=_COMMON + _more, max_outputs=_outputs
-    )(_build)  # fmt: skip
-    kernel(
-        _op, _signature, since=14, dtypes=FLOAT, half=True, attrs=_COMMON + _more + " layout",
-        max_outputs=_outputs,
-    )(_build)  # fmt: skip
+_COMMON = "activation_alpha activation_beta activations clip direction hidden_size layout@14"
+kernel(
+    "RNN", "T T T T? I? T?", dtypes=FLOAT, half=True, attrs=_COMMON, max_outputs=2
+)(_rnn)  # fmt: skip
+kernel(
+    "GRU", "T T T T? I? T?", dtypes=FLOAT, half=True, attrs=_COMMON + " linear_before_reset", max_outputs=2
+)(_gru)  # fmt: skip
+kernel(
+    "LSTM", "T T T T? I? T? T? T?", dtypes=FLOAT, half=True, attrs=_COMMON + " input_forget", max_outputs=3
+)(_lstm)  # fmt: skip

@@ -53,8 +53,7 @@ def _scatter_elements(call: Call) -> Prepared:
 
 # Opset 11 deprecated Scatter in favour of ScatterElements; programs that still say Scatter mean the same.
 kernel("Scatter", "T I T", since=9, dtypes=ALL, attrs="axis")(_scatter_elements)
-kernel("ScatterElements", "T I T", since=11, until=15, dtypes=ALL, attrs="axis")(_scatter_elements)
-kernel("ScatterElements", "T I T", since=16, dtypes=ALL, attrs="axis reduction")(_scatter_elements)
+kernel("ScatterElements", "T I T", since=11, dtypes=ALL, attrs="axis reduction@16")(_scatter_elements)
 
 
 def _scatter_nd(call: Call) -> Prepared:
@@ -88,5 +87,4 @@ def _scatter_nd(call: Call) -> Prepared:
     return Prepared((data,), run, inplace=(0,))
 
 
-kernel("ScatterND", "T I T", since=11, until=15, dtypes=ALL)(_scatter_nd)
-kernel("ScatterND", "T I T", since=16, dtypes=ALL, attrs="reduction")(_scatter_nd)
+kernel("ScatterND", "T I T", since=11, dtypes=ALL, attrs="reduction@16")(_scatter_nd)

@@ -35,7 +35,7 @@ def reshaped(call: Call, shape: tuple[int, ...]) -> Prepared:
     return Prepared((TensorSpec(spec.dtype, shape),), run, alias=alias)
 
 
-@kernel("Reshape", "T I", needs=(1,), attrs="allowzero")
+@kernel("Reshape", "T I", needs=(1,), attrs="allowzero@14")
 def _reshape(call: Call) -> Prepared:
     """-1: whatever is left; 0: the input's dimension at that place (or, with allowzero, really 0)."""
     spec = call.spec(0)
@@ -122,12 +122,7 @@ def known(call: Call, value: Array) -> Prepared:
     )
 
 
-@kernel("Shape", "T", until=14)
-def _shape_whole(call: Call) -> Prepared:
-    return known(call, np.array(call.spec(0).shape, I64))
-
-
-@kernel("Shape", "T", since=15, attrs="start end")
+@kernel("Shape", "T", attrs="start@15 end@15")
 def _shape(call: Call) -> Prepared:
     shape = call.spec(0).shape
     end = call.int_attr("end", len(shape))

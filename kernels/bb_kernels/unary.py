@@ -120,12 +120,12 @@ def identity(call: Call) -> Prepared:
 
 
 # saturate and round_mode speak of 8-bit floats only; among the types here they change nothing.
-@kernel("Cast", "T", attrs="to saturate round_mode")
+@kernel("Cast", "T", attrs="to saturate@19 round_mode@24")
 def _cast(call: Call) -> Prepared:
     return cast_to(call, dtype_of(call, call.int_attr("to")))
 
 
-@kernel("CastLike", "T U", since=15, dtypes2=ALL, attrs="saturate round_mode")
+@kernel("CastLike", "T U", since=15, dtypes2=ALL, attrs="saturate@19 round_mode@24")
 def _cast_like(call: Call) -> Prepared:
     inner = cast_to(call, call.spec(1).dtype)
     return Prepared(

@@ -99,10 +99,24 @@ def test_count(record_property: Any, capsys: pytest.CaptureFixture[str]) -> None
     assert len(SELECTED) >= 300
 
 
-@pytest.mark.parametrize("mode", ["constant", "variable", "bound"])
+def _strided(array: Any) -> Any:
+    """The same values in memory with gaps and reversed steps: kernels must not assume contiguous inputs."""
+    if not array.ndim:
+        return array
+    wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), 1, array.dtype)
+    view = wide[..., ::-2]
+    view[...] = array
+    return view
+
+
+#: constant: all inputs are known when preparing. variable: none is, so that shape-like inputs make the node
+#: dynamic. bound: through bind, twice. strided: inputs are not contiguous. inplace: output on an input.
+MODES = ("constant", "variable", "bound", "strided", "inplace")
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", SELECTED, ids=[case.name for case in SELECTED])
 def test_node(case: Any, mode: str) -> None:
-    """With shape-like inputs known when preparing, with nothing known (dynamic where needed), and bound."""
     node = case.model.graph.node[0]
     version = _version(node, next(o.version for o in case.model.opset_import if o.domain == node.domain))
     attrs = {a.name: _attribute(a) for a in node.attribute}
@@ -118,37 +132,59 @@ def test_node(case: Any, mode: str) -> None:
         prepared = bb_kernels.prepare(
             node.op_type, version, attrs, specs, known, n_outputs=len(node.output), domain=node.domain
         )
-        results = _run(prepared, arrays, node, bound=mode == "bound")
-        for want, got in zip(expected, results, strict=True):
-            want = _array(want)
-            assert got.dtype == want.dtype
-            assert got.shape == want.shape
-            np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
+        if mode == "strided":
+            arrays = [None if a is None else _strided(a) for a in arrays]
+        for results in _runs(prepared, arrays, node, mode):
+            for want, got in zip(expected, results, strict=True):
+                want = _array(want)
+                assert got.dtype == want.dtype
+                assert got.shape == want.shape
+                np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
 
 
-def _run(prepared: Any, arrays: list[Any], node: Any, bound: bool) -> list[Any]:
+def _fill(arrays: list[Any], byte: int) -> None:
+    """A pattern: a kernel must not rely on zeroed outputs or scratch."""
+    for a in arrays:
+        a.reshape(-1).view(np.uint8).fill(byte if a.dtype != np.bool_ else byte & 1)
+
+
+def _runs(prepared: Any, arrays: list[Any], node: Any, mode: str) -> Any:
     if prepared.dynamic:
-        return [r for r, name in zip(prepared.run(*arrays), node.output, strict=True) if name]
-    # Filled with a pattern: a kernel must not rely on zeroed outputs or scratch.
+        yield [r for r, name in zip(prepared.run(*arrays), node.output, strict=True) if name]
+        return
+    for spec in prepared.outputs + prepared.scratch:
+        assert isinstance(spec, bb_kernels.TensorSpec)
     full = [np.empty(s.shape, s.dtype) for s in (*prepared.outputs, *prepared.scratch)]
-    for a in full:
-        a.view(np.uint8).fill(0x5A) if a.ndim else a.fill(True)
+    _fill(full, 0x5A)
     outputs = [a if name else None for a, name in zip(full, node.output, strict=False)]
     scratch = full[len(prepared.outputs) :]
     before = [None if a is None else a.copy() for a in arrays]
-    if bound:
+    if mode == "inplace":
+        for i in prepared.inplace:
+            own = arrays[i].copy()
+            placed = [own if j == i else a for j, a in enumerate(arrays)]
+            _fill(scratch, 0x5A)
+            prepared.bind(*placed, own, *outputs[1:], *scratch)()
+            yield [own, *(a for a in outputs[1:] if a is not None)]
+            if any(a.name == "seed" for a in node.attribute):
+                return
+        if prepared.alias is not None:
+            assert len(prepared.outputs) == 1
+            view = prepared.alias(arrays[0])
+            assert view.size == 0 or np.may_share_memory(view, arrays[0])
+            yield [view]
+        return
+    if mode == "bound":
         step = prepared.bind(*arrays, *outputs, *scratch)
         step()
         if all(a.name != "seed" for a in node.attribute):  # drawn numbers go on; everything else repeats
-            for a in full:
-                a.view(np.uint8).fill(0x33) if a.ndim else a.fill(False)
+            _fill(full, 0x33)
             step()
     else:
         prepared.run(*arrays, *outputs, *scratch)
     for a, b in zip(arrays, before, strict=True):
         if a is not None:
             np.testing.assert_array_equal(a, b, err_msg="an input was changed")
-    if prepared.values:
-        for value, out in zip(prepared.values, outputs, strict=True):
-            np.testing.assert_array_equal(value, out)
-    return [a for a in outputs if a is not None]
+    for value, out in zip(prepared.values, outputs, strict=False):
+        np.testing.assert_array_equal(value, out)
+    yield [a for a in outputs if a is not None]

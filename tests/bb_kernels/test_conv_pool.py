@@ -1,0 +1,208 @@
+"""Convolutions and pools against loops over windows, over a grid of geometries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_kernels import KernelAttributeError, KernelShapeError, TensorSpec, prepare
+
+Compute = Callable[..., list[Any]]
+
+
+def reference_conv(
+    x: Any, w: Any, b: Any, strides: list[int], pads: list[int], dilations: list[int], groups: int
+) -> Any:
+    """Σ over window and channels, one output element at a time, in float64."""
+    rank = x.ndim - 2
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    sizes = [(n - r) // s + 1 for n, r, s in zip(padded.shape[2:], reach, strides, strict=True)]
+    out = np.zeros((x.shape[0], w.shape[0], *sizes))
+    per_in, per_out = x.shape[1] // groups, w.shape[0] // groups
+    for n, m in product(range(x.shape[0]), range(w.shape[0])):
+        first = m // per_out * per_in
+        for at in product(*map(range, sizes)):
+            window = tuple(
+                slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)
+            )
+            patch = padded[(n, slice(first, first + per_in), *window)]
+            out[(n, m, *at)] = (patch * w[m]).sum() + b[m]
+    return out
+
+
+GEOMETRIES = [
+    # size, kernel, strides, pads, dilations
+    ((7,), (3,), [1], [0, 0], [1]),
+    ((7,), (3,), [2], [2, 1], [1]),
+    ((6, 5), (1, 1), [1, 1], [0, 0, 0, 0], [1, 1]),
+    ((6, 5), (1, 1), [2, 2], [0, 0, 0, 0], [1, 1]),
+    ((6, 5), (3, 3), [1, 1], [1, 1, 1, 1], [1, 1]),
+    ((6, 5), (3, 3), [1, 1], [0, 0, 0, 0], [1, 1]),
+    ((12, 12), (3, 3), [1, 1], [1, 1, 1, 1], [1, 1]),
+    ((6, 5), (3, 2), [2, 1], [0, 1, 1, 0], [1, 1]),
+    ((9, 8), (3, 3), [1, 1], [2, 2, 2, 2], [2, 2]),
+    ((9, 8), (2, 3), [2, 3], [0, 2, 3, 1], [3, 2]),
+    ((4, 5, 3), (2, 2, 2), [1, 1, 1], [1, 0, 0, 0, 1, 1], [1, 1, 1]),
+    ((4, 5, 3), (2, 3, 2), [2, 1, 1], [0, 0, 0, 0, 0, 0], [1, 2, 1]),
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize(
+    ("batch", "channels", "maps", "groups"), [(1, 3, 4, 1), (2, 4, 4, 4), (2, 4, 6, 2), (1, 2, 6, 2)]
+)
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+def test_conv(
+    geometry: Any, batch: int, channels: int, maps: int, groups: int, layout: str, rng: np.random.Generator
+) -> None:
+    size, kernel, strides, pads, dilations = geometry
+    x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
+    if layout == "strided":
+        x = np.ascontiguousarray(x.transpose()).transpose()
+    w = rng.standard_normal((maps, channels // groups, *kernel)).astype(np.float32)
+    b = rng.standard_normal(maps).astype(np.float32)
+    want = reference_conv(x, w, b, strides, pads, dilations, groups)
+    attrs = {"strides": strides, "pads": pads, "dilations": dilations, "group": groups}
+    for bias in (b, None):
+        given = [a for a in (x, w, bias) if a is not None]
+        prepared = prepare("Conv", 17, attrs, [TensorSpec(a.dtype, a.shape) for a in given])
+        out = np.full(prepared.outputs[0].shape, np.nan, np.float32)
+        scratch = [np.full(s.shape, np.nan, s.dtype) for s in prepared.scratch]
+        step = prepared.bind(*given, out, *scratch)
+        for _ in range(2):
+            step()
+            shown = want if bias is not None else want - b.reshape(-1, *(1,) * len(size))
+            np.testing.assert_allclose(out, shown, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_conv_auto_pad(auto: str, compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1, 2, 7, 6)).astype(np.float32)
+    w = rng.standard_normal((3, 2, 3, 2)).astype(np.float32)
+    (got,) = compute("Conv", [x, w], strides=[2, 2], auto_pad=auto)
+    # 7 rows by 2 need a total of 2, 6 columns by 2 need none; the odd one goes to the end in SAME_UPPER.
+    pads = [1, 0, 1, 0] if auto.startswith("SAME") else [0, 0, 0, 0]
+    want = reference_conv(x, w, np.zeros(3), [2, 2], pads, [1, 1], 1)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_conv_of_an_empty_batch(compute: Compute) -> None:
+    (got,) = compute("Conv", [np.ones((0, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)])
+    assert got.shape == (0, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "attrs", "error", "word"),
+    [
+        ((1, 3, 5, 5), (4, 2, 3, 3), {}, KernelShapeError, "groups"),
+        ((1, 4, 5, 5), (3, 2, 3, 3), {"group": 2}, KernelShapeError, "groups"),
+        ((1, 3, 5, 5), (4, 3, 6, 3), {}, KernelShapeError, "window of 6"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"strides": [0, 1]}, KernelAttributeError, "strides"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"pads": [1, 1]}, KernelAttributeError, "pads"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"pads": [-1, 0, 0, 0]}, KernelAttributeError, "pads"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"kernel_shape": [2, 3]}, KernelShapeError, "kernel_shape"),
+        ((1, 3, 5, 5), (4, 3, 3, 3), {"auto_pad": "SOMEHOW"}, KernelAttributeError, "auto_pad"),
+        ((3, 5), (4, 3), {}, KernelShapeError, "spatial"),
+    ],
+)
+def test_conv_refusals(x: Any, w: Any, attrs: Any, error: type[Exception], word: str) -> None:
+    specs = [TensorSpec(np.dtype(np.float32), s) for s in (x, w)]
+    with pytest.raises(error, match=word):
+        prepare("Conv", 17, attrs, specs)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv_transpose_is_the_adjoint_of_conv(
+    geometry: Any, groups: int, compute: Compute, rng: np.random.Generator
+) -> None:
+    """<conv(x), y> = <x, conv_transpose(y)>; what no window reaches is cut from x."""
+    size, kernel, strides, pads, dilations = geometry
+    w = rng.standard_normal((4, 6 // groups, *kernel))
+    x = rng.standard_normal((2, 6, *size))
+    attrs = {"strides": strides, "pads": pads, "dilations": dilations, "group": groups}
+    y = rng.standard_normal(compute("Conv", [x, w], **attrs)[0].shape)
+    (back,) = compute("ConvTranspose", [y, w], **attrs)
+    reached = (slice(None), slice(None), *(slice(0, n) for n in back.shape[2:]))
+    inner = np.zeros_like(x)
+    inner[reached] = x[reached]
+    forward = compute("Conv", [inner, w], **attrs)[0]
+    np.testing.assert_allclose((forward * y).sum(), (x[reached] * back).sum(), rtol=1e-9)
+
+
+def reference_pool(
+    x: Any, kernel: Any, strides: Any, pads: Any, dilations: Any, fold: Any, fill: float
+) -> Any:
+    rank = len(kernel)
+    padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=fill)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    sizes = [(n - r) // s + 1 for n, r, s in zip(padded.shape[2:], reach, strides, strict=True)]
+    out = np.zeros((*x.shape[:2], *sizes), x.dtype)
+    for at in product(*map(range, sizes)):
+        window = tuple(
+            slice(i * s, i * s + r, d) for i, s, r, d in zip(at, strides, reach, dilations, strict=True)
+        )
+        patch = padded[(slice(None), slice(None), *window)]
+        out[(slice(None), slice(None), *at)] = fold(patch, tuple(range(2, 2 + rank)))
+    return out
+
+
+POOLS = [g for g in GEOMETRIES if all(p < k for p, k in zip(g[3], g[1] * 2, strict=True))] + [
+    ((8, 8), (8, 8), [1, 1], [0, 0, 0, 0], [1, 1]),
+    ((12, 11), (5, 6), [2, 3], [0, 0, 0, 0], [1, 1]),
+]
+
+
+@pytest.mark.parametrize("geometry", POOLS, ids=str)
+def test_pools(geometry: Any, compute: Compute, rng: np.random.Generator) -> None:
+    size, kernel, strides, pads, dilations = geometry
+    x = rng.standard_normal((2, 3, *size)).astype(np.float32)
+    attrs = {"kernel_shape": list(kernel), "strides": strides, "pads": pads, "dilations": dilations}
+    (largest,) = compute("MaxPool", [x], **attrs)
+    np.testing.assert_array_equal(
+        largest, reference_pool(x, kernel, strides, pads, dilations, np.max, -np.inf)
+    )
+    (padded_mean,) = compute("AveragePool", [x], count_include_pad=1, **attrs)
+    want = reference_pool(x, kernel, strides, pads, dilations, np.mean, 0.0)
+    np.testing.assert_allclose(padded_mean, want, rtol=1e-5, atol=1e-6)
+    (mean,) = compute("AveragePool", [x], **attrs)
+    want = reference_pool(x, kernel, strides, pads, dilations, np.nanmean, np.nan)
+    np.testing.assert_allclose(mean, want, rtol=1e-5, atol=1e-6)
+
+
+def test_max_pool_indices_point_at_the_maxima(compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((2, 3, 6, 5)).astype(np.float32)
+    attrs = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
+    values, places = compute("MaxPool", [x], n_outputs=2, **attrs)
+    np.testing.assert_array_equal(x.reshape(-1)[places], values)
+    _, turned = compute("MaxPool", [x], n_outputs=2, storage_order=1, **attrs)
+    columns_first = x.transpose(0, 1, 3, 2).reshape(-1)
+    np.testing.assert_array_equal(columns_first[turned], values)
+
+
+def test_max_pool_of_the_smallest_values(compute: Compute) -> None:
+    x = np.full((1, 1, 4, 4), np.iinfo(np.int8).min, np.int8)
+    values, places = compute("MaxPool", [x], n_outputs=2, kernel_shape=[2, 2], strides=[2, 2])
+    assert (values == -128).all()
+    assert places.reshape(-1).tolist() == [0, 2, 8, 10]
+
+
+def test_max_unpool_undoes_max_pool(compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1, 2, 4, 4)).astype(np.float32)
+    attrs = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    values, places = compute("MaxPool", [x], n_outputs=2, **attrs)
+    (back,) = compute("MaxUnpool", [values, places], known=False, **attrs)
+    assert back.shape == x.shape
+    assert set(np.unique(back)) == {0.0, *values.reshape(-1).tolist()}
+    np.testing.assert_array_equal(back.reshape(-1)[places], values)
+
+
+def test_max_unpool_refuses_places_outside(compute: Compute) -> None:
+    x = np.ones((1, 1, 1, 1), np.float32)
+    with pytest.raises(KernelShapeError, match="outside"):
+        compute("MaxUnpool", [x, np.array([[[[99]]]])], kernel_shape=[2, 2])

@@ -1,0 +1,209 @@
+"""Normalisation, recurrence, quantised arithmetic and resizing against their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_kernels import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
+
+Compute = Callable[..., list[Any]]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (1, 3, 4, 5)])
+def test_batch_norm(known: bool, shape: Any, compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal(shape).astype(np.float32)
+    scale, bias, mean = (rng.standard_normal(3).astype(np.float32) for _ in range(3))
+    var = rng.random(3).astype(np.float32)
+    (got,) = compute("BatchNormalization", [x, scale, bias, mean, var], known=known, epsilon=1e-3)
+    column = (3, *(1,) * (len(shape) - 2))
+    s, b, m, v = (p.reshape(column) for p in (scale, bias, mean, var))
+    np.testing.assert_allclose(got, (x - m) / np.sqrt(v + 1e-3) * s + b, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_training_moves_the_statistics(compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((8, 2, 5)).astype(np.float32)
+    one, zero = np.ones(2, np.float32), np.zeros(2, np.float32)
+    y, mean, var = compute(
+        "BatchNormalization", [x, one, zero, zero, one], n_outputs=3, training_mode=1, momentum=0.75
+    )
+    np.testing.assert_allclose(y.mean((0, 2)), 0, atol=1e-6)
+    np.testing.assert_allclose(y.var((0, 2)), 1, atol=1e-4)
+    np.testing.assert_allclose(mean, 0.25 * x.mean((0, 2)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(var, 0.75 + 0.25 * x.var((0, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, 2])
+def test_layer_norm(axis: int, compute: Compute, rng: np.random.Generator) -> None:
+    x = (rng.standard_normal((2, 3, 4)) + 100).astype(np.float32)
+    scale, bias = (rng.standard_normal(x.shape[axis:]).astype(np.float32) for _ in range(2))
+    y, mean, inverse = compute("LayerNormalization", [x, scale, bias], n_outputs=3, axis=axis)
+    axes = tuple(range(axis % 3, 3))
+    wide = x.astype(np.float64)
+    m, v = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
+    np.testing.assert_allclose(y, (wide - m) / np.sqrt(v + 1e-5) * scale + bias, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(mean, m, rtol=1e-5)
+    np.testing.assert_allclose(inverse, 1 / np.sqrt(v + 1e-5), rtol=1e-3)
+
+
+def test_group_norm_of_one_group_per_channel_is_instance_norm(
+    compute: Compute, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((2, 4, 3, 3)).astype(np.float32)
+    scale, bias = (rng.standard_normal(4).astype(np.float32) for _ in range(2))
+    (instance,) = compute("InstanceNormalization", [x, scale, bias])
+    (groups,) = compute("GroupNormalization", [x, scale, bias], num_groups=4)
+    np.testing.assert_allclose(groups, instance, rtol=1e-5, atol=1e-6)
+    with pytest.raises(KernelShapeError, match="3 groups"):
+        compute("GroupNormalization", [x, scale, bias], num_groups=3)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_softmax_flattens_before_opset_13(version: int, compute: Compute, rng: np.random.Generator) -> None:
+    x = (rng.standard_normal((2, 3, 4)) * 50).astype(np.float32)
+    for op in ("Softmax", "LogSoftmax"):
+        (got,) = compute(op, [x], version=version, axis=1)
+        shares = np.exp(got) if op == "LogSoftmax" else got
+        np.testing.assert_allclose(shares.sum((1, 2) if version < 13 else 1), 1, rtol=1e-5)
+
+
+def _cell_inputs(op: str, rng: np.random.Generator, directions: int = 1) -> list[Any]:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    x = rng.standard_normal((5, 3, 2))
+    w = rng.standard_normal((directions, gates * 4, 2))
+    r = rng.standard_normal((directions, gates * 4, 4)) * 0.3
+    b = rng.standard_normal((directions, 2 * gates * 4))
+    return [x, w, r, b]
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+def test_reverse_is_forward_on_turned_input(op: str, compute: Compute, rng: np.random.Generator) -> None:
+    x, w, r, b = _cell_inputs(op, rng)
+    n = 3 if op == "LSTM" else 2
+    forward = compute(op, [x[::-1], w, r, b], hidden_size=4, n_outputs=n)
+    backward = compute(op, [x, w, r, b], hidden_size=4, n_outputs=n, direction="reverse")
+    np.testing.assert_allclose(backward[0], forward[0][::-1])
+    for a, c in zip(backward[1:], forward[1:], strict=True):
+        np.testing.assert_allclose(a, c)
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+def test_both_directions_are_the_two_side_by_side(
+    op: str, compute: Compute, rng: np.random.Generator
+) -> None:
+    x, w, r, b = _cell_inputs(op, rng, 2)
+    (both,) = compute(op, [x, w, r, b], hidden_size=4, direction="bidirectional")
+    (one,) = compute(op, [x, w[:1], r[:1], b[:1]], hidden_size=4)
+    (other,) = compute(op, [x, w[1:], r[1:], b[1:]], hidden_size=4, direction="reverse")
+    np.testing.assert_allclose(both, np.concatenate([one, other], 1))
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_short_sequences_stop_early(
+    op: str, direction: str, compute: Compute, rng: np.random.Generator
+) -> None:
+    x, w, r, b = _cell_inputs(op, rng)
+    lens = np.array([5, 2, 0], np.int32)
+    y, last = compute(
+        op, [x, w, r, b, lens], hidden_size=4, direction=direction, n_outputs=3 if op == "LSTM" else 2
+    )[:2]
+    for i, length in enumerate(lens):
+        assert not y[length:, 0, i].any()
+        if length:
+            alone = compute(
+                op, [x[:length, i : i + 1], w, r, b], hidden_size=4, direction=direction, n_outputs=2
+            )
+            np.testing.assert_allclose(y[:length, 0, i], alone[0][:, 0, 0])
+            np.testing.assert_allclose(last[0, i], alone[1][0, 0])
+    assert not last[0, 2].any()
+
+
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+def test_batch_first_is_a_transposition(op: str, compute: Compute, rng: np.random.Generator) -> None:
+    x, w, r, b = _cell_inputs(op, rng)
+    y, last = compute(op, [x, w, r, b], hidden_size=4, n_outputs=2)
+    y2, last2 = compute(op, [x.swapaxes(0, 1), w, r, b], hidden_size=4, layout=1, n_outputs=2)
+    np.testing.assert_allclose(y2, y.transpose(2, 0, 1, 3))
+    np.testing.assert_allclose(last2, last.swapaxes(0, 1))
+
+
+def test_named_activations_and_their_parameters(compute: Compute, rng: np.random.Generator) -> None:
+    x, w, r, b = _cell_inputs("RNN", rng)
+    (got,) = compute(
+        "RNN", [x[:1], w, r, b], activations=["Affine"], activation_alpha=[2.0], activation_beta=[1.0]
+    )
+    want = 2.0 * (x[0] @ w[0].T + b[0, :4] + b[0, 4:]) + 1.0
+    np.testing.assert_allclose(got[0, 0], want)
+    with pytest.raises(KernelAttributeError, match="Nonsense"):
+        compute("RNN", [x, w, r, b], activations=["Nonsense"])
+
+
+@pytest.mark.parametrize("signed", [np.int8, np.uint8])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_qlinear_conv_is_exact_integer_arithmetic(
+    signed: Any, groups: int, compute: Compute, rng: np.random.Generator
+) -> None:
+    info = np.iinfo(signed)
+    x = rng.integers(info.min, info.max, (1, 64, 6, 6), signed, endpoint=True)
+    w = rng.integers(-128, 127, (4, 64 // groups, 3, 3), np.int8, endpoint=True)
+    x_zero, w_zero = signed(3), rng.integers(-5, 5, 4).astype(np.int8)
+    (got,) = compute("ConvInteger", [x, w, x_zero, w_zero], group=groups, pads=[1, 1, 1, 1])
+    centred = np.pad(x.astype(np.int64) - int(x_zero), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    kernel = w.astype(np.int64) - w_zero.astype(np.int64).reshape(-1, 1, 1, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(centred, (3, 3), (2, 3))
+    per = 64 // groups
+    for m in range(4):
+        first = m * groups // 4 * per
+        want = np.einsum("chwij,cij->hw", windows[0, first : first + per], kernel[m])
+        np.testing.assert_array_equal(got[0, m], want)
+
+
+def test_matmul_integer_is_exact_beyond_float32(compute: Compute) -> None:
+    a = np.full((1, 1001), 255, np.uint8)
+    b = np.full((1001, 1), 255, np.uint8)
+    b[0] = 254
+    assert compute("MatMulInteger", [a, b], known=False)[0].tolist() == [[1000 * 255 * 255 + 255 * 254]]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
+def test_quantize_saturates_and_rounds_to_even(dtype: Any, compute: Compute) -> None:
+    info = np.iinfo(dtype)
+    x = np.array([-1e9, -0.5, 0.5, 1.5, 2.5, 1e9], np.float32)
+    (q,) = compute("QuantizeLinear", [x, np.float32(1), dtype(0)])
+    assert q.tolist() == [info.min, 0, 0, 2, 2, info.max]
+
+
+def test_quantize_there_and_back(compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.uniform(-3, 3, (4, 6)).astype(np.float32)
+    scale, zero = rng.uniform(0.03, 0.05, 6).astype(np.float32), rng.integers(-9, 9, 6).astype(np.int8)
+    (q,) = compute("QuantizeLinear", [x, scale, zero], axis=1)
+    (back,) = compute("DequantizeLinear", [q, scale, zero], axis=1)
+    assert (np.abs(back - x) <= scale / 2 + 1e-6).all()
+    with pytest.raises(KernelShapeError, match="scale has shape"):
+        compute("QuantizeLinear", [x, scale, zero], axis=0)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resize_by_one_changes_nothing(mode: str, compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1, 2, 5, 4)).astype(np.float32)
+    (same,) = compute("Resize", [x, None, None, np.array(x.shape)], mode=mode)
+    np.testing.assert_allclose(same, x, rtol=1e-6)
+
+
+def test_resize_of_integers(compute: Compute) -> None:
+    x = np.arange(4, dtype=np.uint8).reshape(1, 1, 2, 2)
+    sizes = np.array([1, 1, 4, 4])
+    (got,) = compute("Resize", [x, None, None, sizes])
+    assert got[0, 0].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+    with pytest.raises(UnsupportedDtypeError, match="linear"):
+        compute("Resize", [x, None, None, sizes], mode="linear")
+
+
+def test_resize_needs_scales_or_sizes(compute: Compute) -> None:
+    with pytest.raises(KernelShapeError, match="either"):
+        compute("Resize", [np.ones((1, 1, 2, 2), np.float32)])
