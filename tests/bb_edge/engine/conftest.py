@@ -1,0 +1,87 @@
+"""Compiled programs in the text notation, installed on real nodes under simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.install import install
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
+from bb_edge.node import Node
+from bb_host.program_proto import to_proto
+from bb_host.text import parse
+
+MS = 1_000_000
+
+
+def compiled(text: str) -> bytes:
+    """A compiled artifact: the text's functions with `entry=1`, passport and a NumPy backend per target."""
+    model = to_proto(parse(text))
+    props = {p.key for p in model.metadata_props}
+    if keys.COMPILED_KEY not in props:
+        model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
+    for function in model.functions:
+        if any(p.key == keys.ENTRY_KEY for p in function.metadata_props):
+            model.metadata_props.add(
+                key=f"{keys.BINDING_PREFIX}{function.name}.backend", value="backend|bb.NumPyBackend|99"
+            )
+    data: bytes = model.SerializeToString()
+    return data
+
+
+@dataclass
+class Bench:
+    """One node and what it said."""
+
+    node: Node
+    now_ns: int = 0
+    said: list[steps.EngineStep] = field(default_factory=list)
+
+    def poll(self, after_ns: int = 0) -> list[steps.EngineStep]:
+        self.now_ns += after_ns
+        found = self.node.poll(self.now_ns)
+        self.said += found
+        return found
+
+    def settle(self, until_ns: int | None = None) -> None:
+        """Polls until nothing is due (by `until_ns`, if given), time jumping along."""
+        for _ in range(10_000):
+            due = self.node.next_deadline_ns()
+            if due is None or (until_ns is not None and due > until_ns):
+                return
+            self.now_ns = max(self.now_ns, due)
+            self.poll()
+        raise AssertionError("the node never comes to rest")
+
+    def events(self, topic: str) -> list[object]:
+        return [s.value for s in self.said if isinstance(s, steps.AppEvent) and s.topic == topic]
+
+    def of(self, kind: type) -> list:
+        return [s for s in self.said if isinstance(s, kind)]
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    """`bench(text, targets=…, config=…, components=…, peer=…)`: an installed node."""
+
+    def make(
+        text: str,
+        targets: tuple[str, ...] = ("Main",),
+        config: NodeConfig | None = None,
+        components: Mapping[str, Mapping[str, object]] | None = None,
+        peer: str = "node",
+    ) -> Bench:
+        node = install(PeerId.from_name(peer), (), compiled(text), targets, config, components=components, seed=7)
+        return Bench(node)
+
+    return make
+
+
+@pytest.fixture
+def compile_text() -> Callable[[str], bytes]:
+    return compiled

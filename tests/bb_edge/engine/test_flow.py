@@ -1,0 +1,221 @@
+"""Executions, sources, joins and routing ops, on a real node under simulated time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.ingress import IngressFull
+from bb_edge.node import InvokeError
+
+ADD = """
+program Demo {module=Demo}
+function program.Main(a: F32[2], b: F32[2]) -> (total) {entry=1, partition=self}
+  total: F32[2] = Add(a, b)
+"""
+
+
+def f32(*values):
+    return np.array(values, dtype=np.float32)
+
+
+def test_an_unread_output_surfaces_as_an_event(bench):
+    b = bench(ADD)
+    number = b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
+    b.settle()
+    (event,) = b.of(steps.AppEvent)
+    assert (event.topic, event.execution, event.target) == ("total", number, "Main")
+    np.testing.assert_array_equal(event.value, f32(4, 6))
+    (ended,) = b.of(steps.ExecutionEnded)
+    assert (ended.execution, ended.failed) == (number, False)
+    assert b.node.poll(10) == []
+
+
+def test_a_half_fed_op_is_reported_as_starved(bench):
+    b = bench(ADD)
+    number = b.node.invoke("Main", {"a": f32(1, 2)})
+    b.settle()
+    (starved,) = b.of(steps.ExecutionStarved)
+    assert starved.execution == number
+    assert len(starved.ops) == 1
+    assert b.of(steps.ExecutionEnded)[0].failed
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"c": f32(1, 2)}, "no input 'c'"),
+        ({"a": np.zeros(2, np.float64)}, "dtype float64"),
+        ({"a": f32(1, 2, 3)}, "shape (3,)"),
+        ({"a": b"\xff\xff"}, "Main, input 'a'"),
+    ],
+)
+def test_wrong_inputs_are_refused_at_the_door(bench, inputs, says):
+    b = bench(ADD)
+    with pytest.raises(InvokeError, match=says.replace("(", r"\(").replace(")", r"\)")):
+        b.node.invoke("Main", inputs)
+    assert b.node.next_deadline_ns() is None
+
+
+def test_an_unknown_target_is_named(bench):
+    with pytest.raises(InvokeError, match="Nobody"):
+        bench(ADD).node.invoke("Nobody", {})
+
+
+def test_executions_wait_for_a_place_and_are_refused_beyond_the_queue(bench):
+    b = bench(ADD, config=NodeConfig(max_executions=1, ingress_entries=2, answer_entries=8))
+    for _ in range(2):
+        b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
+    b.settle()
+    assert len(b.of(steps.ExecutionEnded)) == 2
+    for _ in range(8):
+        b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
+    with pytest.raises(IngressFull):
+        b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
+
+
+def test_an_op_that_fails_ends_its_branch_only(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: Tensor, b: Tensor) -> (total, same) {entry=1, partition=self}
+  total: Tensor = Add(a, b)
+  same: Tensor = Identity(a)
+"""
+    )
+    b.node.invoke("Main", {"a": np.zeros((2, 3), np.float32), "b": np.zeros((4, 5), np.float32)})
+    b.settle()
+    (failed,) = b.of(steps.OpFailed)
+    assert "Add" in failed.op or "Add" in str(failed.error)
+    assert len(b.events("same")) == 1
+    assert b.node.counters["ops.failed"] == 1
+
+
+def test_any_passes_the_first_arrival_of_its_execution(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: F32, b: F32) -> () {entry=1, partition=self}
+  first: F32 = syscall.Any(a, b)
+  syscall.AppEmit<name="first">(first)
+"""
+    )
+    b.node.invoke("Main", {"a": f32(1), "b": f32(2)})
+    b.node.invoke("Main", {"b": f32(3)})
+    b.settle()
+    assert [float(v[0]) for v in b.events("first")] == [1.0, 3.0]
+    assert b.of(steps.ExecutionStarved) == []
+
+
+def test_threshold_counts_over_executions_and_rearms(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: F32) -> () {entry=1, partition=self}
+  t: Trigger = syscall.Threshold<n=3>(a)
+  syscall.AppNotify<name="three">(t)
+"""
+    )
+    numbers = [b.node.invoke("Main", {"a": f32(1)}) for _ in range(7)]
+    b.settle()
+    assert [e.execution for e in b.of(steps.AppEvent)] == [numbers[2], numbers[5]]
+
+
+def test_sources_fire_once_when_an_op_needs_them(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: PeerIdVec) -> () {entry=1, partition=self}
+  slot view: peer_selector
+  peers: PeerIdVec = role.peer_selector.CurrentView() {slot=view}
+  c: Composite = composite.Bundle<.composite.child_count=2, .composite.child_types="bb.peer_id_vec,bb.peer_id_vec">(a, peers)
+  d: Composite = composite.Bundle<.composite.child_count=2, .composite.child_types="bb.peer_id_vec,bb.peer_id_vec">(a, peers)
+  syscall.AppEmit<name="out">(c)
+  syscall.AppEmit<name="out">(d)
+""".replace("program Demo {module=Demo}", 'program Demo {module=Demo, binding.Main.view="peer_selector|bb.ConstantView|1"}')
+    )
+    b.node.invoke("Main", {"a": ()})
+    b.settle()
+    assert len(b.events("out")) == 2
+    assert b.of(steps.OpFailed) == []
+
+
+def test_after_delays_in_the_execution_it_came_from(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: Trigger) -> () {entry=1, partition=self}
+  t: Trigger = syscall.After<delay_ns=5000>(a)
+  syscall.AppNotify<name="late">(t)
+"""
+    )
+    from bb_edge.roles import TRIGGER
+
+    number = b.node.invoke("Main", {"a": TRIGGER})
+    b.poll()
+    assert b.of(steps.AppEvent) == []
+    assert b.node.next_deadline_ns() == 5000
+    b.poll(4999)
+    assert b.of(steps.AppEvent) == []
+    b.poll(1)
+    assert [e.execution for e in b.of(steps.AppEvent)] == [number]
+
+
+def test_rounds_follow_one_another_and_end(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  round: I64[] = syscall.Repeat<times=3, pause_ns=10>()
+  syscall.AppEmit<name="round">(round)
+"""
+    )
+    b.settle()
+    assert [int(v) for v in b.events("round")] == [1, 2, 3]
+    assert b.of(steps.RoundsCompleted) == [steps.RoundsCompleted("Main", 3)]
+    assert b.now_ns == 20
+
+
+def test_a_failed_round_backs_off_and_goes_on(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  round: I64[] = syscall.Repeat<times=3>()
+  shape: Tensor = Constant<value=F32[2]{1, 2}>()
+  bad: Tensor = MatMul(round, shape)
+"""
+    )
+    b.settle()
+    assert [s.wait_ns for s in b.of(steps.RoundBackedOff)] == [1_000_000_000, 2_000_000_000, 4_000_000_000]
+    assert b.node.open_rounds == 0
+
+
+def test_the_op_budget_ends_a_cycle_early_and_nothing_is_lost(bench):
+    b = bench(ADD, config=NodeConfig(cycle_op_budget=3))
+    for _ in range(4):
+        b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
+    b.poll()
+    assert len(b.of(steps.CycleBudgetExceeded)) == 1
+    b.settle()
+    assert len(b.events("total")) == 4
+
+
+def test_a_called_function_runs_in_the_same_execution(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: F32[2]) -> (out) {entry=1, partition=self}
+  x: F32[2] = module.Twice(a)
+  y: F32[2] = module.Twice(x)
+  out: F32[2] = Add(x, y)
+function module.Twice(v: F32[2]) -> (w) {}
+  w: F32[2] = Add(v, v)
+"""
+    )
+    b.node.invoke("Main", {"a": f32(1, 2)})
+    b.settle()
+    np.testing.assert_array_equal(b.events("out")[0], f32(6, 12))
+    assert b.node.counters["executions.ended"] == 1
