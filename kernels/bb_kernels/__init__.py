@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from . import catalog as _catalog
 from .errors import (
     KernelAttributeError,
     KernelError,
@@ -22,12 +21,9 @@ from .errors import (
 from .registry import NEWEST_OPSET, OLDEST_OPSET, evaluate, prepare, supported, supported_ops
 from .spec import Prepared, TensorSpec
 
-TOPICS = _catalog.TOPICS
-
 __all__ = [
     "NEWEST_OPSET",
     "OLDEST_OPSET",
-    "TOPICS",
     "KernelAttributeError",
     "KernelError",
     "KernelShapeError",

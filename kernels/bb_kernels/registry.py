@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from .catalog import load, load_all
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError, UnsupportedOpError
 from .spec import ALL, BOOL, F16, F32, I32, I64, Array, Dtype, Prepared, TensorSpec
 
@@ -179,6 +180,8 @@ def find(op_type: str, version: int, domain: str = "") -> Kernel | None:
     """The registration for an operator at an opset version, or None."""
     if domain not in _DOMAINS:
         return None
+    if op_type not in _TABLE:
+        load(op_type)
     for row in _TABLE.get(op_type, ()):
         if row.since <= version <= row.until:
             return row
@@ -194,6 +197,7 @@ def supported_ops(domain: str = "") -> Mapping[str, tuple[tuple[int, int], ...]]
     """Operator → its inclusive ranges of opset versions, in ascending order."""
     if domain not in _DOMAINS:
         return MappingProxyType({})
+    load_all()
     return MappingProxyType(
         {op: tuple(sorted((row.since, row.until) for row in rows)) for op, rows in sorted(_TABLE.items())}
     )
