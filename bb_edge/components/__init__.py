@@ -1,3 +1,44 @@
-"""The concrete components that ship with the runtime."""
+"""The concrete components that ship with the runtime; imported when first named."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.components.array_data_source import ArrayDataSource
+    from bb_edge.components.constant_view import ConstantView
+    from bb_edge.components.fed_avg import FedAvg
+    from bb_edge.components.flat_index import FlatIndex
+    from bb_edge.components.float16_codec import Float16Codec
+    from bb_edge.components.graph_model import GraphModel
+    from bb_edge.components.presence_selector import PresenceSelector
+    from bb_edge.components.scalar_quantizer import ScalarQuantizer
+
+__all__ = [
+    "ArrayDataSource",
+    "ConstantView",
+    "FedAvg",
+    "FlatIndex",
+    "Float16Codec",
+    "GraphModel",
+    "PresenceSelector",
+    "ScalarQuantizer",
+]
+
+_MODULES = {
+    "ArrayDataSource": "array_data_source",
+    "ConstantView": "constant_view",
+    "FedAvg": "fed_avg",
+    "FlatIndex": "flat_index",
+    "Float16Codec": "float16_codec",
+    "GraphModel": "graph_model",
+    "PresenceSelector": "presence_selector",
+    "ScalarQuantizer": "scalar_quantizer",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,0 +1,201 @@
+"""`bb.ArrayDataSource`: batches of a shard that lies in one .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_edge.components.state import StateReader, pack_state
+from bb_edge.ir.values import TRIGGER, Trigger
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import DataSource
+from bb_edge.roles.errors import ComponentError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["ArrayDataSource"]
+
+_VERSION = 1
+
+
+class ArrayDataSource(DataSource):
+    """Configuration:
+
+    - `path`: an .npz file with `x`, [samples, …], and, where there are labels, `y`, [samples, …]. Without a
+      path the arrays are the tensors `x` and `y` of the construction state.
+    - `batch_size`: samples per batch, 0 = all of them (0).
+    - `shuffle`: a new order every epoch, drawn from `seed` (the slot's) and the epoch's number (true).
+    - `remainder`: what happens to samples that fill no batch: `drop`, they wait for another epoch (default);
+      `wrap`, the batch is filled from the next epoch. Batches are always whole, so shapes never change.
+    - `one_hot`: classes; integer labels become f32 rows with a one in them; 0 = labels as they are (0).
+    - `max_bytes`: ceiling for the arrays' size in memory (1 GiB).
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.ArrayDataSource"
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray | None = None,
+        *,
+        where: str = "",
+        batch_size: int = 0,
+        shuffle: bool = True,
+        seed: int = 0,
+        remainder: str = "drop",
+        one_hot: int = 0,
+    ) -> None:
+        if x.ndim == 0 or len(x) == 0:
+            raise ComponentError("the shard holds no samples", where)
+        if y is not None and (y.ndim == 0 or len(y) != len(x)):
+            raise ComponentError(f"{len(x)} samples, labels of shape {list(y.shape)}", where)
+        if batch_size > len(x):
+            raise ComponentError(
+                f"batch_size {batch_size}, and the shard holds {len(x)} samples", where, "lower batch_size"
+            )
+        if one_hot:
+            y = _one_hot(y, one_hot, where)
+        self._x, self._y = _frozen(x), None if y is None else _frozen(y)
+        self._batch = batch_size or len(x)
+        self._whole = self._batch == len(x)
+        self._shuffle = shuffle
+        self._seed = seed
+        self._wrap = remainder == "wrap"
+        self._epoch = 0
+        self._position = 0
+        self._count = _frozen(np.array(len(x), np.int64))
+        self._order: np.ndarray | None = None
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> ArrayDataSource:
+        env.expect_keys(("path", "batch_size", "shuffle", "seed", "remainder", "one_hot", "max_bytes"))
+        if "path" in env.config:
+            x, y = _load(env, Path(env.text("path")), env.integer("max_bytes", 1 << 30, 1))
+        elif "x" in env.tensors:
+            x, y = env.tensors["x"], env.tensors.get("y")
+        else:
+            raise env.error("no data", "path", "name an .npz file: --set <slot>.path=FILE")
+        return cls(
+            x,
+            y,
+            where=f"slot {env.slot!r}",
+            batch_size=env.integer("batch_size", 0),
+            shuffle=env.flag("shuffle", True),
+            seed=env.integer("seed", env.seed),
+            remainder=env.text("remainder", "drop", ("drop", "wrap")),
+            one_hot=env.integer("one_hot", 0, 0, 1 << 20),
+        )
+
+    # --- the Contract ----------------------------------------------------------------------------------
+
+    def next_batch(self, ctx: Ctx) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._whole:
+            return self._x, self._y
+        chosen = self._take()
+        return self._x.take(chosen, 0), None if self._y is None else self._y.take(chosen, 0)
+
+    def num_samples(self, ctx: Ctx) -> np.ndarray:
+        return self._count
+
+    def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger:
+        """Back to the first batch of the first epoch: the same batches come again."""
+        self._seek(0, 0)
+        return TRIGGER
+
+    def on_data_loaded(self, ctx: Ctx) -> Trigger:
+        """At once: the data was loaded when the component was built."""
+        return TRIGGER
+
+    # --- order -----------------------------------------------------------------------------------------
+
+    def _take(self) -> np.ndarray:
+        n, size = len(self._x), self._batch
+        left = n - self._position
+        if left >= size:
+            chosen = self._ordered()[self._position : self._position + size]
+            self._position += size
+            return chosen
+        kept = self._ordered()[self._position :] if self._wrap else None
+        self._seek(self._epoch + 1, 0)
+        if kept is None or not left:
+            self._position = size
+            return self._ordered()[:size]
+        self._position = size - left
+        return np.concatenate((kept, self._ordered()[: self._position]))
+
+    def _ordered(self) -> np.ndarray:
+        """This epoch's order; a function of seed and epoch, so that a restored node goes on with the same
+        one.
+        """
+        if self._order is None:
+            if self._shuffle:
+                rng = np.random.default_rng((self._seed & (2**64 - 1), self._epoch))
+                self._order = rng.permutation(len(self._x))
+            else:
+                self._order = np.arange(len(self._x))
+        return self._order
+
+    def _seek(self, epoch: int, position: int) -> None:
+        self._epoch, self._position = epoch, position
+        if self._shuffle:
+            self._order = None
+
+    def serialize(self) -> bytes:
+        fields = {"epoch": self._epoch, "position": self._position, "samples": len(self._x)}
+        return pack_state(self, _VERSION, fields)
+
+    def restore(self, state: bytes) -> None:
+        read = StateReader(self, _VERSION, state)
+        epoch, position = read.integer("epoch"), read.integer("position")
+        if read.integer("samples") != len(self._x) or not 0 <= position <= len(self._x) or epoch < 0:
+            raise read.error(f"it was written over another shard than this one of {len(self._x)} samples")
+        self._order = None
+        self._seek(epoch, position)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """Contiguous, and read-only: whole batches are handed out without a copy."""
+    found: np.ndarray = np.ascontiguousarray(array).reshape(array.shape).view()
+    found.flags.writeable = False
+    return found
+
+
+def _one_hot(y: np.ndarray | None, classes: int, where: str) -> np.ndarray:
+    if y is None or y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ComponentError("one_hot needs integer labels in one dimension", where)
+    if y.min() < 0 or y.max() >= classes:
+        raise ComponentError(f"labels lie in [{y.min()}, {y.max()}], one_hot says {classes} classes", where)
+    rows = np.zeros((len(y), classes), np.float32)
+    rows[np.arange(len(y)), y] = 1.0
+    return rows
+
+
+def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[np.ndarray, np.ndarray | None]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+        if "x" not in members:
+            raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
+        nbytes = members["x"] + members.get("y", 0)
+        if nbytes > max_bytes:
+            raise env.error(f"{path} holds {nbytes} bytes, max_bytes is {max_bytes}", "max_bytes")
+        with np.load(path, allow_pickle=False) as arrays:
+            x, y = arrays["x"], arrays["y"] if "y" in members else None
+    except FileNotFoundError as error:
+        raise env.error(f"there is no file {path}", "path") from error
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+    ) as error:
+        raise env.error(f"{path} cannot be read as an .npz file: {error}", "path") from error
+    return x, y

@@ -1,0 +1,52 @@
+"""`bb.ConstantView`: a fixed list of peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bb_edge.components.presence_selector import sample_of
+from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import PeerSelector
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["ConstantView"]
+
+_MAX_PEERS = 65_536
+
+
+class ConstantView(PeerSelector):
+    """Configuration: `peers`, ids in base58 text; `names`, names that ids are hashed from. Up or not, they
+    are in view, in the order given, without the node itself.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.ConstantView"
+
+    def __init__(self, peers: tuple[PeerId, ...]) -> None:
+        self._peers = peers
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> ConstantView:
+        env.expect_keys(("peers", "names"))
+        found: dict[PeerId, None] = {}
+        for key, make in (("peers", PeerId.from_text), ("names", PeerId.from_name)):
+            listed = env.config.get(key, ())
+            if not isinstance(listed, (list, tuple)) or not all(isinstance(text, str) for text in listed):
+                raise env.error("must be a list of texts", key)
+            if len(listed) > _MAX_PEERS:
+                raise env.error(f"more than {_MAX_PEERS} peers", key)
+            for text in listed:
+                try:
+                    found[make(text)] = None
+                except PeerIdError as error:
+                    raise env.error(f"{text!r} is no peer id: {error}", key) from error
+        return cls(tuple(found))
+
+    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
+        return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
+        own = ctx.own_peer
+        return tuple(peer for peer in self._peers if peer != own)

@@ -1,0 +1,47 @@
+"""`bb.Float16Codec`: half the bytes, three decimal digits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import Codec
+from bb_edge.roles.errors import ComponentError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["Float16Codec"]
+
+_LARGEST = np.float32(65504.0)
+
+
+class Float16Codec(Codec):
+    """f32 → f16 and back; what lies beyond ±65504 becomes that, not infinity. Nothing to train, no
+    configuration.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.Float16Codec"
+    shared: ClassVar[bool] = True
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> Float16Codec:
+        env.expect_keys(())
+        return cls()
+
+    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> None:
+        """Does nothing: the code is fixed."""
+
+    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray:
+        if t.dtype != np.float32:
+            raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
+        code: np.ndarray = np.clip(t, -_LARGEST, _LARGEST).astype(np.float16)
+        return code
+
+    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray:
+        if code.dtype != np.float16:
+            raise ComponentError(f"a code is float16, not {code.dtype}", self.TYPE_NAME)
+        values: np.ndarray = code.astype(np.float32)
+        return values

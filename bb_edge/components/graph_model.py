@@ -1,0 +1,318 @@
+"""`bb.GraphModel`: a model whose forward, gradient and loss are graphs of the artifact.
+
+The parameters lie in one flat f32 vector in initializer order; the graphs read views into it, so that an
+update is one pass over the vector and `Params` one copy. Gradients are written straight into a second such
+vector.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+
+from bb_edge.components.state import StateReader, pack_array, pack_state
+from bb_edge.ir import keys
+from bb_edge.ir.annotated import annotate, metadata_of
+from bb_edge.ir.ids import fnv1a_64
+from bb_edge.ir.onnx_pb2 import FunctionProto
+from bb_edge.roles.backend import BackendProgram
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import Model
+from bb_edge.roles.errors import ComponentError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["METADATA_HASH", "METADATA_LAYOUT", "GraphModel"]
+
+METADATA_LAYOUT, METADATA_HASH = "layout", "hash"
+"""Keys of the metadata of a parameter tensor: ``"w1:64x32;b1:32"``, and FNV-1a-64 of it in hex."""
+
+_MAX_LAYOUT = 512  # longer layouts travel as their hash alone
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a Backward reads of an execution's Forward: input and activations, and how the output looked."""
+
+    arrays: tuple[np.ndarray, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class GraphModel(Model):
+    """Configuration: `learning_rate` (0.1), `momentum` (0), `kept_activations` (64 executions).
+
+    Construction state: the parameters as initializers. Graphs: `forward`, and for training `train`, for
+    `Evaluate` `loss` (docs/design/artifact.md). A `Step` without a `Backward` before it applies a zero
+    gradient.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.GraphModel"
+
+    def __init__(
+        self,
+        tensors: Mapping[str, np.ndarray],
+        *,
+        where: str = "",
+        learning_rate: float = 0.1,
+        momentum: float = 0.0,
+        kept_activations: int = 64,
+    ) -> None:
+        self._where = where
+        self._learning_rate = np.float32(learning_rate)
+        self._momentum = np.float32(momentum)
+        self._kept = kept_activations
+        self._names = tuple(tensors)
+        self._shapes = tuple(array.shape for array in tensors.values())
+        self._size = sum(array.size for array in tensors.values())
+        self._flat = np.empty(self._size, np.float32)
+        for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
+            np.copyto(view, array)
+        layout = ";".join(
+            f"{n}:{'x'.join(map(str, s))}" for n, s in zip(self._names, self._shapes, strict=True)
+        )
+        self.layout_hash = f"{fnv1a_64(layout.encode()):016x}"
+        self._metadata = {METADATA_HASH: self.layout_hash}
+        if len(layout) <= _MAX_LAYOUT:
+            self._metadata[METADATA_LAYOUT] = layout
+        self._forward: BackendProgram | None = None  # output and activations
+        self._infer: BackendProgram | None = None  # output alone
+        self._train: BackendProgram | None = None
+        self._loss: BackendProgram | None = None
+        self._gradient: np.ndarray | None = None
+        self._gradient_views: Sequence[np.ndarray] = ()
+        self._has_gradient = False
+        self._spare: np.ndarray | None = None
+        self._velocity = np.zeros(self._size, np.float32) if momentum else None
+        self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
+        self.activations_dropped = 0
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> GraphModel:
+        env.expect_keys(("learning_rate", "momentum", "kept_activations", "loss"))
+        for name, array in env.tensors.items():
+            if array.dtype != np.float32:
+                raise env.error(
+                    f"parameter {name!r} is {array.dtype}",
+                    hint="parameters are f32; make the others constants",
+                )
+        forward = env.graph("forward")
+        if forward is None:
+            raise env.error(
+                "the artifact has no graph 'forward' for it", hint="bind it with a trainable model"
+            )
+        model = cls(
+            env.tensors,
+            where=f"slot {env.slot!r}",
+            learning_rate=env.number("learning_rate", 0.1),
+            momentum=env.number("momentum", 0.0, 0.0),
+            kept_activations=env.integer("kept_activations", 64, 1),
+        )
+        model._prepare(env, forward, env.graph("train"), env.graph("loss"))
+        return model
+
+    def _prepare(
+        self,
+        env: ComponentEnv,
+        forward: FunctionProto,
+        train: FunctionProto | None,
+        loss: FunctionProto | None,
+    ) -> None:
+        backend, functions = env.require_backend(), env.functions
+        n_parameters = len(self._names)
+        if len(forward.input) != 1 + n_parameters or not forward.output:
+            raise env.error(
+                f"graph {forward.name!r} has {len(forward.input)} inputs and {len(forward.output)} outputs, "
+                f"it needs the model's input and {n_parameters} parameters, and an output"
+            )
+        declared = {p.key: p.value for p in forward.metadata_props}.get(keys.COMPONENT_ARITY_KEY)
+        arity = f"1,{n_parameters},{len(forward.output) - 1}"
+        if declared is not None and declared != arity:
+            raise env.error(
+                f"graph {forward.name!r} says its arity is {declared}, its signature says {arity}"
+            )
+        views = self.views(self._flat)
+        resident = dict(zip(forward.input[1:], views, strict=True))
+        alone = FunctionProto()
+        alone.CopyFrom(forward)
+        del alone.output[1:]
+        self._infer = backend.prepare(alone, functions, resident)
+        if train is not None:
+            n_activations = len(forward.output) - 1
+            if len(train.input) != 2 + n_parameters + n_activations or len(train.output) != n_parameters:
+                raise env.error(
+                    f"graph {train.name!r} has {len(train.input)} inputs and {len(train.output)} outputs, "
+                    f"it needs {2 + n_parameters + n_activations} and {n_parameters}"
+                )
+            self._forward = (
+                self._infer if n_activations == 0 else backend.prepare(forward, functions, resident)
+            )
+            resident = dict(zip(train.input[1 : 1 + n_parameters], views, strict=True))
+            self._train = backend.prepare(train, functions, resident)
+            self._gradient = np.zeros(self._size, np.float32)
+            self._gradient_views = self.views(self._gradient)
+        if loss is not None:
+            if len(loss.input) != 2 or len(loss.output) != 1:
+                raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
+            self._loss = backend.prepare(loss, functions)
+
+    def views(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        """A flat vector as the parameters' tensors, sharing its memory."""
+        found, offset = [], 0
+        for shape in self._shapes:
+            size = int(np.prod(shape, dtype=np.int64))
+            found.append(flat[offset : offset + size].reshape(shape))
+            offset += size
+        return tuple(found)
+
+    # --- the Contract ----------------------------------------------------------------------------------
+
+    def forward(self, ctx: Ctx, input: np.ndarray) -> np.ndarray:
+        """The output. Where the model can be trained, keeps what a `Backward` of this execution reads."""
+        if self._forward is None:
+            assert self._infer is not None
+            return self._infer.run((input,))[0]
+        output, *activations = self._forward.run((input,))
+        kept = self._activations
+        kept.pop(ctx.exec_id, None)
+        if len(kept) >= self._kept:
+            kept.popitem(last=False)
+            self.activations_dropped += 1
+        kept[ctx.exec_id] = _Kept((input, *activations), output.shape, output.dtype)
+        return output
+
+    def backward(self, ctx: Ctx, grad: np.ndarray) -> None:
+        """ComponentError without a `Forward` of this execution, or with a gradient of another shape."""
+        if self._train is None or self._gradient is None:
+            raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
+        kept = self._activations.get(ctx.exec_id)
+        if kept is None:
+            raise self._error(
+                "Backward without a Forward before it in this execution",
+                "forward first; kept_activations bounds the executions whose activations are kept",
+            )
+        if grad.shape != kept.shape or grad.dtype != kept.dtype:
+            raise self._error(
+                f"the gradient is {grad.dtype}{list(grad.shape)}, the output {kept.dtype}{list(kept.shape)}"
+            )
+        inputs = (*kept.arrays, grad)
+        if not self._has_gradient:
+            self._train.run_into(inputs, self._gradient_views)
+            self._has_gradient = True
+            return
+        if self._spare is None:
+            self._spare = np.empty(self._size, np.float32)
+        self._train.run_into(inputs, self.views(self._spare))
+        np.add(self._gradient, self._spare, out=self._gradient)
+
+    def step(self, ctx: Ctx, grads: np.ndarray | None = None) -> None:
+        """parameters -= learning_rate * gradient; with momentum, of velocity = momentum * velocity +
+        gradient.
+        """
+        if grads is not None:
+            self._check(grads, "the gradient")
+            gradient = np.array(grads, np.float32)  # scaled in place below
+        elif self._gradient is None:
+            raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
+        else:
+            gradient = self._gradient
+            if not self._has_gradient:
+                gradient.fill(0)
+            self._has_gradient = False
+        if self._velocity is not None:
+            np.multiply(self._velocity, self._momentum, out=self._velocity)
+            np.add(self._velocity, gradient, out=self._velocity)
+            np.multiply(self._velocity, self._learning_rate, out=gradient)
+        else:
+            np.multiply(gradient, self._learning_rate, out=gradient)
+        np.subtract(self._flat, gradient, out=self._flat)
+
+    def evaluate(self, ctx: Ctx, input: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """Keeps no activations, changes nothing."""
+        if self._loss is None:
+            raise self._error("it has no loss: the artifact has no graph 'loss' for it")
+        assert self._infer is not None
+        loss = self._loss.run((self._infer.run((input,))[0], target))[0]
+        if loss.size != 1:
+            raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")
+        return loss.reshape(()).astype(np.float32, copy=False)
+
+    def apply_delta(self, ctx: Ctx, delta: np.ndarray) -> None:
+        if delta.size or delta.ndim != 1:
+            self._check(delta, "the delta")
+            np.add(self._flat, delta, out=self._flat)
+
+    def load_parameters(self, ctx: Ctx, params: np.ndarray) -> None:
+        """ComponentError on another length, another dtype, or the hash of another layout."""
+        if params.size or params.ndim != 1:
+            self._check(params, "the parameter vector")
+            np.copyto(self._flat, params)
+
+    def params(self, ctx: Ctx) -> np.ndarray:
+        return annotate(self._flat.copy(), self._metadata)
+
+    def _check(self, vector: np.ndarray, what: str) -> None:
+        if vector.ndim != 1 or vector.size != self._size:
+            raise self._error(f"{what} has shape {list(vector.shape)}, the model takes [{self._size}]")
+        if vector.dtype != np.float32:
+            raise self._error(f"{what} is {vector.dtype}, not float32")
+        given = metadata_of(vector).get(METADATA_HASH)
+        if given is not None and given != self.layout_hash:
+            raise self._error(
+                f"{what} is laid out for another model ({given}, this one is {self.layout_hash})",
+                "run the same version of the program on both sides",
+            )
+
+    def _error(self, what: str, hint: str = "") -> ComponentError:
+        return ComponentError(what, self._where, hint)
+
+    # --- executions and snapshots ----------------------------------------------------------------------
+
+    def execution_ended(self, exec_id: int) -> None:
+        self._activations.pop(exec_id, None)
+
+    def serialize(self) -> bytes:
+        fields: dict[str, object] = {
+            "layout": self.layout_hash,
+            "params": pack_array(self._flat),
+            "gradient": pack_array(self._gradient) if self._has_gradient else None,
+            "velocity": pack_array(self._velocity),
+            "activations": [
+                [exec_id, list(kept.shape), kept.dtype.str, [pack_array(a) for a in kept.arrays]]
+                for exec_id, kept in self._activations.items()
+            ],
+        }
+        return pack_state(self, _VERSION, fields)
+
+    def restore(self, state: bytes) -> None:
+        """ComponentStateError where the bytes are damaged or those of another model; then nothing changed."""
+        read = StateReader(self, _VERSION, state)
+        params, gradient, velocity = (
+            read.array("params"),
+            read.optional_array("gradient"),
+            read.optional_array("velocity"),
+        )
+        for array in (params, gradient, velocity):
+            if array is not None and (array.shape != (self._size,) or array.dtype != np.float32):
+                raise read.error(f"it holds {list(array.shape)} parameters, this model has {self._size}")
+        activations: OrderedDict[int, _Kept] = OrderedDict()
+        for item in read.items("activations"):
+            try:
+                exec_id, shape, dtype, packed = cast(Any, item)
+                kept = _Kept(tuple(read.decode(p) for p in packed), tuple(map(int, shape)), np.dtype(dtype))
+            except (TypeError, ValueError) as error:
+                raise read.error("its activations are damaged") from error
+            activations[exec_id] = kept
+        np.copyto(self._flat, params)
+        self._has_gradient = gradient is not None and self._gradient is not None
+        if gradient is not None and self._gradient is not None:
+            np.copyto(self._gradient, gradient)
+        if velocity is not None and self._velocity is not None:
+            np.copyto(self._velocity, velocity)
+        self._activations = activations

@@ -1,0 +1,51 @@
+"""`bb.PresenceSelector`: the peers of a class that say they are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import PeerSelector
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["PresenceSelector", "sample_of"]
+
+
+def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tuple[PeerId, ...]:
+    """At most `n` of `peers`, each once, in random order; none where there are fewer than `minimum`."""
+    if len(peers) < minimum or n <= 0:
+        return ()
+    if len(peers) == 1:
+        return peers
+    order = ctx.rng.permutation(len(peers))[:n]
+    return tuple(peers[i] for i in order.tolist())
+
+
+class PresenceSelector(PeerSelector):
+    """Sees the up peers whose presence lists the slot's class; the node itself only where that class is not
+    the asking partition's (who gossips does not gossip to itself). No configuration.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.PresenceSelector"
+
+    def __init__(self, peer_class: str, own_class: str) -> None:
+        self._peer_class = peer_class
+        self._same_class = peer_class == own_class
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> PresenceSelector:
+        env.expect_keys(())
+        return cls(env.peer_class, env.own_class)
+
+    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
+        return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
+        peers = ctx.peers.up_peers(self._peer_class)
+        if not self._same_class:
+            return peers
+        own = ctx.own_peer
+        return tuple(peer for peer in peers if peer != own)

@@ -1,0 +1,81 @@
+"""`bb.ScalarQuantizer`: one byte per number, over a codebook fitted to a sample."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_edge.components.state import StateReader, pack_state
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import Codec
+from bb_edge.roles.errors import ComponentError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["ScalarQuantizer"]
+
+_LEVELS = 255
+_VERSION = 1
+
+
+class ScalarQuantizer(Codec):
+    """f32 → u8 over 256 evenly spaced levels between `low` and `high` and back; the error is half a level at
+    most.
+
+    Configuration: `low`, `high` (-1, 1), which `TrainCodebook` replaces by the range of its sample. Both
+    sides need the same range: give it, or train both on the same tensor. Values outside become the nearest
+    end.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.ScalarQuantizer"
+
+    def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
+        self._set(low, high)
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> ScalarQuantizer:
+        env.expect_keys(("low", "high"))
+        low, high = env.number("low", -1.0), env.number("high", 1.0)
+        if not low < high:
+            raise env.error(f"low is {low}, high is {high}: the range is empty", "high")
+        return cls(low, high)
+
+    def _set(self, low: float, high: float) -> None:
+        self._low, self._high = low, high
+        self._codebook = np.linspace(low, high, _LEVELS + 1).astype(np.float32)
+
+    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> None:
+        if training.size == 0 or training.dtype.kind != "f" or not np.isfinite(training).all():
+            raise ComponentError("a sample is some finite floats", self.TYPE_NAME)
+        low, high = float(training.min()), float(training.max())
+        # All the same: the lowest level is that number, and the others must lie somewhere.
+        self._set(low, high if high > low else low + max(abs(low), 1.0) * 1e-3)
+
+    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray:
+        if t.dtype != np.float32:
+            raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
+        if np.isnan(t).any():
+            raise ComponentError("nan has no code", self.TYPE_NAME)
+        levels = np.multiply(
+            np.clip(t, self._low, self._high) - self._low, _LEVELS / (self._high - self._low)
+        )
+        code: np.ndarray = np.rint(levels).astype(np.uint8)
+        return code
+
+    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray:
+        if code.dtype != np.uint8:
+            raise ComponentError(f"a code is uint8, not {code.dtype}", self.TYPE_NAME)
+        values: np.ndarray = self._codebook.take(code)
+        return values
+
+    def serialize(self) -> bytes:
+        return pack_state(self, _VERSION, {"low": self._low, "high": self._high})
+
+    def restore(self, state: bytes) -> None:
+        read = StateReader(self, _VERSION, state)
+        low, high = read.number("low"), read.number("high")
+        if not low < high:
+            raise read.error("its range is empty")
+        self._set(low, high)

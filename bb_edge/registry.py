@@ -1,0 +1,165 @@
+"""Which class stands behind a `TYPE_NAME`: the built-in components, installed packages' and the user's own.
+
+A name is looked up in this order: classes registered in this process (`@register`, `--load MODULE`), the
+built-ins, the entry points of the group `bytesandbrains.components` (name = TYPE_NAME, value = the class).
+Built-ins and entry points are imported when a program first names them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_edge.roles.component import Component
+
+__all__ = [
+    "BUILT_IN",
+    "Registry",
+    "RegistryError",
+    "UnregisteredConcreteError",
+    "default_registry",
+    "register",
+]
+
+BUILT_IN: Mapping[str, str] = {
+    "bb.NumPyBackend": "bb_edge.backends.numpy_backend:NumPyBackend",
+    "bb.GraphModel": "bb_edge.components.graph_model:GraphModel",
+    "bb.FedAvg": "bb_edge.components.fed_avg:FedAvg",
+    "bb.ArrayDataSource": "bb_edge.components.array_data_source:ArrayDataSource",
+    "bb.PresenceSelector": "bb_edge.components.presence_selector:PresenceSelector",
+    "bb.ConstantView": "bb_edge.components.constant_view:ConstantView",
+    "bb.FlatIndex": "bb_edge.components.flat_index:FlatIndex",
+    "bb.Float16Codec": "bb_edge.components.float16_codec:Float16Codec",
+    "bb.ScalarQuantizer": "bb_edge.components.scalar_quantizer:ScalarQuantizer",
+}
+"""TYPE_NAME → "module:Class" of what ships with the runtime."""
+
+_C = TypeVar("_C", bound="Component")
+
+
+class RegistryError(BBError):
+    """A class cannot be registered, or a module or entry point cannot be loaded."""
+
+
+class UnregisteredConcreteError(RegistryError):
+    """A program names a component type that this node does not have."""
+
+    def __init__(self, type_name: str, where: str = "") -> None:
+        self.type_name = type_name
+        super().__init__(
+            f"no component type {type_name!r} is registered",
+            where,
+            "install the package that has it, or name its module with --load",
+        )
+
+
+class Registry:
+    """TYPE_NAME → class. Not thread-safe: components are registered before nodes run."""
+
+    def __init__(self, built_in: Mapping[str, str] | None = None, entry_points: bool = True) -> None:
+        self._classes: dict[str, type[Component]] = {}
+        self._built_in = dict(BUILT_IN if built_in is None else built_in)
+        self._entry_points: Mapping[str, importlib.metadata.EntryPoint] | None = None if entry_points else {}
+
+    def register(self, cls: type[_C]) -> type[_C]:
+        """Registers a class under its TYPE_NAME; to be used as a decorator.
+
+        RegistryError where the name is missing, taken by another class, or the role is none of ours.
+        """
+        where = f"{cls.__module__}.{cls.__qualname__}"
+        if not cls.TYPE_NAME:
+            raise RegistryError("the class has no TYPE_NAME", where, "name it: TYPE_NAME = 'package.Name'")
+        if "|" in cls.TYPE_NAME:
+            raise RegistryError(f"TYPE_NAME {cls.TYPE_NAME!r} holds a |, which separates bindings", where)
+        if cls.ROLE not in keys.ROLES:
+            raise RegistryError(f"ROLE {cls.ROLE!r} is none of {', '.join(keys.ROLES)}", where)
+        known = self._classes.get(cls.TYPE_NAME)
+        same_place = known is not None and (known.__module__, known.__qualname__) == (
+            cls.__module__,
+            cls.__qualname__,
+        )
+        if known is not None and known is not cls and not same_place:
+            raise RegistryError(
+                f"TYPE_NAME {cls.TYPE_NAME!r} is taken by {known.__module__}.{known.__qualname__}", where
+            )
+        if (
+            cls.TYPE_NAME in self._built_in
+            and self._built_in[cls.TYPE_NAME] != f"{cls.__module__}:{cls.__qualname__}"
+        ):
+            raise RegistryError(
+                f"TYPE_NAME {cls.TYPE_NAME!r} is a built-in one", where, "choose another name"
+            )
+        self._classes[cls.TYPE_NAME] = cls
+        return cls
+
+    def lookup(self, type_name: str, where: str = "") -> type[Component]:
+        """The class of a TYPE_NAME. UnregisteredConcreteError where there is none, RegistryError where it
+        won't load.
+        """
+        found = self._classes.get(type_name)
+        if found is not None:
+            return found
+        if type_name in self._built_in:
+            module, _, name = self._built_in[type_name].partition(":")
+            return self._take(type_name, getattr(importlib.import_module(module), name), module)
+        point = self._points().get(type_name)
+        if point is None:
+            raise UnregisteredConcreteError(type_name, where)
+        try:
+            loaded = point.load()
+        except (ImportError, AttributeError) as error:
+            raise RegistryError(f"entry point {point.value} cannot be loaded: {error}", type_name) from error
+        return self._take(type_name, loaded, point.value)
+
+    def load_module(self, name: str) -> None:
+        """Imports a user's module, whose classes register themselves. RegistryError where it cannot be
+        imported.
+        """
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise RegistryError(
+                f"module {name!r} cannot be imported: {error}",
+                "--load",
+                "give a module name that Python can find",
+            ) from error
+
+    def type_names(self) -> tuple[str, ...]:
+        """All names that can be looked up, sorted; nothing is imported."""
+        return tuple(sorted({*self._classes, *self._built_in, *self._points()}))
+
+    def _take(self, type_name: str, loaded: object, where: str) -> type[Component]:
+        from bb_edge.roles.component import Component
+
+        if not (isinstance(loaded, type) and issubclass(loaded, Component)):
+            raise RegistryError("it is no subclass of bb_edge.roles.Component", where)
+        if type_name != loaded.TYPE_NAME:
+            raise RegistryError(
+                f"its TYPE_NAME is {loaded.TYPE_NAME!r}, it was looked up as {type_name!r}", where
+            )
+        return self.register(loaded)
+
+    def _points(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+        if self._entry_points is None:
+            found = importlib.metadata.entry_points(group=keys.COMPONENT_ENTRY_POINTS)
+            self._entry_points = {point.name: point for point in found}
+        return self._entry_points
+
+
+_default = Registry()
+
+
+def default_registry() -> Registry:
+    """The registry that `install` uses unless it is given another."""
+    return _default
+
+
+def register(cls: type[_C]) -> type[_C]:
+    """Class decorator: registers a component in the default registry."""
+    return _default.register(cls)

@@ -1,0 +1,44 @@
+"""What components get from an engine, as a plain object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from bb_edge.ir.ids import PeerId
+
+
+@dataclass
+class Presence:
+    """Peers that are up, by class."""
+
+    classes: dict[str, tuple[PeerId, ...]] = field(default_factory=dict)
+
+    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        return self.classes.get(peer_class, ())
+
+
+@dataclass
+class Surroundings:
+    """A `Ctx` whose parts a test sets."""
+
+    exec_id: int = 1
+    now_ns: int = 0
+    own_class: str = "Server"
+    own_peer: PeerId = field(default_factory=lambda: PeerId.from_int(0))
+    peers: Presence = field(default_factory=Presence)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
+
+
+@pytest.fixture
+def ctx() -> Surroundings:
+    return Surroundings()
+
+
+@pytest.fixture
+def peer() -> Callable[[int], tuple[PeerId, ...]]:
+    """peer(3): that peer as an op sees a sender."""
+    return lambda number: (PeerId.from_int(number),)

@@ -1,0 +1,69 @@
+"""The peer selectors: who is in view, and fair samples of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.components import ConstantView, PresenceSelector
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import ComponentEnv, ComponentError
+
+Ctx = Any
+PEERS = tuple(sorted(PeerId.from_int(n) for n in range(1, 6)))
+
+
+def selector(peer_class: str, own_class: str) -> PresenceSelector:
+    return PresenceSelector.construct(ComponentEnv("clients", own_class=own_class, peer_class=peer_class))
+
+
+def test_the_view_is_the_up_peers_of_the_class(ctx: Ctx) -> None:
+    ctx.peers.classes = {"Client": PEERS, "Server": (ctx.own_peer,)}
+    assert selector("Client", "Server").current_view(ctx) == PEERS
+    assert selector("Observer", "Server").current_view(ctx) == ()
+
+
+def test_itself_only_where_the_class_is_another(ctx: Ctx) -> None:
+    everybody = (ctx.own_peer, *PEERS)
+    ctx.peers.classes = {"Client": everybody, "self": everybody}
+    assert selector("Client", "Server").current_view(ctx) == everybody
+    assert selector("self", "self").current_view(ctx) == PEERS
+
+
+@pytest.mark.parametrize(
+    ("n", "minimum", "size"), [(3, 0, 3), (5, 5, 5), (9, 0, 5), (3, 6, 0), (3, 5, 3), (0, 0, 0)]
+)
+def test_sample_sizes(ctx: Ctx, n: int, minimum: int, size: int) -> None:
+    ctx.peers.classes = {"Client": PEERS}
+    found = selector("Client", "Server").sample(ctx, n=n, min=minimum)
+    assert len(found) == len(set(found)) == size
+    assert set(found) <= set(PEERS)
+
+
+def test_samples_are_seeded_and_fair(ctx: Ctx) -> None:
+    ctx.peers.classes = {"Client": PEERS}
+    chooser = selector("Client", "Server")
+    found = [chooser.sample(ctx, n=2) for _ in range(500)]
+    ctx.rng = np.random.default_rng(5)
+    assert [chooser.sample(ctx, n=2) for _ in range(500)] == found
+    counts = Counter(peer for sample in found for peer in sample)
+    assert all(150 < counts[peer] < 250 for peer in PEERS)  # 200 expected, deviation 11
+
+
+def test_a_constant_view(ctx: Ctx) -> None:
+    config = {"names": ["a", "b", "a"], "peers": [PEERS[0].to_text()]}
+    view = ConstantView.construct(ComponentEnv("peers", config=config))
+    expected = (PEERS[0], PeerId.from_name("a"), PeerId.from_name("b"))
+    assert view.current_view(ctx) == expected
+    assert set(view.sample(ctx, n=9)) == set(expected)
+    ctx.own_peer = PeerId.from_name("a")
+    assert view.current_view(ctx) == (PEERS[0], PeerId.from_name("b"))
+
+
+@pytest.mark.parametrize("config", [{"peers": ["0OIl"]}, {"peers": "text"}, {"names": [1]}, {"ids": []}])
+def test_a_bad_list_of_peers_is_refused(config: dict[str, object]) -> None:
+    with pytest.raises(ComponentError, match="slot 'peers'"):
+        ConstantView.construct(ComponentEnv("peers", config=config))
