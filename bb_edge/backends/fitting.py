@@ -31,6 +31,7 @@ __all__ = [
     "failed",
     "fit",
     "fold_constants",
+    "wants_binding",
 ]
 
 STAGE_BYTES = 32 * 1024
@@ -248,7 +249,7 @@ class _Fitting:
                 if value != OMITTED:
                     self.values[value] = _known(array)
             return
-        inputs = [self._stage(v, prepared.binder is not None) for v in inputs]
+        inputs = [self._stage(v, wants_binding(prepared)) for v in inputs]
         step = Step(prepared, inputs, [], node)
         for position, spec in enumerate(prepared.outputs):
             value = node.outputs[position] if position < len(node.outputs) else OMITTED
@@ -286,6 +287,14 @@ class _Fitting:
             self.staged[value.source] = self._buffer(base.spec)
             self._append(Step(copy_of(base.spec), [base], [self.staged[value.source]], None))
         return Value(value.spec, buffer=self.staged[value.source], views=value.views, probe=value.probe)
+
+
+def wants_binding(prepared: Prepared) -> bool:
+    """Whether a run on arrays that change costs more than a copy: views to make, products to set up.
+
+    Elementwise kernels (those that may run in place) have little to bind.
+    """
+    return prepared.binder is not None and not prepared.inplace
 
 
 def copy_of(spec: TensorSpec) -> Prepared:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bb_edge.backends.fitting import STAGE_BYTES, Alias, Fitted, Value, copy_of, copy_run
+from bb_edge.backends.fitting import STAGE_BYTES, Alias, Fitted, Value, copy_of, copy_run, wants_binding
 from bb_edge.backends.plan_memory import ALIGNMENT, Lifetime, live_bytes, plan_memory
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
@@ -81,7 +81,7 @@ class _Placing:
         """Buffers that a kernel wants to be bound to."""
         found: set[int] = set()
         for step in self.fitted.steps:
-            if step.prepared.binder is not None:
+            if wants_binding(step.prepared):
                 found.update(b for b in step.outputs if b is not None)
                 found.update(v.buffer for v in step.inputs if v is not None and v.buffer >= 0)
         return found

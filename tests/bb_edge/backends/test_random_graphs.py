@@ -59,7 +59,7 @@ class _Author:
         if kind <= 2:
             fitting = [n for n, v in self.values.items() if v.shape == shape or v.ndim == 0]
             other = fitting[self.number(len(fitting))]
-            self.add(("Add", "Sub", "Mul", "Sum", "Mean")[self.number(5)], [x, other])
+            self.add(("Add", "Sub", "Mul", "Max", "Min", "Sum", "Mean")[self.number(7)], [x, other])
         elif kind == 3:
             self.add(("Neg", "Tanh", "Relu", "Sigmoid", "Abs", "Identity")[self.number(6)], [x])
         elif kind == 4 and len(shape) == 2:
