@@ -195,7 +195,7 @@ class _Binding:
         return self._index[key]
 
     def _memory(self, number: int) -> np.ndarray:
-        """A buffer's array. Equal memory is the same object: a ufunc then need not ask whether they overlap."""
+        """A buffer's array; equal memory is the same object, so that a ufunc need not look for overlaps."""
         spec, root = self.fitted.buffers[number].spec, number
         while self.fitted.buffers[root].root >= 0:
             root = self.fitted.buffers[root].root
