@@ -13,8 +13,9 @@ TOPICS: dict[str, str] = {
         "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Shrink Sigmoid Softplus "
         "Softsign SwiGLU Swish ThresholdedRelu"
     ),
+    "attention": "Attention RotaryEmbedding TensorScatter",
     "conv": "Conv",
-    "conv_transpose": "ConvTranspose",
+    "conv_transpose": "Col2Im ConvTranspose",
     "elementwise": (
         "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
         "LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor"
@@ -22,6 +23,7 @@ TOPICS: dict[str, str] = {
     "generate": "BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow HannWindow Range",
     "indexing": "Gather GatherElements GatherND OneHot",
     "linalg": "Det Einsum Gemm MatMul",
+    "losses": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     "norm": (
         "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization "
         "LpNormalization MeanVarianceNormalization RMSNormalization"
@@ -42,8 +44,9 @@ TOPICS: dict[str, str] = {
     "shape": "Expand Flatten Reshape Shape Size Squeeze Transpose Unsqueeze",
     "softmax": "Hardmax LogSoftmax Softmax",
     "unary": (
-        "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast CastLike Ceil Clip Cos Cosh Dropout Exp "
-        "Floor Identity IsInf IsNaN Log Neg Not Reciprocal Round Sign Sin Sinh Sqrt Tan Tanh"
+        "Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast CastLike Ceil Clip Cos Cosh "
+        "Dropout Exp Floor Identity IsInf IsNaN Log Neg Not Reciprocal Round Sign Sin Sinh Sqrt Tan "
+        "Tanh"
     ),
 }
 

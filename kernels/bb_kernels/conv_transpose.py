@@ -10,8 +10,8 @@ import numpy as np
 from .conv import check_bias
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
-from .spec import FLOAT, Bound, Prepared, TensorSpec, run_bound
-from .windows import Windows
+from .spec import FLOAT, NUMERIC, Array, Bound, Prepared, TensorSpec, run_bound
+from .windows import Windows, windows
 
 _ATTRS = "auto_pad dilations group kernel_shape output_padding output_shape pads strides"
 
@@ -120,3 +120,32 @@ def _conv_transpose(call: Call) -> Prepared:
 
     out_spec = TensorSpec(x.dtype, (batch, maps, *size))
     return Prepared((out_spec,), run_bound(bind_any), (columns, canvas), binder=bind_any)
+
+
+@kernel("Col2Im", "T I I", since=18, dtypes=NUMERIC, needs=(1, 2), attrs="dilations pads strides")
+def _col2im(call: Call) -> Prepared:
+    """Add columns [N, C·taps, blocks] back into images [N, C, *image_shape]."""
+    spec = call.spec(0)
+    size, block = tuple(call.int_list(1) or ()), tuple(call.int_list(2) or ())
+    if len(spec.shape) != 3 or not size or len(size) != len(block) or any(d < 1 for d in size + block):
+        raise KernelShapeError(f"Col2Im: input {spec.shape}, image {size} and block {block} do not fit")
+    win = windows(call, size, block)
+    batch, rows, blocks = spec.shape
+    if rows % win.taps or blocks != prod(win.out):
+        raise KernelShapeError(f"Col2Im: input {spec.shape} does not hold {prod(win.out)} blocks of {block}")
+    channels = rows // win.taps
+    canvas = TensorSpec(spec.dtype, (batch, channels, *win.padded))
+    front = (slice(None), slice(None))
+    middle = front + tuple(slice(b, b + n) for b, n in zip(win.before, size, strict=True))
+
+    def run(columns: Array, _size: Array, _block: Array, out: Array, whole: Array) -> None:
+        taps = columns.reshape(batch, channels, win.taps, *win.out)
+        whole.fill(0)
+        for i, offset in enumerate(win.offsets()):
+            where = front + tuple(
+                slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, win.out, win.strides, strict=True)
+            )
+            np.add(whole[where], taps[:, :, i], whole[where])
+        np.copyto(out, whole[middle])
+
+    return Prepared((TensorSpec(spec.dtype, (batch, channels, *size)),), run, (canvas,))

@@ -213,3 +213,16 @@ def _dropout_off(call: Call, mask_dtype: Dtype) -> Prepared:
 
     outputs = (spec, TensorSpec(mask_dtype, spec.shape))[: call.n_outputs]
     return Prepared(outputs, run, inplace=(0,), alias=(lambda x: x) if call.n_outputs == 1 else None)
+
+
+@kernel("BitCast", "T", since=26, attrs="to")
+def _bit_cast(call: Call) -> Prepared:
+    """The same bits under another type of the same width."""
+    spec, dtype = call.spec(0), dtype_of(call, call.int_attr("to"))
+    if dtype.itemsize != spec.dtype.itemsize:
+        raise UnsupportedDtypeError(f"BitCast: {spec.dtype} and {dtype} differ in width")
+    return Prepared(
+        (TensorSpec(dtype, spec.shape),),
+        lambda x, out: np.copyto(out, x.view(dtype)),
+        alias=lambda x: x.view(dtype),
+    )

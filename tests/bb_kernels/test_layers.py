@@ -207,3 +207,60 @@ def test_resize_of_integers(compute: Compute) -> None:
 def test_resize_needs_scales_or_sizes(compute: Compute) -> None:
     with pytest.raises(KernelShapeError, match="either"):
         compute("Resize", [np.ones((1, 1, 2, 2), np.float32)])
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+def test_cross_entropy_is_likelihood_of_log_softmax(
+    reduction: str, compute: Compute, rng: np.random.Generator
+) -> None:
+    scores = (rng.standard_normal((5, 3, 2)) * 100).astype(np.float32)
+    labels = rng.integers(0, 3, (5, 2))
+    labels[0, 0] = -7
+    weights = rng.random(3).astype(np.float32)
+    attrs = {"reduction": reduction, "ignore_index": -7}
+    loss, log_prob = compute("SoftmaxCrossEntropyLoss", [scores, labels, weights], n_outputs=2, **attrs)
+    np.testing.assert_allclose(log_prob, compute("LogSoftmax", [scores], axis=1)[0], rtol=1e-5, atol=1e-5)
+    (same,) = compute("NegativeLogLikelihoodLoss", [log_prob, labels, weights], **attrs)
+    np.testing.assert_allclose(loss, same, rtol=1e-5)
+    with pytest.raises(KernelShapeError, match="3 classes"):
+        compute("SoftmaxCrossEntropyLoss", [scores, labels, weights], reduction=reduction)
+
+
+def test_attention_in_two_steps_with_a_cache_is_attention_at_once(
+    compute: Compute, rng: np.random.Generator
+) -> None:
+    q, k, v = (rng.standard_normal((2, 4, 6, 8)).astype(np.float32) for _ in range(3))
+    (whole,) = compute("Attention", [q, k, v], version=24, is_causal=1)
+    head, tail = slice(0, 4), slice(4, 6)
+    first = compute("Attention", [q[:, :, head], k[:, :, head], v[:, :, head]], version=24, is_causal=1)[0]
+    step = compute(
+        "Attention", [q[:, :, tail], k[:, :, tail], v[:, :, tail], None, k[:, :, head], v[:, :, head]],
+        version=24, is_causal=1, n_outputs=3,
+    )  # fmt: skip
+    np.testing.assert_allclose(np.concatenate([first, step[0]], 2), whole, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(step[1], k)
+    np.testing.assert_array_equal(step[2], v)
+
+
+def test_attention_that_sees_nothing_is_zero(compute: Compute, rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((1, 1, 2, 4)).astype(np.float32) for _ in range(3))
+    mask = np.array([[True, True], [False, False]])
+    (y,) = compute("Attention", [q, k, v, mask], version=24)
+    assert y[0, 0, 0].any()
+    assert not y[0, 0, 1].any()
+
+
+def test_rotary_positions_are_checked(compute: Compute, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((1, 1, 2, 4)).astype(np.float32)
+    cache = np.ones((3, 2), np.float32)
+    with pytest.raises(KernelShapeError, match="3 in the caches"):
+        compute("RotaryEmbedding", [x, cache, cache, np.array([[0, 3]])], version=23)
+
+
+def test_tensor_scatter_stays_in_the_cache(compute: Compute) -> None:
+    cache, update = np.zeros((1, 3, 1), np.float32), np.ones((1, 2, 1), np.float32)
+    assert compute("TensorScatter", [cache, update, [2]], version=24, mode="circular")[
+        0
+    ].ravel().tolist() == [1, 0, 1]
+    with pytest.raises(KernelShapeError, match="does not fit"):
+        compute("TensorScatter", [cache, update, [2]], version=24)
