@@ -34,7 +34,7 @@ from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
-from bb_edge.wire.delivery import Links
+from bb_edge.wire.delivery import LinkConfig, Links
 
 MAX_CALL_DEPTH = 64
 """Functions that call functions: deeper nests are refused, cycles with them."""
@@ -279,7 +279,14 @@ class _Installer:
         ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
         engine.completions = ingress
         engine.on_bytes_released = ingress.release
-        links = Links(self.seeded.getrandbits(56) or 1, self.seeded.getrandbits(56) or 1, config)
+        link_config = LinkConfig(
+            max_links=config.max_peers,
+            max_pending=config.outbound_queue,
+            pending_bytes=config.ingress_bytes,
+            ack_delay_ns=config.ack_delay_ns,
+            resend_ns=config.resend_ns,
+        )
+        links = Links(self.seeded.getrandbits(56) or 1, self.seeded.getrandbits(56) or 1, link_config)
         requests = Requests(engine)
         graphs_by_target = {}
         total = 0
@@ -320,6 +327,12 @@ class _Installer:
             main = graphs[target.main]
             for op in main.ops:
                 self._entry(op, main, backends, ports, entries)
+                if op.spec.meta.get(keys.DURABLE_KEY) == "1":
+                    raise InstallError(
+                        "durable sends need an outbox, which this runtime has not",
+                        f"{target.name}, {op.spec.name}",
+                        "record it with durable=False",
+                    )
             if target.bootstrap is not None:
                 bootstrap = graphs[target.bootstrap]
                 touch_sets[target.name] = (bootstrap, _touches(bootstrap, graphs, set()))

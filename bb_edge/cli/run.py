@@ -116,7 +116,10 @@ def run(arguments: argparse.Namespace) -> int:
     def report(step: steps.EngineStep) -> None:
         nonlocal unfinished
         if isinstance(step, steps.AppEvent):
-            output.record({"event": step.topic, **_without_step(step)})
+            wire = transport.counters
+            record = {"event": step.topic, **_without_step(step)}
+            # What the node has moved so far, so that a host sees what a round costs.
+            output.record(record | {key: wire[key] for key in ("sent_bytes", "received_bytes")})
         elif isinstance(step, steps.RoundsCompleted):
             unfinished -= 1
             output.log("info", "rounds completed", target=step.target, rounds=step.rounds)

@@ -138,16 +138,18 @@ class Inbound:
         only_control = bool(message.fills) and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills)
         if entry and not only_control and message.fills and peer in engine.neighbours.blocked:
             return self._refuse(peer, "blocked")
-        verdict = links.receive(peer, message, now_ns)
+        verdict = Verdict.NEW if own else links.receive(peer, message, now_ns)
         if verdict is Verdict.ACK_ONLY:
             return False
-        if verdict is not Verdict.NEW:
+        if verdict is Verdict.DUPLICATE:
             links.mark(peer, message, now_ns)  # acknowledged again
             return self._refuse(peer, "duplicates", step=False)
+        if verdict is not Verdict.NEW:
+            return self._refuse(peer, verdict.name.lower(), step=verdict is Verdict.NO_ROOM)
         if message.kind == envelope.RESPONSE:
             return self._answer(peer, message, now_ns)
         if not entry or only_control:
-            links.mark(peer, message, now_ns)
+            self._mark(peer, message, now_ns)
             for fill in message.fills:
                 self._control(peer, fill)
             return False
@@ -156,7 +158,7 @@ class Inbound:
             return self._refuse(peer, "full")
         if self._ingress.fill_ratio >= PRESSURE:
             self._notice(peer, now_ns)
-        links.mark(peer, message, now_ns)
+        self._mark(peer, message, now_ns)
         deadline = now_ns + message.remaining_deadline_ns if message.remaining_deadline_ns else 0
         self._ingress.offer(
             Entry(
@@ -168,6 +170,11 @@ class Inbound:
             )
         )
         return True
+
+    def _mark(self, peer: PeerId, message: Envelope, now_ns: int) -> None:
+        """Takes the number and owes the acknowledgement; what came from the node itself needs neither."""
+        if peer != self._engine.own_peer:
+            self._links.mark(peer, message, now_ns)
 
     def _target(self, message: Envelope) -> str:
         for fill in message.fills:
@@ -268,7 +275,7 @@ class Inbound:
         a late, double or foreign one is acknowledged and dropped.
         """
         req_id = message.wire_req_id
-        self._links.mark(peer, message, now_ns)
+        self._mark(peer, message, now_ns)
         if not self._requests.expects(req_id, peer):
             return self._refuse(peer, "late_answers", step=False)
         cohort = self._requests.sites(req_id)

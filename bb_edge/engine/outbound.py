@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
+from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
 from bb_edge.wire.envelope import Envelope, Fill
 
 if TYPE_CHECKING:
@@ -123,15 +124,15 @@ class Outbound:
             if len(self._greeted) >= engine.config.max_peers:
                 self._greeted.pop(next(iter(self._greeted)))
             self._greeted[unit.peer] = self.addresses_version
-        resend = unit.kind != envelope.NONE or unit.durable
-        key = self._links.stamp(
-            unit.peer,
-            made,
-            now_ns,
-            durable=unit.durable,
-            resend=resend and not to_self,
-            deadline_ns=unit.deadline_ns,
-        )
+        resend = (unit.kind != envelope.NONE or unit.durable) and not to_self
+        try:
+            key = self._links.stamp(
+                unit.peer, made, now_ns, durable=unit.durable, resend=resend, deadline_ns=unit.deadline_ns
+            )
+        except DeliveryError as error:
+            engine.count("outbound.dropped")
+            engine.emit(steps.OutboundDropped(unit.peer, error.what))
+            return
         data = envelope.encode(made)
         engine.count("wire.sent")
         engine.count("wire.sent_bytes", len(data))
@@ -140,5 +141,13 @@ class Outbound:
                 engine.emit(steps.OutboundDropped(unit.peer, "own ingress queue full"))
             return
         if resend:
-            self._links.sent(unit.peer, key, data)
+            self._keep(key, data)
         engine.emit(steps.SendEnvelope(unit.peer, data, remaining, unit.durable, False))
+
+    def _keep(self, key: EnvelopeKey, data: bytes) -> None:
+        """Keeps the bytes for repetition; without room for them this one goes out once only, counted."""
+        try:
+            self._links.sent(key.peer, key, data)
+        except DeliveryError:
+            self._links.cancel(key)
+            self._engine.count("outbound.not_kept")

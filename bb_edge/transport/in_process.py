@@ -99,9 +99,9 @@ class Simulation:
         """
         end = None if for_ns is None else self.now_ns + for_ns
         for _ in range(max_events):
+            when = self._poll_all()
             if until is not None and until():
                 return
-            when = self._poll_all()
             if self._events and (when is None or self._events[0][0] <= when):
                 when = self._events[0][0]
             if when is None:

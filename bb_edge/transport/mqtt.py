@@ -43,6 +43,10 @@ SESSION_EXPIRY_S = 3600
 CONNECT_TIMEOUT_S = 5.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
 GOODBYE_S = 2.0
+CONNACK_S = 3.0
+"""How long a broker may take to answer a CONNECT. Some answer a version they don't know with silence."""
+
+VERSIONS = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
 LOST_IN_311 = "no message expiry, reason codes, receive maximum, topic aliases or session expiry"
 
 
@@ -110,7 +114,9 @@ class MqttTransport:
         max_waiting: int = 10_000,
         meta: Mapping[str, object] | None = None,
         jitter: random.Random | None = None,
+        version: str = "auto",
     ) -> None:
+        """`version` is ``"5"``, ``"3.1.1"``, or ``"auto"``: 5 first, 3.1.1 where the broker has no better."""
         self._node = node
         self._broker = broker
         self._topics = Topics(federation, node.peer_id)
@@ -135,7 +141,9 @@ class MqttTransport:
             ),
             0,
         )
-        self._version = MQTTProtocolVersion.MQTTv5
+        self._version = VERSIONS.get(version, MQTTProtocolVersion.MQTTv5)
+        self._may_fall_back = version == "auto"
+        self._connack_by = 0.0
         self._hangups = 0
         self._connected = False
         self._dialing: threading.Thread | None = None
@@ -211,7 +219,9 @@ class MqttTransport:
         if sock is not None:
             if any(fd != self._wake_r and event & ~select.POLLOUT for fd, event in ready) or _buffered(sock):
                 client.loop_read()
-            if now >= self._next_misc:
+            if not self._connected and self._connack_by and now >= self._connack_by:
+                self._no_connack()
+            elif now >= self._next_misc:
                 self._next_misc = now + 1.0
                 client.loop_misc()
 
@@ -302,6 +312,8 @@ class MqttTransport:
         self._dialing = None
         if self._dialed_error is not None:
             self._later(f"broker {self._broker} not reachable: {self._dialed_error}")
+        else:
+            self._connack_by = time.monotonic() + CONNACK_S
 
     def _later(self, reason: str) -> None:
         """The next dial comes after a wait that doubles, with jitter."""
@@ -309,6 +321,21 @@ class MqttTransport:
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
         self._retry_at = time.monotonic() + wait
         self._log("warning", f"{reason}; next try in {wait:.1f} s")
+
+    def _no_connack(self) -> None:
+        """Nothing came back for a CONNECT: the other version is tried next, if both may be."""
+        self._connack_by = 0.0
+        sock = self._client.socket()
+        self._watch(-1, False)
+        if self._may_fall_back and self._version is MQTTProtocolVersion.MQTTv5:
+            self._fall_back("no answer to CONNECT")
+        else:
+            if self._may_fall_back:
+                self._version = MQTTProtocolVersion.MQTTv5
+            self._client = self._new_client()
+            self._later(f"broker {self._broker} does not answer")
+        if sock is not None:
+            sock.close()
 
     def _fall_back(self, reason: str) -> None:
         self._log(
@@ -325,7 +352,11 @@ class MqttTransport:
     ) -> None:
         if reason.is_failure:
             self._counters["refused"] += 1
-            if self._version is MQTTProtocolVersion.MQTTv5 and "protocol version" in str(reason).lower():
+            if (
+                self._may_fall_back
+                and self._version is MQTTProtocolVersion.MQTTv5
+                and "protocol version" in str(reason).lower()
+            ):
                 self._fall_back(str(reason))
             else:
                 self._log("error", f"broker {self._broker} refuses: {reason}")
@@ -334,8 +365,6 @@ class MqttTransport:
         self._hangups = 0
         self._retry_s = RETRY_FIRST_S
         self._counters["connects"] += 1
-        window = getattr(properties, "ReceiveMaximum", None) if properties is not None else None
-        client.max_inflight_messages_set(min(window or 20, 1000))
         client.subscribe([(self._topics.inbox, 1), (self._topics.presence_of_all, 1)])
         client.publish(self._topics.own_presence, encode_presence(self._presence), qos=1, retain=True)
         self._log("info", f"connected to {self._broker}, MQTT {self.protocol}")
@@ -353,7 +382,7 @@ class MqttTransport:
             return
         # Hung up before a CONNACK: some 3.1.1 brokers answer a version they don't know that way.
         self._hangups += 1
-        if self._version is MQTTProtocolVersion.MQTTv5 and self._hangups >= 2:
+        if self._may_fall_back and self._version is MQTTProtocolVersion.MQTTv5 and self._hangups >= 2:
             self._fall_back("it hangs up")
         else:
             self._later(f"broker {self._broker} hung up: {reason}")

@@ -76,7 +76,9 @@ def bench() -> Callable[..., Bench]:
         components: Mapping[str, Mapping[str, object]] | None = None,
         peer: str = "node",
     ) -> Bench:
-        node = install(PeerId.from_name(peer), (), compiled(text), targets, config, components=components, seed=7)
+        node = install(
+            PeerId.from_name(peer), (), compiled(text), targets, config, components=components, seed=7
+        )
         return Bench(node)
 
     return make

@@ -134,7 +134,10 @@ function program.Main(a: PeerIdVec) -> () {entry=1, partition=self}
   d: Composite = composite.Bundle<.composite.child_count=2, .composite.child_types="bb.peer_id_vec,bb.peer_id_vec">(a, peers)
   syscall.AppEmit<name="out">(c)
   syscall.AppEmit<name="out">(d)
-""".replace("program Demo {module=Demo}", 'program Demo {module=Demo, binding.Main.view="peer_selector|bb.ConstantView|1"}')
+""".replace(
+            "program Demo {module=Demo}",
+            'program Demo {module=Demo, binding.Main.view="peer_selector|bb.ConstantView|1"}',
+        )
     )
     b.node.invoke("Main", {"a": ()})
     b.settle()

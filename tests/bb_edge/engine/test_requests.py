@@ -57,7 +57,9 @@ def federation(compile_text):
         data = compile_text(HEAD + server(answers, enough) + CLIENT)
         sim = Simulation(seed=3)
         asking = install(PeerId.from_name("server"), (), data, ["Server"], config, seed=1)
-        asked = [install(PeerId.from_name(f"c{i}"), (), data, ["Client"], seed=10 + i) for i in range(clients)]
+        asked = [
+            install(PeerId.from_name(f"c{i}"), (), data, ["Client"], seed=10 + i) for i in range(clients)
+        ]
         for node in (asking, *asked):
             sim.add(node)
         sim.run(for_ns=S // 10)
