@@ -1,0 +1,224 @@
+"""Which numbers of a peer have been taken (semantics §6 "Once").
+
+A sender numbers its envelopes per destination and epoch, in one of two sequences.
+
+Best-effort numbers may never come: the window slides, and what lies below is dropped, received or not. As
+long as it has not slid over a gap, everything up to `prefix` is known to have been received; from then on
+`prefix` stands still and single numbers are acknowledged by name.
+
+    prefix = floor                        prefix      floor
+    ──────────────┬───┬─┬──               ──────┬ ─ ─ ─┬──┬───┬─┬──
+    all received  │gap│x│ …               all   │  ?   │x │gap│x│ …    (at most WINDOW numbers above the
+    floor)
+
+Durable numbers all come: the window never slides over a gap at or above the sender's `base`, the lowest
+number that it has no acknowledgement for. A sender keeps at most DURABLE_UNACKNOWLEDGED of them open, so the
+window is that wide. A number may be *held*: it is taken, but must not be acknowledged before it is journaled;
+the floor stays below it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+WINDOW = 4096
+"""Best-effort numbers remembered above the floor: a request that was lost is repeated after a second, and
+must still be told from a repetition when some thousand sends have overtaken it. 512 bytes per epoch at
+most."""
+
+DURABLE_UNACKNOWLEDGED = 64
+"""Durable envelopes that one sender may have open to one destination."""
+
+MAX_OWED = 256
+"""
+
+cknowledgements owed for one window; beyond it the oldest is forgotten, and asked for again by a repetition.
+"""
+
+MAX_ALSO = 64
+"""Single numbers in one ack, as many as `EnvelopeCaps.ack_numbers` lets in."""
+
+
+class Verdict(enum.Enum):
+    """What an inbound envelope is, before it is taken."""
+
+    NEW = "not seen before"
+    DUPLICATE = "taken before; acknowledged again"
+    BELOW_WINDOW = "too old to tell; dropped"
+    BEYOND_WINDOW = "durable, and further ahead than a sender may be; refused"
+    ACK_ONLY = "carries acknowledgements and nothing else"
+    NO_ROOM = "of a peer too many; refused"
+
+
+class _Window:
+    """What both kinds share: the floor, the numbers taken above it, the acknowledgements owed."""
+
+    __slots__ = ("bits", "epoch", "floor", "owed")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.floor = 0
+        self.bits = 0  # bit i: floor + 1 + i was taken
+        self.owed: dict[int, None] = {}  # in the order in which they came
+
+    def owe(self, seq: int) -> int:
+        """The number is to be acknowledged. Returns how many older ones were forgotten for it: 0 or 1."""
+        full = len(self.owed) >= MAX_OWED and seq not in self.owed
+        if full:
+            del self.owed[next(iter(self.owed))]
+        self.owed[seq] = None
+        return int(full)
+
+    def _collect(self, up_to: int) -> tuple[int, tuple[int, ...]]:
+        """(up_to, single numbers) that settle what is owed; what does not fit stays owed."""
+        also = [seq for seq in self.owed if seq > up_to]
+        if len(also) <= MAX_ALSO:
+            self.owed.clear()
+        else:
+            self.owed = dict.fromkeys(also[MAX_ALSO:])
+            also = also[:MAX_ALSO]
+        also.sort()
+        return up_to, tuple(also)
+
+    def _rows(self) -> list[Any]:
+        bits = self.bits.to_bytes((self.bits.bit_length() + 7) // 8, "little")
+        return [self.epoch, self.floor, bits, list(self.owed)]
+
+    def _restore(self, data: Sequence[Any]) -> None:
+        self.epoch, self.floor = data[0], data[1]
+        self.bits = int.from_bytes(data[2], "little")
+        self.owed = dict.fromkeys(data[3][-MAX_OWED:])
+
+
+class BestEffortWindow(_Window):
+    """One best-effort epoch of one peer."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.prefix = 0
+
+    def verdict(self, seq: int) -> Verdict:
+        """What a number is; pure."""
+        place = seq - self.floor - 1
+        if place >= 0:
+            return Verdict.DUPLICATE if self.bits >> place & 1 else Verdict.NEW
+        return Verdict.DUPLICATE if seq <= self.prefix else Verdict.BELOW_WINDOW
+
+    def mark(self, seq: int) -> None:
+        """Takes a number; nothing happens where it is taken or below."""
+        if seq == self.floor + 1 and not self.bits and self.prefix == self.floor:
+            self.floor = self.prefix = seq
+            return
+        place = seq - self.floor - 1
+        if place < 0:
+            return
+        if place >= WINDOW:
+            # Bit 0 is a gap while prefix = floor (else the floor would stand higher), so this leaves prefix
+            # behind.
+            shift = place - WINDOW + 1
+            self.bits >>= shift
+            self.floor += shift
+            place = WINDOW - 1
+        self.bits |= 1 << place
+        if self.prefix == self.floor:
+            ones = _trailing_ones(self.bits)
+            self.bits >>= ones
+            self.floor = self.prefix = self.floor + ones
+
+    def collect(self) -> tuple[int, tuple[int, ...]]:
+        """(up_to, also) of the ack that is owed, which is then no longer owed."""
+        return self._collect(self.prefix)
+
+    def snapshot(self) -> list[Any]:
+        return [*self._rows(), self.prefix]
+
+    @classmethod
+    def restored(cls, data: Sequence[Any]) -> BestEffortWindow:
+        window = cls(data[0])
+        window._restore(data)
+        window.prefix = data[4]
+        return window
+
+
+class DurableWindow(_Window):
+    """One durable epoch of one peer."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.held: set[int] = set()  # taken, not yet journaled
+
+    def verdict(self, seq: int, base: int) -> Verdict:
+        """What a number is, from a sender whose lowest unacknowledged number is `base`; pure."""
+        floor = max(self.floor, base - 1)
+        if seq <= self.floor:
+            return Verdict.DUPLICATE
+        if seq > floor + DURABLE_UNACKNOWLEDGED:
+            return Verdict.BEYOND_WINDOW
+        return Verdict.DUPLICATE if self.bits >> (seq - self.floor - 1) & 1 else Verdict.NEW
+
+    def mark(self, seq: int, base: int, hold: bool = False) -> None:
+        """Takes a number; nothing happens where it is taken, or not within the window."""
+        if self.verdict(seq, base) is not Verdict.NEW:
+            return
+        if base - 1 > self.floor:
+            self.bits >>= base - 1 - self.floor
+            self.floor = base - 1
+            self.held = {number for number in self.held if number > self.floor}
+        self.bits |= 1 << (seq - self.floor - 1)
+        if hold:
+            self.held.add(seq)
+        self._advance()
+
+    def release(self, seq: int) -> bool:
+        """A held number is journaled. False where it was not held."""
+        if seq not in self.held:
+            return False
+        self.held.discard(seq)
+        self._advance()
+        return True
+
+    def withdraw(self, seq: int) -> bool:
+        """A held number could not be journaled: it was never taken, and may come again.
+
+        False where not held.
+        """
+        if seq not in self.held:
+            return False
+        self.held.discard(seq)
+        self.bits &= ~(1 << (seq - self.floor - 1))
+        return True
+
+    def owe(self, seq: int) -> int:
+        """The same; held numbers are owed nothing yet."""
+        return 0 if seq in self.held else super().owe(seq)
+
+    def collect(self) -> tuple[int, tuple[int, ...]]:
+        """(up_to, also) of the ack that is owed, which is then no longer owed."""
+        return self._collect(self.floor)
+
+    def _advance(self) -> None:
+        ones = _trailing_ones(self.bits)
+        if self.held:
+            ones = min(ones, min(self.held) - self.floor - 1)
+        self.bits >>= ones
+        self.floor += ones
+
+    def snapshot(self) -> list[Any]:
+        return [*self._rows(), sorted(self.held)]
+
+    @classmethod
+    def restored(cls, data: Sequence[Any]) -> DurableWindow:
+        window = cls(data[0])
+        window._restore(data)
+        window.held = set(data[4])
+        return window
+
+
+def _trailing_ones(bits: int) -> int:
+    return (~bits & (bits + 1)).bit_length() - 1

@@ -1,0 +1,425 @@
+"""Numbers, acknowledgements and repetitions: one link per peer (semantics §6 "Once", "Resending").
+
+A pure state machine: time and epochs are handed in, what must be sent comes out of `due`. Everything has a
+ceiling: links (`max_links`, idle ones are forgotten), envelopes and bytes that wait (`ResendQueue`), windows
+(`dedup`).
+
+Sending: `stamp` numbers an envelope and lets owed acknowledgements ride along; one that must arrive (durable,
+request, reply) is kept with `sent` until it is acknowledged or expires. Receiving: `receive` judges and
+changes nothing, `mark` takes the number and owes the acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import dedup
+from bb_edge.wire.dedup import Verdict
+from bb_edge.wire.envelope import NONE, Ack, Envelope, encode, repeated
+from bb_edge.wire.link import Link, LinkConfig, LinksFullError, LinkTable
+from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Outgoing, Pending, PendingFullError, ResendQueue
+
+__all__ = [
+    "DeliveryError",
+    "DurableWindowFullError",
+    "EnvelopeKey",
+    "LinkConfig",
+    "Links",
+    "LinksFullError",
+    "Outgoing",
+    "PendingFullError",
+    "Verdict",
+]
+
+
+COUNTERS = ("expired", "resent", "acks_alone", "acks_forgotten", "foreign_acks", "links_forgotten")
+"""What `Links.counters` counts."""
+
+
+class DurableWindowFullError(DeliveryError):
+    """As many durable envelopes to one peer are unacknowledged as may be; others wait in the outbox."""
+
+
+class Links:
+    """The links of one node to all its peers."""
+
+    def __init__(self, best_effort_epoch: int, durable_epoch: int, config: LinkConfig | None = None) -> None:
+        """The epochs are random numbers below 2^56: anew at every start, and when the outbox is created."""
+        self.config = config or LinkConfig()
+        self.best_effort_epoch = best_effort_epoch
+        self.durable_epoch = durable_epoch
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self._table = LinkTable(self.config, self.counters)
+        self._links = self._table.by_peer
+        self._queue = ResendQueue(
+            self.config.max_pending, self.config.pending_bytes, self.config.resend_longest_ns
+        )
+        self._expired: deque[EnvelopeKey] = deque(maxlen=self.config.max_pending)
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    @property
+    def pending(self) -> int:
+        """Envelopes that wait for their acknowledgement."""
+        return self._queue.count
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._queue.bytes_in_use
+
+    # --- sending -----------------------------------------------------------------------------------------
+
+    def stamp(
+        self,
+        peer: PeerId,
+        envelope: Envelope,
+        now_ns: int,
+        durable: bool = False,
+        resend: bool = False,
+        deadline_ns: int = 0,
+    ) -> EnvelopeKey:
+        """Gives the envelope its epoch, seq, base and the acks that are owed.
+
+        A durable envelope, and one that is to be resent, holds a place until it is acknowledged, cancelled,
+        or `deadline_ns` (absolute, 0: never) has passed. Raises, without giving a number,
+        DurableWindowFullError, PendingFullError or LinksFullError.
+        """
+        link = self._links.get(peer) or self._table.new(peer)
+        if link is None:
+            raise self._table.full_error(peer)
+        link.used_ns = now_ns
+        if durable and not self._durable_room(link):
+            raise DurableWindowFullError(
+                f"{self.config.durable_unacknowledged} durable envelopes are unacknowledged",
+                f"peer {peer}",
+                "wait until `durable_room` says that there is room",
+            )
+        if durable or resend:
+            self._queue.reserve()
+        if durable:
+            epoch = self.durable_epoch
+            seq = link.last_durable = link.last_durable + 1
+            envelope.base = next(iter(link.pending.get(epoch, ())), seq)
+        else:
+            epoch = self.best_effort_epoch
+            seq = link.last_seq = link.last_seq + 1
+        envelope.epoch = epoch
+        envelope.seq = seq
+        if peer in self._table.owing:
+            envelope.acks = (*envelope.acks, *self._table.collect(link))
+        key = EnvelopeKey(peer, epoch, seq)
+        if durable or resend:
+            pending = Pending(key, envelope.kind, durable, deadline_ns, self.config.resend_ns)
+            pending.next_ns = now_ns + pending.interval_ns
+            link.add_pending(pending)
+            self._queue.watch(pending)
+        return key
+
+    def _durable_room(self, link: Link) -> bool:
+        # The span counts, not the number: a later one may be acknowledged while the first is still open.
+        first = next(iter(link.pending.get(self.durable_epoch, ())), link.last_durable + 1)
+        return link.last_durable + 1 - first < self.config.durable_unacknowledged
+
+    def durable_room(self, peer: PeerId) -> bool:
+        """Whether one more durable envelope may go to the peer."""
+        link = self._links.get(peer)
+        return link is None or self._durable_room(link)
+
+    def sent(self, peer: PeerId, key: EnvelopeKey, encoded: bytes, armed: bool = True) -> None:
+        """Keeps the bytes for repetition; the first is due `resend_ns` after `stamp`.
+
+        With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk). An
+        envelope that `stamp` kept no place for is let pass. PendingFullError, and the number is given up,
+        where the bytes do not fit.
+        """
+        pending = self._find(key)
+        if pending is None:
+            return
+        try:
+            self._queue.keep(pending, encoded)
+        except PendingFullError:
+            self.cancel(key)
+            raise
+        if armed:
+            self._queue.arm(pending, pending.next_ns)
+
+    def arm(self, key: EnvelopeKey, now_ns: int) -> None:
+        """The envelope was published now; its repetitions count from here."""
+        pending = self._find(key)
+        if pending is not None:
+            self._queue.arm(pending, now_ns + pending.interval_ns)
+
+    def cancel(self, key: EnvelopeKey) -> bool:
+        """Nobody waits for the envelope any more. False where it was settled before."""
+        pending = self._find(key)
+        if pending is None:
+            return False
+        self._remove(pending)
+        return True
+
+    def _find(self, key: EnvelopeKey) -> Pending | None:
+        link = self._links.get(key.peer)
+        return link.pending.get(key.epoch, {}).get(key.seq) if link is not None else None
+
+    def _remove(self, pending: Pending) -> None:
+        key = pending.key
+        link = self._links[key.peer]
+        epoch = link.pending[key.epoch]
+        del epoch[key.seq]
+        if not epoch:
+            del link.pending[key.epoch]
+        self._queue.release(pending)
+
+    def acknowledged(self, peer: PeerId, acks: Iterable[Ack], now_ns: int) -> list[EnvelopeKey]:
+        """Settles what the peer acknowledges, and says what that was.
+
+        Acks for nothing of ours are counted.
+        """
+        link = self._links.get(peer)
+        settled: list[EnvelopeKey] = []
+        for ack in acks:
+            if link is None or ack.epoch not in (self.best_effort_epoch, self.durable_epoch, *link.pending):
+                self.counters["foreign_acks"] += 1
+                continue
+            waiting = link.pending.get(ack.epoch)
+            if waiting is None:
+                continue
+            found = [waiting[seq] for seq in ack.also if seq in waiting and seq > ack.up_to]
+            for seq, pending in waiting.items():
+                if seq > ack.up_to:
+                    break
+                found.append(pending)
+            for pending in dict.fromkeys(found):
+                settled.append(pending.key)
+                self._remove(pending)
+        return settled
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    def receive(self, peer: PeerId, envelope: Envelope, now_ns: int) -> Verdict:
+        """What an envelope of the peer is; changes nothing.
+
+        An envelope without number is NEW each time it comes: its sender did not ask to be told from its own
+        repetitions.
+        """
+        seq = envelope.seq
+        if seq == 0:
+            return Verdict.NEW if envelope.fills else Verdict.ACK_ONLY
+        link = self._links.get(peer)
+        if envelope.base:
+            durable = link.durable.get(envelope.epoch) if link is not None else None
+            if durable is not None:
+                return durable.verdict(seq, envelope.base)
+            if seq - envelope.base >= dedup.DURABLE_UNACKNOWLEDGED:
+                return Verdict.BEYOND_WINDOW
+        if link is None:
+            return Verdict.NEW if self._table.has_room() else Verdict.NO_ROOM
+        if envelope.base:
+            return Verdict.NEW
+        window = link.best_effort.get(envelope.epoch)
+        return Verdict.NEW if window is None else window.verdict(seq)
+
+    def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
+        """Takes the number of a NEW envelope, and owes an ack where its sender waits for one.
+
+        For a DUPLICATE, owes it again; for any other verdict nothing happens. With `hold_ack` (a durable
+        envelope that is not yet journaled) the ack waits for `journaled`.
+        """
+        seq = envelope.seq
+        if seq == 0:
+            return
+        link = self._links.get(peer)
+        if link is None:
+            if self.receive(peer, envelope, now_ns) is not Verdict.NEW:
+                return
+            link = self._table.new(peer)
+            assert link is not None  # NEW says that there is room
+        link.used_ns = now_ns
+        epoch = envelope.epoch
+        if envelope.base:
+            durable = link.durable_window(epoch, seq - envelope.base, self.config.durable_epochs)
+            if durable is None:
+                return
+            durable.mark(seq, envelope.base, hold_ack)
+            if durable.verdict(seq, envelope.base) is Verdict.DUPLICATE:
+                self._table.owe(link, durable, seq, now_ns)
+            return
+        window = link.best_effort_window(epoch, self.config.best_effort_epochs)
+        window.mark(seq)
+        if envelope.kind != NONE and window.verdict(seq) is Verdict.DUPLICATE:
+            self._table.owe(link, window, seq, now_ns)
+
+    def journaled(self, peer: PeerId, epoch: int, seq: int, now_ns: int) -> bool:
+        """A held envelope is on disk: its ack may go. False where nothing was held."""
+        link = self._links.get(peer)
+        window = link.durable.get(epoch) if link is not None else None
+        if link is None or window is None or not window.release(seq):
+            return False
+        self._table.owe(link, window, seq, now_ns)
+        return True
+
+    def not_journaled(self, peer: PeerId, epoch: int, seq: int) -> bool:
+        """A held envelope could not be written: it counts as never received. False where nothing was held."""
+        link = self._links.get(peer)
+        window = link.durable.get(epoch) if link is not None else None
+        return window is not None and window.withdraw(seq)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def peer_up(self, peer: PeerId, epoch: int | None, now_ns: int) -> int:
+        """The peer came up: in a new epoch, all that it has not acknowledged is due once more.
+
+        Returns how many.
+        """
+        link = self._links.get(peer)
+        if link is None:
+            return 0
+        if epoch is not None and epoch == link.peer_epoch:
+            return 0
+        link.peer_epoch = epoch
+        again = [p for waiting in link.pending.values() for p in waiting.values() if p.armed]
+        for pending in again:
+            # Its interval is not doubled for this: it is a repetition beside the series.
+            pending.interval_ns = max(pending.interval_ns // 2, self.config.resend_ns // 2)
+            self._queue.arm(pending, now_ns)
+        return len(again)
+
+    def due(self, now_ns: int) -> list[Outgoing]:
+        """What must go now: repetitions, and acknowledgements that found no envelope within `ack_delay_ns`.
+
+        Envelopes whose deadline has passed are dropped and counted; `take_expired` names them.
+        """
+        out: list[Outgoing] = []
+        while (pending := self._queue.pop(now_ns)) is not None:
+            if pending.expires_ns and now_ns >= pending.expires_ns:
+                self.counters["expired"] += 1
+                self._expired.append(pending.key)
+                self._remove(pending)
+                continue
+            remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
+            payload = repeated(pending.encoded, remaining)
+            out.append(Outgoing(pending.key.peer, payload, pending.key, pending.durable, remaining, True))
+            self.counters["resent"] += 1
+            pending.interval_ns = min(2 * pending.interval_ns, self._queue.longest_ns)
+            self._queue.arm(pending, now_ns + pending.interval_ns)
+        while self._table.owing:
+            peer, when = next(iter(self._table.owing.items()))
+            if when > now_ns:
+                break
+            acks = tuple(self._table.collect(self._links[peer]))
+            if not acks:  # the epoch that they were for has been forgotten meanwhile
+                continue
+            out.append(Outgoing(peer, encode(Envelope(acks=acks)), None, False, 0, False))
+            self.counters["acks_alone"] += 1
+        return out
+
+    def take_expired(self) -> list[EnvelopeKey]:
+        """Envelopes that `due` dropped since the last call."""
+        expired = list(self._expired)
+        self._expired.clear()
+        return expired
+
+    def next_deadline_ns(self) -> int | None:
+        """When `due` has something; None while nothing waits."""
+        resend = self._queue.next_ns()
+        ack = next(iter(self._table.owing.values()), None)
+        if resend is None or (ack is not None and ack < resend):
+            return ack
+        return resend
+
+    # --- restart -----------------------------------------------------------------------------------------
+
+    def adopt(
+        self,
+        peer: PeerId,
+        epoch: int,
+        seq: int,
+        encoded: bytes,
+        now_ns: int,
+        expires_ns: int = 0,
+        acknowledged: bool = False,
+    ) -> EnvelopeKey:
+        """Takes a durable envelope over from the outbox on disk, which outranks what a snapshot says.
+
+        Its number is not given again; unless it is acknowledged, it is due at once. Raises LinksFullError or
+        PendingFullError.
+        """
+        key = EnvelopeKey(peer, epoch, seq)
+        link = self._links.get(peer) or self._table.new(peer)
+        if link is None:
+            raise self._table.full_error(peer)
+        if epoch == self.durable_epoch:
+            link.last_durable = max(link.last_durable, seq)
+        pending = self._find(key)
+        if acknowledged:
+            self.cancel(key)
+        elif pending is None:
+            pending = Pending(key, NONE, True, expires_ns, self.config.resend_ns)
+            pending.encoded = encoded
+            self._take_over(link, pending, now_ns)
+        return key
+
+    def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
+        self._queue.reserve()
+        encoded, pending.encoded = pending.encoded, b""
+        link.add_pending(pending)
+        try:
+            self._queue.keep(pending, encoded)
+        except PendingFullError:
+            self._remove(pending)
+            raise
+        self._queue.arm(pending, now_ns)
+
+    def durable_keys(self) -> list[EnvelopeKey]:
+        """All durable envelopes that wait for their acknowledgement."""
+        return [
+            pending.key
+            for link in self._links.values()
+            for waiting in link.pending.values()
+            for pending in waiting.values()
+            if pending.durable
+        ]
+
+    def snapshot(self, now_ns: int) -> dict[str, Any]:
+        """Every table, as plain values for CBOR: numbers, windows, owed acks, and envelopes that wait.
+
+        Best-effort requests are not among these: whoever restores asks again.
+        """
+        return {
+            "epochs": [self.best_effort_epoch, self.durable_epoch],
+            "first": [self._table.first_seq, self._table.first_durable],
+            "links": [link.snapshot(now_ns) for link in self._links.values()],
+        }
+
+    def restore(self, data: Mapping[str, Any], now_ns: int) -> None:
+        """Replaces the links by those of a snapshot; for a new object only.
+
+        What waited is due at once, under its old number. Numbers go on where the epoch is the same, and begin
+        at 1 where it is a new one. Held envelopes are part of the snapshot, which is on disk: their acks may
+        go. Raises LinksFullError or PendingFullError where the snapshot does not fit.
+        """
+        same_run = data["epochs"][0] == self.best_effort_epoch
+        same_outbox = data["epochs"][1] == self.durable_epoch
+        self._table.first_seq = data["first"][0] if same_run else 0
+        self._table.first_durable = data["first"][1] if same_outbox else 0
+        if len(data["links"]) > self.config.max_links:
+            raise LinksFullError(f"{len(data['links'])} links, {self.config.max_links} fit", "restore")
+        for row in data["links"]:
+            link = Link.restored(row, now_ns)
+            link.last_seq = link.last_seq if same_run else 0
+            link.last_durable = link.last_durable if same_outbox else 0
+            self._links[link.peer] = link
+            waiting, link.pending = link.pending, {}
+            for pendings in waiting.values():
+                for pending in pendings.values():
+                    self._take_over(link, pending, now_ns)
+            for window in link.durable.values():
+                for seq in sorted(window.held):
+                    window.release(seq)
+                    window.owe(seq)
+            if link.owes():
+                self._table.owing[link.peer] = now_ns + self.config.ack_delay_ns

@@ -1,0 +1,181 @@
+"""The windows against a plain set of all numbers ever taken, and at their bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bb_edge.wire import cbor
+from bb_edge.wire.dedup import (
+    DURABLE_UNACKNOWLEDGED,
+    MAX_ALSO,
+    MAX_OWED,
+    WINDOW,
+    BestEffortWindow,
+    DurableWindow,
+    Verdict,
+)
+
+
+@given(st.lists(st.one_of(st.integers(1, 30), st.integers(1, 3 * WINDOW)), max_size=60))
+def test_best_effort_takes_each_number_once_and_tells_what_it_knows(numbers: list[int]) -> None:
+    window = BestEffortWindow(1)
+    taken: set[int] = set()
+    for seq in numbers:
+        verdict = window.verdict(seq)
+        if verdict is Verdict.NEW:
+            assert seq not in taken
+        elif verdict is Verdict.DUPLICATE:
+            assert seq in taken
+        else:
+            assert verdict is Verdict.BELOW_WINDOW and seq <= max(taken) - WINDOW
+        window.mark(seq)
+        if verdict is Verdict.NEW:
+            taken.add(seq)
+            assert window.verdict(seq) is Verdict.DUPLICATE
+        # `prefix` is what an ack claims: it may never claim a number that was not taken.
+        assert all(number in taken for number in range(1, window.prefix + 1))
+        assert window.bits.bit_length() <= WINDOW
+
+
+def test_best_effort_in_order_keeps_no_bits() -> None:
+    window = BestEffortWindow(1)
+    for seq in range(1, 10_000):
+        assert window.verdict(seq) is Verdict.NEW
+        window.mark(seq)
+        assert (window.prefix, window.floor, window.bits) == (seq, seq, 0)
+
+
+def test_best_effort_gap_filled_late() -> None:
+    window = BestEffortWindow(1)
+    for seq in (1, 3, 4, 5):
+        window.mark(seq)
+    assert window.prefix == 1
+    window.mark(2)
+    assert (window.prefix, window.bits) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("seq", "verdict"), [(WINDOW, Verdict.NEW), (WINDOW + 1, Verdict.NEW), (WINDOW + 2, Verdict.BELOW_WINDOW)]
+)
+def test_best_effort_slides_exactly_beyond_its_width(seq: int, verdict: Verdict) -> None:
+    # 1 is taken and 2 is lost; the numbers WINDOW + 1 above the floor are the last that keep 2 in the window.
+    window = BestEffortWindow(1)
+    window.mark(1)
+    window.mark(seq)
+    assert window.verdict(2) is verdict
+    assert window.prefix == 1
+    assert window.verdict(1) is Verdict.DUPLICATE
+
+
+def test_best_effort_survives_a_leap_to_the_last_number() -> None:
+    window = BestEffortWindow(1)
+    window.mark(1)
+    window.mark(2**64 - 1)
+    assert window.verdict(2**64 - 1) is Verdict.DUPLICATE
+    assert window.verdict(2**64 - 2) is Verdict.NEW
+    assert window.verdict(1) is Verdict.DUPLICATE and window.verdict(2) is Verdict.BELOW_WINDOW
+
+
+@given(st.lists(st.tuples(st.integers(1, 200), st.integers(0, 70)), max_size=80))
+def test_durable_takes_each_number_once_and_never_slides_over_a_gap(rows: list[tuple[int, int]]) -> None:
+    window = DurableWindow(1)
+    taken: set[int] = set()
+    highest_base = 1
+    for seq, back in rows:
+        base = max(seq - back, 1)
+        verdict = window.verdict(seq, base)
+        floor = max(highest_base, base) - 1
+        if verdict is Verdict.NEW:
+            assert seq not in taken
+        elif verdict is Verdict.DUPLICATE:
+            assert seq in taken or seq < highest_base
+        else:
+            assert verdict is Verdict.BEYOND_WINDOW and seq > floor + DURABLE_UNACKNOWLEDGED
+        window.mark(seq, base)
+        if verdict is Verdict.NEW:
+            taken.add(seq)
+            highest_base = max(highest_base, base)
+        # Everything at or below the floor was taken, or the sender has an acknowledgement for it.
+        assert all(number in taken or number < highest_base for number in range(1, window.floor + 1))
+        assert window.bits.bit_length() <= DURABLE_UNACKNOWLEDGED
+
+
+@pytest.mark.parametrize(
+    ("ahead", "verdict"), [(62, Verdict.NEW), (63, Verdict.NEW), (64, Verdict.BEYOND_WINDOW)]
+)
+def test_durable_width(ahead: int, verdict: Verdict) -> None:
+    window = DurableWindow(1)
+    assert window.verdict(100 + ahead, 100) is verdict
+    window.mark(100 + ahead, 100)
+    assert (window.verdict(100 + ahead, 100) is Verdict.DUPLICATE) == (verdict is Verdict.NEW)
+
+
+def test_a_held_number_is_not_acknowledged_and_not_taken_twice() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1)
+    window.mark(2, 1, hold=True)
+    window.mark(3, 1)
+    for seq in (1, 2, 3):
+        window.owe(seq)
+    assert window.verdict(2, 1) is Verdict.DUPLICATE
+    assert window.collect() == (1, (3,))
+    assert window.release(2) and not window.release(2)
+    window.owe(2)
+    assert window.collect() == (3, ())
+
+
+def test_a_held_number_can_be_withdrawn() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1, hold=True)
+    window.mark(2, 1)
+    assert window.withdraw(1) and not window.withdraw(1) and not window.withdraw(2)
+    assert window.verdict(1, 1) is Verdict.NEW
+    window.mark(1, 1)
+    assert window.floor == 2
+
+
+def test_a_base_above_a_held_number_gives_it_up() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1, hold=True)
+    window.mark(5, 5)
+    assert window.held == set() and window.floor == 5
+    assert not window.release(1)
+
+
+@pytest.mark.parametrize("count", [MAX_ALSO - 1, MAX_ALSO, MAX_ALSO + 1])
+def test_single_numbers_of_one_ack(count: int) -> None:
+    window = BestEffortWindow(1)
+    numbers = list(range(3, 3 + 2 * count, 2))
+    for seq in numbers:
+        window.mark(seq)
+        window.owe(seq)
+    assert window.collect() == (0, tuple(numbers[:MAX_ALSO]))
+    assert list(window.owed) == numbers[MAX_ALSO:]
+
+
+def test_owed_acks_are_bounded() -> None:
+    window = BestEffortWindow(1)
+    assert sum(window.owe(seq) for seq in range(3, 3 + MAX_OWED)) == 0
+    assert window.owe(3) == 0
+    assert window.owe(1000) == 1
+    assert len(window.owed) == MAX_OWED and 3 not in window.owed
+
+
+def test_snapshots() -> None:
+    best = BestEffortWindow(7)
+    for seq in (1, 2, 4, 9000, 8000):
+        best.mark(seq)
+        best.owe(seq)
+    row = cbor.loads(cbor.dumps(best.snapshot()))
+    again = BestEffortWindow.restored(row)  # type: ignore[arg-type]
+    assert again.snapshot() == best.snapshot()
+    assert again.verdict(8000) is Verdict.DUPLICATE and again.verdict(8001) is Verdict.NEW
+    durable = DurableWindow(8)
+    durable.mark(3, 2)
+    durable.mark(4, 2, hold=True)
+    row = cbor.loads(cbor.dumps(durable.snapshot()))
+    restored = DurableWindow.restored(row)  # type: ignore[arg-type]
+    assert restored.snapshot() == durable.snapshot()
+    assert restored.held == {4} and restored.verdict(2, 2) is Verdict.NEW

@@ -1,0 +1,563 @@
+"""Links: numbers, acknowledgements, repetitions, bounds, restarts. Two of them are run against each other
+over a network that loses, doubles and reorders in test_delivery_simulation.py."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import cbor
+from bb_edge.wire.caps import EDGE_CAPS
+from bb_edge.wire.delivery import (
+    DeliveryError,
+    DurableWindowFullError,
+    EnvelopeKey,
+    LinkConfig,
+    Links,
+    LinksFullError,
+    Outgoing,
+    PendingFullError,
+    Verdict,
+)
+from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Ack, Envelope, Fill, decode, encode
+
+MS = 1_000_000
+S = 1_000_000_000
+A, B, C, D = (PeerId.from_int(n) for n in range(4))
+EPOCH, OUTBOX = 11, 12
+
+
+def links(**changes: int) -> Links:
+    return Links(EPOCH, OUTBOX, LinkConfig(**changes))
+
+
+def fills() -> list[Fill]:
+    return [Fill(payload=b"p")]
+
+
+def send(
+    sender: Links, kind: int = NONE, now: int = 0, durable: bool = False, deadline: int = 0, peer: PeerId = B
+) -> tuple[Envelope, EnvelopeKey]:
+    envelope = Envelope(fills=fills(), kind=kind)
+    key = sender.stamp(peer, envelope, now, durable, durable or kind != NONE, deadline)
+    sender.sent(peer, key, encode(envelope))
+    return envelope, key
+
+
+def take(receiver: Links, envelope: Envelope, now: int = 0, peer: PeerId = A) -> Verdict:
+    verdict = receiver.receive(peer, envelope, now)
+    receiver.mark(peer, envelope, now)
+    return verdict
+
+
+def read(outgoing: Outgoing) -> Envelope:
+    return decode(outgoing.payload, EDGE_CAPS)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------
+
+
+def test_two_sequences_per_destination_from_one() -> None:
+    node = links()
+    for peer in (B, C):
+        found = [send(node, peer=peer)[0] for _ in range(2)]
+        assert [(e.epoch, e.seq, e.base) for e in found] == [(EPOCH, 1, 0), (EPOCH, 2, 0)]
+        found = [send(node, peer=peer, durable=True)[0] for _ in range(2)]
+        assert [(e.epoch, e.seq, e.base) for e in found] == [(OUTBOX, 1, 1), (OUTBOX, 2, 1)]
+
+
+def test_base_is_the_lowest_unacknowledged_durable_number() -> None:
+    node = links()
+    for _ in range(3):
+        send(node, durable=True)
+    node.acknowledged(B, [Ack(OUTBOX, 0, (2,))], 0)
+    assert send(node, durable=True)[0].base == 1
+    node.acknowledged(B, [Ack(OUTBOX, 1)], 0)
+    assert send(node, durable=True)[0].base == 3
+    node.acknowledged(B, [Ack(OUTBOX, 5)], 0)
+    assert send(node, durable=True)[0].base == 6
+
+
+@pytest.mark.parametrize("already", [62, 63, 64])
+def test_durable_envelopes_below_at_and_above_the_limit(already: int) -> None:
+    node = links()
+    for _ in range(already):
+        send(node, durable=True)
+    assert node.durable_room(B) == (already < 64)
+    if already < 64:
+        send(node, durable=True)
+        return
+    with pytest.raises(DurableWindowFullError):
+        send(node, durable=True)
+    assert node.pending == 64
+    node.acknowledged(B, [Ack(OUTBOX, 0, (2,))], 0)  # a gap behind the first frees nothing
+    with pytest.raises(DurableWindowFullError):
+        send(node, durable=True)
+    node.acknowledged(B, [Ack(OUTBOX, 1)], 0)
+    assert send(node, durable=True)[0].seq == 65  # the refusals gave no number
+    assert node.durable_room(C)
+
+
+def test_the_receiver_has_room_for_all_that_a_sender_may_have_open() -> None:
+    sender, receiver = links(), links()
+    envelopes = [send(sender, durable=True)[0] for _ in range(64)]
+    for envelope in reversed(envelopes):
+        assert take(receiver, envelope) is Verdict.NEW
+
+
+# --- receiving -------------------------------------------------------------------------------------------
+
+
+def test_receive_judges_and_mark_takes() -> None:
+    sender, receiver = links(), links()
+    envelope, _ = send(sender)
+    assert receiver.receive(A, envelope, 0) is Verdict.NEW
+    assert receiver.receive(A, envelope, 0) is Verdict.NEW
+    assert len(receiver) == 0
+    receiver.mark(A, envelope, 0)
+    assert receiver.receive(A, envelope, 0) is Verdict.DUPLICATE
+    assert receiver.receive(B, envelope, 0) is Verdict.NEW  # windows are per peer
+
+
+def test_envelopes_without_number() -> None:
+    receiver = links()
+    assert take(receiver, Envelope(acks=(Ack(1, 1),))) is Verdict.ACK_ONLY
+    for _ in range(2):
+        assert take(receiver, Envelope(fills=fills(), kind=REQUEST)) is Verdict.NEW
+    assert receiver.next_deadline_ns() is None and len(receiver) == 0
+
+
+def test_the_last_three_best_effort_epochs_are_kept() -> None:
+    receiver = links()
+    for epoch in (1, 2, 3):
+        assert take(receiver, Envelope(fills=fills(), epoch=epoch, seq=1)) is Verdict.NEW
+    for epoch in (1, 2, 3):
+        assert take(receiver, Envelope(fills=fills(), epoch=epoch, seq=1)) is Verdict.DUPLICATE
+    take(receiver, Envelope(fills=fills(), epoch=1, seq=2))  # 1 was heard last now, 2 longest ago
+    assert take(receiver, Envelope(fills=fills(), epoch=4, seq=1)) is Verdict.NEW
+    for epoch in (1, 3, 4):
+        assert receiver.receive(A, Envelope(fills=fills(), epoch=epoch, seq=1), 0) is Verdict.DUPLICATE
+    assert receiver.receive(A, Envelope(fills=fills(), epoch=2, seq=1), 0) is Verdict.NEW
+
+
+def test_a_straggler_of_a_replaced_outbox_is_told_apart() -> None:
+    receiver = links()
+    old = Envelope(fills=fills(), epoch=1, seq=1, base=1)
+    new = Envelope(fills=fills(), epoch=2, seq=1, base=1)
+    assert [take(receiver, e) for e in (old, new, old, new)] == [
+        Verdict.NEW,
+        Verdict.NEW,
+        Verdict.DUPLICATE,
+        Verdict.DUPLICATE,
+    ]
+
+
+def test_a_durable_envelope_too_far_ahead_is_refused_and_leaves_nothing() -> None:
+    receiver = links()
+    ahead = Envelope(fills=fills(), epoch=1, seq=65, base=1)
+    assert take(receiver, ahead) is Verdict.BEYOND_WINDOW
+    assert take(receiver, ahead) is Verdict.BEYOND_WINDOW
+    assert receiver.next_deadline_ns() is None and len(receiver) == 0
+    assert take(receiver, dataclasses.replace(ahead, base=2)) is Verdict.NEW
+    again = dataclasses.replace(ahead, epoch=2)  # of a known peer, in an epoch without window
+    assert take(receiver, again) is Verdict.BEYOND_WINDOW
+    assert receiver.snapshot(0)["links"][0][5][0][0] == 1 and len(receiver.snapshot(0)["links"][0][5]) == 1
+
+
+def test_numbers_below_base_are_settled_even_if_never_seen() -> None:
+    receiver = links()
+    assert take(receiver, Envelope(fills=fills(), epoch=1, seq=10, base=10)) is Verdict.NEW
+    assert take(receiver, Envelope(fills=fills(), epoch=1, seq=9, base=1)) is Verdict.DUPLICATE
+
+
+# --- acknowledgements ------------------------------------------------------------------------------------
+
+
+def test_acks_go_alone_after_the_delay_with_seq_0() -> None:
+    sender, receiver = links(), links()
+    envelope, _ = send(sender, REQUEST)
+    take(receiver, envelope, now=5 * MS)
+    assert receiver.next_deadline_ns() == 25 * MS
+    assert receiver.due(25 * MS - 1) == []
+    (alone,) = receiver.due(25 * MS)
+    assert (alone.peer, alone.key, alone.resent) == (A, None, False)
+    assert read(alone) == Envelope(acks=(Ack(EPOCH, 1),))
+    assert receiver.due(10 * S) == [] and receiver.next_deadline_ns() is None
+    assert receiver.counters["acks_alone"] == 1
+
+
+def test_acks_ride_along() -> None:
+    sender, receiver = links(), links()
+    take(receiver, send(sender, REQUEST)[0])
+    take(receiver, send(sender, durable=True)[0])
+    reply = Envelope(fills=fills())
+    receiver.stamp(A, reply, 1 * MS)
+    assert set(reply.acks) == {Ack(EPOCH, 1), Ack(OUTBOX, 1)}
+    assert receiver.next_deadline_ns() is None
+    assert len(sender.acknowledged(B, reply.acks, 2 * MS)) == 2
+    assert sender.pending == 0 and sender.pending_bytes == 0 and sender.next_deadline_ns() is None
+
+
+def test_plain_sends_are_not_acknowledged() -> None:
+    sender, receiver = links(), links()
+    envelope, _ = send(sender)
+    assert take(receiver, envelope) is Verdict.NEW
+    assert take(receiver, envelope) is Verdict.DUPLICATE
+    assert receiver.next_deadline_ns() is None and sender.pending == 0
+
+
+def test_a_duplicate_is_acknowledged_again() -> None:
+    sender, receiver = links(), links()
+    for kind, durable in ((REQUEST, False), (RESPONSE, False), (NONE, True)):
+        envelope, _ = send(sender, kind, durable=durable)
+        take(receiver, envelope, now=0)
+        assert receiver.due(1 * S)
+        assert take(receiver, envelope, now=2 * S) is Verdict.DUPLICATE
+        assert len(receiver.due(3 * S)) == 1
+
+
+def test_numbers_behind_a_lost_plain_send_are_acknowledged_by_name() -> None:
+    sender, receiver = links(), links()
+    send(sender)  # lost
+    request, key = send(sender, REQUEST)
+    take(receiver, request)
+    (alone,) = receiver.due(S)
+    assert read(alone).acks == (Ack(EPOCH, 0, (2,)),)
+    assert sender.acknowledged(B, read(alone).acks, S) == [key]
+
+
+def test_many_owed_acks_go_in_several_pieces() -> None:
+    sender, receiver = links(), links()
+    keys = []
+    for _ in range(150):
+        send(sender)  # lost
+        request, key = send(sender, REQUEST)
+        keys.append(key)
+        take(receiver, request)
+    alone = receiver.due(S)
+    assert len(alone) == 3
+    settled = [key for out in alone for key in sender.acknowledged(B, read(out).acks, S)]
+    assert settled == keys and sender.pending == 0
+
+
+def test_acks_for_nothing_of_ours_are_counted() -> None:
+    node = links()
+    send(node, REQUEST)
+    assert node.acknowledged(B, [Ack(99, 5, (1,))], 0) == []
+    assert node.acknowledged(C, [Ack(EPOCH, 5)], 0) == []  # only its own peer may settle an envelope
+    assert node.acknowledged(B, [Ack(OUTBOX, 5)], 0) == []
+    assert node.pending == 1 and node.counters["foreign_acks"] == 2
+
+
+def test_an_ack_waits_for_the_journal() -> None:
+    sender, receiver = links(), links()
+    first, second = send(sender, durable=True)[0], send(sender, durable=True)[0]
+    receiver.mark(A, first, 0, hold_ack=True)
+    assert receiver.next_deadline_ns() is None
+    assert take(receiver, first, 1 * S) is Verdict.DUPLICATE  # a repetition meanwhile: still no ack
+    receiver.mark(A, second, 1 * S)
+    (alone,) = receiver.due(2 * S)
+    assert read(alone).acks == (Ack(OUTBOX, 0, (2,)),)
+    assert receiver.journaled(A, OUTBOX, 1, 3 * S)
+    (alone,) = receiver.due(4 * S)
+    assert read(alone).acks == (Ack(OUTBOX, 2),)
+    assert not receiver.journaled(A, OUTBOX, 1, 5 * S) and not receiver.journaled(B, OUTBOX, 1, 5 * S)
+
+
+def test_what_could_not_be_journaled_was_never_received() -> None:
+    sender, receiver = links(), links()
+    envelope, _ = send(sender, durable=True)
+    receiver.mark(A, envelope, 0, hold_ack=True)
+    assert receiver.not_journaled(A, OUTBOX, 1)
+    assert not receiver.not_journaled(A, OUTBOX, 1) and not receiver.not_journaled(B, OUTBOX, 1)
+    assert take(receiver, envelope) is Verdict.NEW
+
+
+# --- repetition ------------------------------------------------------------------------------------------
+
+
+def times_of(node: Links, until: int) -> list[int]:
+    found = []
+    while (when := node.next_deadline_ns()) is not None and when <= until:
+        found += [when] * len(node.due(when))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "durable"), [(REQUEST, False), (RESPONSE, False), (NONE, True)])
+def test_repeated_after_a_second_doubling_under_the_same_number(kind: int, durable: bool) -> None:
+    node = links()
+    envelope, key = send(node, kind, durable=durable)
+    assert node.due(1 * S - 1) == []
+    (again,) = node.due(1 * S)
+    assert again.key == key and again.resent and again.durable == durable and again.expires_in_ns == 0
+    assert read(again) == envelope
+    assert times_of(node, 64 * S) == [3 * S, 7 * S, 15 * S, 31 * S, 63 * S]
+    assert times_of(node, 200 * S) == [127 * S, 191 * S]  # 64 s is the longest
+    assert node.counters["resent"] == 8
+    node.acknowledged(B, [Ack(key.epoch, 1)], 200 * S)
+    assert node.next_deadline_ns() is None
+
+
+def test_repeated_until_it_expires_with_what_remains_of_the_deadline() -> None:
+    node = links()
+    _, key = send(node, REQUEST, deadline=int(2.5 * S))
+    (again,) = node.due(1 * S)
+    assert read(again).remaining_deadline_ns == again.expires_in_ns == int(1.5 * S)
+    assert node.next_deadline_ns() == int(2.5 * S)
+    assert node.due(int(2.5 * S)) == []
+    assert node.take_expired() == [key] and node.take_expired() == []
+    assert node.counters["expired"] == 1 and node.pending == 0 and node.pending_bytes == 0
+
+
+def test_an_expired_durable_envelope_lets_the_window_slide() -> None:
+    node, receiver = links(), links()
+    send(node, durable=True, deadline=S)
+    kept, _ = send(node, durable=True)
+    take(receiver, kept)
+    node.due(S)
+    later, _ = send(node, durable=True)
+    assert later.base == 2
+    take(receiver, later)
+    assert read(receiver.due(S)[0]).acks == (Ack(OUTBOX, 3),)
+
+
+def test_once_more_when_the_peer_comes_up_in_a_new_epoch() -> None:
+    node = links()
+    send(node, REQUEST)
+    send(node, durable=True)
+    assert node.peer_up(B, 1, 100) == 2
+    assert len(node.due(100)) == 2
+    assert node.peer_up(B, 1, 200) == 0  # the same epoch again
+    assert node.peer_up(C, 1, 200) == 0
+    assert node.next_deadline_ns() == 100 + 1 * S  # the series goes on, undoubled
+    assert len(node.due(100 + 1 * S)) == 2
+    assert node.peer_up(B, 2, 2 * S) == 2
+    assert len(node.due(2 * S)) == 2 and node.next_deadline_ns() == 4 * S
+
+
+def test_a_durable_envelope_is_not_repeated_before_it_is_published() -> None:
+    node = links()
+    envelope = Envelope(fills=fills())
+    key = node.stamp(B, envelope, 0, durable=True)
+    node.sent(B, key, encode(envelope), armed=False)
+    assert node.next_deadline_ns() is None
+    assert node.peer_up(B, 7, 0) == 0
+    node.arm(key, 5 * S)
+    assert times_of(node, 8 * S) == [6 * S, 8 * S]
+
+
+def test_cancel() -> None:
+    node = links()
+    _, key = send(node, REQUEST)
+    assert node.cancel(key) and not node.cancel(key)
+    assert node.next_deadline_ns() is None and node.pending == 0
+    node.arm(key, 0)
+    node.sent(B, key, b"late")
+    assert node.pending_bytes == 0
+
+
+# --- bounds ----------------------------------------------------------------------------------------------
+
+
+def test_pending_envelopes_are_bounded() -> None:
+    node = links(max_pending=2)
+    send(node, REQUEST)
+    _, key = send(node, REQUEST)
+    with pytest.raises(PendingFullError):
+        send(node, REQUEST)
+    assert send(node)[0].seq == 3  # the refusal gave no number; plain sends need no place
+    node.cancel(key)
+    assert send(node, REQUEST)[0].seq == 4
+
+
+def test_pending_bytes_are_bounded() -> None:
+    envelope = Envelope(fills=fills(), kind=REQUEST)
+    links().stamp(B, envelope, 0, resend=True)
+    size = len(encode(envelope))
+    node = links(pending_bytes=2 * size)
+    keys = [send(node, REQUEST)[1] for _ in range(2)]
+    assert node.pending_bytes == 2 * size
+    with pytest.raises(PendingFullError, match="0 available"):
+        send(node, REQUEST)
+    assert node.pending == 2 and node.pending_bytes == 2 * size
+    node.acknowledged(B, [Ack(EPOCH, keys[0].seq)], 0)
+    send(node, REQUEST)
+
+
+def test_the_schedule_does_not_grow_with_settled_envelopes() -> None:
+    node = links()
+    for number in range(1, 2_000):
+        send(node, REQUEST)
+        node.acknowledged(B, [Ack(EPOCH, number)], 0)
+    assert len(node._queue._heap) <= 66
+    assert node.next_deadline_ns() is None
+
+
+def test_links_are_bounded_and_an_idle_one_makes_room() -> None:
+    node = links(max_links=2)
+    _, key = send(node, REQUEST, peer=A, now=1)
+    send(node, peer=B, now=2)
+    send(node, peer=C, now=3)  # B was idle, A waits for an acknowledgement
+    assert len(node) == 2 and node.counters["links_forgotten"] == 1
+    send(node, REQUEST, peer=C, now=4)
+    with pytest.raises(LinksFullError):
+        send(node, peer=D)
+    assert node.receive(D, Envelope(fills=fills(), epoch=1, seq=1), 0) is Verdict.NO_ROOM
+    node.mark(D, Envelope(fills=fills(), epoch=1, seq=1), 0)
+    assert len(node) == 2
+    node.cancel(key)
+    assert node.receive(D, Envelope(fills=fills(), epoch=1, seq=1), 0) is Verdict.NEW
+
+
+def test_a_link_that_owes_or_holds_is_not_forgotten() -> None:
+    node = links(max_links=1)
+    node.mark(A, Envelope(fills=fills(), epoch=1, seq=1, kind=REQUEST), 0)
+    with pytest.raises(LinksFullError):
+        send(node, peer=B)
+    node.due(S)
+    node.mark(A, Envelope(fills=fills(), epoch=2, seq=1, base=1), 0, hold_ack=True)
+    with pytest.raises(LinksFullError):
+        send(node, peer=B)
+    node.not_journaled(A, 2, 1)
+    send(node, peer=B)
+
+
+def test_numbers_do_not_begin_anew_when_a_link_was_forgotten() -> None:
+    node, receiver = links(max_links=1), links()
+    for _ in range(3):
+        take(receiver, send(node, peer=B)[0])
+    _, key = send(node, durable=True, peer=B)
+    node.cancel(key)
+    send(node, peer=C)
+    again, _ = send(node, peer=B)
+    assert take(receiver, again) is Verdict.NEW
+    durable, _ = send(node, peer=B, durable=True)
+    assert (durable.seq, durable.base) == (2, 2)
+
+
+def test_forgotten_epochs_leave_no_empty_ack() -> None:
+    receiver = links()
+    for epoch in (1, 2, 3, 4):
+        take(receiver, Envelope(fills=fills(), kind=REQUEST if epoch == 1 else NONE, epoch=epoch, seq=1))
+    assert receiver.next_deadline_ns() is not None
+    assert receiver.due(S) == [] and receiver.next_deadline_ns() is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_links": 0}, {"resend_ns": 0}, {"ack_delay_ns": -1}, {"durable_unacknowledged": 65}]
+)
+def test_a_config_that_cannot_be(changes: dict[str, int]) -> None:
+    with pytest.raises(DeliveryError):
+        LinkConfig(**changes)
+
+
+# --- restart ---------------------------------------------------------------------------------------------
+
+
+def restart(node: Links, now: int, epoch: int = EPOCH + 100, outbox: int = OUTBOX, at: int = 0) -> Links:
+    restored = Links(epoch, outbox)
+    restored.restore(cbor.loads(cbor.dumps(node.snapshot(now)), 100_000), at)  # type: ignore[arg-type]
+    return restored
+
+
+def test_a_snapshot_keeps_every_table() -> None:
+    node = links()
+    take(node, Envelope(fills=fills(), epoch=5, seq=3, kind=REQUEST), peer=B)
+    take(node, Envelope(fills=fills(), epoch=6, seq=2, base=1), peer=B)
+    send(node, RESPONSE)
+    send(node, durable=True, deadline=10 * S)
+    node.peer_up(B, 77, 0)
+    same = restart(node, 0, EPOCH)
+    assert same.snapshot(0) == node.snapshot(0)
+    assert take(same, Envelope(fills=fills(), epoch=5, seq=3), peer=B) is Verdict.DUPLICATE
+    assert take(same, Envelope(fills=fills(), epoch=6, seq=2, base=1), peer=B) is Verdict.DUPLICATE
+    assert take(same, Envelope(fills=fills(), epoch=6, seq=1, base=1), peer=B) is Verdict.NEW
+    assert same.peer_up(B, 77, 0) == 0
+
+
+def test_after_a_restart_durable_numbers_run_on_and_best_effort_ones_begin_anew() -> None:
+    node = links()
+    for _ in range(3):
+        send(node)
+        send(node, durable=True)
+    after = restart(node, 0)
+    assert (send(after)[0].epoch, send(after)[0].seq) == (EPOCH + 100, 2)
+    envelope, _ = send(after, durable=True)
+    assert (envelope.epoch, envelope.seq, envelope.base) == (OUTBOX, 4, 1)
+    other = restart(node, 0, outbox=99)
+    envelope, _ = send(other, durable=True)
+    assert (envelope.epoch, envelope.seq, envelope.base) == (99, 1, 1)
+
+
+def test_after_a_restart_what_waited_goes_at_once_under_its_old_number() -> None:
+    node = links()
+    request, _ = send(node, REQUEST)
+    reply, reply_key = send(node, RESPONSE)
+    durable, durable_key = send(node, durable=True, deadline=20 * S)
+    after = restart(node, 5 * S, at=1000 * S)
+    out = {o.key: o for o in after.due(1000 * S)}
+    assert set(out) == {reply_key, durable_key}  # requests are asked anew
+    assert read(out[reply_key]) == reply
+    assert out[durable_key].expires_in_ns == 15 * S
+    receiver = links()
+    for envelope in (request, reply, durable):
+        take(receiver, envelope)
+    for outgoing in out.values():
+        assert take(receiver, read(outgoing)) is Verdict.DUPLICATE
+    settled = [key for o in receiver.due(S) for key in after.acknowledged(B, read(o).acks, 0)]
+    assert set(settled) == {reply_key, durable_key} and after.pending == 0
+
+
+def test_what_expired_before_the_snapshot_is_not_in_it() -> None:
+    node = links()
+    send(node, durable=True, deadline=2 * S)
+    assert restart(node, 2 * S - 1).pending == 1
+    assert restart(node, 2 * S).pending == 0
+
+
+def test_owed_acks_and_held_envelopes_go_after_a_restart() -> None:
+    node = links()
+    take(node, Envelope(fills=fills(), epoch=5, seq=1, kind=REQUEST))
+    node.mark(A, Envelope(fills=fills(), epoch=6, seq=1, base=1), 0, hold_ack=True)
+    after = restart(node, 0)
+    (alone,) = after.due(20 * MS)
+    assert set(read(alone).acks) == {Ack(5, 1), Ack(6, 1)}
+
+
+def test_the_outbox_on_disk_outranks_the_snapshot() -> None:
+    node = links()
+    _, first = send(node, durable=True)
+    after = restart(node, 0)
+    assert after.durable_keys() == [first]
+    late = Envelope(fills=fills(), epoch=OUTBOX, seq=3, base=1)
+    third = after.adopt(B, OUTBOX, 3, encode(late), 0)
+    after.adopt(B, OUTBOX, 2, b"", 0, acknowledged=True)
+    after.adopt(B, OUTBOX, 1, b"", 0, acknowledged=True)
+    assert after.durable_keys() == [third]
+    assert [o.key for o in after.due(0)] == [third]
+    envelope, _ = send(after, durable=True)
+    assert (envelope.seq, envelope.base) == (4, 3)
+
+
+def test_adopting_in_any_order_keeps_the_base() -> None:
+    node = links()
+    for seq in (5, 3, 4):
+        node.adopt(B, OUTBOX, seq, b"x", 0)
+        node.adopt(B, OUTBOX, seq, b"x", 0)
+    assert node.pending == 3
+    envelope, _ = send(node, durable=True)
+    assert (envelope.seq, envelope.base) == (6, 3)
+    assert [key.seq for key in node.acknowledged(B, [Ack(OUTBOX, 4)], 0)] == [3, 4]
+
+
+def test_a_snapshot_that_does_not_fit_is_refused() -> None:
+    node = links()
+    send(node, peer=B)
+    send(node, peer=C)
+    with pytest.raises(LinksFullError):
+        links(max_links=1).restore(node.snapshot(0), 0)
+    send(node, durable=True)
+    with pytest.raises(PendingFullError):
+        links(pending_bytes=1).restore(node.snapshot(0), 0)
