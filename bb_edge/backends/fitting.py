@@ -43,6 +43,9 @@ it.
 _BYTES_PER_USE = 4096
 """What one more argument set at each run costs, in bytes copied: some 0.2 µs."""
 
+_MAX_VIEWS = 16
+"""Views of views before one is copied: each is made anew at each run where the caller's array is below it."""
+
 _FOLD_BYTES = 64 * 1024 * 1024
 """A folded constant larger than this is computed at run time instead: a small graph can ask for any size."""
 
@@ -150,6 +153,8 @@ def _fold(
 
 def _view(value: Value, alias: Alias) -> Value | None:
     """The value as a view, or None where its strides allow none."""
+    if len(value.views) >= _MAX_VIEWS:
+        return None
     base = value.array if value.array is not None else value.probe
     assert base is not None
     try:

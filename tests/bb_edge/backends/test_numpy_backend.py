@@ -137,6 +137,15 @@ def test_views_cost_no_step(backend: NumPyBackend, make: Make, f32: F32) -> None
     assert made.plan_for((x, w)).n_steps == 2
 
 
+def test_long_chains_of_views_are_cut(backend: NumPyBackend, make: Make, f32: F32) -> None:
+    """And copied once in a while, so that a chain costs its length and not its square."""
+    nodes = [("Transpose", f"t{i}", f"t{i + 1}") for i in range(101)]
+    made = program(backend, make("t0", "t101", nodes))
+    x = f32(3, 4)
+    np.testing.assert_array_equal(made.run((x,))[0], x.T)
+    assert made.plan_for((x,)).n_steps <= 1 + 101 // 16
+
+
 def test_inputs_of_any_strides_are_taken(backend: NumPyBackend, make: Make, f32: F32) -> None:
     nodes = [
         ("Constant", "", "s", {"value": np.array([12], np.int64)}),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bb_edge.backends.plan_memory import ALIGNMENT, Lifetime, live_bytes, plan_memory
+from bb_edge.backends.plan_memory import ALIGNMENT, Layout, Lifetime, _by_time, live_bytes, plan_memory
 
 
 def overlaps(lives: list[Lifetime], offsets: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -22,10 +23,13 @@ def overlaps(lives: list[Lifetime], offsets: tuple[int, ...]) -> list[tuple[int,
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 20), st.integers(0, 5)), max_size=30))
-def test_buffers_alive_together_never_overlap(raw: list[tuple[int, int, int]]) -> None:
+@given(raw=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 20), st.integers(0, 5)), max_size=30))
+@pytest.mark.parametrize("lay_out", [plan_memory, _by_time])
+def test_buffers_alive_together_never_overlap(
+    lay_out: Callable[[list[Lifetime]], Layout], raw: list[tuple[int, int, int]]
+) -> None:
     lives = [Lifetime(size, first, first + length) for size, first, length in raw]
-    layout = plan_memory(lives)
+    layout = lay_out(lives)
     assert overlaps(lives, layout.offsets) == []
     assert all(offset % ALIGNMENT == 0 for offset in layout.offsets)
     assert layout.total >= live_bytes(lives)
@@ -56,3 +60,21 @@ def test_layered_networks_stay_near_the_lower_bound(seed: int) -> None:
         if step % 10 == 9:
             size //= 2
     assert plan_memory(lives).total <= 1.05 * live_bytes(lives)
+
+
+def test_a_layout_that_greed_alone_misses() -> None:
+    """Taken largest first, the long-lived small buffer lies between two large ones and one must go on top."""
+    lives = [Lifetime(64 * 3, 0, 1), Lifetime(64, 1, 3), Lifetime(64 * 3, 2, 3), Lifetime(64 * 2, 0, 0)]
+    assert plan_memory(lives).total == live_bytes(lives)
+
+
+def test_the_same_lifetimes_give_the_same_layout() -> None:
+    rng = random.Random(1)
+    lives = [Lifetime(rng.randrange(1, 9999), s, s + rng.randrange(4)) for s in range(40)]
+    assert plan_memory(lives) == plan_memory(list(lives))
+
+
+def test_very_many_buffers_are_laid_out_in_one_pass() -> None:
+    """A graph from the network must not cost its number of nodes squared."""
+    lives = [Lifetime(640, step, step + 1) for step in range(50_000)]
+    assert plan_memory(lives).total == live_bytes(lives)
