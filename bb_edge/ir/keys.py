@@ -86,7 +86,9 @@ SLOT_AT_PREFIX = f"{PREFIX}.slot_at."  # + "<slot>" = peer class that the slot l
 HOME_KEY = f"{PREFIX}.home"  # root function: the module's home class
 PARTITION_KEY = f"{PREFIX}.partition"  # partition main: its peer class
 ENTRY_KEY = f"{PREFIX}.entry"  # "1" on functions that install exposes
-BACKEND_SLOT_KEY = f"{PREFIX}.backend_slot"  # backend function: slot of the backend that runs it ("" = default)
+BACKEND_SLOT_KEY = (
+    f"{PREFIX}.backend_slot"  # backend function: slot of the backend that runs it ("" = default)
+)
 COMPONENT_ARITY_KEY = f"{PREFIX}.component_arity"  # "<slot>.forward": "<inputs>,<parameters>,<activations>"
 INPUT_CLASS_PREFIX = f"{PREFIX}.input_class."  # + "<input>" = class scope of a g.input
 

@@ -33,7 +33,11 @@ _t.op("Reshape", "data:Tensor, shape:Tensor<I64>", "reshaped:Tensor", "allowzero
 _t.op("Transpose", "data:Tensor", "transposed:Tensor", "perm:ints?", relation="transpose")
 _t.op("Concat", "inputs:Tensor*", "concat_result:Tensor", "axis:int", relation="concat")
 _t.op(
-    "Split", "input:Tensor, split:Tensor<I64>?", "outputs:Tensor*", "axis:int=0, num_outputs:int?, split:ints?", relation="split"
+    "Split",
+    "input:Tensor, split:Tensor<I64>?",
+    "outputs:Tensor*",
+    "axis:int=0, num_outputs:int?, split:ints?",
+    relation="split",
 )
 _t.op(
     "Slice",
@@ -44,7 +48,9 @@ _t.op(
 )
 _t.op("Squeeze", "data:Tensor, axes:Tensor<I64>?", "squeezed:Tensor", "axes:ints?", relation="squeeze")
 _t.op("Unsqueeze", "data:Tensor, axes:Tensor<I64>?", "expanded:Tensor", "axes:ints?", relation="unsqueeze")
-_t.op("Cast", "input:Tensor", "output:Tensor", "to:int, saturate:int=1, round_mode:string=up", relation="cast")
+_t.op(
+    "Cast", "input:Tensor", "output:Tensor", "to:int, saturate:int=1, round_mode:string=up", relation="cast"
+)
 for _name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"):
     _t.op(
         _name,
@@ -80,7 +86,11 @@ _t.op(
     relation="same_element",
 )
 _t.op(
-    "AveragePool", "X:Tensor", "Y:Tensor", f"{_WINDOW}, ceil_mode:int=0, count_include_pad:int=0", relation="same_element"
+    "AveragePool",
+    "X:Tensor",
+    "Y:Tensor",
+    f"{_WINDOW}, ceil_mode:int=0, count_include_pad:int=0",
+    relation="same_element",
 )
 _t.op("GlobalAveragePool", "X:Tensor", "Y:Tensor", relation="same_element")
 _t.op(
@@ -93,9 +103,21 @@ _t.op(
     relation="constant",
 )
 _t.op("Gather", "data:Tensor, indices:Tensor", "output:Tensor", "axis:int=0", relation="gather")
-_t.op("Scatter", "data:Tensor, indices:Tensor, updates:Tensor", "output:Tensor", "axis:int=0", relation="elementwise")
+_t.op(
+    "Scatter",
+    "data:Tensor, indices:Tensor, updates:Tensor",
+    "output:Tensor",
+    "axis:int=0",
+    relation="elementwise",
+)
 _t.op("If", "cond:Tensor<BOOL>", "outputs:Any*", "then_branch:graph, else_branch:graph", relation="subgraph")
-_t.op("Loop", "M:Tensor<I64>?, cond:Tensor<BOOL>?, v_initial:Any*?", "v_final_and_scan_outputs:Any*", "body:graph", relation="subgraph")
+_t.op(
+    "Loop",
+    "M:Tensor<I64>?, cond:Tensor<BOOL>?, v_initial:Any*?",
+    "v_final_and_scan_outputs:Any*",
+    "body:graph",
+    relation="subgraph",
+)
 
 PRIMITIVES = (
     *("Add", "Sub", "Mul", "Div", "Neg", "Abs"),

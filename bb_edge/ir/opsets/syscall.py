@@ -31,7 +31,13 @@ _t.op(
 
 # triggers and time
 _t.op("OnTrigger", "trigger:Trigger", "trigger:Trigger", "", "Fires on each arrival.")
-_t.op("Threshold", "inputs:Any*any", "trigger:Trigger", "n:int", "After n arrivals, whatever the execution; re-arms.")
+_t.op(
+    "Threshold",
+    "inputs:Any*any",
+    "trigger:Trigger",
+    "n:int",
+    "After n arrivals, whatever the execution; re-arms.",
+)
 _t.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int", "Delays a trigger.", may_suspend=True)
 _t.op("Sleep", "trigger:Trigger", "trigger:Trigger", "duration_ns:int", "Async timer.", may_suspend=True)
 _t.op(
@@ -49,7 +55,15 @@ _t.op("Any", "inputs:T*any", "value:T", "group:string=", "The first arrival pass
 _t.op("Gate", "value:T, trigger:Any", "value:T", "", "Passes the value once the trigger is there.")
 _t.op("PassThrough", "value:T", "value:T", "", "Identity on any type.")
 _t.op("Tee", "value:T", "outputs:T*", "fanout:int", "The input, `fanout` times.")
-_t.op("Constant", "", "value:T", "value:any", "Materialized at install.", kind=OpKind.SOURCE, relation="constant")
+_t.op(
+    "Constant",
+    "",
+    "value:T",
+    "value:any",
+    "Materialized at install.",
+    kind=OpKind.SOURCE,
+    relation="constant",
+)
 
 # state that belongs to the op, not to the execution; bounded
 _t.op(
@@ -62,7 +76,14 @@ _t.op(
 )
 _t.op("Limit.Release", "trigger:Trigger", "", "name:string", "Gives the execution's permit back.")
 _t.op("Serialize.Enqueue", "value:Any", "trigger:Trigger", "queue:string", "Appends to a FIFO.")
-_t.op("Serialize.Dequeue", "trigger:Trigger", "value:Any", "queue:string", "Takes from a FIFO.", may_suspend=True)
+_t.op(
+    "Serialize.Dequeue",
+    "trigger:Trigger",
+    "value:Any",
+    "queue:string",
+    "Takes from a FIFO.",
+    may_suspend=True,
+)
 _t.op("Hold.Stash", "value:Any", "", "slot:string", "Keeps the value; a newer one replaces it.")
 _t.op("Hold.Flush", "trigger:Trigger", "value:Any", "slot:string", "Releases the value that is held.")
 
@@ -76,9 +97,30 @@ _t.op("Record", "value:Any", "", "name:string", "Into the node's telemetry ring 
 _t.op("IncrMetric", "trigger:Any", "", "name:string, delta:int=1", "Adds to the node's counter of that name.")
 
 # placed by the compiler
-_t.op("GateDispatch", "value:T, gate:Any*?", "value:T", "", "Passes the value once its gates are there.", inserted=True)
-_t.op("GateManyDispatch", "value:T, gates:Any*", "value:T", "", "Passes the value once all gates are.", inserted=True)
-_t.op("MintDispatch", "trigger:Trigger", "token:CorrelationToken", "", "Mints a token for an edge.", inserted=True)
+_t.op(
+    "GateDispatch",
+    "value:T, gate:Any*?",
+    "value:T",
+    "",
+    "Passes the value once its gates are there.",
+    inserted=True,
+)
+_t.op(
+    "GateManyDispatch",
+    "value:T, gates:Any*",
+    "value:T",
+    "",
+    "Passes the value once all gates are.",
+    inserted=True,
+)
+_t.op(
+    "MintDispatch",
+    "trigger:Trigger",
+    "token:CorrelationToken",
+    "",
+    "Mints a token for an edge.",
+    inserted=True,
+)
 _t.op(
     "DeadlineCheck",
     "value:T",

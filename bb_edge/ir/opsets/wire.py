@@ -92,8 +92,22 @@ for _name, _doc in (
     ("BackoffGateRx", "Drops what a peer sends that was told to back off and does not."),
 ):
     _g.op(_name, "values:Any*", "values:Any*", "", _doc, inserted=True, relation="same_each")
-_g.op("PeerHealthGateTx", "peers:PeerIdVec", "peers:PeerIdVec", "", "Keeps the peers that are up.", inserted=True)
-_g.op("BackoffGateTx", "peers:PeerIdVec", "peers:PeerIdVec", "", "Keeps the peers not backed off.", inserted=True)
+_g.op(
+    "PeerHealthGateTx",
+    "peers:PeerIdVec",
+    "peers:PeerIdVec",
+    "",
+    "Keeps the peers that are up.",
+    inserted=True,
+)
+_g.op(
+    "BackoffGateTx",
+    "peers:PeerIdVec",
+    "peers:PeerIdVec",
+    "",
+    "Keeps the peers not backed off.",
+    inserted=True,
+)
 
 _c = Table(keys.COMPOSITE_DOMAIN)
 _CHILDREN = f"{keys.CHILD_COUNT_ATTR}:int, {keys.CHILD_TYPES_ATTR}:string"
