@@ -1,3 +1,54 @@
-"""The device side: installs a compiled program and runs it, sans-IO, over MQTT or in process."""
+"""The device side: installs a compiled program and runs it, sans-IO, over MQTT or in process.
+
+>>> from bb_edge import NodeConfig, PeerId, install, load
+>>> program = load(open("build/Demo.Client.edge.onnx", "rb").read())        # doctest: +SKIP
+>>> node = install(PeerId.from_name("client-0"), (), program, ["Client"])   # doctest: +SKIP
+
+Names are imported when they are first used: `import bb_edge` alone loads nothing.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.engine.config import NodeConfig
+    from bb_edge.engine.program import Program
+    from bb_edge.installer import install
+    from bb_edge.ir.address import Address
+    from bb_edge.ir.errors import BBError
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.loading import load
+    from bb_edge.node import Node
+    from bb_edge.registry import register
+
+__version__ = "0.1.0"
+
+__all__ = ["Address", "BBError", "Node", "NodeConfig", "PeerId", "Program", "install", "load", "register"]
+
+_HOMES = {
+    "Address": "bb_edge.ir.address",
+    "BBError": "bb_edge.ir.errors",
+    "Node": "bb_edge.node",
+    "NodeConfig": "bb_edge.engine.config",
+    "PeerId": "bb_edge.ir.ids",
+    "Program": "bb_edge.engine.program",
+    "install": "bb_edge.installer",
+    "load": "bb_edge.loading",
+    "register": "bb_edge.registry",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    # kept, so that this runs once per name
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

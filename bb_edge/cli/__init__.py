@@ -6,16 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from bb_edge import __version__
 from bb_edge.cli import inspect, run
 from bb_edge.ir.errors import BBError
-
-VERSION = "0.1.0"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `bb-edge`."""
     top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
-    top.add_argument("--version", action="version", version=f"bb-edge {VERSION}")
+    top.add_argument("--version", action="version", version=f"bb-edge {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     run.add_parser(verbs)
     inspect.add_parser(verbs)

@@ -80,7 +80,7 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bb_edge.install import install
+    from bb_edge.installer import install
     from bb_edge.loading import load
     from bb_edge.registry import default_registry
     from bb_edge.transport.driver import Driver

@@ -9,7 +9,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.install import install
+from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
