@@ -1,3 +1,7 @@
-"""Envelope codec and caps, typed values and their codecs, correlation, gate state."""
+"""Envelopes, typed values, numbers and repetitions, and the tables behind the gates (semantics §6, §7).
+
+All of it is sans-IO: bytes and times are handed in, what must be sent comes out. Read `envelope` first, then
+`delivery`.
+"""
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.address import Address, AddressError
+from bb_edge.ir.annotated import metadata_of
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
@@ -177,7 +178,7 @@ def _encode_tensor(value: object, type_hash: int) -> bytes:
     if array.dtype != _DTYPE_OF_HASH[type_hash]:
         raise NotWireEligibleError(f"an array of {array.dtype} is no {types.by_wire_hash(type_hash)}", "wire")
     try:
-        encoded = encode_tensor(array)
+        encoded = encode_tensor(array, metadata_of(value))
     except TensorError as error:
         raise NotWireEligibleError(error.what, "wire", error.hint) from error
     if type_hash != _BF16:
@@ -246,7 +247,11 @@ def decode_value(type_hash: int, payload: Buffer, caps: EnvelopeCaps | None = No
     Raises WireReceiveError and nothing else: `BudgetExceeded` beyond what `caps` let a fill be,
     `UnknownTypeHash`, `AllocationFailed`, or `DecodeFailed`.
     """
-    if caps is not None and len(payload) > max(caps.fill_bytes, *caps.site_fill_bytes.values(), 0):
+    if (
+        caps is not None
+        and len(payload) > caps.fill_bytes
+        and len(payload) > max(caps.site_fill_bytes.values(), default=0)
+    ):
         raise WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"{len(payload)} bytes")
     return _decode(type_hash, payload, MAX_COMPOSITE_DEPTH)
 

@@ -1,0 +1,126 @@
+"""Outbox records: bytes, causes that run again, snapshots, bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import cbor
+from bb_edge.wire.outbox import Cause, Outbox, OutboxFullError, OutboxRecord, OutboxRecordError
+from bb_edge.wire.resend import EnvelopeKey
+
+A, B = PeerId.from_name("a"), PeerId.from_name("b")
+CAUSE = Cause(B, 5, 6)
+
+
+def record(seq: int, cause: Cause | None = None, size: int = 10, wire_id: int = 0) -> OutboxRecord:
+    return OutboxRecord(EnvelopeKey(A, 1, seq), bytes(size), wire_id, cause)
+
+
+@pytest.mark.parametrize(
+    "sample", [record(1), OutboxRecord(EnvelopeKey(A, 2**56, 2**40), b"envelope", 2**64 - 1, CAUSE, 99)]
+)
+def test_bytes(sample: OutboxRecord) -> None:
+    assert OutboxRecord.from_bytes(sample.to_bytes()) == sample
+
+
+def test_truncated_anywhere() -> None:
+    data = record(1, CAUSE).to_bytes()
+    for end in range(len(data)):
+        with pytest.raises(OutboxRecordError):
+            OutboxRecord.from_bytes(data[:end])
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_damage_gives_a_record_or_a_typed_error(place: int, byte: int) -> None:
+    data = bytearray(record(1, CAUSE).to_bytes())
+    data[place % len(data)] = byte
+    try:
+        found = OutboxRecord.from_bytes(bytes(data))
+    except OutboxRecordError:
+        return
+    assert OutboxRecord.from_bytes(found.to_bytes()) == found
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        [2, A.to_bytes(), 1, 1, b"", 0, None, 0],
+        [1, A.to_bytes(), 1, 1, b"", 0, None],
+        [1, b"x", 1, 1, b"", 0, None, 0],
+        [1, A.to_bytes(), "1", 1, b"", 0, None, 0],
+        [1, A.to_bytes(), 1, True, b"", 0, None, 0],
+        [1, A.to_bytes(), 1, 1, b"", 0, [B.to_bytes(), 1], 0],
+        [1, A.to_bytes(), 1, 1, b"", 0, [7, 1, 1], 0],
+    ],
+)
+def test_what_is_no_record(row: object) -> None:
+    with pytest.raises(OutboxRecordError):
+        OutboxRecord.from_bytes(cbor.dumps(row))
+
+
+def test_a_cause_that_runs_again_finds_its_number() -> None:
+    outbox = Outbox()
+    first = record(1, CAUSE, wire_id=3)
+    outbox.add(first)
+    outbox.add(first)
+    assert len(outbox) == 1
+    assert outbox.find(A, CAUSE, 3) == first
+    assert outbox.find(A, CAUSE, 4) is None
+    assert outbox.find(B, CAUSE, 3) is None
+    assert outbox.find(A, CAUSE._replace(seq=7), 3) is None
+    assert not outbox.settled(first.key)
+    assert outbox.settle(first.key)
+    assert outbox.find(A, CAUSE, 3) == first and outbox.settled(first.key)
+
+
+def test_a_snapshot_drops_what_is_settled_and_all_causes() -> None:
+    outbox = Outbox()
+    for seq in (1, 2):
+        outbox.add(record(seq, CAUSE, wire_id=seq))
+    outbox.settle(EnvelopeKey(A, 1, 1))
+    assert [r.key.seq for r in outbox.waiting()] == [2]
+    assert outbox.snapshot_taken() == [EnvelopeKey(A, 1, 1)]
+    assert len(outbox) == 1 and outbox.bytes_in_use == 10
+    assert outbox.find(A, CAUSE, 2) is None
+    assert outbox.settle(EnvelopeKey(A, 1, 2)) and not outbox.settle(EnvelopeKey(A, 1, 1))
+    assert outbox.snapshot_taken() == [EnvelopeKey(A, 1, 2)] and outbox.bytes_in_use == 0
+
+
+def test_what_could_not_be_written_is_taken_back() -> None:
+    outbox = Outbox()
+    outbox.add(record(1, CAUSE))
+    assert outbox.remove(EnvelopeKey(A, 1, 1)) and not outbox.remove(EnvelopeKey(A, 1, 1))
+    assert len(outbox) == 0 and outbox.bytes_in_use == 0 and outbox.find(A, CAUSE, 0) is None
+
+
+def test_records_below_at_and_above_the_bound() -> None:
+    outbox = Outbox(max_records=3)
+    for seq in (1, 2):
+        outbox.add(record(seq))
+    assert not outbox.wants_snapshot
+    outbox.add(record(3))
+    assert outbox.wants_snapshot
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(4))
+    assert len(outbox) == 3
+    outbox.settle(EnvelopeKey(A, 1, 2))
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(4))  # settled records stay until the snapshot
+    outbox.snapshot_taken()
+    outbox.add(record(4))
+
+
+def test_bytes_below_at_and_above_the_bound() -> None:
+    outbox = Outbox(max_bytes=100)
+    outbox.add(record(1, size=60))
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(2, size=41))
+    outbox.add(record(2, size=39))
+    outbox.add(record(3, size=1))
+    assert outbox.bytes_in_use == 100 and outbox.wants_snapshot
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(4, size=1))
