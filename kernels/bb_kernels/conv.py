@@ -8,7 +8,8 @@ Three ways, chosen when preparing:
   copied out together with the bias). Long runs copy several times faster than image lines;
 * else the columns matrix is gathered window by window.
 
-Groups are a leading axis of the product; a depthwise convolution is the case of one channel per group.
+Groups are a leading axis of the product; a depthwise convolution is the case of one channel per group. With
+known weights and narrow images it goes through ``depthwise`` instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from .depthwise import narrow
+from .depthwise import suits as narrow_suits
 from .errors import KernelShapeError
 from .registry import Call, kernel
 from .spec import FLOAT, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc, run_bound
@@ -221,6 +224,10 @@ def _conv(call: Call) -> Prepared:
     conv = convolution(call, x, w)
     check_bias(call, 2, conv.maps)
     n = len(call.inputs)
+    weights = call.constant(1)
+    depthwise = conv.groups == conv.channels == conv.maps and conv.batch > 0
+    if weights is not None and depthwise and narrow_suits(conv.win, conv.channels, x.dtype):
+        return narrow(conv.batch, conv.win, weights, n)
 
     def bind(*arrays: Any) -> Bound:
         return conv.bind(arrays[0], arrays[1], arrays[2] if n > 2 else None, arrays[n], arrays[n + 1 :])

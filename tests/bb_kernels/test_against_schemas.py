@@ -35,6 +35,8 @@ def _versions(op: str) -> list[tuple[int, Any]]:
 
 @pytest.mark.parametrize("op", sorted(supported_ops()))
 def test_versions_inputs_outputs_and_attributes(op: str) -> None:
+    if not _versions(op):
+        pytest.skip("newer than the onnx package that is installed")
     checked = 0
     for version, schema in _versions(op):
         entry = find(op, version)

@@ -57,8 +57,16 @@ GEOMETRIES = [
     ("batch", "channels", "maps", "groups"), [(1, 3, 4, 1), (2, 4, 4, 4), (2, 4, 6, 2), (1, 2, 6, 2)]
 )
 @pytest.mark.parametrize("layout", ["contiguous", "strided"])
+@pytest.mark.parametrize("known", [False, True])
 def test_conv(
-    geometry: Any, batch: int, channels: int, maps: int, groups: int, layout: str, rng: np.random.Generator
+    geometry: Any,
+    batch: int,
+    channels: int,
+    maps: int,
+    groups: int,
+    layout: str,
+    known: bool,
+    rng: np.random.Generator,
 ) -> None:
     size, kernel, strides, pads, dilations = geometry
     x = rng.standard_normal((batch, channels, *size)).astype(np.float32)
@@ -70,7 +78,9 @@ def test_conv(
     attrs = {"strides": strides, "pads": pads, "dilations": dilations, "group": groups}
     for bias in (b, None):
         given = [a for a in (x, w, bias) if a is not None]
-        prepared = prepare("Conv", 17, attrs, [TensorSpec(a.dtype, a.shape) for a in given])
+        specs = [TensorSpec(a.dtype, a.shape) for a in given]
+        # Known weights open other ways to the same result.
+        prepared = prepare("Conv", 17, attrs, specs, [None, w] if known else ())
         out = np.full(prepared.outputs[0].shape, np.nan, np.float32)
         scratch = [np.full(s.shape, np.nan, s.dtype) for s in prepared.scratch]
         step = prepared.bind(*given, out, *scratch)
