@@ -16,13 +16,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bb_edge.ir import types, varint
+from bb_edge.ir.annotated import annotate
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.onnx_pb2 import TensorProto
+from bb_edge.ir.onnx_pb2 import StringStringEntryProto, TensorProto
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_RANK = 8
 """Highest rank on the wire, in both directions."""
+
+MAX_METADATA = 64
+"""Metadata entries of a tensor that are taken from the wire; ours have two."""
 _MAX_ELEMENTS = (
     1 << 48
 )  # below what NumPy's sizes can count, whatever the element; far above any cap on bytes
@@ -190,9 +194,11 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     """The array of a serialized TensorProto, read-only, over the buffer itself where it is aligned.
 
     Raises TensorError for anything that is not a whole tensor of rank `MAX_RANK` at most; sizes are compared
-    before anything is allocated.
+    before anything is allocated. Where the tensor has metadata, the array carries them
+    (`bb_edge.ir.annotated.metadata_of`).
     """
     dims: list[int] = []
+    entries: list[tuple[int, int]] = []
     elem = 0
     raw_at = raw_size = -1
     offset, end = 0, len(buffer)
@@ -213,7 +219,10 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
                 offset += raw_size
             elif tag == _METADATA and offset < end and buffer[offset] == _METADATA_2:
                 size, offset = varint.decode(buffer, offset + 1)
+                entries.append((offset, offset + size))
                 offset += size
+                if len(entries) > MAX_METADATA:
+                    raise TensorError(f"more than {MAX_METADATA} metadata entries", "tensor")
             elif tag == _DIMS_PACKED:
                 size, offset = varint.decode(buffer, offset)
                 stop = offset + size
@@ -239,7 +248,21 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     count = _count(shape, "tensor")
     if raw_size != count * dtype.itemsize:
         raise TensorError(f"{raw_size} bytes for {count} elements of {dtype}", "tensor")
-    return _view(memoryview(buffer), raw_at, dtype, shape, "tensor")
+    array = _view(memoryview(buffer), raw_at, dtype, shape, "tensor")
+    if not entries:
+        return array
+    return annotate(array, dict(_entry(bytes(buffer[start:stop])) for start, stop in entries))
+
+
+def _entry(data: bytes) -> tuple[str, str]:
+    try:
+        entry = StringStringEntryProto.FromString(data)
+        key, value = entry.key, entry.value
+    except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
+        raise TensorError("damaged metadata", "tensor") from error
+    if not isinstance(key, str) or not isinstance(value, str):
+        raise TensorError("metadata that is not utf-8", "tensor")
+    return key, value
 
 
 def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
@@ -247,7 +270,8 @@ def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
     proto = _parse(buffer)
     if len(proto.dims) > MAX_RANK:
         raise TensorError(f"a rank beyond {MAX_RANK}", "tensor")
-    return from_tensor_proto(proto)
+    array = from_tensor_proto(proto)
+    return annotate(array, tensor_metadata(buffer)) if proto.metadata_props else array
 
 
 def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
