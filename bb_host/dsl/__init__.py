@@ -1,3 +1,35 @@
-"""The recorder: a Module's body becomes NodeProtos."""
+"""The recorder: a Module's body becomes NodeProtos (semantics §2)."""
 
 from __future__ import annotations
+
+from bb_host.dsl.embedded import ModelModule
+from bb_host.dsl.graph import Graph
+from bb_host.dsl.module import Module
+from bb_host.dsl.output import Output
+from bb_host.dsl.slots import (
+    AggregatorSlot,
+    BackendSlot,
+    CodecSlot,
+    ComponentSlot,
+    DataSourceSlot,
+    IndexSlot,
+    ModelSlot,
+    PeerSelectorSlot,
+    ProtocolSlot,
+)
+
+__all__ = [
+    "AggregatorSlot",
+    "BackendSlot",
+    "CodecSlot",
+    "ComponentSlot",
+    "DataSourceSlot",
+    "Graph",
+    "IndexSlot",
+    "ModelModule",
+    "ModelSlot",
+    "Module",
+    "Output",
+    "PeerSelectorSlot",
+    "ProtocolSlot",
+]

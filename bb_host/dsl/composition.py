@@ -1,0 +1,139 @@
+"""Modules within modules: `child.call().input("query", q).build(g).output("response")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import (
+    ModuleError,
+    PortNameError,
+    UnknownPortError,
+    ValueTypeError,
+    WireInBootstrap,
+    WireInSubgraph,
+)
+from bb_host.dsl.literals import lift
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.recorder import After, Draft
+from bb_host.program import Function
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+    from bb_host.dsl.module import Module
+
+
+class ModuleOutputs:
+    """What a call yields, by port name."""
+
+    def __init__(self, graph: Graph, module: str, values: dict[str, Output]) -> None:
+        self._graph = graph
+        self._module = module
+        self._values = values
+
+    def output(self, name: str) -> Output:
+        """The value at an output port. UnknownPortError where the module has none of that name."""
+        found = self._values.get(name)
+        if found is None:
+            has = ", ".join(self._values) or "none"
+            raise self._graph.error(
+                UnknownPortError, f"module {self._module!r} has no output {name!r}", f"its outputs: {has}"
+            )
+        return found
+
+    def __getitem__(self, name: str) -> Output:
+        return self.output(name)
+
+    def __iter__(self) -> Iterator[Output]:
+        return iter(self._values.values())
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class ModuleCall:
+    """One call being put together; `build` records it."""
+
+    def __init__(self, module: Module, name: str | None, phase: str) -> None:
+        self._module = module
+        self._name = name
+        self._phase = phase
+        self._inputs: dict[str, Value] = {}
+        self._repeated = ""
+
+    def input(self, name: str, value: Value) -> ModuleCall:
+        """Gives an input port its value."""
+        if name in self._inputs:
+            self._repeated = name
+        self._inputs[name] = value
+        return self
+
+    def build(self, g: Graph, after: After = None) -> ModuleOutputs:
+        """Records the call, and the module where it was not yet recorded with inputs of these types.
+
+        Raises UnknownPortError for inputs that the module does not have, or has and did not get.
+        """
+        name = self._module.module_name
+        if self._repeated:
+            raise g.error(PortNameError, f"input {self._repeated!r} of {name!r} is given twice")
+        if self._name is not None:
+            g.port_name(self._name, "the call", ())
+        values = {port: lift(g, value) for port, value in self._inputs.items()}
+        boot = self._phase == keys.MODULE_PHASE_BOOTSTRAP
+        if boot:
+            record = g.session.any_record(self._module)
+        else:
+            record = g.session.module(self._module, {port: value.type for port, value in values.items()})
+        function = record.bootstrap if boot else record.function
+        if boot and g.phase != keys.MODULE_PHASE_BOOTSTRAP:
+            raise g.error(
+                ModuleError, f"the bootstrap of {name!r} is called in a body", "call it in bootstrap(g)"
+            )
+        if function is None:
+            raise g.error(ModuleError, f"module {name!r} has no bootstrap")
+        if boot:
+            g.started.append(function)
+        else:
+            g.calls.append(record)
+        for port in values:
+            if port not in function.inputs:
+                has = ", ".join(function.inputs) or "none"
+                raise g.error(
+                    UnknownPortError, f"module {name!r} has no input {port!r}", f"its inputs: {has}"
+                )
+        missing = [port for port in function.inputs if port not in values]
+        if missing:
+            raise g.error(UnknownPortError, f"module {name!r}: input {missing[0]!r} is not given")
+        for port, value in values.items():
+            wanted = function.types.get(port, ValueType(types.ANY)).node
+            if not types.compatible(value.node, wanted):
+                raise g.error(
+                    ValueTypeError, f"module {name!r}: input {port} is a {wanted}, and {value!r} is none"
+                )
+        self._check_wire(g, function)
+        outputs = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)
+        return ModuleOutputs(g, name, dict(zip(function.outputs, outputs, strict=True)))
+
+    def _check_wire(self, g: Graph, function: Function) -> None:
+        """A module that sends may be called neither in a bootstrap nor in a branch."""
+        if g.phase != keys.MODULE_PHASE_BOOTSTRAP and g.parent is None:
+            return
+        if not g.session.sends(function):
+            return
+        kind = WireInSubgraph if g.parent is not None else WireInBootstrap
+        where = "a branch" if g.parent is not None else "a bootstrap"
+        raise g.error(kind, f"module {self._module.module_name!r} sends, and is called in {where}")
+
+
+def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, after: After) -> list[Output]:
+    """The call's node and its outputs."""
+    outputs = []
+    for port in function.outputs:
+        hint = f"{name or function.name.lower()}_{port}"
+        outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY))))
+    draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name)
+    g.order(draft, g.after_values(after))
+    g.add(draft)
+    return outputs

@@ -1,0 +1,222 @@
+"""A ModelProto as a module: recorded programs, and compiled ones of a single partition that sends nothing.
+
+A compiled program keeps its components: its bound slots become concrete ones, named `<module>_<slot>`, with
+the construction state and the graphs that they were compiled with. Its default backend gives way to the
+caller's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ModuleError, authoring_error
+from bb_host.dsl.graph import Graph
+from bb_host.dsl.module import Module
+from bb_host.dsl.session import ModuleRecord, Session
+from bb_host.dsl.slots import ComponentSlot
+from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph
+from bb_host.program_proto import from_proto
+
+_DEFAULT_BACKEND = "backend"
+_NODE_KEYS_DROPPED = (keys.REQUIRED_TRAIT_KEY, keys.SLOT_ID_KEY, keys.CONCRETE_TYPE_KEY, keys.INSTANCE_KEY)
+_FUNCTION_KEYS_DROPPED = (keys.ENTRY_KEY, keys.PARTITION_KEY)
+
+
+def as_module(source: Any) -> Module:
+    """A Module as it is, a ModelProto as a ModelModule. ModuleError for anything else."""
+    if isinstance(source, Module):
+        return source
+    if hasattr(source, "SerializeToString") and hasattr(source, "functions"):
+        return ModelModule(source)
+    raise authoring_error(
+        ModuleError, f"{source!r} is no module", "a Module, or a recorded or compiled ModelProto"
+    )
+
+
+class ModelModule(Module):
+    """A recorded or compiled ModelProto, called like any module: `ModelModule(model).call()…`.
+
+    Raises ModuleError for a model that is neither, has several partitions, or sends.
+    """
+
+    def __init__(self, model: Any, name: str = "") -> None:
+        self._program = from_proto(model) if not isinstance(model, Program) else model
+        if not self._program.functions:
+            raise authoring_error(
+                ModuleError,
+                "a plain ONNX model holds no functions",
+                "bind it to a ModelSlot, or import it with bb_host.learn",
+            )
+        self._main = self._find_main()
+        self.name = name or self._main.name
+        self.domain = self._main.domain
+        self.home = self._main.meta.get(keys.HOME_KEY, Module.home)
+
+    @property
+    def is_compiled(self) -> bool:
+        return keys.COMPILED_KEY in self._program.meta
+
+    def _find_main(self) -> Function:
+        program = self._program
+        if not self.is_compiled:
+            return program.functions[0]
+        targets = program.meta.get(keys.TARGETS_KEY, "").split(",")
+        mains = [f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1" and f.name in targets]
+        if len(mains) != 1:
+            raise authoring_error(
+                ModuleError,
+                f"the compiled program has {len(mains)} partitions ({', '.join(f.name for f in mains)})",
+                "compose the module that it was compiled from",
+            )
+        if any(op.domain == keys.WIRE_DOMAIN for f in program.functions for op in f.ops):
+            raise authoring_error(
+                ModuleError, "the compiled program sends", "compose the module that it was compiled from"
+            )
+        return mains[0]
+
+    def body(self, g: Graph) -> None:
+        raise authoring_error(ModuleError, f"module {self.name!r} is a model: call it, don't nest it")
+
+    def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
+        session.enter(self)
+        slots = self._slots_of_main(session)
+        bootstrap_key = (self._main.domain, self._main.name + keys.BOOTSTRAP_SUFFIX)
+        others = [f for f in self._program.functions if f is not self._main and f.key != bootstrap_key]
+        start = next((f for f in self._program.functions if f.key == bootstrap_key), None)
+        names = {self._main.key: self.name}
+        for function in others:
+            if function.domain == keys.COMPONENT_DOMAIN:
+                names[function.key] = _component_name(function.name, slots)
+        for function in others:
+            moved = self._moved(function, names, slots)
+            if function.domain == keys.COMPONENT_DOMAIN:
+                session.components.append(moved)
+            else:
+                record = session.keep(moved.name, moved.domain, _naming(self, moved))
+                names[function.key] = record.function.name
+
+        def make(name: str) -> ModuleRecord:
+            own = {**names, self._main.key: name}
+            main = self._moved(self._main, own, slots)
+            boot = None
+            if start is not None:
+                boot_names = {**own, start.key: name + keys.BOOTSTRAP_SUFFIX}
+                boot = self._moved(start, boot_names, slots)
+            return ModuleRecord(self, main, boot)
+
+        record = session.keep(self.name, self.domain, make)
+        session.leave()
+        return record
+
+    def _slots_of_main(self, session: Session) -> dict[str, str]:
+        """New slot names by old ones. Recorded programs keep theirs; compiled ones get their own."""
+        if not self.is_compiled:
+            for function in self._program.functions:
+                for name, slot in function.slots.items():
+                    session.slot(_Fixed(name, slot))
+            return {name: name for f in self._program.functions for name in f.slots}
+        found: dict[str, str] = {}
+        prefix = f"{keys.BINDING_PREFIX}{self._main.name}."
+        for key, value in self._program.meta.items():
+            if not key.startswith(prefix):
+                continue
+            old = key[len(prefix) :]
+            role, type_name, _ = value.split("|")
+            if old == _DEFAULT_BACKEND and role == keys.ROLE_BACKEND:
+                found[old] = ""
+                continue
+            found[old] = f"{self.name}_{old}"
+            declared = self._main.slots.get(old)
+            state = declared.state if declared is not None and declared.state is not None else b"\xa0"
+            at = "" if declared is None else declared.at
+            peer_class = "" if declared is None else declared.peer_class
+            session.slot(_Fixed(found[old], Slot(role, type_name, at, peer_class, state)))
+        return found
+
+    def _moved(
+        self, function: Function, names: Mapping[tuple[str, str], str], slots: Mapping[str, str]
+    ) -> Function:
+        """The function under its new name, its calls and slots renamed too."""
+        meta = {k: v for k, v in function.meta.items() if k not in _FUNCTION_KEYS_DROPPED}
+        if self.is_compiled and keys.BACKEND_SLOT_KEY in meta:
+            new = slots.get(meta[keys.BACKEND_SLOT_KEY], "")
+            del meta[keys.BACKEND_SLOT_KEY]
+            if new:
+                meta[keys.BACKEND_SLOT_KEY] = new
+        kept = {
+            slots.get(name, name): self._moved_slot(name, slot)
+            for name, slot in function.slots.items()
+            if slots.get(name, name)
+        }
+        return dataclasses.replace(
+            function,
+            name=names.get(function.key, function.name),
+            ops=tuple(self._moved_op(op, names, slots) for op in function.ops),
+            slots=kept,
+            meta=meta,
+        )
+
+    def _moved_slot(self, name: str, slot: Slot) -> Slot:
+        binding = self._program.meta.get(f"{keys.BINDING_PREFIX}{self._main.name}.{name}")
+        if not self.is_compiled or binding is None:
+            return slot
+        role, type_name, _ = binding.split("|")
+        state = slot.state if slot.state is not None else b"\xa0"
+        return dataclasses.replace(slot, role=role, concrete_type=type_name, state=state)
+
+    def _moved_op(self, op: Op, names: Mapping[tuple[str, str], str], slots: Mapping[str, str]) -> Op:
+        attrs: dict[str, AttrValue] = dict(op.attrs)
+        for key, graph in op.subgraphs():
+            inner = tuple(self._moved_op(o, names, slots) for o in graph.ops)
+            attrs[key] = _with_ops(graph, inner)
+        meta = op.meta
+        slot = meta.get(keys.SLOT_KEY)
+        if self.is_compiled and slot is not None:
+            meta = {k: v for k, v in meta.items() if k not in _NODE_KEYS_DROPPED}
+            new = slots.get(slot, slot)
+            if new:
+                meta[keys.SLOT_KEY] = new
+                binding = self._program.meta[f"{keys.BINDING_PREFIX}{self._main.name}.{slot}"]
+                meta[keys.CONCRETE_TYPE_KEY] = binding.split("|")[1]
+                meta[keys.INSTANCE_KEY] = "0"
+            else:
+                del meta[keys.SLOT_KEY]
+        op_type = names.get((op.domain, op.op_type), op.op_type)
+        return dataclasses.replace(op, op_type=op_type, attrs=attrs, meta=meta)
+
+
+def _with_ops(graph: Subgraph, ops: tuple[Op, ...]) -> Subgraph:
+    return dataclasses.replace(graph, ops=ops)
+
+
+def _naming(module: Module, function: Function) -> Callable[[str], ModuleRecord]:
+    return lambda name: ModuleRecord(module, dataclasses.replace(function, name=name))
+
+
+def _component_name(name: str, slots: Mapping[str, str]) -> str:
+    """`model.forward` → `<new slot>.forward`."""
+    slot, dot, rest = name.rpartition(".")
+    return f"{slots.get(slot) or slot}{dot}{rest}"
+
+
+class _Fixed(ComponentSlot):
+    """A slot whose record is there already."""
+
+    def __init__(self, name: str, record: Slot) -> None:
+        super().__init__(name)
+        self._record = record
+
+    def build(self) -> tuple[Slot, tuple[Function, ...]]:
+        return self._record, ()
+
+    def same_as(self, other: ComponentSlot) -> bool:
+        built, _ = other.build()
+        mine = self._record
+        return (mine.role, mine.at, mine.peer_class) == (built.role, built.at, built.peer_class)
+
+
+__all__ = ["ModelModule", "as_module"]

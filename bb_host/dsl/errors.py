@@ -1,0 +1,97 @@
+"""Errors of recording: each is raised where the author's line is, and names that line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TypeVar
+
+from bb_edge.ir.errors import AuthoringError
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class PortNameError(AuthoringError):
+    """A port's name is taken, or is no name."""
+
+
+class UnknownPortError(AuthoringError):
+    """A port that the module does not have, or an input that it has and did not get."""
+
+
+class ArityError(AuthoringError):
+    """An op with too few or too many inputs, or an empty list where a value is needed."""
+
+
+class EmptyBundleError(ArityError):
+    """A bundle of nothing."""
+
+
+class UnknownOpError(AuthoringError):
+    """An op that no catalog holds."""
+
+
+class AttributeValueError(AuthoringError):
+    """An attribute that the op does not have, lacks, or that has a value of the wrong kind."""
+
+
+class ValueTypeError(AuthoringError):
+    """A value of a type that does not go there, or something that is no value."""
+
+
+class ForeignValueError(AuthoringError):
+    """A value of another graph."""
+
+
+class AnswerModeError(AuthoringError):
+    """Answers read both one by one and as a batch, or before there is a reply."""
+
+
+class UnpairedWireRequest(AuthoringError):
+    """A request with no reply, or with two."""
+
+
+class MissingDeadlineError(AuthoringError):
+    """A request without a deadline."""
+
+
+class WireInBootstrap(AuthoringError):
+    """A wire op in a bootstrap."""
+
+
+class WireInSubgraph(AuthoringError):
+    """A wire op inside If or Loop."""
+
+
+class RoundsError(AuthoringError):
+    """`g.rounds` used otherwise than as one `with` block."""
+
+
+class SlotError(AuthoringError):
+    """A slot declared twice with different meanings, or wrongly."""
+
+
+class ModuleError(AuthoringError):
+    """A module that cannot be recorded: no name, no body, a call of itself."""
+
+
+_E = TypeVar("_E", bound=AuthoringError)
+
+
+def author_line() -> tuple[str, int]:
+    """File and line of the innermost frame outside this package: the author's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def short_line(line: tuple[str, int]) -> str:
+    """`file.py:12`, without the folder: what artifacts and messages say."""
+    return f"{os.path.basename(line[0])}:{line[1]}"
+
+
+def authoring_error(kind: type[_E], what: str, hint: str = "", line: tuple[str, int] | None = None) -> _E:
+    """An error at the author's line, or at an earlier one that it is about."""
+    line = author_line() if line is None else line
+    return kind(what, short_line(line), hint, file=line[0], line=line[1])

@@ -1,0 +1,260 @@
+"""`Graph`: what a Module's body records into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.catalog_ops import Namespace
+from bb_host.dsl.errors import (
+    ArityError,
+    AttributeValueError,
+    EmptyBundleError,
+    ModuleError,
+    PortNameError,
+    UnknownPortError,
+    ValueTypeError,
+)
+from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.onnx_namespace import OnnxOps
+from bb_host.dsl.output import Answers, Output, Received, Value
+from bb_host.dsl.recorder import After, Draft, Recorder
+from bb_host.dsl.rounds import Rounds
+from bb_host.dsl.session import ModuleRecord, Session
+from bb_host.dsl.syscalls import SyscallOps
+from bb_host.dsl.wire import OpenWire, Request, WireOps
+from bb_host.program import AttrValue, Function
+
+if TYPE_CHECKING:
+    import onnx
+
+    from bb_host.dsl.composition import ModuleOutputs
+    from bb_host.dsl.module import Module
+
+
+class Scope:
+    """A `with` block that pushes a name and pops it."""
+
+    def __init__(self, stack: list[str], name: str, graph: Graph) -> None:
+        self._stack = stack
+        self._name = name
+        self._graph = graph
+
+    def __enter__(self) -> Graph:
+        self._stack.append(self._name)
+        return self._graph
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.pop()
+
+
+class Graph(WireOps, SyscallOps):
+    """Records one module: ports, ops, sends, rounds. Everything that a call returns is a value of this graph.
+
+    `after=` on any call orders it behind other values without using them. All errors of recording are
+    `AuthoringError`s that name the author's file and line.
+    """
+
+    def __init__(self, session: Session, name: str, phase: str, parent: Recorder | None = None) -> None:
+        super().__init__(session, name, phase, parent)
+        self.ports: dict[str, Answers | Received] = {}
+        self.requests: list[Request] = []
+        self.open_rounds: list[Rounds] = []
+        self.given_inputs: dict[str, ValueType] = {}
+        self.calls: list[ModuleRecord] = []
+        self.started: list[Function] = []
+        self.onnx = OnnxOps(self)
+        """All ONNX operators: `g.onnx.softmax(x, axis=1)`."""
+        self.syscall = Namespace(self, keys.SYSCALL_DOMAIN)
+        """All syscalls by their own names and ports; the natural names are methods of the graph."""
+        self.gates = Namespace(self, keys.GATE_DOMAIN)
+        """The wire gates, which the compiler places by itself."""
+        self.address_book = Namespace(self, keys.ADDRESS_BOOK_DOMAIN)
+        """The address book's ops."""
+        self.wire = OpenWire(self)
+        """Wire ops by hand, without partner."""
+
+    # --- ports
+
+    def input(
+        self,
+        name: str,
+        type: TypeLike | None = None,
+        shape: Sequence[int | str | None] | None = None,
+    ) -> Output:
+        """An input port. `type`: a NumPy dtype, an element name (`F32`), a type id (`PeerIdVec`) or a
+        TypeNode; `shape`: numbers, names of free sizes, None. Untyped inputs take their type from the
+        caller, else `Any`.
+
+        It belongs to the scope `with g.at(…)`, else to the module's home.
+        """
+        if self.parent is not None:
+            raise self.error(
+                PortNameError, f"input {name!r} stands in a branch", "declare it outside If and Loop"
+            )
+        name = self.port_name(name, "the input", [*self.inputs, *self.outputs])
+        if type is None:
+            like: TypeLike = types.TENSOR if shape is not None else self.given_inputs.get(name, types.ANY)
+        else:
+            like = type
+        found = self.fresh(name, as_type(self, like, shape))
+        self.inputs[name] = found
+        if self.at_scopes:
+            self.input_classes[name] = self.at_scopes[-1]
+        return found
+
+    def output(self, name: str, value: Value) -> Output:
+        """An output port: the host sees its value as an AppEvent, a caller as `.output(name)`."""
+        if self.parent is not None:
+            raise self.error(
+                PortNameError, f"output {name!r} stands in a branch", "return it from the branch"
+            )
+        name = self.port_name(name, "the output", [*self.inputs, *self.outputs])
+        found = lift(self, value)
+        self.outputs[name] = found
+        return found
+
+    def lookup_output(self, name: str) -> Output:
+        """What stands at an output or network port that was recorded before: its receivers' view of a send.
+
+        UnknownPortError where there is none.
+        """
+        found: object = self.outputs.get(name) if name in self.outputs else self.ports.get(name)
+        if found is None:
+            known = ", ".join([*self.outputs, *self.ports]) or "none yet"
+            raise self.error(UnknownPortError, f"no output {name!r}", f"there are: {known}")
+        return found  # type: ignore[return-value]
+
+    # --- scopes
+
+    def at(self, peer_class: str) -> Scope:
+        """`with g.at("Client"):` ops inside run on that class, where no earlier rule of placement says
+        otherwise.
+        """
+        return Scope(self.at_scopes, self.port_name(peer_class, "the class", ()), self)
+
+    def with_module(self, name: str) -> Scope:
+        """`with g.with_module("cell"):` ops inside carry the name in their place in the module tree."""
+        return Scope(self.module_scopes, self.port_name(name, "the module scope", ()), self)
+
+    def rounds(self, times: int | None = None, pause_ns: int = 0) -> Rounds:
+        """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever."""
+        for what, number in (("times", times), ("pause_ns", pause_ns)):
+            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+                raise self.error(AttributeValueError, f"rounds: {what} is a whole number, not {number!r}")
+        if times == 0:
+            raise self.error(AttributeValueError, "rounds: 0 times is no program", "None is for ever")
+        return Rounds(self, times or 0, pause_ns)
+
+    # --- composites
+
+    def bundle(self, parts: Sequence[Value], after: After = None) -> Output:
+        """One Composite of several values, to travel or go to the host as one. EmptyBundleError for none."""
+        if not isinstance(parts, (list, tuple)):
+            raise self.error(ValueTypeError, f"a bundle takes a list, not {parts!r}")
+        if not parts:
+            raise self.error(EmptyBundleError, "a bundle of nothing")
+        values = [lift(self, part) for part in parts]
+        found = self.fresh("bundle", ValueType(types.COMPOSITE))
+        found.parts = tuple(v.type for v in values)
+        draft = Draft(
+            "Bundle", keys.COMPOSITE_DOMAIN, list(values), [found], dict(self._children(found.parts))
+        )
+        self.order(draft, self.after_values(after))
+        self.add(draft)
+        return found
+
+    def unbundle(
+        self, composite: Output, part_types: Sequence[TypeLike] | None = None, after: After = None
+    ) -> tuple[Output, ...]:
+        """The parts again. Their types are known where the bundle was recorded here, else `part_types` says
+        them.
+        """
+        source = self.own(composite, "a Composite")
+        if not types.compatible(source.node, types.COMPOSITE):
+            raise self.error(ValueTypeError, f"{source!r} is no Composite", "unbundle what g.bundle made")
+        if part_types is None and not source.parts:
+            raise self.error(
+                EmptyBundleError, "the types of the parts are not known here", "name them: part_types="
+            )
+        parts = source.parts if part_types is None else tuple(as_type(self, like) for like in part_types)
+        if not parts:
+            raise self.error(EmptyBundleError, "a bundle of nothing")
+        if source.parts and len(parts) != len(source.parts):
+            raise self.error(ArityError, f"the bundle has {len(source.parts)} parts, not {len(parts)}")
+        outputs = [self.fresh(f"child_{i}", part) for i, part in enumerate(parts)]
+        draft = Draft("Unbundle", keys.COMPOSITE_DOMAIN, [source], list(outputs), dict(self._children(parts)))
+        self.order(draft, self.after_values(after))
+        self.add(draft)
+        return tuple(outputs)
+
+    def _children(self, parts: Sequence[ValueType]) -> dict[str, AttrValue]:
+        denotations = ",".join(part.node.denotation for part in parts)
+        return {keys.CHILD_COUNT_ATTR: len(parts), keys.CHILD_TYPES_ATTR: denotations.encode()}
+
+    # --- anything else
+
+    def constant(self, value: Any, dtype: TypeLike = None) -> Output:
+        """A constant: a tensor from numbers (integers I64, floats F32, or `dtype`), Bytes from text or
+        bytes.
+        """
+        if not isinstance(value, (str, bytes)):
+            return self.onnx.constant(value, dtype)
+        found = self.fresh("bytes", ValueType(types.BYTES))
+        data = value.encode() if isinstance(value, str) else value
+        self.add(Draft("Constant", keys.SYSCALL_DOMAIN, [], [found], {"value": data}))
+        return found
+
+    def op(
+        self,
+        domain: str,
+        op_type: str,
+        inputs: Sequence[Value],
+        output_types: Sequence[TypeLike] = (),
+        attrs: dict[str, AttrValue] | None = None,
+        after: After = None,
+        meta: dict[str, str] | None = None,
+    ) -> tuple[Output, ...]:
+        """An op of any domain as it stands, unchecked: for opsets that no catalog holds."""
+        outputs = [self.fresh(op_type.lower(), as_type(self, like)) for like in output_types]
+        draft = Draft(
+            op_type,
+            domain,
+            [lift(self, v) for v in inputs],
+            list(outputs),
+            dict(attrs or {}),
+            dict(meta or {}),
+        )
+        self.order(draft, self.after_values(after))
+        self.add(draft)
+        return tuple(outputs)
+
+    def call(
+        self, module: Module | onnx.ModelProto, name: str | None = None, **inputs: Value
+    ) -> ModuleOutputs:
+        """Calls a sub-module with its inputs by name; short for `module.call().input(…).build(g)`.
+
+        A ModelProto, recorded or compiled, is a module too.
+        """
+        from bb_host.dsl.embedded import as_module
+
+        builder = as_module(module).call(name)
+        for port, value in inputs.items():
+            builder.input(port, value)
+        return builder.build(self)
+
+    def subgraph(self, name: str) -> Graph:
+        """The graph of a branch; it sees this graph's values."""
+        return Graph(self.session, name, self.phase, self)
+
+    def finish(self) -> None:
+        """Checks at the end of a body what could not be checked before."""
+        for request in self.requests:
+            request.finish()
+        if self.open_rounds:
+            raise self.error(ModuleError, "rounds are still open at the end of the body")

@@ -1,0 +1,154 @@
+"""From what authors write to what ops hold: numbers to constants, Python values to attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.opsets import AttrKind
+from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
+from bb_host.dsl.errors import AttributeValueError, ValueTypeError
+from bb_host.dsl.output import Output
+from bb_host.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
+
+if TYPE_CHECKING:
+    from bb_host.dsl.recorder import Recorder
+
+TypeLike = Any
+"""A TypeNode, ValueType, NumPy dtype, element name (`F32`) or type id (`PeerIdVec`)."""
+
+
+def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] | None = None) -> ValueType:
+    """The type that an author names. ValueTypeError where there is none."""
+    if isinstance(like, ValueType):
+        return like
+    node: TypeNode | None
+    if isinstance(like, TypeNode):
+        node = like
+    elif isinstance(like, str) and (types.by_id(like) or types.by_id(f"Tensor<{like}>")):
+        node = types.by_id(like) or types.by_id(f"Tensor<{like}>")
+    else:
+        try:
+            node = types.tensor_type(like)
+        except (TypeError, TypeRegistrationError) as error:
+            raise graph.error(
+                ValueTypeError, f"{like!r} names no type", "a NumPy dtype, 'F32', 'PeerIdVec' or a TypeNode"
+            ) from error
+    assert node is not None
+    if shape is None:
+        return ValueType(node)
+    if not types.is_subtype(node, types.TENSOR):
+        raise graph.error(ValueTypeError, f"{node} has no shape")
+    return ValueType(node, tuple(shape))
+
+
+def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
+    """A number, array or list as an array of the wanted element type.
+
+    Without one, arrays keep theirs, integers are I64, floats F32. ValueTypeError where the number is none of
+    that type.
+    """
+    natural = np.asarray(value)
+    if natural.dtype.kind not in "biuf" and not (natural.size == 0 and isinstance(value, (list, tuple))):
+        raise graph.error(
+            ValueTypeError, f"{value!r} is no value and no number", "pass what a DSL call returned"
+        )
+    dtype = None if wanted is None or wanted.elem_type is None else types.dtype_of_elem(wanted.elem_type)
+    if dtype is None:
+        if isinstance(value, (np.ndarray, np.generic)):
+            dtype = natural.dtype
+        else:
+            kinds = {"b": np.bool_, "i": np.int64, "u": np.int64}
+            dtype = np.dtype(kinds.get(natural.dtype.kind, np.float32))
+    if natural.dtype != dtype:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = natural.astype(dtype)
+        exact = natural.dtype.kind == "f" and dtype.kind == "f"
+        if not exact and natural.size and not np.array_equal(found.astype(natural.dtype), natural):
+            raise graph.error(
+                ValueTypeError, f"{value!r} is no {wanted or dtype}", "cast the other side with g.onnx.cast"
+            )
+        natural = found
+    return natural
+
+
+def lift(graph: Recorder, value: object, wanted: TypeNode | None = None) -> Output:
+    """A value as it is, a number as a constant."""
+    if isinstance(value, Output):
+        return graph.own(value)
+    return graph.tensor_constant(as_array(graph, value, wanted))
+
+
+def element_number(graph: Recorder, like: TypeLike) -> int:
+    """ONNX's element type number, from a number or anything that names a tensor type."""
+    if isinstance(like, (int, np.integer)) and not isinstance(like, bool):
+        return int(like)
+    node = as_type(graph, like).node
+    if node.elem_type is None:
+        raise graph.error(ValueTypeError, f"{node} has no element type")
+    return node.elem_type
+
+
+def as_attribute(graph: Recorder, op: str, name: str, kind: AttrKind, value: object) -> AttrValue:
+    """The attribute value of a kind. AttributeValueError where the author's value is none."""
+    converted = _convert(graph, name, kind, value)
+    if converted is None:
+        raise graph.error(
+            AttributeValueError, f"{op}: attribute {name} is {kind.name.lower()}, not {value!r}"
+        )
+    return converted
+
+
+def _integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer, np.bool_))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _text(value: object) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
+
+
+def _convert(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValue | None:
+    sequence = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    if kind is AttrKind.INT:
+        if name in ("to", "dtype") and not _integer(value):
+            return element_number(graph, value)
+        return int(value) if _integer(value) else None
+    if kind is AttrKind.FLOAT:
+        return float(np.float32(value)) if _number(value) else None
+    if kind is AttrKind.STRING:
+        return _text(value)
+    if kind is AttrKind.TENSOR:
+        return value if isinstance(value, RawTensor) else as_array(graph, value, None)
+    if kind is AttrKind.GRAPH:
+        return value if isinstance(value, Subgraph) else None
+    if kind is AttrKind.TYPE_PROTO:
+        return as_type(graph, value)
+    if kind is AttrKind.INTS and sequence and all(map(_integer, value)):
+        return [int(v) for v in value]
+    if kind is AttrKind.FLOATS and sequence and all(map(_number, value)):
+        return [float(np.float32(v)) for v in value]
+    if kind is AttrKind.STRINGS and sequence:
+        texts = [_text(v) for v in value]
+        return [t for t in texts if t is not None] if None not in texts else None
+    if kind is AttrKind.ANY:
+        if isinstance(value, (bytes, str)):
+            return _text(value)
+        if isinstance(value, (RawAttribute, RawTensor, Subgraph, ValueType)):
+            return value
+        return as_array(graph, value, None)
+    return None
+
+
+def check_names(graph: Recorder, op: str, given: Mapping[str, object], known: Sequence[str]) -> None:
+    """AttributeValueError for a keyword that the op does not know."""
+    for name in given:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise graph.error(AttributeValueError, f"{op} has no attribute or input {name!r}", has)

@@ -1,0 +1,155 @@
+"""`Module`: the unit of authoring. Its body records a function; `build()` gives the ModelProto."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import onnx
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ModuleError, authoring_error
+from bb_host.dsl.graph import Graph
+from bb_host.dsl.recorder import PORT_NAME
+from bb_host.dsl.session import ModuleRecord, Session
+from bb_host.dsl.slots import ComponentSlot
+from bb_host.program import Function, Program, Slot
+from bb_host.program_proto import to_proto
+from bb_host.text_names import implied_program_opsets
+
+if TYPE_CHECKING:
+    from bb_host.dsl.composition import ModuleCall
+
+
+class Module:
+    """A program, or a part of one. Subclasses set `name` and `home` and override `body`.
+
+    - `name`: letters, digits, `_`, `-`, `.`; the class's name where it is empty.
+    - `home`: the peer class where things belong that nothing else places; `self` for programs of one class.
+    - `domain`: the ONNX domain of the recorded functions.
+    - Slots are attributes, of the class or of the instance: `model = ModelSlot("model")`.
+    """
+
+    name: str = ""
+    home: str = "self"
+    domain: str = keys.PROGRAM_DOMAIN
+
+    def body(self, g: Graph) -> None:
+        """Records the module into `g`."""
+        raise authoring_error(
+            ModuleError, f"module {self.module_name!r} has no body", "override body(self, g)"
+        )
+
+    def bootstrap(self, g: Graph) -> None:
+        """Records what runs once before the body; its inputs are given by the host. No wire ops."""
+
+    @property
+    def module_name(self) -> str:
+        """`name`, or the class's name."""
+        return self.name or type(self).__name__
+
+    def build(self) -> onnx.ModelProto:
+        """Records the program. Raises AuthoringErrors at the author's line."""
+        return to_proto(self.record())
+
+    def record(self) -> Program:
+        """The same in the light form."""
+        session = Session(root=(self.domain, self.module_name))
+        root = self._record(session, {})
+        children = [f for f in session.functions() if f not in (root.function, root.bootstrap)]
+        bodies = [f for f in children if f.domain != keys.COMPONENT_DOMAIN and not _is_bootstrap(f)]
+        bootstraps = [root.bootstrap] if root.bootstrap is not None else []
+        bootstraps += [f for f in children if _is_bootstrap(f)]
+        components = [f for f in children if f.domain == keys.COMPONENT_DOMAIN]
+        functions = (root.function, *bodies, *bootstraps, *components)
+        meta = {keys.MODULE_KEY: root.function.name}
+        return Program(root.function.name, functions, meta, implied_program_opsets(functions))
+
+    def call(self, name: str | None = None) -> ModuleCall:
+        """A call from another module's body: `.input(port, value)…build(g)`. `name` names the call."""
+        from bb_host.dsl.composition import ModuleCall
+
+        return ModuleCall(self, name, keys.MODULE_PHASE_BODY)
+
+    def bootstrap_call(self, name: str | None = None) -> ModuleCall:
+        """A call of this module's bootstrap from another's.
+
+        Bootstraps of sub-modules that nobody calls, and that have no inputs, are called by themselves.
+        """
+        from bb_host.dsl.composition import ModuleCall
+
+        return ModuleCall(self, name, keys.MODULE_PHASE_BOOTSTRAP)
+
+    def declared_slots(self) -> list[ComponentSlot]:
+        """The slots that stand as attributes, base classes first, in order of declaration."""
+        found: dict[str, object] = {}
+        for cls in reversed(type(self).__mro__):
+            found.update(vars(cls))
+        found.update(getattr(self, "__dict__", {}))
+        return [value for value in found.values() if isinstance(value, ComponentSlot)]
+
+    def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
+        """Records body and bootstrap with inputs of given types, and keeps them in the session."""
+        name = self.module_name
+        for what, text in (("a module", name), ("a home class", self.home)):
+            if not isinstance(text, str) or not PORT_NAME.fullmatch(text):
+                raise authoring_error(
+                    ModuleError, f"{text!r} is no name for {what}", "letters, digits, '_-.'"
+                )
+        session.enter(self)
+        is_root = len(session.open_modules) == 1
+        body = Graph(session, name, keys.MODULE_PHASE_BODY)
+        body.given_inputs = dict(given)
+        for declared in self.declared_slots():
+            session.slot(declared)
+        self.body(body)
+        body.finish()
+        bootstrap = self._record_bootstrap(session, body)
+        session.leave()
+        slots = self._slots(session, body, self.declared_slots())
+        meta = {keys.HOME_KEY: self.home} if is_root or self.home != Module.home else {}
+        phase = {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BOOTSTRAP}
+
+        def make(fn_name: str) -> ModuleRecord:
+            start = None
+            if bootstrap is not None:
+                fn = fn_name + keys.BOOTSTRAP_SUFFIX
+                start = bootstrap.function(fn, self.domain, self._slots(session, bootstrap, []), phase)
+            return ModuleRecord(self, body.function(fn_name, self.domain, slots, meta), start)
+
+        return session.keep(name, self.domain, make, is_root)
+
+    def _record_bootstrap(self, session: Session, body: Graph) -> Graph | None:
+        from bb_host.dsl.composition import add_call
+
+        g = Graph(session, self.module_name, keys.MODULE_PHASE_BOOTSTRAP)
+        self.bootstrap(g)
+        g.finish()
+        if g.outputs:
+            raise g.error(
+                ModuleError, f"the bootstrap of {self.module_name!r} has outputs", "a bootstrap has none"
+            )
+        for record in body.calls:
+            start = record.bootstrap
+            if start is None or start in g.started:
+                continue
+            if start.inputs:
+                raise g.error(
+                    ModuleError,
+                    f"the bootstrap of {record.function.name!r} has inputs: {', '.join(start.inputs)}",
+                    f"call it in {self.module_name}.bootstrap: child.bootstrap_call().input(…).build(g)",
+                )
+            g.started.append(start)
+            add_call(g, start, [], "", None)
+        return g if g.drafts or g.inputs else None
+
+    @staticmethod
+    def _slots(session: Session, graph: Graph, declared: list[ComponentSlot]) -> dict[str, Slot]:
+        names = [slot.name for slot in declared]
+        names += [name for name in graph.slots_used if name not in names]
+        return {name: session.slots[name].record for name in names}
+
+
+def _is_bootstrap(function: Function) -> bool:
+    return function.meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BOOTSTRAP

@@ -1,0 +1,389 @@
+"""`g.onnx`: the required operators with their signatures, every other one by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ArityError, UnknownOpError, ValueTypeError
+from bb_host.dsl.literals import TypeLike, as_array, as_type, element_number, lift
+from bb_host.dsl.onnx_ops import call_onnx, onnx_name
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.recorder import After, SubgraphDraft
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+
+Ints = Sequence[int]
+
+
+class OnnxOps:
+    """ONNX operators of the recorded opset. Inputs take values, numbers, lists and arrays; `after=` orders.
+
+    Operators that have no method here are found by name: `g.onnx.top_k(x, [3], outputs=2)`.
+    """
+
+    def __init__(self, graph: Graph, meta: Mapping[str, str] | None = None) -> None:
+        self._graph = graph
+        self._meta = dict(meta or {})
+
+    def op(
+        self, name: str, *inputs: object, outputs: int | None = None, after: After = None, **attrs: object
+    ) -> Any:
+        """Any operator by its name: one Output, or a tuple where it has several."""
+        return call_onnx(self._graph, name, inputs, attrs, outputs=outputs, after=after, meta=self._meta)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        op_type = onnx_name(name)
+        if op_type is None:
+            raise self._graph.error(
+                UnknownOpError, f"ONNX has no operator {name!r}", "see onnx.ai/onnx/operators"
+            )
+
+        def call(*inputs: object, outputs: int | None = None, after: After = None, **attrs: object) -> Any:
+            return self.op(op_type, *inputs, outputs=outputs, after=after, **attrs)
+
+        return call
+
+    def _one(self, name: str, *inputs: object, after: After = None, **attrs: object) -> Output:
+        found = call_onnx(self._graph, name, inputs, attrs, after=after, meta=self._meta)
+        assert isinstance(found, Output)
+        return found
+
+    # --- arithmetic
+
+    def add(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Add", a, b, after=after)
+
+    def sub(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Sub", a, b, after=after)
+
+    def mul(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Mul", a, b, after=after)
+
+    def div(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Div", a, b, after=after)
+
+    def pow(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Pow", a, b, after=after)
+
+    def neg(self, x: Value, after: After = None) -> Output:
+        return self._one("Neg", x, after=after)
+
+    def abs(self, x: Value, after: After = None) -> Output:
+        return self._one("Abs", x, after=after)
+
+    def sqrt(self, x: Value, after: After = None) -> Output:
+        return self._one("Sqrt", x, after=after)
+
+    def exp(self, x: Value, after: After = None) -> Output:
+        return self._one("Exp", x, after=after)
+
+    def log(self, x: Value, after: After = None) -> Output:
+        return self._one("Log", x, after=after)
+
+    # --- linear algebra
+
+    def matmul(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("MatMul", a, b, after=after)
+
+    def dot(self, a: Value, b: Value, after: After = None) -> Output:
+        """The required subset's `Dot`: recorded as MatMul."""
+        return self.matmul(a, b, after=after)
+
+    def gemm(
+        self,
+        a: Value,
+        b: Value,
+        c: Value | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        after: After = None,
+    ) -> Output:
+        """`alpha * a @ b + beta * c`, a and b of rank 2, transposed where asked."""
+        return self._one(
+            "Gemm", a, b, c, alpha=alpha, beta=beta, transA=int(trans_a), transB=int(trans_b), after=after
+        )
+
+    # --- activations
+
+    def relu(self, x: Value, after: After = None) -> Output:
+        return self._one("Relu", x, after=after)
+
+    def sigmoid(self, x: Value, after: After = None) -> Output:
+        return self._one("Sigmoid", x, after=after)
+
+    def tanh(self, x: Value, after: After = None) -> Output:
+        return self._one("Tanh", x, after=after)
+
+    def softmax(self, x: Value, axis: int = -1, after: After = None) -> Output:
+        return self._one("Softmax", x, axis=axis, after=after)
+
+    def leaky_relu(self, x: Value, alpha: float = 0.01, after: After = None) -> Output:
+        return self._one("LeakyRelu", x, alpha=alpha, after=after)
+
+    def gelu(self, x: Value, approximate: str = "none", after: After = None) -> Output:
+        return self._one("Gelu", x, approximate=approximate, after=after)
+
+    # --- structure
+
+    def reshape(self, data: Value, shape: Value, allowzero: bool = False, after: After = None) -> Output:
+        """-1 is the rest; 0 copies the input's size unless `allowzero`."""
+        return self._one("Reshape", data, shape, allowzero=int(allowzero) or None, after=after)
+
+    def transpose(self, data: Value, perm: Ints | None = None, after: After = None) -> Output:
+        return self._one("Transpose", data, perm=perm, after=after)
+
+    def concat(self, *inputs: Value | Sequence[Value], axis: int, after: After = None) -> Output:
+        return self._one("Concat", *inputs, axis=axis, after=after)
+
+    def split(
+        self,
+        data: Value,
+        split: Value | None = None,
+        axis: int = 0,
+        num_outputs: int | None = None,
+        after: After = None,
+    ) -> tuple[Output, ...]:
+        """The parts, by sizes or by number. At least one; always a tuple."""
+        found = self.op("Split", data, split, axis=axis, num_outputs=num_outputs, after=after)
+        return (found,) if isinstance(found, Output) else tuple(found)
+
+    def slice(
+        self,
+        data: Value,
+        starts: Value,
+        ends: Value,
+        axes: Value | None = None,
+        steps: Value | None = None,
+        after: After = None,
+    ) -> Output:
+        return self._one("Slice", data, starts, ends, axes, steps, after=after)
+
+    def squeeze(self, data: Value, axes: Value | None = None, after: After = None) -> Output:
+        return self._one("Squeeze", data, axes, after=after)
+
+    def unsqueeze(self, data: Value, axes: Value, after: After = None) -> Output:
+        return self._one("Unsqueeze", data, axes, after=after)
+
+    def identity(self, x: Value, after: After = None) -> Output:
+        return self._one("Identity", x, after=after)
+
+    def cast(self, x: Value, to: TypeLike, after: After = None) -> Output:
+        """`to`: a NumPy dtype, an element name (`F32`), a tensor TypeNode or ONNX's number."""
+        return self._one("Cast", x, to=element_number(self._graph, to), after=after)
+
+    # --- reductions
+
+    def _reduce(
+        self, op: str, data: Value, axes: Value | None, keepdims: bool, noop: bool, after: After
+    ) -> Output:
+        extra = {"noop_with_empty_axes": 1} if noop else {}
+        return self._one(op, data, axes, keepdims=int(keepdims), after=after, **extra)
+
+    def reduce_sum(
+        self,
+        data: Value,
+        axes: Value | None = None,
+        keepdims: bool = True,
+        noop: bool = False,
+        after: After = None,
+    ) -> Output:
+        return self._reduce("ReduceSum", data, axes, keepdims, noop, after)
+
+    def reduce_mean(
+        self,
+        data: Value,
+        axes: Value | None = None,
+        keepdims: bool = True,
+        noop: bool = False,
+        after: After = None,
+    ) -> Output:
+        return self._reduce("ReduceMean", data, axes, keepdims, noop, after)
+
+    def reduce_max(
+        self,
+        data: Value,
+        axes: Value | None = None,
+        keepdims: bool = True,
+        noop: bool = False,
+        after: After = None,
+    ) -> Output:
+        return self._reduce("ReduceMax", data, axes, keepdims, noop, after)
+
+    def reduce_min(
+        self,
+        data: Value,
+        axes: Value | None = None,
+        keepdims: bool = True,
+        noop: bool = False,
+        after: After = None,
+    ) -> Output:
+        return self._reduce("ReduceMin", data, axes, keepdims, noop, after)
+
+    # --- comparison and choice
+
+    def equal(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Equal", a, b, after=after)
+
+    def greater(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Greater", a, b, after=after)
+
+    def less(self, a: Value, b: Value, after: After = None) -> Output:
+        return self._one("Less", a, b, after=after)
+
+    def where(self, condition: Value, x: Value, y: Value, after: After = None) -> Output:
+        return self._one("Where", condition, x, y, after=after)
+
+    def gather(self, data: Value, indices: Value, axis: int = 0, after: After = None) -> Output:
+        return self._one("Gather", data, indices, axis=axis, after=after)
+
+    def scatter(
+        self, data: Value, indices: Value, updates: Value, axis: int = 0, after: After = None
+    ) -> Output:
+        """The required subset's `Scatter`: recorded as ScatterElements, its name since opset 11."""
+        return self._one("ScatterElements", data, indices, updates, axis=axis, after=after)
+
+    # --- normalization, convolution, pooling (further attributes as in ONNX)
+
+    def batch_normalization(
+        self, x: Value, scale: Value, b: Value, mean: Value, var: Value, after: After = None, **attrs: object
+    ) -> Output:
+        return self._one("BatchNormalization", x, scale, b, mean, var, after=after, **attrs)
+
+    def layer_normalization(
+        self, x: Value, scale: Value, b: Value | None = None, after: After = None, **attrs: object
+    ) -> Output:
+        return self._one("LayerNormalization", x, scale, b, after=after, **attrs)
+
+    def conv(
+        self, x: Value, w: Value, b: Value | None = None, after: After = None, **attrs: object
+    ) -> Output:
+        """Attributes: auto_pad, dilations, group, kernel_shape, pads, strides."""
+        return self._one("Conv", x, w, b, after=after, **attrs)
+
+    def max_pool(self, x: Value, kernel_shape: Ints, after: After = None, **attrs: object) -> Output:
+        """Attributes: auto_pad, ceil_mode, dilations, pads, strides."""
+        return self._one("MaxPool", x, kernel_shape=list(kernel_shape), after=after, **attrs)
+
+    def average_pool(self, x: Value, kernel_shape: Ints, after: After = None, **attrs: object) -> Output:
+        """Attributes: auto_pad, ceil_mode, count_include_pad, dilations, pads, strides."""
+        return self._one("AveragePool", x, kernel_shape=list(kernel_shape), after=after, **attrs)
+
+    def global_average_pool(self, x: Value, after: After = None) -> Output:
+        return self._one("GlobalAveragePool", x, after=after)
+
+    # --- creation
+
+    def constant(self, value: Value, dtype: TypeLike = None, after: After = None) -> Output:
+        """A tensor constant; integers are I64 and floats F32 unless `dtype` says otherwise."""
+        wanted = None if dtype is None else as_type(self._graph, dtype).node
+        array = as_array(self._graph, value, wanted)
+        if after is not None:
+            return self._one("Constant", value=array, after=after)
+        return self._graph.tensor_constant(array)
+
+    def zeros(self, shape: Ints, dtype: TypeLike = "F32", after: After = None) -> Output:
+        """The required subset's `Zeros`: recorded as Constant."""
+        return self._filled(0, shape, dtype, after)
+
+    def ones(self, shape: Ints, dtype: TypeLike = "F32", after: After = None) -> Output:
+        """The required subset's `Ones`: recorded as Constant."""
+        return self._filled(1, shape, dtype, after)
+
+    def _filled(self, number: int, shape: Ints, dtype: TypeLike, after: After) -> Output:
+        elem = types.dtype_of_elem(element_number(self._graph, dtype))
+        if elem is None:
+            raise self._graph.error(ValueTypeError, f"{dtype!r} has no array form")
+        return self.constant(np.full(tuple(shape), number, elem), after=after)
+
+    # --- control flow
+
+    def if_(
+        self,
+        cond: Value,
+        then_branch: Callable[[Graph], Any],
+        else_branch: Callable[[Graph], Any],
+        after: After = None,
+    ) -> Any:
+        """`If`: each branch is a function of a graph that returns the branch's values, as many as the
+        other.
+        """
+        branches = [self._branch(name, fn, ()) for name, fn in (("then", then_branch), ("else", else_branch))]
+        counts = [len(b.outputs) for b in branches]
+        if counts[0] != counts[1]:
+            raise self._graph.error(ArityError, f"then yields {counts[0]} values, else {counts[1]}")
+        found = self.op(
+            "If",
+            lift(self._graph, cond, types.TENSOR_BOOL),
+            then_branch=branches[0],
+            else_branch=branches[1],
+            outputs=counts[0],
+            after=after,
+        )
+        outputs = (found,) if isinstance(found, Output) else found
+        for value, a, b in zip(outputs, branches[0].outputs, branches[1].outputs, strict=True):
+            value.type = a.type if a.type == b.type else ValueType(types.join(a.node, b.node))
+        return found
+
+    def loop(
+        self,
+        max_trip: Value | None,
+        cond: Value | None,
+        *initial: Value,
+        body: Callable[..., Any],
+        after: After = None,
+    ) -> Any:
+        """`Loop`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
+
+        The result is the last carried values, then the scanned ones, stacked.
+        """
+        graph = self._graph
+        carried = [lift(graph, v) for v in initial]
+        formals = [
+            ("iteration", ValueType(types.TENSOR_I64, ())),
+            ("keep_going", ValueType(types.TENSOR_BOOL, ())),
+            *(("carried", ValueType(v.node)) for v in carried),
+        ]
+        draft = self._branch("body", body, formals)
+        if len(draft.outputs) < 1 + len(carried):
+            raise graph.error(
+                ArityError,
+                f"the loop's body yields {len(draft.outputs)} values, not {1 + len(carried)} or more",
+            )
+        trip = None if max_trip is None else lift(graph, max_trip, types.TENSOR_I64)
+        first = None if cond is None else lift(graph, cond, types.TENSOR_BOOL)
+        count = len(draft.outputs) - 1
+        if count == 0:
+            raise graph.error(ArityError, "the loop's body yields nothing but its condition")
+        found = self.op("Loop", trip, first, *carried, body=draft, outputs=count, after=after)
+        outputs = (found,) if isinstance(found, Output) else found
+        for i, (value, inner) in enumerate(zip(outputs, draft.outputs[1:], strict=True)):
+            scanned = i >= len(carried) and inner.shape is not None
+            value.type = ValueType(
+                inner.node, (None, *inner.shape) if scanned and inner.shape is not None else None
+            )
+        return found
+
+    def _branch(
+        self, name: str, fn: Callable[..., Any], formals: Sequence[tuple[str, ValueType]]
+    ) -> SubgraphDraft:
+        inner = self._graph.subgraph(name)
+        inputs = [inner.fresh(hint, value) for hint, value in formals]
+        result = fn(inner, *inputs)
+        values = result if isinstance(result, (list, tuple)) else (result,)
+        outputs: list[Output] = []
+        for value in values:
+            lifted = lift(inner, value)
+            if lifted.graph is not inner or lifted in inputs or any(lifted is o for o in outputs):
+                lifted = inner.onnx_op("Identity", (lifted,))
+            outputs.append(lifted)
+        return SubgraphDraft(name, inputs, outputs, inner.drafts)

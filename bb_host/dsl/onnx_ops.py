@@ -1,0 +1,348 @@
+"""ONNX operators as calls, checked against ONNX's own schemas: the required subset and all others alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx.defs
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets import ONNX_ALIASES, AttrKind
+from bb_edge.ir.opsets import onnx as onnx_catalog
+from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.dsl.catalog_ops import snake
+from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
+from bb_host.dsl.literals import as_array, as_attribute, check_names, lift
+from bb_host.dsl.output import Output
+from bb_host.dsl.recorder import After, Draft, SubgraphDraft
+from bb_host.dsl.shapes import onnx_shape
+from bb_host.program import AttrValue
+
+if TYPE_CHECKING:
+    from bb_host.dsl.recorder import Recorder
+
+_REPLACED = {"Scatter": "ScatterElements", "Upsample": "Resize", **ONNX_ALIASES}
+"""Names that authors use and the recorded opset has no longer, or never had."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Formal:
+    name: str
+    type_str: str
+    optional: bool
+    variadic: bool
+    homogeneous: bool
+    node: TypeNode | None  # where the schema fixes the type
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    name: str
+    inputs: tuple[_Formal, ...]
+    outputs: tuple[_Formal, ...]
+    attrs: Mapping[str, AttrKind]
+    required: tuple[str, ...]
+
+
+def _formal(formal: Any, only: Mapping[str, str]) -> _Formal:
+    option = onnx.defs.OpSchema.FormalParameterOption
+    return _Formal(
+        formal.name,
+        formal.type_str,
+        formal.option == option.Optional,
+        formal.option == option.Variadic,
+        formal.is_homogeneous,
+        _fixed(only.get(formal.type_str, formal.type_str)),
+    )
+
+
+_ELEMENTS = {
+    "float": "F32",
+    "double": "F64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    **{
+        f"{sign}int{bits}": f"{letter}{bits}"
+        for sign, letter in (("", "I"), ("u", "U"))
+        for bits in (8, 16, 32, 64)
+    },
+    "bool": "BOOL",
+}
+
+
+def _fixed(type_str: str) -> TypeNode | None:
+    if type_str.startswith("tensor("):
+        return types.by_id(f"Tensor<{_ELEMENTS.get(type_str[7:-1], '')}>")
+    return None
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    """Every operator by its name without case and underscores."""
+    found = {
+        s.name.lower(): s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated
+    }
+    found.update({alias.lower(): op for alias, op in _REPLACED.items() if op != "Constant"})
+    return found
+
+
+def onnx_name(spelling: str) -> str | None:
+    """`reduce_sum`, `ReduceSum`, `and_` → ONNX's name; None where ONNX has no such operator."""
+    return _names().get(spelling.replace("_", "").lower())
+
+
+@lru_cache(maxsize=512)
+def _schema(name: str) -> _Schema | None:
+    try:
+        schema = onnx.defs.get_schema(name, onnx_catalog.VERSION, keys.ONNX_DOMAIN)
+    except onnx.defs.SchemaError:
+        return None
+    # A type parameter with one type to choose from is no parameter.
+    only = {
+        c.type_param_str: c.allowed_type_strs[0]
+        for c in schema.type_constraints
+        if len(c.allowed_type_strs) == 1
+    }
+    return _Schema(
+        name,
+        tuple(_formal(f, only) for f in schema.inputs),
+        tuple(_formal(f, only) for f in schema.outputs),
+        {n: _kind(a) for n, a in schema.attributes.items()},
+        tuple(n for n, a in schema.attributes.items() if a.required),
+    )
+
+
+def _kind(attribute: Any) -> AttrKind:
+    number = int(attribute.type.value if hasattr(attribute.type, "value") else attribute.type)
+    return AttrKind(number) if number in AttrKind._value2member_map_ else AttrKind.ANY
+
+
+def call_onnx(
+    graph: Recorder,
+    name: str,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    *,
+    outputs: int | None = None,
+    after: After = None,
+    meta: Mapping[str, str] | None = None,
+) -> Output | tuple[Output, ...]:
+    """Records one ONNX operator of the recorded opset.
+
+    A keyword is an attribute or an input by name. Numbers, lists and arrays become constants: I64 where the
+    operator wants that, else of the element type of the inputs that must agree with it. `outputs` asks for
+    more than the operator's required ones.
+    """
+    op_type = onnx_name(name)
+    schema = None if op_type is None else _schema(op_type)
+    if schema is None:
+        raise graph.error(
+            UnknownOpError,
+            f"ONNX {onnx_catalog.VERSION} has no operator {name!r}",
+            "see onnx.ai/onnx/operators",
+        )
+    kwargs = {key: value for key, value in kwargs.items() if value is not None}
+    formals = schema.inputs
+    input_names = [f.name for f in formals if f.name not in schema.attrs]
+    check_names(graph, schema.name, kwargs, [*schema.attrs, *input_names])
+    bound = _bind(graph, schema, args, kwargs)
+    attrs = _attrs(graph, schema, kwargs)
+    results = _results(graph, schema, bound, attrs, outputs)
+    inputs = [value for _, value in bound]
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    draft = Draft(schema.name, keys.ONNX_DOMAIN, inputs, list(results), dict(attrs), dict(meta or {}))
+    gates = graph.order(draft, graph.after_values(after))
+    graph.add(draft)
+    if gates:
+        results = [graph.gated(value, gates) for value in results]
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _bind(
+    graph: Recorder, schema: _Schema, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[tuple[_Formal, Output | None]]:
+    given: list[tuple[_Formal, object]] = []
+    formals = schema.inputs
+    if len(args) > len(formals) and not (formals and formals[-1].variadic):
+        raise graph.error(ArityError, f"{schema.name} takes at most {len(formals)} inputs, not {len(args)}")
+    for i, formal in enumerate(formals):
+        named = kwargs.get(formal.name) if formal.name not in schema.attrs else None
+        if formal.variadic:
+            rest = args[i:] or (
+                named if isinstance(named, (list, tuple)) else () if named is None else (named,)
+            )
+            if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
+                rest = rest[0]
+            if not rest and not formal.optional:
+                raise graph.error(ArityError, f"{schema.name} wants at least one value for {formal.name}")
+            given += [(formal, value) for value in rest]
+            break
+        if i < len(args) and named is not None:
+            raise graph.error(ArityError, f"{schema.name}: input {formal.name} is given twice")
+        value = args[i] if i < len(args) else named
+        if value is None and not formal.optional:
+            raise graph.error(ArityError, f"{schema.name} wants an input {formal.name}")
+        given.append((formal, value))
+    elements = _elements(graph, schema, given)
+    return [(f, None if v is None else _input(graph, schema, f, v, elements)) for f, v in given]
+
+
+def _elements(
+    graph: Recorder, schema: _Schema, given: Sequence[tuple[_Formal, object]]
+) -> dict[str, TypeNode]:
+    """The element type of each type parameter, from the values that have one. ValueTypeError where two
+    differ.
+    """
+    found: dict[str, TypeNode] = {}
+    for formal, value in given:
+        if not isinstance(value, (Output, np.ndarray, np.generic)) or not formal.homogeneous:
+            continue
+        node = value.node if isinstance(value, Output) else types.tensor_type(value.dtype)
+        if node.elem_type is None or formal.node is not None:
+            continue
+        known = found.setdefault(formal.type_str, node)
+        if known is not node:
+            raise graph.error(
+                ValueTypeError,
+                f"{schema.name} wants one element type, not {known} and {node}",
+                "cast one side with g.onnx.cast(x, to=…)",
+            )
+    return found
+
+
+def _input(
+    graph: Recorder, schema: _Schema, formal: _Formal, value: object, elements: Mapping[str, TypeNode]
+) -> Output:
+    if not isinstance(value, Output):
+        wanted = formal.node or elements.get(formal.type_str)
+        if wanted is None and schema.name in _FLOATING and formal.homogeneous:
+            wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
+        return lift(graph, as_array(graph, value, wanted))
+    value = graph.own(value)
+    node = types.TENSOR if formal.node is None else formal.node
+    if not types.compatible(value.node, node) and not formal.type_str.startswith(("seq", "optional")):
+        raise graph.error(ValueTypeError, f"{schema.name}: {formal.name} is a {node}, and {value!r} is none")
+    return value
+
+
+_FLOATING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"}
+)
+"""Ops where a bare number beside a tensor of unknown element type is meant to be F32, 32 as well as 32.0."""
+
+
+def _attrs(
+    graph: Recorder, schema: _Schema, kwargs: Mapping[str, object]
+) -> dict[str, AttrValue | SubgraphDraft]:
+    found: dict[str, AttrValue | SubgraphDraft] = {}
+    for name, kind in schema.attrs.items():
+        if name not in kwargs:
+            if name in schema.required:
+                raise graph.error(AttributeValueError, f"{schema.name} wants an attribute {name}")
+            continue
+        value = kwargs[name]
+        found[name] = (
+            value if isinstance(value, SubgraphDraft) else as_attribute(graph, schema.name, name, kind, value)
+        )
+    return found
+
+
+def _results(
+    graph: Recorder,
+    schema: _Schema,
+    bound: Sequence[tuple[_Formal, Output | None]],
+    attrs: Mapping[str, object],
+    outputs: int | None,
+) -> list[Output]:
+    formals = schema.outputs
+    count = _output_count(graph, schema, bound, attrs) if outputs is None else outputs
+    if count < 1 or (count > len(formals) and not formals[-1].variadic):
+        raise graph.error(ArityError, f"{schema.name} has at most {len(formals)} outputs, not {count}")
+    shape = _first_shape(graph, schema, bound, attrs)
+    hint = snake(schema.name) if schema.name != "Constant" else "const"
+    found = []
+    for i in range(count):
+        formal = formals[min(i, len(formals) - 1)]
+        node = _result_node(schema, formal, bound, attrs)
+        name = hint if count == 1 else f"{hint}_{formal.name}" if not formal.variadic else f"{hint}_{i}"
+        whole = i == 0 and types.is_subtype(node, types.TENSOR)
+        found.append(graph.fresh(name, ValueType(node, shape if whole else None)))
+    return found
+
+
+def _output_count(
+    graph: Recorder,
+    schema: _Schema,
+    bound: Sequence[tuple[_Formal, Output | None]],
+    attrs: Mapping[str, object],
+) -> int:
+    if schema.name == "Split":
+        split = _constants(graph, bound)[1] if len(bound) > 1 and bound[1][1] is not None else None
+        number = attrs.get("num_outputs") if split is None else split.size
+        if not isinstance(number, int):
+            raise graph.error(
+                ArityError,
+                "Split wants num_outputs= or constant sizes",
+                "or say how many parts with outputs=",
+            )
+        return number
+    return max(1, sum(1 for f in schema.outputs if not f.optional))
+
+
+def _result_node(
+    schema: _Schema,
+    formal: _Formal,
+    bound: Sequence[tuple[_Formal, Output | None]],
+    attrs: Mapping[str, object],
+) -> TypeNode:
+    if formal.node is not None:
+        return formal.node
+    if schema.name in ("Cast", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial"):
+        elem = attrs.get("to", attrs.get("dtype"))
+        if isinstance(elem, int):
+            return types.tensor_of_elem(elem) or types.TENSOR
+    value = attrs.get("value")
+    if isinstance(value, np.ndarray):
+        return types.tensor_type(value.dtype)
+    if formal.homogeneous and not formal.type_str.startswith(("seq", "optional", "map")):
+        for other, given in bound:
+            if given is not None and other.type_str == formal.type_str and other.homogeneous:
+                if types.is_subtype(given.node, types.TENSOR):
+                    return given.node
+                return types.TENSOR
+        return types.TENSOR
+    return types.ANY
+
+
+def _constants(graph: Recorder, bound: Sequence[tuple[_Formal, Output | None]]) -> list[Any]:
+    """The arrays of inputs that are constants, None for the others."""
+    return [None if value is None else graph.constant_value(value) for _, value in bound]
+
+
+def _first_shape(
+    graph: Recorder,
+    schema: _Schema,
+    bound: Sequence[tuple[_Formal, Output | None]],
+    attrs: Mapping[str, object],
+) -> tuple[int | str | None, ...] | None:
+    value = attrs.get("value")
+    if schema.name == "Constant":
+        return tuple(value.shape) if isinstance(value, np.ndarray) else None
+    shapes = [None if v is None else v.type.shape for _, v in bound]
+    if not shapes:
+        return None
+    try:
+        return onnx_shape(schema.name, shapes, attrs, _constants(graph, bound))
+    except ValueError as error:
+        raise graph.error(
+            ValueTypeError, f"{schema.name}: {error}", "the shapes are " + _shapes(bound)
+        ) from error
+
+
+def _shapes(bound: Sequence[tuple[_Formal, Output | None]]) -> str:
+    return ", ".join(f"{f.name} {v.type}" for f, v in bound if v is not None)

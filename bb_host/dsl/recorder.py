@@ -1,0 +1,316 @@
+"""The recorder beneath `Graph`: drafts of ops over value handles, named and made into a Function at the end.
+
+Names are given last, ports first, so that a port's name is the value's and every other name is readable,
+unique and the same at every recording (`forward_3`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.errors import AuthoringError
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import (
+    ForeignValueError,
+    PortNameError,
+    ValueTypeError,
+    author_line,
+    authoring_error,
+    short_line,
+)
+from bb_host.dsl.output import Output, Value
+from bb_host.program import Array, AttrValue, Function, Op, Subgraph
+from bb_host.text_names import implied_opsets
+
+if TYPE_CHECKING:
+    from bb_host.dsl.session import Session
+
+PORT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+"""What ports, modules, slots and classes may be called: their names stand in paths, keys and topics."""
+
+_E = TypeVar("_E", bound=AuthoringError)
+
+
+class HasAfter(Protocol):
+    """Things that are not values but that `after=` takes: rounds."""
+
+    def after_values(self) -> tuple[Output, ...]: ...
+
+
+After = Any  # Output | HasAfter | Sequence[After] | None: checked in `after_values`
+
+
+@dataclass(slots=True)
+class Draft:
+    """One op while it is recorded. `attrs` may hold a `SubgraphDraft`."""
+
+    op_type: str
+    domain: str
+    inputs: list[Output | None]
+    outputs: list[Output]
+    attrs: dict[str, AttrValue | SubgraphDraft] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(slots=True)
+class SubgraphDraft:
+    """A branch or loop body while it is recorded."""
+
+    name: str
+    inputs: list[Output]
+    outputs: list[Output]
+    drafts: list[Draft]
+
+
+class Recorder:
+    """Records one function (or one subgraph of it, with `parent` set)."""
+
+    def __init__(self, session: Session, name: str, phase: str, parent: Recorder | None = None) -> None:
+        self.session = session
+        self.name = name
+        self.phase = phase
+        self.parent = parent
+        self.drafts: list[Draft] = []
+        self.at_scopes: list[str] = [] if parent is None else list(parent.at_scopes)
+        self.module_scopes: list[str] = [name] if parent is None else list(parent.module_scopes)
+        self.inputs: dict[str, Output] = {}
+        self.outputs: dict[str, Output] = {}
+        self.input_classes: dict[str, str] = {}
+        self.slots_used: dict[str, None] = {}
+        self._constants: dict[tuple[str, str, bytes], Output] = {}
+        self._arrays: dict[int, Array] = {}
+
+    # --- values
+
+    def error(self, kind: type[_E], what: str, hint: str = "", line: tuple[str, int] | None = None) -> _E:
+        """An AuthoringError at the author's line, or at an earlier one that it is about."""
+        return authoring_error(kind, what, hint, line)
+
+    def fresh(self, hint: str, type: ValueType, cls: type[Output] = Output) -> Output:
+        """A handle for a value that an op of this graph will yield."""
+        return cls(self, type, hint, author_line())
+
+    def own(self, value: object, what: str = "a value") -> Output:
+        """Checks that something is a value of this graph, or of one around it."""
+        if not isinstance(value, Output):
+            raise self.error(
+                ValueTypeError, f"{what} is wanted, not {value!r}", "pass what a DSL call returned"
+            )
+        graph: Recorder | None = self
+        while graph is not None:
+            if value.graph is graph:
+                return value
+            graph = graph.parent
+        raise self.error(
+            ForeignValueError,
+            f"{value!r} of {value.graph.describe()}, {short_line(value.line)}, is unknown here",
+            "hand values in with .input(…) and out with .output(…)",
+        )
+
+    def describe(self) -> str:
+        """What this recorder records, for messages."""
+        if self.parent is not None:
+            return f"a branch of {self.parent.describe()}"
+        return f"{self.name}{keys.BOOTSTRAP_SUFFIX if self.phase == keys.MODULE_PHASE_BOOTSTRAP else ''}"
+
+    def after_values(self, after: After) -> list[Output]:
+        """The values that `after=` names, each once."""
+        found: list[Output] = []
+        if after is None:
+            return found
+        if isinstance(after, Output):
+            found.append(self.own(after))
+        elif hasattr(after, "after_values"):
+            found.extend(self.own(v) for v in after.after_values())
+        elif isinstance(after, (list, tuple)):
+            for item in after:
+                found.extend(self.after_values(item))
+        else:
+            raise self.error(
+                ValueTypeError, f"after= takes values, not {after!r}", "pass what a DSL call returned"
+            )
+        return list(dict.fromkeys(found))
+
+    # --- ops
+
+    def add(self, draft: Draft) -> Draft:
+        """Appends an op, stamped with its place in the module tree, its class scope and its source line."""
+        draft.meta[keys.MODULE_INSTANCE_KEY] = "_".join(self.module_scopes)
+        if self.at_scopes and not (draft.domain == keys.ONNX_DOMAIN and draft.op_type == "Constant"):
+            draft.meta[keys.AT_CLASS_KEY] = self.at_scopes[-1]
+        draft.meta[keys.SOURCE_LINE_KEY] = short_line(author_line())
+        self.drafts.append(draft)
+        return draft
+
+    def order(self, draft: Draft, after: Sequence[Output]) -> list[Output]:
+        """Applies `after=` to an op that is not yet added; returns gates that its outputs must pass instead.
+
+        An op without data inputs gets trailing control inputs, any other a GateDispatch on its first data
+        input. ONNX knows no control inputs: the result of an ONNX op without inputs is gated.
+        """
+        if not after:
+            return []
+        at = next((i for i, value in enumerate(draft.inputs) if value is not None), None)
+        if at is not None:
+            first = draft.inputs[at]
+            assert first is not None
+            draft.inputs = [self.gated(first, after) if v is first else v for v in draft.inputs]
+            return []
+        if draft.domain == keys.ONNX_DOMAIN:
+            return list(after)
+        draft.inputs.extend(after)
+        draft.meta[keys.CONTROL_INPUTS_KEY] = str(len(after))
+        return []
+
+    def gated(self, value: Output, gates: Iterable[Output]) -> Output:
+        """`value`, once `gates` are there."""
+        found = self.fresh(value.hint, value.type)
+        found.parts = value.parts
+        self.add(Draft("GateDispatch", keys.SYSCALL_DOMAIN, [value, *gates], [found]))
+        return found
+
+    def tensor_constant(self, array: Array, hint: str = "const") -> Output:
+        """A tensor constant; equal small ones of one module scope are one op."""
+        array = np.array(array)
+        array.flags.writeable = False
+        key = ("_".join(self.module_scopes), f"{array.dtype.str}{array.shape}", array.tobytes())
+        graph: Recorder | None = self
+        while graph is not None:
+            if array.size <= 16 and key in graph._constants:
+                return graph._constants[key]
+            graph = graph.parent
+        found = self.fresh(hint, ValueType(types.tensor_type(array.dtype), tuple(array.shape)))
+        self.add(Draft("Constant", keys.ONNX_DOMAIN, [], [found], {"value": array}))
+        self._constants[key] = found
+        self._arrays[id(found)] = array
+        return found
+
+    def constant_value(self, value: Output) -> Array | None:
+        """The array of a value that `constant` recorded, None for any other."""
+        graph: Recorder | None = self
+        while graph is not None:
+            if id(value) in graph._arrays:
+                return graph._arrays[id(value)]
+            graph = graph.parent
+        return None
+
+    def onnx_op(self, op_type: str, args: Sequence[Value], **attrs: object) -> Output:
+        """Records an ONNX op with one output; here, because operators on values need it."""
+        from bb_host.dsl.onnx_ops import call_onnx
+
+        found = call_onnx(self, op_type, args, attrs)
+        assert isinstance(found, Output)
+        return found
+
+    # --- ports
+
+    def port_name(self, name: object, kind: str, taken: Iterable[str]) -> str:
+        """Checks a port's name. PortNameError where it is none, or taken."""
+        if not isinstance(name, str) or not PORT_NAME.fullmatch(name):
+            raise self.error(
+                PortNameError,
+                f"{name!r} is no name for {kind}",
+                "letters, digits, '_', '-' and '.', and a letter first",
+            )
+        if name in taken:
+            raise self.error(PortNameError, f"{kind} {name!r} is there already", "choose another name")
+        return name
+
+    # --- finishing
+
+    def function(self, name: str, domain: str, slots: Mapping[str, Any], meta: Mapping[str, str]) -> Function:
+        """The recorded function; values get their names here."""
+        self._expose_outputs()
+        names = _Names()
+        for port, value in self.inputs.items():
+            names.fix(value, port)
+        for port, value in self.outputs.items():
+            names.fix(value, port)
+        ops = tuple(_finish(draft, names) for draft in self.drafts)
+        value_types = {port: value.type for port, value in self.inputs.items()}
+        _collect_types(self.drafts, names, value_types)
+        return Function(
+            name,
+            domain,
+            tuple(self.inputs),
+            tuple(self.outputs),
+            ops,
+            value_types,
+            dict(slots),
+            {**meta, **{keys.INPUT_CLASS_PREFIX + k: v for k, v in self.input_classes.items()}},
+            {keys.ONNX_DOMAIN: _onnx_version(), **implied_opsets(ops)},
+        )
+
+    def _expose_outputs(self) -> None:
+        """Gives every output port a value of its own: not an input, not another port's."""
+        seen = set(map(id, self.inputs.values()))
+        for port, value in self.outputs.items():
+            if id(value) in seen:
+                self.outputs[port] = value = self._copy(value)
+            seen.add(id(value))
+
+    def _copy(self, value: Output) -> Output:
+        found = self.fresh(value.hint, value.type)
+        tensor = types.is_subtype(value.node, types.TENSOR)
+        domain, op = (keys.ONNX_DOMAIN, "Identity") if tensor else (keys.SYSCALL_DOMAIN, "PassThrough")
+        self.add(Draft(op, domain, [value], [found]))
+        return found
+
+
+class _Names:
+    """Names by value: fixed ones for ports, `hint_n` for the others."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def fix(self, value: Output, name: str) -> None:
+        self._names[id(value)] = name
+        self._taken.add(name)
+
+    def of(self, value: Output | None) -> str:
+        if value is None:
+            return ""
+        name = self._names.get(id(value))
+        while name is None:
+            count = self._counts[value.hint] = self._counts.get(value.hint, 0) + 1
+            candidate = f"{value.hint}_{count}"
+            if candidate not in self._taken:
+                name = candidate
+                self.fix(value, name)
+        return name
+
+
+def _finish(draft: Draft, names: _Names) -> Op:
+    inputs = tuple(names.of(v) for v in draft.inputs)
+    attrs: dict[str, AttrValue] = {}
+    for key, value in draft.attrs.items():
+        attrs[key] = _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
+    outputs = tuple(names.of(v) for v in draft.outputs)
+    return Op(draft.op_type, draft.domain, inputs, outputs, attrs, draft.meta, draft.name)
+
+
+def _finish_subgraph(draft: SubgraphDraft, names: _Names) -> Subgraph:
+    inputs = tuple(names.of(v) for v in draft.inputs)
+    ops = tuple(_finish(d, names) for d in draft.drafts)
+    value_types = dict(zip(inputs, (v.type for v in draft.inputs), strict=True))
+    _collect_types(draft.drafts, names, value_types)
+    return Subgraph(draft.name, inputs, tuple(names.of(v) for v in draft.outputs), ops, value_types)
+
+
+def _collect_types(drafts: Iterable[Draft], names: _Names, into: dict[str, ValueType]) -> None:
+    for draft in drafts:
+        for value in draft.outputs:
+            into[names.of(value)] = value.type
+
+
+def _onnx_version() -> int:
+    return implied_opsets((Op("Identity", keys.ONNX_DOMAIN),))[keys.ONNX_DOMAIN]

@@ -1,0 +1,73 @@
+"""`with g.rounds(times) as start:` (semantics §2, "Rounds")."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import keys
+from bb_host.dsl.catalog_ops import call_op, find_op
+from bb_host.dsl.errors import RoundsError, author_line, short_line
+from bb_host.dsl.output import Output
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+
+
+class Rounds:
+    """The rounds of a program: entered with `with`, once. `start.round` is the round's number, 0-D I64 from
+    0.
+
+    What happens in a round hangs on it: `after=start` takes it, and so does `after=start.round`.
+    """
+
+    def __init__(self, graph: Graph, times: int, pause_ns: int) -> None:
+        self._graph = graph
+        self._times = times
+        self._pause_ns = pause_ns
+        self._line = author_line()
+        self._round: Output | None = None
+        self._used = False
+
+    @property
+    def round(self) -> Output:
+        """The round's number."""
+        if self._round is None:
+            raise self._graph.error(
+                RoundsError, "rounds were not entered", "write: with g.rounds(…) as start:"
+            )
+        self._used = True
+        return self._round
+
+    def after_values(self) -> tuple[Output, ...]:
+        return (self.round,)
+
+    def __enter__(self) -> Rounds:
+        g = self._graph
+        if self._round is not None:
+            raise g.error(RoundsError, "these rounds were entered before", "call g.rounds again")
+        if g.open_rounds:
+            outer = short_line(g.open_rounds[-1]._line)
+            raise g.error(
+                RoundsError, f"rounds within rounds (the outer ones are at {outer})", "one with block each"
+            )
+        if g.phase == keys.MODULE_PHASE_BOOTSTRAP:
+            raise g.error(RoundsError, "rounds stand in a bootstrap", "record them in the body")
+        if g.parent is not None:
+            raise g.error(RoundsError, "rounds stand in a branch of If or Loop", "record them outside")
+        g.open_rounds.append(self)
+        attrs = {"times": self._times, "pause_ns": self._pause_ns}
+        self._round = call_op(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs, hint="round")[0]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._graph.open_rounds.pop()
+        if kind is None and not self._used:
+            raise self._graph.error(
+                RoundsError,
+                "nothing starts from these rounds",
+                "hang the first ops of a round on them: after=start",
+                self._line,
+            )

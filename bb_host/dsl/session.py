@@ -1,0 +1,150 @@
+"""What all functions of one recording share: wire ids, slots, sub-modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ModuleError, SlotError, authoring_error
+from bb_host.program import Function, Slot, walk_ops
+from bb_host.program_proto import function_to_proto
+
+if TYPE_CHECKING:
+    from bb_host.dsl.module import Module
+    from bb_host.dsl.slots import ComponentSlot
+
+
+@dataclass(slots=True)
+class SlotUse:
+    """One slot of the program, under its name."""
+
+    declared: ComponentSlot
+    record: Slot
+    used: bool = False
+    slot_id: int = 0  # generic slots: from 1 in order of first use
+    instance: int = 0  # concrete slots: from 0 among those of their type
+
+
+@dataclass(slots=True)
+class ModuleRecord:
+    """A recorded sub-module: its body, and its bootstrap where it has one."""
+
+    module: object
+    function: Function
+    bootstrap: Function | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """One call of `Module.record`."""
+
+    root: tuple[str, str] = ("", "")
+    wire_ids: int = 0
+    slots: dict[str, SlotUse] = field(default_factory=dict)
+    records: list[ModuleRecord] = field(default_factory=list)
+    recorded: dict[tuple[int, tuple[tuple[str, ValueType], ...]], ModuleRecord] = field(default_factory=dict)
+    components: list[Function] = field(default_factory=list)
+    open_modules: list[Module] = field(default_factory=list)
+    _slot_ids: int = 0
+    _instances: dict[str, int] = field(default_factory=dict)
+
+    def next_wire_id(self) -> str:
+        self.wire_ids += 1
+        return str(self.wire_ids)
+
+    def slot(self, declared: ComponentSlot) -> SlotUse:
+        """The program's slot of that name. SlotError where the name means another slot already."""
+        use = self.slots.get(declared.name)
+        if use is None:
+            record, functions = declared.build()
+            self.components.extend(functions)
+            use = self.slots[declared.name] = SlotUse(declared, record)
+        elif use.declared is not declared and not use.declared.same_as(declared):
+            raise authoring_error(
+                SlotError,
+                f"slot {declared.name!r} is declared twice: {use.declared!r} and {declared!r}",
+                "give one of them another name, or declare both alike",
+            )
+        return use
+
+    def use_slot(self, declared: ComponentSlot) -> SlotUse:
+        """The same for an op: numbers the slot at its first use."""
+        use = self.slot(declared)
+        if not use.used:
+            use.used = True
+            if use.record.is_concrete:
+                use.instance = self._instances.get(use.record.concrete_type, 0)
+                self._instances[use.record.concrete_type] = use.instance + 1
+            else:
+                self._slot_ids += 1
+                use.slot_id = self._slot_ids
+        return use
+
+    def module(self, module: Module, given: Mapping[str, ValueType]) -> ModuleRecord:
+        """A sub-module with inputs of these types, recorded at its first call."""
+        key = (id(module), tuple(sorted(given.items(), key=lambda item: item[0])))
+        found = self.recorded.get(key)
+        if found is None:
+            found = self.recorded[key] = module._record(self, given)
+        return found
+
+    def any_record(self, module: Module) -> ModuleRecord:
+        """A sub-module's record, whatever its inputs: the first one, recorded now where there is none."""
+        found = next((r for key, r in self.recorded.items() if key[0] == id(module)), None)
+        return self.module(module, {}) if found is None else found
+
+    def keep(
+        self, name: str, domain: str, make: Callable[[str], ModuleRecord], is_root: bool = False
+    ) -> ModuleRecord:
+        """Takes a record in under a name that is free in its domain: `Child`, `Child_2`, ….
+
+        One that says the same as an earlier record is that record; what sends is never shared, because its
+        wire ids are its own.
+        """
+        count = 0
+        while True:
+            count += 1
+            candidate = name if count == 1 else f"{name}_{count}"
+            if (domain, candidate) == self.root and not is_root:
+                continue
+            made = make(candidate)
+            taken = next((r for r in self.records if r.function.key == (domain, candidate)), None)
+            if taken is None:
+                self.records.append(made)
+                return made
+            if not self.sends(made.function) and _bytes(taken) == _bytes(made):
+                return taken
+
+    def sends(self, function: Function) -> bool:
+        """Whether a function, or one that it calls, holds wire ops."""
+        if any(op.domain == keys.WIRE_DOMAIN for op in walk_ops(function.ops)):
+            return True
+        called = {(op.domain, op.op_type) for op in walk_ops(function.ops)}
+        return any(self.sends(r.function) for r in self.records if r.function.key in called)
+
+    def enter(self, module: Module) -> None:
+        """Guards against a module that calls itself."""
+        if any(m is module for m in self.open_modules):
+            raise authoring_error(
+                ModuleError,
+                f"module {module.name!r} calls itself",
+                "a program has no recursion; use g.rounds",
+            )
+        self.open_modules.append(module)
+
+    def leave(self) -> None:
+        self.open_modules.pop()
+
+    def functions(self) -> Iterator[Function]:
+        """Bodies of sub-modules, then their bootstraps, then graphs that components brought."""
+        yield from (r.function for r in self.records)
+        yield from (r.bootstrap for r in self.records if r.bootstrap is not None)
+        yield from self.components
+
+
+def _bytes(record: ModuleRecord) -> bytes:
+    functions = [record.function] if record.bootstrap is None else [record.function, record.bootstrap]
+    return b"".join(function_to_proto(f).SerializeToString(deterministic=True) for f in functions)

@@ -1,0 +1,356 @@
+"""Slots: what a program asks of its components. One class per role, one method per op of the role's opset.
+
+A generic slot (`ModelSlot("model")`) is filled when the program is compiled (`Compiler().bind_model(…)`); a
+concrete one (`ModelSlot("model", Mlp, {"hidden": 32})`) carries its type and construction state. `at` names
+the class that the slot lives on. In one program a name is one slot, wherever it is declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import OpDef, Opset
+from bb_host.construction import ConstructionError, construction_state
+from bb_host.dsl.catalog_ops import call_op, find_op, snake
+from bb_host.dsl.errors import SlotError, UnknownOpError, authoring_error
+from bb_host.dsl.onnx_namespace import OnnxOps
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.recorder import PORT_NAME, After
+from bb_host.program import Function, Slot
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+
+
+class ComponentSlot:
+    """A named place for a component of one role."""
+
+    ROLE: ClassVar[str] = ""
+    DOMAIN: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        name: str,
+        type: type | str | None = None,
+        config: Mapping[str, object] | Any | None = None,
+        *,
+        at: str | None = None,
+    ) -> None:
+        for what, text in (("a slot", name), ("a class", at)):
+            if text is not None and not (isinstance(text, str) and PORT_NAME.fullmatch(text)):
+                raise authoring_error(
+                    SlotError, f"{text!r} is no name for {what}", "letters, digits, '_', '-', '.'"
+                )
+        if config is not None and type is None:
+            raise authoring_error(
+                SlotError, f"slot {name!r} has a config and no type", "name the component's type"
+            )
+        self.name = name
+        self.type_name = "" if type is None else type if isinstance(type, str) else _type_name(name, type)
+        self.config = config
+        self.at = at or ""
+        self.peer_class = ""
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name)]
+        if self.type_name:
+            parts.append(self.type_name)
+        if self.peer_class:
+            parts.append(f"peer_class={self.peer_class!r}")
+        if self.at:
+            parts.append(f"at={self.at!r}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def same_as(self, other: ComponentSlot) -> bool:
+        """Whether two declarations mean one slot."""
+        return (
+            self.ROLE == other.ROLE
+            and (self.type_name, self.at, self.peer_class) == (other.type_name, other.at, other.peer_class)
+            and self.config is other.config
+        )
+
+    def build(self) -> tuple[Slot, tuple[Function, ...]]:
+        """The slot's record, and the graphs that its construction state brings."""
+        if not self.type_name:
+            return Slot(self.ROLE, "", self.at, self.peer_class), ()
+        try:
+            state, functions = construction_state(self.name, self.config)
+        except ConstructionError as error:
+            raise authoring_error(SlotError, f"slot {self.name!r}: {error.what}", error.hint) from error
+        return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state), functions
+
+    def node_meta(self, g: Graph) -> dict[str, str]:
+        """The metadata of a node that runs on this slot; counts as a use."""
+        use = g.session.use_slot(self)
+        g.slots_used[self.name] = None
+        if use.record.is_concrete:
+            return {
+                keys.SLOT_KEY: self.name,
+                keys.CONCRETE_TYPE_KEY: use.record.concrete_type,
+                keys.INSTANCE_KEY: str(use.instance),
+            }
+        return {
+            keys.SLOT_KEY: self.name,
+            keys.REQUIRED_TRAIT_KEY: self.ROLE,
+            keys.SLOT_ID_KEY: str(use.slot_id),
+        }
+
+    def opset(self) -> Opset | None:
+        """The ops that the slot has."""
+        return opsets.opset(self.DOMAIN) if self.DOMAIN else None
+
+    def op(
+        self, g: Graph, name: str, *inputs: object, after: After = None, **attrs: object
+    ) -> tuple[Output, ...]:
+        """Any op of the slot by its name; its outputs as a tuple."""
+        return self._call(g, self._find(g, name), inputs, attrs, after)
+
+    def _find(self, g: Graph, name: str) -> OpDef:
+        return find_op(g, self.DOMAIN, name)
+
+    def _call(
+        self, g: Graph, op: OpDef, inputs: Sequence[object], attrs: Mapping[str, object], after: After
+    ) -> tuple[Output, ...]:
+        return call_op(g, op, inputs, attrs, after=after, meta=self.node_meta(g))
+
+    def _one(self, g: Graph, name: str, *inputs: object, after: After = None, **attrs: object) -> Output:
+        return self.op(g, name, *inputs, after=after, **attrs)[0]
+
+
+def _type_name(slot: str, component: type) -> str:
+    name = getattr(component, "TYPE_NAME", "")
+    if not isinstance(name, str) or not name:
+        raise authoring_error(
+            SlotError, f"slot {slot!r}: {component.__name__} has no TYPE_NAME", "give the component class one"
+        )
+    return name
+
+
+class ModelSlot(ComponentSlot):
+    """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
+
+    ROLE = keys.ROLE_MODEL
+    DOMAIN = keys.ROLE_MODEL_DOMAIN
+
+    def forward(self, g: Graph, input: Value, after: After = None) -> Output:
+        """The model's output; keeps the activations of this execution for `backward`."""
+        return self._one(g, "Forward", input, after=after)
+
+    def backward(self, g: Graph, grad: Value, after: After = None) -> Output:
+        """Adds dL/dparameters to the model's gradient, for dL/doutput of the last `forward`. Yields a cmd."""
+        return self._one(g, "Backward", grad, after=after)
+
+    def step(self, g: Graph, grads: Value | None = None, after: After = None) -> Output:
+        """Applies the own gradient and clears it, or `grads` (1-D F32) and leaves it. Yields a cmd."""
+        return self._one(g, "Step", grads, after=after)
+
+    def evaluate(self, g: Graph, input: Value, target: Value, after: After = None) -> Output:
+        """Mean loss, 0-D F32."""
+        return self._one(g, "Evaluate", input, target, after=after)
+
+    def apply_delta(self, g: Graph, delta: Value, after: After = None) -> Output:
+        """Adds `delta`, 1-D F32, to the parameters; an empty one leaves them. Yields a cmd."""
+        return self._one(g, "ApplyDelta", delta, after=after)
+
+    def load_parameters(self, g: Graph, params: Value, after: After = None) -> Output:
+        """Sets the parameters from 1-D F32; an empty one leaves them. Yields a cmd."""
+        return self._one(g, "LoadParameters", params, after=after)
+
+    def params(self, g: Graph, after: After = None) -> Output:
+        """All parameters, 1-D F32, in initializer order."""
+        return self._one(g, "Params", after=after)
+
+
+class AggregatorSlot(ComponentSlot):
+    """Joins contributions of many peers into one tensor."""
+
+    ROLE = keys.ROLE_AGGREGATOR
+    DOMAIN = keys.ROLE_AGGREGATOR_DOMAIN
+
+    def contribute(
+        self,
+        g: Graph,
+        contribution: Value,
+        weight: Value | None = None,
+        peer: Output | None = None,
+        round: Value | None = None,
+        after: After = None,
+    ) -> Output:
+        """Counts once per (round, peer), first wins. `weight` and `round` are 0-D. Yields a cmd."""
+        return self._one(g, "Contribute", contribution, weight, peer, round, after=after)
+
+    def aggregate(self, g: Graph, stack: Value | None = None, after: After = None) -> tuple[Output, Output]:
+        """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
+        first.
+        """
+        result, total = self.op(g, "Aggregate", stack, after=after)
+        return result, total
+
+    def current_tensor(self, g: Graph, trigger: Output | None = None, after: After = None) -> Output:
+        """The last aggregate, empty before the first."""
+        return self._one(g, "CurrentTensor", trigger, after=after)
+
+
+class DataSourceSlot(ComponentSlot):
+    """Yields batches of a shard of data."""
+
+    ROLE = keys.ROLE_DATA_SOURCE
+    DOMAIN = keys.ROLE_DATA_LOADER_DOMAIN
+
+    def next_batch(self, g: Graph, after: After = None) -> tuple[Output, Output]:
+        """(batch, labels); labels are absent where the source has none."""
+        batch, labels = self.op(g, "NextBatch", after=after)
+        return batch, labels
+
+    def num_samples(self, g: Graph, after: After = None) -> Output:
+        """Samples in the shard, 0-D I64."""
+        return self._one(g, "NumSamples", after=after)
+
+    def reset(self, g: Graph, trigger: Output, after: After = None) -> Output:
+        """Back to the first batch. Yields a trigger."""
+        return self._one(g, "Reset", trigger, after=after)
+
+    def on_data_loaded(self, g: Graph, after: After = None) -> Output:
+        """A trigger, once the data is there."""
+        return self._one(g, "OnDataLoaded", after=after)
+
+
+class PeerSelectorSlot(ComponentSlot):
+    """Chooses peers of the class `peer_class`; without one, of the module's home class (gossip)."""
+
+    ROLE = keys.ROLE_PEER_SELECTOR
+    DOMAIN = keys.ROLE_PEER_SELECTOR_DOMAIN
+
+    def __init__(
+        self,
+        name: str,
+        type: type | str | None = None,
+        config: Mapping[str, object] | Any | None = None,
+        *,
+        peer_class: str | None = None,
+        at: str | None = None,
+    ) -> None:
+        super().__init__(name, type, config, at=at)
+        if peer_class is not None and not (isinstance(peer_class, str) and PORT_NAME.fullmatch(peer_class)):
+            raise authoring_error(SlotError, f"{peer_class!r} is no name for a class")
+        self.peer_class = peer_class or ""
+
+    def sample(self, g: Graph, n: int, min: int = 0, after: After = None) -> Output:
+        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are."""
+        return self._one(g, "Sample", n=n, min=min or None, after=after)
+
+    def current_view(self, g: Graph, after: After = None) -> Output:
+        """All peers in view."""
+        return self._one(g, "CurrentView", after=after)
+
+
+class CodecSlot(ComponentSlot):
+    """Makes tensors smaller."""
+
+    ROLE = keys.ROLE_CODEC
+    DOMAIN = keys.ROLE_COMPRESSOR_DOMAIN
+
+    def train_codebook(self, g: Graph, training: Value, after: After = None) -> Output:
+        """Fits the codec to a sample. Yields a cmd."""
+        return self._one(g, "TrainCodebook", training, after=after)
+
+    def compress(self, g: Graph, t: Value, after: After = None) -> Output:
+        """Encodes."""
+        return self._one(g, "Compress", t, after=after)
+
+    def decompress(self, g: Graph, code: Value, after: After = None) -> Output:
+        """Decodes."""
+        return self._one(g, "Decompress", code, after=after)
+
+
+class IndexSlot(ComponentSlot):
+    """Finds nearest vectors."""
+
+    ROLE = keys.ROLE_INDEX
+    DOMAIN = keys.ROLE_INDEX_DOMAIN
+
+    def add(self, g: Graph, vec: Value, after: After = None) -> Output:
+        """Adds vectors, [n, d] or [d]. Yields a cmd."""
+        return self._one(g, "Add", vec, after=after)
+
+    def search(self, g: Graph, query: Value, k: int, after: After = None) -> tuple[Output, Output]:
+        """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
+        ids, distances = self.op(g, "Search", query, k=k, after=after)
+        return ids, distances
+
+    def remove(self, g: Graph, id: Value, after: After = None) -> Output:
+        """Removes vectors by id. Yields a cmd."""
+        return self._one(g, "Remove", id, after=after)
+
+
+class BackendSlot(ComponentSlot):
+    """A tensor backend that some ops are pinned to: `self.fast.onnx(g).softmax(x)`, or `self.fast.matmul(g,
+    a, b)`.
+    """
+
+    ROLE = keys.ROLE_BACKEND
+
+    def onnx(self, g: Graph) -> OnnxOps:
+        """ONNX operators that run on this backend, as `g.onnx` otherwise."""
+        return OnnxOps(g, self.node_meta(g))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(g: Graph, *inputs: object, **attrs: object) -> Any:
+            return getattr(self.onnx(g), name)(*inputs, **attrs)
+
+        return call
+
+
+class ProtocolSlot(ComponentSlot):
+    """A component with ops of its own: those that its type declares (`atomic_opset()`), or the `opset` given.
+
+    An op `ReadRow` is the method `read_row(g, …)`; it returns its output, or a tuple where it has several.
+    """
+
+    ROLE = keys.ROLE_PROTOCOL
+
+    def __init__(
+        self,
+        name: str,
+        type: type | str | None = None,
+        config: Mapping[str, object] | Any | None = None,
+        *,
+        opset: Opset | None = None,
+        at: str | None = None,
+    ) -> None:
+        super().__init__(name, type, config, at=at)
+        declared = getattr(type, "atomic_opset", None)
+        found = opset if opset is not None else declared() if callable(declared) else None
+        if found is None:
+            raise authoring_error(
+                SlotError,
+                f"protocol slot {name!r} has no opset",
+                "give a type with atomic_opset(), or opset=",
+            )
+        self._opset: Opset = found
+
+    def opset(self) -> Opset:
+        return self._opset
+
+    def _find(self, g: Graph, name: str) -> OpDef:
+        wanted = name.replace("_", "").lower()
+        for op in self._opset.ops.values():
+            if op.name.replace(".", "").lower() == wanted:
+                return op
+        names = ", ".join(sorted(map(snake, self._opset.ops)))
+        raise g.error(UnknownOpError, f"slot {self.name!r} has no op {name!r}", f"it has {names}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def call(g: Graph, *inputs: object, after: After = None, **attrs: object) -> Any:
+            found = self.op(g, name, *inputs, after=after, **attrs)
+            return found[0] if len(found) == 1 else (found or None)
+
+        return call

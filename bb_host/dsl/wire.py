@@ -1,0 +1,453 @@
+"""Sends, requests and hand-made wire ops (semantics §2 and §6; layouts in docs/design/artifact.md,
+"Recorded form").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets.wire import (
+    OP_RECV,
+    OP_RECV_REQ,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+)
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import (
+    AnswerModeError,
+    ArityError,
+    AttributeValueError,
+    MissingDeadlineError,
+    UnpairedWireRequest,
+    ValueTypeError,
+    WireInBootstrap,
+    WireInSubgraph,
+    author_line,
+)
+from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
+from bb_host.dsl.recorder import After, Draft, Recorder
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+
+Payload: TypeAlias = "Value | Sequence[Value]"
+"""What travels: one value, or a list that travels in one envelope."""
+
+_PEERS = ValueType(types.PEER_ID_VEC)
+_REQ_ID = ValueType(types.WIRE_REQ_ID)
+_TRIGGER = ValueType(types.TRIGGER)
+
+
+class Request:
+    """A request that was asked: the receiver's side, the answers, and the close (semantics §2).
+
+    `value` and `sender` are seen by each peer that is asked; there `reply(v)` is recorded, once. Back home
+    either `answer` (ops on it run once per answer) or `responses` (the whole batch) may be read, beside
+    `missing` (peers without an accepted answer) and `closed` (a trigger).
+    """
+
+    def __init__(
+        self, graph: Graph, port: str, ask: Draft, req_id: Output, single: bool, durable: bool
+    ) -> None:
+        self._graph = graph
+        self.port = port
+        self._ask = ask
+        self._req_id = req_id
+        self._single = single
+        self._durable = durable
+        self._line = author_line()
+        self._reply: Draft | None = None
+        self._reply_line = self._line
+        self._reply_single = True
+        self._tail: Draft | None = None
+        self._responses: list[Output] | None = None
+        self._answer_read = False
+        received = ask.outputs[1:-1]
+        sender = ask.outputs[-1]
+        self._value = one_or_many(received, sender, single)
+
+    @property
+    def value(self) -> Received:
+        """The value as the asked peer sees it (a tuple where a list was asked), with `.sender`."""
+        return cast(Received, self._value)
+
+    @property
+    def values(self) -> tuple[Output, ...]:
+        """The values as the asked peer sees them, always as a tuple."""
+        return tuple(self._ask.outputs[1:-1])
+
+    @property
+    def sender(self) -> Output:
+        """Who asks, as the asked peer sees it."""
+        return self._ask.outputs[-1]
+
+    def reply(self, value: Payload, after: After = None) -> None:
+        """Records the reply: one value or a list. UnpairedWireRequest at a second one."""
+        g = self._graph
+        if self._reply is not None:
+            raise g.error(
+                UnpairedWireRequest,
+                f"request {self.port!r} has a second reply (the first is at line {self._reply_line[1]})",
+                "reply once, with a list of all values",
+            )
+        payload, self._reply_single = g.payload(value, f"the reply to {self.port!r}")
+        answers = [g.received(f"{self.port}_answer", v) for v in payload]
+        sender = g.fresh(f"{self.port}_answer_sender", _PEERS)
+        draft = Draft(
+            OP_SEND_RESP,
+            keys.WIRE_DOMAIN,
+            [*payload, self.sender, self._req_id],
+            [*answers, sender],
+            {},
+            g.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable),
+        )
+        draft.meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
+        g.order(draft, g.after_values(after))
+        self._reply = g.add(draft)
+        self._reply_line = author_line()
+        self._open_tail()
+
+    @property
+    def answer(self) -> Received:
+        """One answer, as home sees it: ops on it run once per answer. A tuple where the reply was a list.
+
+        It has `.sender`, and unpacks where it is a tuple.
+        """
+        if self._reply is None:
+            raise refuse_unreplied("answer", self.port)
+        if self._responses is not None:
+            raise self._both()
+        self._answer_read = True
+        self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_EACH
+        *values, sender = self._reply.outputs
+        return cast(Received, one_or_many(values, sender, self._reply_single))
+
+    @property
+    def responses(self) -> Output:
+        """All answers, stacked along a new first axis in order of arrival; a tuple where the reply was a
+        list.
+        """
+        if self._reply is None:
+            raise refuse_unreplied("responses", self.port)
+        if self._answer_read:
+            raise self._both()
+        if self._responses is None:
+            self._responses = [self._stack(value) for value in self._reply.outputs[:-1]]
+            self._open_tail().outputs.extend(self._responses)
+            self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
+        return cast(Output, one_or_many(self._responses, None, self._reply_single))
+
+    @property
+    def closed(self) -> Output:
+        """A trigger, once, when enough or all peers have answered or are down, or the deadline has passed."""
+        return self._open_tail().outputs[0]
+
+    @property
+    def missing(self) -> Output:
+        """The authored peers without an accepted answer, when the request is closed."""
+        return self._open_tail().outputs[1]
+
+    def finish(self) -> None:
+        """At the end of the body: UnpairedWireRequest where there was no reply."""
+        if self._reply is None:
+            raise self._graph.error(
+                UnpairedWireRequest,
+                f"request {self.port!r} has no reply",
+                "record r.reply(…) on the receiving side, or use g.net_out",
+                self._line,
+            )
+        self._open_tail()
+
+    def _both(self) -> AnswerModeError:
+        return self._graph.error(
+            AnswerModeError,
+            f"request {self.port!r}: both .answer and .responses are read",
+            "take answers one by one, or as a batch",
+        )
+
+    def _stack(self, value: Output) -> Output:
+        if not types.compatible(value.node, types.TENSOR):
+            raise self._graph.error(
+                ValueTypeError, f"request {self.port!r}: {value!r} cannot be stacked", "read r.answer instead"
+            )
+        shape = None if value.shape is None else (None, *value.shape)
+        node = value.node if types.is_subtype(value.node, types.TENSOR) else types.TENSOR
+        return self._graph.fresh(f"{self.port}_responses", ValueType(node, shape))
+
+    def _open_tail(self) -> Draft:
+        """The RecvRespBatched; it stands where it is first needed."""
+        if self._tail is None:
+            g = self._graph
+            meta = g.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable, minted=False)
+            meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
+            outputs = [g.fresh(f"{self.port}_closed", _TRIGGER), g.fresh(f"{self.port}_missing", _PEERS)]
+            self._tail = g.add(
+                Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [self._req_id], outputs, {}, meta)
+            )
+        if self._reply is not None:
+            self._tail.meta[keys.WIRE_ID_KEY] = self._reply.meta[keys.WIRE_ID_KEY]
+        return self._tail
+
+
+class WireOps(Recorder):
+    """What `Graph` has for the wire."""
+
+    ports: dict[str, Answers | Received]
+    requests: list[Request]
+
+    def net_out(
+        self,
+        name: str,
+        peers: Output,
+        value: Payload,
+        *,
+        durable: bool = False,
+        deadline_ns: int | None = None,
+        after: After = None,
+    ) -> Received:
+        """Sends `value` to each of `peers` and returns it as its receivers see it, with `.sender`.
+
+        A list travels in one envelope and comes back as a tuple. `durable`: survives a restart on both sides.
+        `deadline_ns`: dropped, and counted, where it has not arrived by then.
+        """
+        self._may_send(f"net_out {name!r}")
+        name = self.port_name(name, "the network port", self.ports)
+        payload, single = self.payload(value, f"net_out {name!r}")
+        values = [self.received(name, v) for v in payload]
+        sender = self.fresh(f"{name}_sender", _PEERS)
+        draft = Draft(
+            OP_SEND,
+            keys.WIRE_DOMAIN,
+            [*payload, self.peers(peers)],
+            [*values, sender],
+            {} if deadline_ns is None else {keys.ATTR_DEADLINE_NS: self._duration(deadline_ns)},
+            self.wire_meta(name, keys.CORRELATION_NONE, durable),
+        )
+        self.order(draft, self.after_values(after))
+        self.add(draft)
+        found = one_or_many(values, sender, single)
+        self.ports[name] = found
+        return cast(Received, found)
+
+    def request(
+        self,
+        name: str,
+        peers: Output,
+        value: Payload,
+        *,
+        deadline_ns: int | None = None,
+        enough: int | None = None,
+        durable: bool = False,
+        after: After = None,
+    ) -> Request:
+        """Asks each of `peers` and gathers what they reply, until `enough` or all have, or the deadline
+        passes.
+
+        An empty peer list closes at once. MissingDeadlineError without `deadline_ns` (nanoseconds, > 0).
+        """
+        self._may_send(f"request {name!r}")
+        name = self.port_name(name, "the network port", self.ports)
+        if deadline_ns is None:
+            raise self.error(
+                MissingDeadlineError,
+                f"request {name!r} has no deadline",
+                "say deadline_ns=30 * S: a peer may never answer",
+            )
+        if enough is not None and (not isinstance(enough, int) or isinstance(enough, bool) or enough < 1):
+            raise self.error(
+                AttributeValueError, f"request {name!r}: enough is a number of peers, not {enough!r}"
+            )
+        payload, single = self.payload(value, f"request {name!r}")
+        targets = self.peers(peers)
+        req_id = self.fresh(f"{name}_req", _REQ_ID)
+        values = [self.received(name, v) for v in payload]
+        sender = self.fresh(f"{name}_sender", _PEERS)
+        meta = self.wire_meta(name, keys.CORRELATION_REQUEST, durable)
+        meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_NONE
+        if enough is not None:
+            meta[keys.ENOUGH_KEY] = str(enough)
+        draft = Draft(
+            OP_SEND_REQ,
+            keys.WIRE_DOMAIN,
+            [*payload, targets, targets],
+            [req_id, *values, sender],
+            {keys.ATTR_DEADLINE_NS: self._duration(deadline_ns)},
+            meta,
+        )
+        self.order(draft, self.after_values(after))
+        self.add(draft)
+        found = Request(cast("Graph", self), name, draft, req_id, single, durable)
+        self.ports[name] = cast(Received, found._value)
+        self.requests.append(found)
+        return found
+
+    # --- parts
+
+    def wire_meta(self, port: str, correlation: str, durable: bool, *, minted: bool = True) -> dict[str, str]:
+        meta = {keys.WIRE_ID_KEY: self.session.next_wire_id() if minted else ""}
+        meta[keys.WIRE_CORRELATION_KEY] = correlation
+        meta[keys.PORT_KEY] = port
+        if durable:
+            meta[keys.DURABLE_KEY] = "1"
+        return meta
+
+    def payload(self, value: object, what: str) -> tuple[list[Output], bool]:
+        """The values that travel, and whether the author gave one alone."""
+        if isinstance(value, (list, tuple)) and not (
+            value and all(isinstance(v, (int, float)) for v in value)
+        ):
+            if not value:
+                raise self.error(
+                    ArityError, f"{what}: an empty list", "send a trigger where only the news matters"
+                )
+            return [lift(self, v) for v in value], False
+        return [lift(self, value)], True
+
+    def received(self, hint: str, sent: Output) -> Received:
+        """The receiver's view of a value."""
+        found = self.fresh(hint, sent.type, Received)
+        found.parts = sent.parts
+        assert isinstance(found, Received)
+        return found
+
+    def peers(self, value: object) -> Output:
+        found = self.own(value, "a PeerIdVec")
+        if not types.compatible(found.node, types.PEER_ID_VEC):
+            raise self.error(
+                ValueTypeError,
+                f"peers are a PeerIdVec, and {found!r} is none",
+                "peers come from a PeerSelectorSlot, an input, or a .sender",
+            )
+        return found
+
+    def _duration(self, value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
+            raise self.error(
+                AttributeValueError,
+                f"deadline_ns is a number of nanoseconds above 0, not {value!r}",
+                "30 * S",
+            )
+        return value
+
+    def _may_send(self, what: str) -> None:
+        graph: Recorder = self
+        while graph.parent is not None:
+            graph = graph.parent
+        if graph.phase == keys.MODULE_PHASE_BOOTSTRAP:
+            raise self.error(WireInBootstrap, f"{what} stands in a bootstrap", "record it in the body")
+        if self.parent is not None:
+            raise self.error(WireInSubgraph, f"{what} stands in a branch", "send outside If and Loop")
+
+
+class OpenWire:
+    """`g.wire`: wire ops recorded by hand, without partner; they are open ports of the program."""
+
+    def __init__(self, graph: WireOps) -> None:
+        self._graph = graph
+
+    def send(self, name: str, peers: Output, value: Payload, after: After = None) -> None:
+        """A Send whose receiver is another program."""
+        self._graph.net_out(name, peers, value, after=after)
+
+    def recv(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
+        """A Recv whose sender is another program: `(payload…, sender)`, and a trigger at the end where
+        asked.
+        """
+        return self._entry(OP_RECV, name, payload_types, keys.CORRELATION_NONE, (), trigger)
+
+    def recv_req(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
+        """A RecvReq: `(payload…, sender, req_id)`, and a trigger at the end where asked."""
+        return self._entry(
+            OP_RECV_REQ, name, payload_types, keys.CORRELATION_REQUEST, (("req", _REQ_ID),), trigger
+        )
+
+    def send_resp(
+        self, name: str, sender: Output, req_id: Output, value: Payload, after: After = None
+    ) -> None:
+        """The reply to a request that `recv_req` took."""
+        g = self._graph
+        g._may_send(f"send_resp {name!r}")
+        payload, _ = g.payload(value, f"send_resp {name!r}")
+        meta = g.wire_meta(name, keys.CORRELATION_RESPONSE, False)
+        asked = next((d.meta for d in g.drafts if req_id in d.outputs), {})
+        if keys.WIRE_ID_KEY in asked:
+            meta[keys.WIRE_REQUEST_KEY] = asked[keys.WIRE_ID_KEY]
+        draft = Draft(
+            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, g.peers(sender), g.own(req_id)], [], {}, meta
+        )
+        g.order(draft, g.after_values(after))
+        g.add(draft)
+
+    def send_req_batched(
+        self, name: str, peers: Output, value: Payload, *, deadline_ns: int, after: After = None
+    ) -> Output:
+        """A request to another program; yields the request id for `recv_resp_batched`."""
+        g = self._graph
+        g._may_send(f"send_req_batched {name!r}")
+        g.port_name(name, "the network port", g.ports)
+        payload, _ = g.payload(value, f"send_req_batched {name!r}")
+        targets = g.peers(peers)
+        req_id = g.fresh(f"{name}_req", _REQ_ID)
+        draft = Draft(
+            OP_SEND_REQ,
+            keys.WIRE_DOMAIN,
+            [*payload, targets, targets],
+            [req_id],
+            {keys.ATTR_DEADLINE_NS: g._duration(deadline_ns)},
+            g.wire_meta(name, keys.CORRELATION_REQUEST, False),
+        )
+        draft.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
+        g.order(draft, g.after_values(after))
+        g.add(draft)
+        return req_id
+
+    def recv_resp_batched(self, req_id: Output, *payload_types: TypeLike) -> tuple[Output, ...]:
+        """`(closed, missing, responses…)` of a request that `send_req_batched` asked."""
+        g = self._graph
+        asked = next((d for d in g.drafts if g.own(req_id) in d.outputs), None)
+        if asked is None or asked.op_type != OP_SEND_REQ:
+            raise g.error(
+                ValueTypeError, f"{req_id!r} is no request id of this graph", "see send_req_batched"
+            )
+        port = asked.meta[keys.PORT_KEY]
+        outputs = [g.fresh(f"{port}_closed", _TRIGGER), g.fresh(f"{port}_missing", _PEERS)]
+        for like in payload_types:
+            item = as_type(cast("Graph", g), like)
+            shape = None if item.shape is None else (None, *item.shape)
+            outputs.append(g.fresh(f"{port}_responses", ValueType(item.node, shape)))
+        meta = g.wire_meta(port, keys.CORRELATION_RESPONSE, False)
+        meta[keys.WIRE_REQUEST_KEY] = asked.meta[keys.WIRE_ID_KEY]
+        g.add(Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [req_id], list(outputs), {}, meta))
+        return tuple(outputs)
+
+    def _entry(
+        self,
+        op: str,
+        name: str,
+        payload_types: Sequence[TypeLike],
+        correlation: str,
+        tail: Sequence[tuple[str, ValueType]],
+        trigger: bool,
+    ) -> tuple[Output, ...]:
+        g = self._graph
+        g._may_send(f"{op} {name!r}")
+        g.port_name(name, "the network port", g.ports)
+        if not payload_types:
+            raise g.error(
+                ArityError, f"{op} {name!r} wants the type of what arrives", "e.g. 'F32' or 'Trigger'"
+            )
+        outputs = [g.fresh(name, as_type(g, like)) for like in payload_types]
+        outputs.append(g.fresh(f"{name}_sender", _PEERS))
+        outputs += [g.fresh(f"{name}_{hint}", value) for hint, value in tail]
+        meta = g.wire_meta(name, correlation, False)
+        if trigger:
+            outputs.append(g.fresh(f"{name}_trigger", _TRIGGER))
+            meta[keys.TRIGGER_OUTPUT_KEY] = "1"
+        attrs = {keys.ATTR_PAYLOAD_TYPE: outputs[0].type}
+        g.add(Draft(op, keys.WIRE_DOMAIN, [], list(outputs), dict(attrs), meta))
+        return tuple(outputs)
