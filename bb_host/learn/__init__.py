@@ -1,3 +1,30 @@
-"""ONNX model import, autodiff and training graphs."""
+"""Learning on devices: models with their gradients as graphs.
+
+`trainable(model)` makes an ordinary inference model one that a program can train; `mlp` makes a small model
+from nothing; `differentiate` is the gradient itself.
+"""
 
 from __future__ import annotations
+
+from bb_host.learn.autodiff import Gradient, differentiable_ops, differentiate
+from bb_host.learn.errors import LearnError, ModelImportError, NotDifferentiableError
+from bb_host.learn.models import mlp
+from bb_host.learn.onnx_import import ImportedModel, import_onnx
+from bb_host.learn.trainable import LOSSES, Construction, TrainableModel, loss_function, trainable
+
+__all__ = [
+    "LOSSES",
+    "Construction",
+    "Gradient",
+    "ImportedModel",
+    "LearnError",
+    "ModelImportError",
+    "NotDifferentiableError",
+    "TrainableModel",
+    "differentiable_ops",
+    "differentiate",
+    "import_onnx",
+    "loss_function",
+    "mlp",
+    "trainable",
+]

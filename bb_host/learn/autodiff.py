@@ -1,0 +1,267 @@
+"""Reverse-mode differentiation of ONNX functions: a graph in, its gradient as two graphs of ordinary ops.
+
+`differentiate` splits training the way the runtime runs it: a forward graph that hands out, behind its
+output, the activations which the gradient reads, and a backward graph that takes them. The backward graph
+reads as little as it can: what follows from inputs by moving data alone is recomputed, dead ops are dropped,
+equal ops are one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.learn import rules_elementwise, rules_linear, rules_shape, rules_window
+from bb_host.learn.errors import LearnError, NotDifferentiableError
+from bb_host.learn.gradient_builder import GradientBuilder
+from bb_host.learn.gradient_rules import RULES, SHAPE_INPUTS, STOPS
+from bb_host.learn.shapes import infer_types, with_types
+from bb_host.program import Function, Op
+
+__all__ = ["Gradient", "differentiable_ops", "differentiate"]
+
+_RULE_MODULES = (rules_elementwise, rules_linear, rules_shape, rules_window)  # importing them fills RULES
+
+MINIMUM_OPSET = 18
+"""The gradient's ops take axes as inputs and scatter with a sum."""
+
+_MOVES = frozenset(
+    [
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Identity",
+        "Shape",
+        "Constant",
+        "ConstantOfShape",
+        "Expand",
+        "Cast",
+    ]
+)
+"""Forward ops that are done again rather than kept: they move or spread what is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A function and its gradient.
+
+    `forward`: inputs as given; outputs are the output, then `activations`. `backward`: inputs are those of
+    `forward`, then the activations, then the output's gradient; outputs are one gradient per `wrt`, each in
+    the shape and dtype of its input.
+    """
+
+    forward: Function
+    backward: Function
+    wrt: tuple[str, ...]
+    activations: tuple[str, ...]
+
+
+def differentiable_ops() -> frozenset[str]:
+    """The operators that have a gradient rule."""
+    return frozenset(RULES)
+
+
+def differentiate(
+    function: Function, wrt: Sequence[str], *, output: str | None = None, backward_name: str = ""
+) -> Gradient:
+    """The gradient of a function's first output (or of `output`) with respect to some of its inputs.
+
+    `function` holds ONNX ops alone, its inputs are typed, and static shapes make a better gradient.
+    NotDifferentiableError names the first op on the way from `wrt` to the output that has no gradient;
+    LearnError a function whose types do not fit, or whose opset is below 18.
+    """
+    where = f"function {function.name}"
+    for name in wrt:
+        if name not in function.inputs:
+            raise LearnError(f"{name!r} is no input of it", where, "differentiate with respect to inputs")
+    target = function.outputs[0] if output is None else output
+    if target not in function.outputs:
+        raise LearnError(f"{target!r} is no output of it", where)
+    if function.opsets.get(keys.ONNX_DOMAIN, 0) < MINIMUM_OPSET:
+        found_opset = function.opsets.get(keys.ONNX_DOMAIN, 0)
+        what = f"its ONNX opset is {found_opset}, the gradient needs {MINIMUM_OPSET}"
+        raise LearnError(what, where, "convert the model, as import_onnx does")
+    function = dataclasses.replace(function, ops=_live(function.ops, [target]))
+    types = infer_types(function)
+    g = GradientBuilder(function, types, function.inputs)
+    seed = g.fresh(f"d_{target}")
+    found = _reverse(g, function.ops, wrt, target, seed)
+    gradients = [_zeros(g, v) if found[v] is None else found[v] for v in wrt]
+    ops, outputs = _name_outputs(g, [v for v in gradients if v is not None], [f"d_{v}" for v in wrt], {seed})
+    ops, activations = _close(g, _live(ops, outputs), function.inputs, {seed})
+    forward, activations, ops = _hand_out(g, function, target, activations, ops)
+    backward = Function(
+        backward_name or f"{function.name}_gradient",
+        function.domain,
+        (*function.inputs, *activations, seed),
+        tuple(outputs),
+        ops,
+        opsets=dict(function.opsets),
+    )
+    forward = with_types(forward)
+    known = dict(forward.types)
+    if target in known:
+        known[seed] = known[target]
+    backward = with_types(dataclasses.replace(backward, types=_of(backward.inputs, known)))
+    return Gradient(forward, backward, tuple(wrt), tuple(activations))
+
+
+def _of(names: Iterable[str], types: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    return {name: types[name] for name in names if name in types}
+
+
+def _zeros(g: GradientBuilder, value: str) -> str:
+    """Of an input that the output does not depend on."""
+    return g.zeros_like(value)
+
+
+# --- the sweep ------------------------------------------------------------------------------------
+
+
+def _reverse(
+    g: GradientBuilder, ops: Sequence[Op], wrt: Sequence[str], target: str, seed: str
+) -> dict[str, str | None]:
+    """Runs the rules backwards; the gradient of each `wrt`, None where there is none."""
+    wanted = _wanted(g, ops, wrt)
+    partial: dict[str, list[str]] = {target: [seed]}
+    for op in reversed(ops):
+        gradients = [_total(g, partial.pop(v, ())) if v else None for v in op.outputs]
+        if all(d is None for d in gradients):
+            continue
+        wants = [_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)]
+        if not any(wants):
+            continue
+        write = RULES.get(op.op_type) if op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS) else None
+        if write is None:
+            raise NotDifferentiableError(
+                op,
+                "there is no gradient rule for it",
+                "keep it out of what is trained, or write it in others",
+            )
+        for value, wants_it, gradient in zip(op.inputs, wants, write(g, op, gradients, wants), strict=True):
+            if wants_it and gradient is not None:
+                partial.setdefault(value, []).append(gradient)
+    return {v: _total(g, partial.get(v, ())) for v in wrt}
+
+
+def _gets(op: Op, position: int, value: str, wanted: set[str]) -> bool:
+    return value in wanted and position not in SHAPE_INPUTS.get(op.op_type, ())
+
+
+def _total(g: GradientBuilder, parts: Sequence[str]) -> str | None:
+    total: str | None = None
+    for part in parts:
+        total = part if total is None else g.op("Add", total, part)
+    return total
+
+
+def _wanted(g: GradientBuilder, ops: Sequence[Op], wrt: Sequence[str]) -> set[str]:
+    """The values that move when a `wrt` moves."""
+    wanted = set(wrt)
+    for op in ops:
+        if op.op_type in STOPS:
+            continue
+        if any(_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)) or _captures(op, wanted):
+            wanted.update(v for v in op.outputs if v and g.is_float(v))
+    return wanted
+
+
+def _captures(op: Op, wanted: set[str]) -> bool:
+    """Whether a subgraph of the op reads a wanted value; then it is refused, not passed over."""
+    for _, graph in op.subgraphs():
+        for inner in graph.ops:
+            if any(v in wanted for v in inner.inputs) or _captures(inner, wanted):
+                raise NotDifferentiableError(op, "its subgraph reads what is to be trained")
+    return False
+
+
+# --- tidying --------------------------------------------------------------------------------------
+
+
+def _live(ops: Sequence[Op], outputs: Iterable[str]) -> tuple[Op, ...]:
+    """The ops that the outputs need."""
+    needed = set(outputs)
+    kept = []
+    for op in reversed(ops):
+        if any(v in needed for v in op.outputs):
+            kept.append(op)
+            needed.update(op.inputs)
+            needed.update(_captured(op))
+    return tuple(reversed(kept))
+
+
+def _captured(op: Op) -> set[str]:
+    """Names that an op's subgraphs read, their own included."""
+    return {v for _, graph in op.subgraphs() for o in graph.ops for v in (*o.inputs, *_captured(o))}
+
+
+def _name_outputs(
+    g: GradientBuilder, values: Sequence[str], names: Sequence[str], given: set[str]
+) -> tuple[tuple[Op, ...], list[str]]:
+    """Gives the gradients their names; one that is given, or asked for twice, is copied."""
+    rename: dict[str, str] = {}
+    outputs = [g.fresh(name) for name in names]
+    ops = list(g.ops)
+    made = {v for op in g.ops for v in op.outputs}
+    for value, name in zip(values, outputs, strict=True):
+        if value in given or value in rename or value not in made:
+            ops.append(Op("Identity", keys.ONNX_DOMAIN, (value,), (name,)))
+        else:
+            rename[value] = name
+    return tuple(_renamed(op, rename) for op in ops), outputs
+
+
+def _renamed(op: Op, rename: Mapping[str, str]) -> Op:
+    return dataclasses.replace(
+        op,
+        inputs=tuple(rename.get(v, v) for v in op.inputs),
+        outputs=tuple(rename.get(v, v) for v in op.outputs),
+    )
+
+
+def _close(
+    g: GradientBuilder, ops: Sequence[Op], inputs: Sequence[str], given: set[str]
+) -> tuple[tuple[Op, ...], list[str]]:
+    """Takes in what backward ops read of the forward graph: recomputed where it is a move, else kept.
+
+    Returns the ops and the values to keep, in the order in which the forward graph makes them.
+    """
+    producers = {v: op for op in g.forward for v in op.outputs if v}
+    made = {v for op in ops for v in op.outputs} | set(inputs) | given
+    again: set[str] = set()
+    kept: set[str] = set()
+    pending = [v for op in ops for v in op.inputs if v and v not in made]
+    while pending:
+        value = pending.pop()
+        if value in made or value in again or value in kept:
+            continue
+        op = producers[value]
+        # The shape of a value that is not here otherwise is kept, not the value.
+        if op.op_type in _MOVES and not (op.op_type == "Shape" and op.inputs[0] not in inputs):
+            again.update(op.outputs)
+            pending.extend(v for v in op.inputs if v)
+        else:
+            kept.add(value)
+    repeated = tuple(op for op in g.forward if op.outputs[0] in again)
+    activations = [v for op in g.forward for v in op.outputs if v in kept]
+    return (*repeated, *ops), activations
+
+
+def _hand_out(
+    g: GradientBuilder, function: Function, target: str, activations: list[str], ops: Sequence[Op]
+) -> tuple[Function, list[str], tuple[Op, ...]]:
+    """The forward function with its activations as outputs. The output itself is handed out as a copy."""
+    extra: list[Op] = []
+    if target in activations:
+        copy = g.fresh(f"{target}_kept")
+        extra.append(Op("Identity", keys.ONNX_DOMAIN, (target,), (copy,)))
+        activations = [copy if v == target else v for v in activations]
+        ops = [_renamed(op, {target: copy}) for op in ops]
+    outputs = (target, *activations)
+    forward_ops = _live((*g.forward, *extra), outputs)
+    return dataclasses.replace(function, outputs=outputs, ops=forward_ops), activations, tuple(ops)

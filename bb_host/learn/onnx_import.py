@@ -1,0 +1,152 @@
+"""Ordinary inference models: an ONNX graph with initializers becomes a function with parameters as inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.inliner
+import onnx.version_converter
+from google.protobuf.message import DecodeError
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.types import ValueType, tensor_type
+from bb_host.learn.errors import ModelImportError
+from bb_host.learn.gradient_rules import SHAPE_INPUTS
+from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph, walk_ops
+from bb_host.program_proto import array_of, read_graph
+
+__all__ = ["ImportedModel", "import_onnx"]
+
+_STATISTICS = {"BatchNormalization": (3, 4)}
+"""Inputs that are learned by counting and not by a gradient: mean and variance stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """`function`: inputs are the model's inputs and then `parameters`, in the order of the initializers.
+
+    What is no f32 tensor that the output is computed from (shapes, axes, statistics) is a Constant in it.
+    """
+
+    function: Function
+    parameters: dict[str, Array]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The model's own inputs."""
+        return self.function.inputs[: len(self.function.inputs) - len(self.parameters)]
+
+
+def import_onnx(source: onnx.ModelProto | str | Path | bytes, name: str = "model") -> ImportedModel:
+    """Reads an inference model: from a proto, a file (external data beside it), or bytes.
+
+    The model is converted to the opset that programs are recorded in, its own functions are inlined.
+    ModelImportError says what of it cannot be taken.
+    """
+    where, model = _load(source)
+    model = _at_our_opset(model, where)
+    graph = read_graph(model.graph, where)
+    initializers = {**graph.initializers, **_constants(graph)}
+    inputs = tuple(v for v in graph.inputs if v not in initializers)
+    trained = _trained(graph, initializers)
+    parameters = {n: array_of(t) for n, t in initializers.items() if n in trained}
+    ops: list[Op] = []
+    for key, tensor in initializers.items():
+        if key not in parameters:
+            ops.append(Op("Constant", keys.ONNX_DOMAIN, (), (key,), {"value": tensor}))
+    ops.extend(op for op in graph.ops if not set(op.outputs) <= set(initializers))
+    types = {v: graph.types[v] for v in inputs if v in graph.types}
+    types.update({n: ValueType(tensor_type(a.dtype), a.shape) for n, a in parameters.items()})
+    types.update({v: graph.types[v] for v in graph.outputs if v in graph.types})
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    function = Function(
+        name, keys.COMPONENT_DOMAIN, (*inputs, *parameters), graph.outputs, tuple(ops), types, opsets=opsets
+    )
+    return ImportedModel(_plain(function, where), parameters)
+
+
+def _load(source: Any) -> tuple[str, onnx.ModelProto]:
+    where = str(source) if isinstance(source, (str, Path)) else "model"
+    try:
+        if isinstance(source, (str, Path)):
+            model = onnx.load(str(source))
+        elif isinstance(source, bytes):
+            model = onnx.ModelProto.FromString(source)
+        else:
+            model = source
+        onnx.checker.check_model(model)
+    except OSError as error:
+        raise ModelImportError(error.strerror or str(error), where) from error
+    except (
+        onnx.checker.ValidationError,
+        DecodeError,
+        ValueError,
+    ) as error:  # UnicodeDecodeError is a ValueError
+        detail = (str(error).strip().splitlines() or ["damaged"])[0]
+        raise ModelImportError(f"no valid ONNX model: {detail}", where) from error
+    return where, model
+
+
+def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    foreign = sorted({n.domain for n in model.graph.node if n.domain not in ("", keys.ONNX_DOMAIN_ALIAS)})
+    if foreign:
+        raise ModelImportError(
+            f"it has operators of the domain {foreign[0]!r}", where, "export it with ONNX's own operators"
+        )
+    version = max(
+        (e.version for e in model.opset_import if e.domain in ("", keys.ONNX_DOMAIN_ALIAS)), default=0
+    )
+    if version != onnx_opset.VERSION:
+        try:
+            model = onnx.version_converter.convert_version(model, onnx_opset.VERSION)
+        except (RuntimeError, onnx.version_converter.ConvertError) as error:
+            what = f"it cannot be converted from opset {version} to {onnx_opset.VERSION}: {error}"
+            raise ModelImportError(what, where, "export it again with a newer opset") from error
+    return model
+
+
+def _constants(graph: Subgraph) -> dict[str, Array | RawTensor]:
+    """Weights that an exporter wrote as Constant nodes."""
+    found: dict[str, Array | RawTensor] = {}
+    for op in graph.ops:
+        value: AttrValue | None = op.attrs.get("value") if op.op_type == "Constant" else None
+        if isinstance(value, (np.ndarray, RawTensor)):
+            found[op.outputs[0]] = value
+    return found
+
+
+def _trained(graph: Subgraph, initializers: dict[str, Array | RawTensor]) -> set[str]:
+    """The f32 initializers that are data: at least one dimension, read by an op as what it computes with."""
+    given = {n for n in graph.initializers if isinstance(initializers[n], np.ndarray)}
+    arrays = {n: array_of(graph.initializers[n]) for n in given}
+    found = {n for n, a in arrays.items() if a.dtype == np.float32 and a.ndim >= 1}
+    read: set[str] = set()
+    for op in graph.ops:
+        steering = (*SHAPE_INPUTS.get(op.op_type, ()), *_STATISTICS.get(op.op_type, ()))
+        for position, value in enumerate(op.inputs):
+            if position in steering:
+                found.discard(value)
+            read.add(value)
+    captured = {v for op in graph.ops for _, g in op.subgraphs() for o in walk_ops(g.ops) for v in o.inputs}
+    return (found & read) - captured
+
+
+def _plain(function: Function, where: str) -> Function:
+    """Value types that say less than ONNX's own are dropped; a batch of unknown size gets the symbol N."""
+    types = dict(function.types)
+    for name in function.inputs:
+        known = types.get(name)
+        if known is None or known.shape is None:
+            raise ModelImportError(f"its input {name!r} has no shape", where, "export it with typed inputs")
+        if known.shape and known.shape[0] is None:
+            types[name] = dataclasses.replace(known, shape=("N", *known.shape[1:]))
+    return dataclasses.replace(function, types=types)

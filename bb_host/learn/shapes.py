@@ -1,0 +1,49 @@
+"""Types and shapes of the values of an ONNX function, by ONNX's own shape inference."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import onnx
+import onnx.shape_inference
+
+from bb_edge.ir.types import ValueType
+from bb_host.learn.errors import LearnError
+from bb_host.program import Function, Subgraph
+from bb_host.program_proto import read_graph, write_attribute
+
+Shape = tuple[int | str | None, ...]
+
+
+def infer_types(function: Function) -> dict[str, ValueType]:
+    """The types of all values that inference finds, those that the function declares included.
+
+    The function holds ONNX ops alone. LearnError where its ops contradict each other.
+    """
+    graph = Subgraph(function.name, function.inputs, function.outputs, function.ops, function.types)
+    written = write_attribute("g", graph).g.SerializeToString(deterministic=True)
+    model = onnx.ModelProto(ir_version=10)
+    model.graph.ParseFromString(written)
+    for domain, version in function.opsets.items():
+        model.opset_import.add(domain=domain, version=version)
+    # A value info without a type is how an unknown output is written; inference wants none at all.
+    known = [info for info in model.graph.output if info.HasField("type")]
+    untyped = [info.name for info in model.graph.output if not info.HasField("type")]
+    del model.graph.output[:]
+    model.graph.output.extend(known)
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
+    try:
+        inferred: Any = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
+        detail = str(error).strip().splitlines()[-1]
+        raise LearnError(f"its ops do not fit together: {detail}", f"function {function.name}") from error
+    types = read_graph(inferred.graph).types
+    return {**types, **function.types}
+
+
+def with_types(function: Function) -> Function:
+    """The function with the types of all its values."""
+    types = infer_types(function)
+    order = [*function.inputs, *(v for op in function.ops for v in op.outputs if v)]
+    return dataclasses.replace(function, types={v: types[v] for v in order if v in types})

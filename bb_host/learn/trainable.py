@@ -1,0 +1,153 @@
+"""A model that a program can bind: forward, gradient and loss as graphs, and its parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.learn.autodiff import Gradient, differentiate
+from bb_host.learn.errors import LearnError
+from bb_host.learn.onnx_import import ImportedModel, import_onnx
+from bb_host.learn.shapes import infer_types, with_types
+from bb_host.program import AttrValue, Function, Op, Subgraph
+
+__all__ = ["LOSSES", "Construction", "TrainableModel", "loss_function", "trainable"]
+
+LOSSES = ("softmax_cross_entropy", "mse")
+
+
+@dataclass(frozen=True, slots=True)
+class Construction:
+    """The construction state of one slot (docs/design/artifact.md, "Construction state").
+
+    `attribute` stands under the slot's name in the partition main: here a graph, its initializers the
+    tensors and its metadata the config with JSON values. `functions` are the component graphs.
+    """
+
+    attribute: AttrValue
+    functions: tuple[Function, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainableModel:
+    """What `Compiler.bind_model(slot, "bb.GraphModel", trainable(model))` takes as config.
+
+    `gradient` is None for a model that is only run (`learning=False`).
+    """
+
+    model: ImportedModel
+    gradient: Gradient | None
+    loss: str = LOSSES[0]
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+
+    @property
+    def parameter_count(self) -> int:
+        """Entries of the flat parameter vector."""
+        return sum(array.size for array in self.model.parameters.values())
+
+    def construct(self, slot: str) -> Construction:
+        """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss`."""
+        config = {"learning_rate": self.learning_rate, "momentum": self.momentum}
+        meta = {key: json.dumps(value) for key, value in config.items()}
+        state = Subgraph(slot, initializers=dict(self.model.parameters), meta=meta)
+        forward = self.model.function if self.gradient is None else self.gradient.forward
+        n_parameters = len(self.model.parameters)
+        arity = f"{len(self.model.inputs)},{n_parameters},{len(forward.outputs) - 1}"
+        functions = [_named(forward, f"{slot}.forward", {keys.COMPONENT_ARITY_KEY: arity})]
+        if self.gradient is not None:
+            functions.append(_named(self.gradient.backward, f"{slot}.train", {}))
+        functions.append(
+            _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss", {})
+        )
+        return Construction(state, tuple(functions))
+
+
+def _named(function: Function, name: str, meta: dict[str, str]) -> Function:
+    return dataclasses.replace(
+        function, name=name, domain=keys.COMPONENT_DOMAIN, meta={**function.meta, **meta}
+    )
+
+
+def trainable(
+    model: onnx.ModelProto | str | Path | bytes,
+    loss: str = LOSSES[0],
+    learning_rate: float = 0.1,
+    momentum: float = 0.0,
+    *,
+    learning: bool = True,
+) -> TrainableModel:
+    """Makes an inference model trainable.
+
+    `model` has one input and one output; its f32 initializers are the parameters, in their order. `loss` is
+    what `Evaluate` answers: `softmax_cross_entropy` (output = logits [N, …, classes], target = one-hot of the
+    same shape, f32) or `mse`, each the mean over the batch. `learning_rate` and `momentum` are defaults that
+    a device's configuration may override. With `learning=False` there is no gradient graph.
+
+    Raises ModelImportError, NotDifferentiableError, LearnError.
+    """
+    if loss not in LOSSES:
+        raise LearnError(f"unknown loss {loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
+    imported = import_onnx(model)
+    function = imported.function
+    if len(imported.inputs) != 1:
+        raise LearnError(f"it has {len(imported.inputs)} inputs, a trainable model has one", "model")
+    if len(function.outputs) != 1:
+        raise LearnError(f"it has {len(function.outputs)} outputs, a trainable model has one", "model")
+    out = infer_types(function).get(function.outputs[0])
+    if out is None or out.node != TENSOR_F32:
+        raise LearnError(f"its output is {out}, a trainable model's is f32", "model")
+    gradient = None
+    if learning:
+        if not imported.parameters:
+            raise LearnError("it has no f32 initializers to train", "model", "export it with its weights")
+        gradient = differentiate(function, tuple(imported.parameters))
+    else:
+        imported = dataclasses.replace(imported, function=with_types(function))
+    return TrainableModel(imported, gradient, loss, float(learning_rate), float(momentum))
+
+
+def loss_function(loss: str, output: ValueType | None = None) -> Function:
+    """The loss graph: (output, target) → 0-D f32, the mean over the batch (all axes but the last).
+
+    `softmax_cross_entropy`: −Σ target·log softmax(output) over the last axis. `mse`: mean of squares over
+    all entries.
+    """
+
+    def op(op_type: str, inputs: tuple[str, ...], out: str, **attrs: int) -> Op:
+        return Op(op_type, keys.ONNX_DOMAIN, inputs, (out,), dict(attrs))
+
+    ops: tuple[Op, ...]
+    if loss == "mse":
+        ops = (
+            op("Sub", ("output", "target"), "difference"),
+            op("Mul", ("difference", "difference"), "square"),
+            op("ReduceMean", ("square",), "loss", keepdims=0),
+        )
+    else:
+        ops = (
+            op("LogSoftmax", ("output",), "log_p", axis=-1),
+            op("Mul", ("target", "log_p"), "picked"),
+            Op("Constant", keys.ONNX_DOMAIN, (), ("last",), {"value_ints": [-1]}),
+            op("ReduceSum", ("picked", "last"), "likelihood", keepdims=0),
+            op("ReduceMean", ("likelihood",), "mean", keepdims=0),
+            op("Neg", ("mean",), "loss"),
+        )
+    known = output or ValueType(TENSOR_F32)
+    function = Function(
+        "loss",
+        keys.COMPONENT_DOMAIN,
+        ("output", "target"),
+        ("loss",),
+        ops,
+        {"output": known, "target": known},
+        opsets={keys.ONNX_DOMAIN: onnx_opset.VERSION},
+    )
+    return with_types(function)
