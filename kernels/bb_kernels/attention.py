@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
 from .registry import Call, kernel
-from .shapes import axis_of, require_broadcast_to
+from .shapes import axis_of, bounded, require_broadcast_to
 from .spec import BOOL, FLOAT, Array, Prepared, TensorSpec
 from .ufuncs import add_reduce, max_reduce
 
@@ -111,6 +111,8 @@ def _attention(call: Call) -> Prepared:
     )  # fmt: skip
     padded = call.has(6)
     static_mask = None
+    if not frontier.open:
+        bounded(call, q.length * keys, "scores to mask")
     if not frontier.open and not padded:
         static_mask = ~frontier.allowed(np.array(past))
     if call.has(3):

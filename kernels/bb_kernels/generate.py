@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
 from .registry import Call, kernel
 from .shape import known
+from .shapes import bounded
 from .spec import ALL, F32, F64, FLOAT, I16, I32, I64, Prepared, TensorSpec
 from .unary import dtype_of
-
-#: Elements that one Range may make: data decides the size there, so it needs a ceiling.
-MAX_ELEMENTS = 1 << 28
 
 
 @kernel("Constant", "", attrs="value value_float@12 value_floats@12 value_int@12 value_ints@12")
@@ -50,12 +48,14 @@ def _range(call: Call) -> Prepared:
     """start, start+delta, … below limit; max(ceil((limit-start)/delta), 0) numbers."""
     dtype = call.spec(0).dtype
     values = [call.constant(i) for i in range(3)]
-    start, limit, delta = (v.reshape(-1)[0].item() for v in values if v is not None and v.size == 1)
+    if any(v is None or v.size != 1 for v in values):
+        raise KernelShapeError("Range: start, limit and delta must hold one value each")
+    start, limit, delta = (v.reshape(-1)[0].item() for v in values if v is not None)
+    if not all(map(isfinite, (start, limit, delta))):
+        raise KernelShapeError(f"Range: {start}, {limit}, {delta} must be finite")
     if delta == 0:
         raise KernelShapeError("Range: a delta of 0 goes nowhere")
-    count = max(0, ceil((limit - start) / delta))
-    if count > MAX_ELEMENTS:
-        raise KernelShapeError(f"Range: {count} elements are more than the limit of {MAX_ELEMENTS}")
+    count = bounded(call, max(0, ceil((limit - start) / delta)), "elements")
     sequence = (start + np.arange(count, dtype=F64 if dtype.kind == "f" else I64) * delta).astype(dtype)
     return Prepared((TensorSpec(dtype, (count,)),), lambda _s, _l, _d, out: np.copyto(out, sequence))
 
@@ -65,6 +65,7 @@ def _eye_like(call: Call) -> Prepared:
     spec = call.spec(0)
     if len(spec.shape) != 2:
         raise KernelShapeError(f"EyeLike: input must be a matrix, got shape {spec.shape}")
+    bounded(call, spec.size, "elements")
     dtype = dtype_of(call, call.int_attr("dtype")) if "dtype" in call.attrs else spec.dtype
     return known(call, np.eye(*spec.shape, k=call.int_attr("k", 0), dtype=dtype))
 
@@ -76,8 +77,8 @@ def _window(op_type: str, weights: tuple[float, ...]) -> None:
     def build(call: Call) -> Prepared:
         dtype = dtype_of(call, call.int_attr("output_datatype", 1))
         size = (call.int_list(0) or [0])[0]
-        if not 0 <= size <= MAX_ELEMENTS:
-            raise KernelShapeError(f"{op_type}: size {size} is out of range")
+        if bounded(call, size, "elements") < 0:
+            raise KernelShapeError(f"{op_type}: size {size} is negative")
         span = size if call.int_attr("periodic", 1) else size - 1
         angle = 2.0 * np.pi * np.arange(size) / max(1, span)
         terms = [(-1) ** i * w * np.cos(i * angle) for i, w in enumerate(weights)]

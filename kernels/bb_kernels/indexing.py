@@ -9,12 +9,9 @@ import numpy as np
 from .errors import KernelShapeError, UnsupportedDtypeError
 from .registry import Call, kernel
 from .shape import axis_attr
-from .shapes import axis_of
+from .shapes import axis_of, bounded
 from .spec import BOOL, Array, Prepared, TensorSpec
 from .ufuncs import max_reduce, min_reduce
-
-#: Elements of one OneHot result: its depth is data, so it needs a ceiling.
-MAX_ONE_HOT = 1 << 28
 
 
 def check_indices(op_type: str, indices: Array, dim: int) -> None:
@@ -107,7 +104,7 @@ def _one_hot(call: Call) -> Prepared:
     depth = (call.int_list(1) or [0])[0]
     rank = len(indices.shape) + 1
     axis = axis_of(call, call.int_attr("axis", -1), rank)
-    if values.shape != (2,) or not 0 <= depth * max(1, indices.size) <= MAX_ONE_HOT:
+    if values.shape != (2,) or bounded(call, depth, "classes") < 0:
         raise KernelShapeError(f"OneHot: depth {depth} for indices {indices.shape} and values {values.shape}")
     out = TensorSpec(values.dtype, (*indices.shape[:axis], depth, *indices.shape[axis:]))
     positions = np.arange(depth).reshape(-1, *(1,) * (rank - 1 - axis))

@@ -9,7 +9,7 @@ import numpy as np
 
 from .errors import KernelShapeError
 from .registry import Call, kernel
-from .shapes import broadcast, require_broadcast_to
+from .shapes import MAX_TABLE, broadcast, require_broadcast_to
 from .spec import FLOAT, I32, I64, NUMERIC, U32, U64, Array, Bound, Dtype, Prepared, TensorSpec, run_bound
 
 PRODUCT_TYPES: frozenset[Dtype] = FLOAT | {I32, I64, U32, U64}
@@ -112,7 +112,7 @@ def _einsum(call: Call) -> Prepared:
     n = len(call.inputs)
     probes = [np.broadcast_to(np.zeros((), call.spec(i).dtype), call.spec(i).shape) for i in range(n)]
     try:
-        path = np.einsum_path(equation, *probes, optimize="greedy")[0]
+        path = np.einsum_path(equation, *probes, optimize=("greedy", MAX_TABLE))[0]
         shape = _einsum_shape(equation, [p.shape for p in probes])
     except ValueError as error:
         raise KernelShapeError(

@@ -312,6 +312,8 @@ def _lrn(call: Call) -> Prepared:
     if len(x.shape) < 2:
         raise KernelShapeError(f"LRN: input {x.shape} must be [N,C,…]")
     size, channels = call.int_attr("size"), x.shape[1]
+    if size < 1:
+        raise KernelShapeError(f"LRN: size must be positive, got {size}")
     scale = call.float_attr("alpha", 1e-4) / size
     beta, bias = call.float_attr("beta", 0.75), call.float_attr("bias", 1.0)
     below, above = (size - 1) // 2, size - 1 - (size - 1) // 2
@@ -319,7 +321,7 @@ def _lrn(call: Call) -> Prepared:
     def run(data: Array, out: Array, squares: Array, total: Array) -> None:
         np.square(data, squares)
         total.fill(0)
-        for shift in range(-below, above + 1):
+        for shift in range(max(-below, 1 - channels), min(above, channels - 1) + 1):
             first, end = max(0, -shift), min(channels, channels - shift)
             if first < end:
                 part = total[:, first:end]

@@ -8,7 +8,7 @@ import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
-from .shapes import axes_of
+from .shapes import axes_of, bounded
 from .spec import FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
 
 
@@ -72,6 +72,7 @@ def _constant(call: Call, out: TensorSpec, before: list[int], after: list[int], 
 
 def _source_indices(call: Call, mode: str, n: int, before: int, after: int) -> Array:
     """Which element each place of the padded axis repeats."""
+    bounded(call, before + n + after, "elements of a padded axis")
     at = np.arange(-before, n + after)
     if n == 0 and at.size:
         raise KernelShapeError(f"{call.op_type}: mode {mode} cannot pad an empty axis")

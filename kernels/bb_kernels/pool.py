@@ -9,9 +9,10 @@ import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
+from .shapes import bounded
 from .spec import FLOAT, I8, I64, U8, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc, run_bound
 from .ufuncs import add_reduce, lowest, max_reduce
-from .windows import Windows, tap_slices, window_view, windows
+from .windows import MAX_TAPS, Windows, tap_slices, window_view, windows
 
 _POOLED: frozenset[Dtype] = FLOAT | {I8, U8}
 #: From this many taps on, one reduction over a view of all windows beats a loop over taps.
@@ -25,6 +26,8 @@ def _geometry(call: Call) -> Windows:
         raise KernelAttributeError(f"{call.op_type}: attribute kernel_shape is required")
     if len(shape) < 3:
         raise KernelShapeError(f"{call.op_type}: input {shape} must be [N,C,spatial]")
+    if prod(size) > MAX_TAPS and tuple(size) == shape[2:] and any(call.ints_attr("pads") or ()):
+        raise KernelShapeError(f"{call.op_type}: a padded window of {size} has more than {MAX_TAPS} elements")
     return windows(call, shape[2:], tuple(size), call.int_attr("ceil_mode", 0) != 0)
 
 
@@ -85,16 +88,15 @@ def _max_pool(call: Call) -> Prepared:
 def _max_pool_indices(call: Call, win: Windows, out: TensorSpec) -> Prepared:
     """Second output: position of each maximum in the whole flattened input, lines or columns first."""
     shape = call.spec(0).shape
-    position = np.arange(prod(shape), dtype=np.int64).reshape(shape)
-    if call.int_attr("storage_order", 0):
-        area = prod(win.size)
-        column_major = np.arange(area, dtype=np.int64).reshape(win.size[::-1]).transpose()
-        position = (np.arange(prod(shape[:2]), dtype=np.int64) * area).reshape(
-            *shape[:2], *(1,) * len(win.size)
-        )
-        position = position + column_major
+    area = prod(win.size)
+    columns_first = call.int_attr("storage_order", 0) != 0
 
     def run(x: Array, result: Array | None, indices: Array | None) -> None:
+        position = np.arange(prod(shape), dtype=np.int64).reshape(shape)
+        if columns_first:
+            turned = np.arange(area, dtype=np.int64).reshape(win.size[::-1]).transpose()
+            first = np.arange(prod(shape[:2]), dtype=np.int64) * area
+            position = first.reshape(*shape[:2], *(1,) * len(win.size)) + turned
         best = np.empty(out.shape, out.dtype) if result is None else result
         where = np.empty(out.shape, np.int64) if indices is None else indices
         best.fill(lowest(out.dtype)[()])
@@ -133,6 +135,7 @@ def _average_pool(call: Call) -> Prepared:
     x = call.spec(0)
     win = _geometry(call)
     out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
+    bounded(call, sum(win.out) + prod(win.out), "results")
     counts = np.maximum(_counts(win, call.int_attr("count_include_pad", 0) != 0), 1)
     uniform = counts.size == 0 or bool((counts == counts.flat[0]).all())
     scale = (1.0 / counts).astype(x.dtype)

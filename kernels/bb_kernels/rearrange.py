@@ -9,7 +9,7 @@ import numpy as np
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
 from .shape import axis_attr
-from .shapes import axes_of
+from .shapes import axes_of, bounded
 from .spec import Array, Bound, Prepared, TensorSpec, run_bound
 
 
@@ -208,6 +208,7 @@ def _trilu(call: Call) -> Prepared:
     if len(spec.shape) < 2:
         raise KernelShapeError(f"Trilu: input {spec.shape} must hold matrices")
     k = (call.int_list(1) or [0])[0]
+    bounded(call, spec.shape[-2] * spec.shape[-1], "elements of a matrix")
     rows, cols = np.arange(spec.shape[-2])[:, None], np.arange(spec.shape[-1])[None, :]
     keep = cols - rows >= k if call.int_attr("upper", 1) else cols - rows <= k
     drop = ~keep

@@ -84,7 +84,9 @@ class Call:
         value = self.attrs.get(name)
         if value is None:
             return None
-        if not isinstance(value, (list, tuple, np.ndarray)):
+        if not isinstance(value, (list, tuple, np.ndarray)) or not all(
+            isinstance(v, (int, np.integer)) for v in value
+        ):
             raise KernelAttributeError(
                 f"{self.op_type}: attribute {name} must be a list of ints, got {value!r}"
             )
@@ -94,7 +96,9 @@ class Call:
         value = self.attrs.get(name)
         if value is None:
             return None
-        if not isinstance(value, (list, tuple, np.ndarray)):
+        if not isinstance(value, (list, tuple, np.ndarray)) or not all(
+            isinstance(v, (int, float, np.integer, np.floating)) for v in value
+        ):
             raise KernelAttributeError(
                 f"{self.op_type}: attribute {name} must be a list of floats, got {value!r}"
             )
@@ -238,9 +242,14 @@ def prepare(
 
 
 def _build(entry: Kernel, call: Call) -> Prepared:
-    if entry.half and any(s is not None and s.dtype == F16 for s in call.inputs):
-        return _widened(entry, call)
-    return entry.build(call)
+    try:
+        if entry.half and any(s is not None and s.dtype == F16 for s in call.inputs):
+            return _widened(entry, call)
+        return entry.build(call)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # The second net: kernels check what they know to check, but attributes and constants are data from
+        # elsewhere, and what arithmetic trips over is a refusal of the node, not a crash of the caller.
+        raise KernelShapeError(f"{entry.op_type}: cannot be prepared as given ({error})") from error
 
 
 def _check(entry: Kernel, call: Call) -> None:

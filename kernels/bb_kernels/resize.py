@@ -14,13 +14,14 @@ import numpy as np
 
 from .errors import KernelShapeError, UnsupportedDtypeError
 from .registry import Call, kernel
-from .shapes import axes_of
+from .shapes import axes_of, bounded
 from .spec import F64, FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
 
 _TRANSFORMS = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
     "tf_half_pixel_for_nn", "tf_crop_and_resize",
 )  # fmt: skip
+_LARGEST_SCALE = 1e9
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -110,6 +111,10 @@ def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepar
         for i, axis in enumerate(axes)
         if axis.m != axis.n or axis.scale != 1.0 or transform.startswith("tf_crop")
     ]
+    for i in moving:
+        bounded(call, axes[i].m * (1 if mode == "nearest" else axes[i].n), f"weights for axis {i}")
+    if transform == "tf_crop_and_resize":
+        bounded(call, prod(axes[i].m for i in moving), "results to mask")
     at = {i: _positions(axes[i], transform) for i in moving}
     outside = None
     if transform == "tf_crop_and_resize":
@@ -168,7 +173,7 @@ def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepar
 
 def _by_scales(call: Call, scales: list[float], transform: str) -> Prepared:
     shape = call.spec(0).shape
-    if len(scales) != len(shape) or any(s <= 0 for s in scales):
+    if len(scales) != len(shape) or not all(0 < s < _LARGEST_SCALE for s in scales):
         raise KernelShapeError(f"{call.op_type}: scales {scales} do not fit shape {shape}")
     axes = [_Axis(n, floor(n * s), s) for n, s in zip(shape, scales, strict=True)]
     return _resized(call, axes, transform, call.str_attr("mode", "nearest", ("nearest", "linear", "cubic")))
@@ -181,7 +186,7 @@ def _upsample_attr(call: Call) -> Prepared:
 
 def _scales_input(call: Call) -> Prepared:
     values = call.constant(1)
-    return _by_scales(call, [] if values is None else [float(v) for v in values], "asymmetric")
+    return _by_scales(call, [] if values is None else [float(v) for v in values.reshape(-1)], "asymmetric")
 
 
 # Upsample was deprecated in opset 10 in favour of Resize; the kernel stays for programs that still use it.
@@ -215,10 +220,12 @@ def _resize(call: Call) -> Prepared:
     elif scales_given is not None and scales_given.size == len(chosen):
         for axis, value in zip(chosen, scales_given.reshape(-1), strict=True):
             scales[axis] = float(value)
-            wanted[axis] = floor(spec.shape[axis] * float(value))
+            if not 0 < scales[axis] < _LARGEST_SCALE:
+                raise KernelShapeError(f"Resize: scale {value} is out of range")
+            wanted[axis] = floor(spec.shape[axis] * scales[axis])
     else:
         raise KernelShapeError("Resize: either sizes or one scale per axis must be given")
-    if any(s <= 0 for s in scales):
+    if not all(0 < s < _LARGEST_SCALE for s in scales):
         raise KernelShapeError(f"Resize: scales {scales} must be positive")
     region = [(0.0, 1.0)] * rank
     if transform == "tf_crop_and_resize":

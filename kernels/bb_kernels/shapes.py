@@ -8,6 +8,17 @@ from .errors import KernelShapeError
 from .registry import Call
 from .spec import Bound, Prepared, Run, TensorSpec
 
+#: Elements of one table (indices, weights, masks, sequences) that a kernel makes for itself when preparing.
+#: Sizes come from nodes that anybody may have written; real ones stay far below. At 8 bytes each it is 32 MB.
+MAX_TABLE = 1 << 22
+
+
+def bounded(call: Call, elements: int, what: str) -> int:
+    """``elements`` if a kernel may make a table of so many; KernelShapeError otherwise."""
+    if elements > MAX_TABLE:
+        raise KernelShapeError(f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}")
+    return elements
+
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
     """A possibly negative axis as 0 ≤ axis < rank; KernelShapeError when out of range."""

@@ -12,6 +12,9 @@ from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call
 from .spec import Array
 
+#: Elements of one window, unless it is the whole input: kernels go through them one by one.
+MAX_TAPS = 1 << 14
+
 _AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -71,6 +74,8 @@ def windows(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], round_up
     if len(pads) != 2 * rank or any(p < 0 for p in pads):
         raise KernelAttributeError(f"{call.op_type}: pads {pads} do not fit {rank} spatial axes")
     auto = call.str_attr("auto_pad", "NOTSET", _AUTO_PAD)
+    if prod(kernel) > MAX_TAPS and kernel != size:
+        raise KernelShapeError(f"{call.op_type}: a window of {kernel} has more than {MAX_TAPS} elements")
     before, after, out = [], [], []
     for i, (n, k, s, d) in enumerate(zip(size, kernel, strides, dilations, strict=True)):
         reach = (k - 1) * d + 1
