@@ -1,0 +1,72 @@
+"""Runs the benchmarks and prints their tables: run.py [--only NAME] [--quick] [--json FILE]."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+for _folder in ("examples", "firmware_shims", "kernels", "."):
+    sys.path.insert(0, str(ROOT / _folder))
+
+# Before NumPy is loaded: on shared cores, BLAS threads measure each other.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+from benchmarks.measuring import Row, machine, table  # noqa: E402
+
+NAMES = {
+    "engine": "engine cost per op",
+    "wire": "envelopes over mosquitto against raw paho",
+    "federated_round": "a federated round against bare paho",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0, or 1 where a benchmark could not run. A missed goal is shown, and no failure."""
+    p = argparse.ArgumentParser(
+        prog="./dev bench", description="Benchmarks; both sides of a ratio in one run."
+    )
+    p.add_argument("--only", action="append", choices=sorted(NAMES), help="repeatable; default: all")
+    p.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, not how fast")
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    arguments = p.parse_args(argv)
+    rows: dict[str, list[Row]] = {}
+    code = 0
+    for name, title in NAMES.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        print(f"\n{title}", flush=True)
+        module = importlib.import_module(f"benchmarks.{name}")
+        try:
+            rows[name] = module.run(**({"rounds": 2, "seconds": 2.0} if arguments.quick else {}))
+        except module_errors() as error:
+            print(f"  not measured: {error}", file=sys.stderr)
+            code = 1
+            continue
+        print(table(rows[name]), flush=True)
+    if arguments.json:
+        result = {
+            "machine": machine(),
+            "rows": {n: [r.as_json() for r in found] for n, found in rows.items()},
+        }
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    print("\n" + ", ".join(f"{key} {value}" for key, value in machine().items()))
+    return code
+
+
+def module_errors() -> tuple[type[Exception], ...]:
+    """What a benchmark may fail with: no broker, a process that ended, a result that is wrong."""
+    from federated_digits.brokers import BrokerError
+    from federated_digits.processes import ChildError
+
+    return (BrokerError, ChildError, AssertionError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
