@@ -13,7 +13,8 @@ from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.bootstrap import Bootstraps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.flows import find_claims, touch_set
 from bb_edge.engine.graph_slot import LoadError
 from bb_edge.engine.inbound import Inbound, Port, ports_of
 from bb_edge.engine.ingress import Ingress
@@ -178,9 +179,10 @@ class _Installer:
                 other, first = found[slot]
                 same_state = target.states.get(slot) == first.states.get(slot)
                 if (other.role, other.type_name) != (binding.role, binding.type_name) or not same_state:
+                    details = "" if same_state else ", with different configuration"
                     raise SlotBindingConflict(
-                        f"{first.name} binds {other.role}|{other.type_name}, {target.name} binds {binding.role}|{binding.type_name}"
-                        + ("" if same_state else ", with different configuration"),
+                        f"{first.name} binds {other.role}|{other.type_name}, "
+                        f"{target.name} binds {binding.role}|{binding.type_name}{details}",
                         f"slot {slot!r}",
                         "install the targets on separate nodes, or bind the slot alike",
                     )
@@ -257,10 +259,22 @@ class _Installer:
                 raise LoadError("too many calls", where=target.name)
         return found
 
+    def planned_sizes(self) -> dict[int, int]:
+        """Largest planned payload per site that the targets receive at, where the compiler knew it."""
+        found: dict[int, int] = {}
+        for target in self.targets:
+            for op in self.program.graphs[target.main].ops:
+                sites, sizes = op.meta.get(keys.SITE_IDS_KEY, ""), op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
+                if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and sites and sizes:
+                    for site, size in zip(sites.split(","), sizes.split(","), strict=False):
+                        found[int(site, 16)] = int(size)
+        return found
+
     # --- the node -------------------------------------------------------------------------------------
 
     def node(self, clock_offset_ns: int) -> Node:
-        config = self.config
+        caps, raised = self.config.caps.with_sites(self.planned_sizes())
+        config = self.config.with_(caps=caps) if raised else self.config
         bindings = self.bindings()
         components = self.components(bindings)
         names = list(components)
@@ -277,7 +291,7 @@ class _Installer:
         engine.clock_offset_ns = clock_offset_ns
         engine.local_addresses = self.addresses
         ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
-        engine.completions = ingress
+        engine.parking.sink = ingress
         engine.on_bytes_released = ingress.release
         link_config = LinkConfig(
             max_links=config.max_peers,
@@ -300,8 +314,8 @@ class _Installer:
         engine.peers = neighbours.peers
         engine.address_book = neighbours.address_book
 
-        node_box: list[Node] = []
-        outbound = Outbound(engine, links, lambda data: node_box[0].deliver_own(data))
+        outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
+        requests.on_closed = outbound.forget_ask
         missing: list[str] = []
         touch_sets: dict[str, tuple[BoundGraph, tuple[int, ...]]] = {}
         for target in self.targets:
@@ -323,7 +337,7 @@ class _Installer:
                     self.program.opsets,
                 )
                 missing += _bind(graph, env)
-            _find_claims(graphs, engine.components)
+            find_claims(graphs, engine.components)
             main = graphs[target.main]
             for op in main.ops:
                 self._entry(op, main, backends, ports, entries)
@@ -335,7 +349,7 @@ class _Installer:
                     )
             if target.bootstrap is not None:
                 bootstrap = graphs[target.bootstrap]
-                touch_sets[target.name] = (bootstrap, _touches(bootstrap, graphs, set()))
+                touch_sets[target.name] = (bootstrap, touch_set(bootstrap, graphs))
             children = config.max_executions * config.max_children
             for graph in (main, *([graphs[target.bootstrap]] if target.bootstrap else ())):
                 for region in graph.regions:
@@ -356,7 +370,6 @@ class _Installer:
         )
         mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
         node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program)
-        node_box.append(node)
         for target in self.targets:
             if target.bootstrap is None:
                 cycle.start_target(target.name)
@@ -404,64 +417,11 @@ def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:
             op.run = make(op, env)
         except UnsupportedOpsError as error:
             missing += error.ops
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+            # What no compiler wrote: attributes of the wrong kind, inputs that an op cannot have.
+            raise LoadError(
+                f"{type(error).__name__}: {error}",
+                f"{graph.target}, {op.spec.name}",
+                "compile the program again",
+            ) from error
     return missing
-
-
-def _touches(
-    graph: BoundGraph, graphs: Mapping[FunctionKey, BoundGraph], seen: set[FunctionKey]
-) -> tuple[int, ...]:
-    """All components that a graph's ops touch, through the functions that it calls."""
-    found = {op.touches for op in graph.ops if op.touches >= 0}
-    for op in graph.ops:
-        callee = (op.spec.domain, op.spec.op_type)
-        if callee in graphs and callee not in seen:
-            seen.add(callee)
-            found.update(_touches(graphs[callee], graphs, seen))
-    return tuple(sorted(found))
-
-
-def _find_claims(graphs: Mapping[FunctionKey, BoundGraph], components: Sequence[Component]) -> None:
-    """Fills `claims` of every graph: for each entry the unshared components that its flow writes."""
-    written_by_function: dict[FunctionKey, frozenset[int]] = {}
-
-    def written(key: FunctionKey) -> frozenset[int]:
-        if key not in written_by_function:
-            written_by_function[key] = frozenset()
-            written_by_function[key] = frozenset(c for op in graphs[key].ops for c in writes(op))
-        return written_by_function[key]
-
-    def writes(op: BoundOp) -> frozenset[int]:
-        callee = (op.spec.domain, op.spec.op_type)
-        if callee in graphs:
-            return written(callee)
-        return (
-            frozenset((op.component,)) if op.writes and not components[op.component].shared else frozenset()
-        )
-
-    for graph in graphs.values():
-        ops = graph.ops
-        readers: dict[int, list[int]] = {}
-        for op in ops:
-            for site in (*op.spec.inputs, *op.spec.controls):
-                readers.setdefault(site, []).append(op.index)
-
-        def flow(start: Iterable[int], region: int) -> tuple[int, ...]:
-            todo, seen = list(start), set(start)
-            found: set[int] = set()
-            while todo:
-                op = ops[todo.pop()]
-                found |= writes(op)
-                reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
-                for number in (*reached, *op.pulls):
-                    if number not in seen and ops[number].spec.region == region:
-                        seen.add(number)
-                        todo.append(number)
-            return tuple(sorted(found))
-
-        for op in ops:
-            if op.spec.kind is OpKind.ENTRY:
-                region = op.spec.region
-                graph.claims[op.index] = flow([op.index], region)
-        from_inputs = [r for site in graph.slot.inputs.values() for r in readers.get(site, ())]
-        unreached = [op.index for op in ops if op.pulls]
-        graph.claims[INVOKE] = flow(from_inputs or unreached, 0)

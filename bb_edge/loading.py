@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -11,12 +11,16 @@ from bb_edge.engine.graph_slot import GraphSlot, LoadError, build_graph, metadat
 from bb_edge.engine.program import Binding, FunctionKey, Program, Target
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.onnx_pb2 import FunctionProto, ModelProto
+from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 __all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load"]
 
 MAX_FUNCTIONS = 10_000
 """More functions than any program has; a bound on the work that hostile bytes can cause."""
+
+
+MAX_SUBGRAPH_DEPTH = 32
+"""If and Loop within one another; real models have one or two levels."""
 
 
 class DamagedArtifact(LoadError):
@@ -54,6 +58,7 @@ def load(data: bytes) -> Program:
 
 
 def _program(model: ModelProto, data: bytes) -> Program:
+    _check_texts(model)
     meta = {entry.key: entry.value for entry in model.metadata_props}
     passport = meta.get(keys.COMPILED_KEY)
     if passport is None:
@@ -95,6 +100,41 @@ def _program(model: ModelProto, data: bytes) -> Program:
         len(data),
         hashlib.sha256(data).hexdigest(),
     )
+
+
+def _check_texts(model: ModelProto) -> None:
+    """Text fields that are not UTF-8 come out of protobuf as bytes, or not at all: refused here, once."""
+    texts: list[object] = []
+    for entry in model.metadata_props:
+        texts += (entry.key, entry.value)
+    texts += [o.domain for o in model.opset_import]
+    for function in model.functions:
+        texts += (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        texts += [o.domain for o in function.opset_import]
+        for entry in function.metadata_props:
+            texts += (entry.key, entry.value)
+        for attr in function.attribute_proto:
+            texts += (attr.name, *(t.name for t in attr.g.initializer))
+            texts += [text for e in attr.g.metadata_props for text in (e.key, e.value)]
+        for info in function.value_info:
+            texts += (info.name, info.type.denotation)
+        _node_texts(function.node, texts, 0)
+    if not all(isinstance(text, str) for text in texts):
+        raise DamagedArtifact("a text that is not UTF-8", "artifact", "copy the file again")
+
+
+def _node_texts(nodes: Iterable[NodeProto], texts: list[object], depth: int) -> None:
+    if depth > MAX_SUBGRAPH_DEPTH:
+        raise DamagedArtifact(f"subgraphs nest deeper than {MAX_SUBGRAPH_DEPTH}", "artifact")
+    for node in nodes:
+        texts += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for entry in node.metadata_props:
+            texts += (entry.key, entry.value)
+        for attr in node.attribute:
+            texts.append(attr.name)
+            if attr.type == AttributeProto.GRAPH:
+                _node_texts(attr.g.node, texts, depth + 1)
+                texts += [v.name for v in (*attr.g.input, *attr.g.output)]
 
 
 def _targets(

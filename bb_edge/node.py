@@ -116,7 +116,7 @@ class Node:
         return {
             **engine.counters,
             "bus.dropped": engine.bus.dropped,
-            "pending_async.count": engine.pending_count,
+            "pending_async.count": engine.parking.count,
             "executions.active": len(engine.pool.active),
             "executions.peak": engine.pool.peak,
             "ingress.bytes": self.ingress.bytes_in_use,
@@ -174,14 +174,6 @@ class Node:
         except IngressFull:
             engine.count("ingress.dropped")
             raise
-
-    def deliver_own(self, data: bytes) -> bool:
-        """The engine's own envelopes to itself; False where there is no place."""
-        try:
-            self.ingress.offer_raw(Raw(data, self.peer_id, None))
-        except IngressFull:
-            return False
-        return True
 
     def peer_presence(
         self,

@@ -107,4 +107,4 @@ class OpContext:
 
         the handle is fulfilled from any thread. `deadline_ns` is relative, None = the default.
         """
-        return self.engine.later(self, deadline_ns)
+        return self.engine.parking.later(self, deadline_ns)

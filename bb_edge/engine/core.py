@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bb_edge.engine import steps
@@ -21,38 +20,10 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.context import OpContext, Scheduler
 from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
 from bb_edge.engine.graph_slot import EAGER_MASK
+from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.component import Component
-from bb_edge.roles.errors import CompletionExpiredError
-
-PENDING = object()
-"""What an op's `run` returns when it will be resumed."""
-
-
-class OpError(BBError):
-    """An op cannot do what it was asked to; its branch ends."""
-
-
-class CapacityError(OpError):
-    """A capacity of NodeConfig is exhausted."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """A parked op.
-
-    `outside` ones wait for permits or the host: their execution gives its claims up meanwhile.
-    """
-
-    frame: Frame
-    op: BoundOp
-    execution: Execution
-    outside: bool
-    busy_key: int
-    timer: int = 0
 
 
 class Engine:
@@ -101,10 +72,8 @@ class Engine:
         self.on_slot_free: Callable[[], None] = _nothing
         self.on_child_end: Callable[[Execution], None] = _nothing_with
         self.on_bytes_released: Callable[[int], None] = _nothing_with
-        self._pending: dict[int, Pending] = {}
-        self._next_token = 1
         self._next_command = 1
-        self.completions: Any = None  # the thread-safe queue of poll.py
+        self.parking = Parking(self)
         self.ctx = OpContext(self)
 
     # --- counters, steps ------------------------------------------------------------------------------
@@ -308,65 +277,7 @@ class Engine:
             if op.pulls and left and not left & EAGER_MASK and op.spec.region == frame.region.region.index:
                 self._pull(frame, op)
 
-    # --- suspension -----------------------------------------------------------------------------------
-
-    def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
-        """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
-        if len(self._pending) >= self.config.pending_async:
-            raise CapacityError(
-                f"{self.config.pending_async} ops are parked already",
-                where=ctx.op.spec.name,
-                hint="raise NodeConfig.pending_async",
-            )
-        token = self._next_token
-        self._next_token += 1
-        key = ctx.op.busy_key if busy else -1
-        if key >= 0:
-            self.busy[key] = True
-        self._pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
-        ctx.execution.pending += 1
-        if outside:
-            ctx.execution.waits_outside += 1
-        return token
-
-    @property
-    def pending_count(self) -> int:
-        return len(self._pending)
-
-    def resume(self, token: int, result: object) -> bool:
-        """Gives a parked op its result; False where it is not parked (any more)."""
-        parked = self._unpark(token)
-        if parked is None:
-            return False
-        self.deliver(parked.frame, parked.op, result)
-        self.wake(parked.execution)
-        return True
-
-    def fail(self, token: int, error: BaseException) -> bool:
-        """Ends a parked op's branch with an error; False where it is not parked (any more)."""
-        parked = self._unpark(token)
-        if parked is None:
-            return False
-        self.op_failed(parked.execution, parked.op, error)
-        self.wake(parked.execution)
-        return True
-
-    def _unpark(self, token: int) -> Pending | None:
-        parked = self._pending.pop(token, None)
-        if parked is None:
-            return None
-        parked.execution.pending -= 1
-        if parked.outside:
-            parked.execution.waits_outside -= 1
-        if parked.timer:
-            self.timers.cancel(parked.timer)
-        if parked.busy_key >= 0:
-            self.busy[parked.busy_key] = False
-            if self.busy_waiters[parked.busy_key]:
-                self._ready_again(self.busy_waiters[parked.busy_key].popleft())
-        return parked
-
-    def _ready_again(self, entry: tuple[Frame, BoundOp]) -> None:
+    def ready_again(self, entry: tuple[Frame, BoundOp]) -> None:
         execution = entry[0].execution
         assert execution is not None  # its `pending` kept it alive
         execution.pending -= 1
@@ -385,37 +296,13 @@ class Engine:
                 if site >= 0 and value is not None:
                     self.write(frame, site, value)
 
-    def later(self, ctx: OpContext, deadline_ns: int | None) -> Later:
-        """A completion handle for the running op, with its deadline armed."""
-        token = self.suspend(ctx, busy=True)
-        ctx.later_token = token
-        handle = CompletionHandle(self.completions, token)
-        wait = self.config.later_deadline_ns if deadline_ns is None else deadline_ns
-        name = ctx.op.spec.name
-
-        def expire(_now_ns: int) -> None:
-            if handle.revoke():
-                self.count("completions.expired")
-                error = CompletionExpiredError(
-                    f"nobody completed it within {wait} ns", name, "raise its deadline"
-                )
-                self.fail(token, error)
-
-        if wait:
-            self._pending[token].timer = self.timers.at(ctx.now_ns + wait, expire)
-        return Later(handle, wait)
-
-    def withdraw(self, token: int) -> None:
-        """A component asked for a `Later` and answered at once: the op is not parked after all."""
-        self._unpark(token)
-
     def unlock(self, components: Sequence[int]) -> None:
         """A bootstrap ended: its components serve body ops again."""
         for component in components:
             self.locked.pop(component, None)
         waiting, self.locked_ops = self.locked_ops, []
         for entry in waiting:
-            self._ready_again(entry)
+            self.ready_again(entry)
 
     # --- the end of an execution ----------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ is immutable and shared by every node that is installed from it.
 
 **Waiting.** An op's counter starts at the number of distinct sites that it waits for and falls as they are
 written; at 0 it fires. Constants are in the frame's template already and don't count. Sites that stem from
-source ops alone weigh `LAZY` each, so that one comparison tells "everything but the sources is there" (then the
-sources are pulled) from "ready".
+source ops alone weigh `LAZY` each, so that one comparison tells "everything but the sources is there"
+(then the sources are pulled) from "ready".
 
 **Any-style ops.** An op that fires on a single arrival is split into one record per input port; each is an
 ordinary one-input op, and all of them share `origin`, the key of the op's state.
 
-**Regions.** Region 0 is run by the execution that an entry started. Each `RecvResp` opens a region of its own,
-run once per answer in a child execution: the ops that are reached from it. `imports` are the sites of outer
-regions that its ops read.
+**Regions.** Region 0 is run by the execution that an entry started. Each `RecvResp` opens a region of its
+own, run once per answer in a child execution: the ops that are reached from it. `imports` are the sites of
+outer regions that its ops read.
 """
 
 from __future__ import annotations

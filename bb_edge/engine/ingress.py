@@ -30,8 +30,8 @@ class IngressFull(BBError):
 class Entry:
     """Something that starts an execution, waiting for a place.
 
-    `fill(execution)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by how many
-    ops make them and take no place of the queue.
+    `fill(execution)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by how
+    many ops make them and take no place of the queue.
     """
 
     target: str
@@ -117,6 +117,18 @@ class Ingress:
             self._bytes += size
             self._raw.append(raw)
         self._wake()
+
+    def offer_own(self, own: PeerId) -> Callable[[bytes], bool]:
+        """A door for the engine's own envelopes to itself; it says False where there is no place."""
+
+        def offer(data: bytes) -> bool:
+            try:
+                self.offer_raw(Raw(data, own, None))
+            except IngressFull:
+                return False
+            return True
+
+        return offer
 
     def notice(self, act: Callable[[], None]) -> None:
         """Has `act()` called in the next poll (presence, invokes, lifecycle).

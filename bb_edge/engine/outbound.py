@@ -43,6 +43,7 @@ class Outbound:
         self._local = local
         self._units: deque[Unit] = deque()
         self._greeted: dict[PeerId, int] = {}  # peer -> version of our addresses that it has seen
+        self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.addresses_version = 1
 
     def __len__(self) -> int:
@@ -64,6 +65,12 @@ class Outbound:
         """Queues a unit of the engine's own, which no op stands behind; dropped where there is no room."""
         if len(self._units) < self._engine.config.outbound_queue:
             self._units.append(unit)
+
+    def forget_ask(self, req_id: int) -> None:
+        """Nobody waits for the answer any more: the request is not repeated."""
+        key = self._asks.pop(req_id, None)
+        if key is not None:
+            self._links.cancel(key)
 
     def _drop_one(self) -> None:
         """Makes place: the oldest best-effort unit goes, or the oldest of all where all are durable."""
@@ -142,6 +149,8 @@ class Outbound:
             return
         if resend:
             self._keep(key, data)
+            if unit.kind == envelope.REQUEST:
+                self._asks[unit.wire_req_id] = key
         engine.emit(steps.SendEnvelope(unit.peer, data, remaining, unit.durable, False))
 
     def _keep(self, key: EnvelopeKey, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """The poll cycle (semantics §4): eight phases, each draining what it made ready.
 
-1 ingress · 2 frontier · 3 bus events · 4 matured timers · 5 completions · 6 frontier · 7 lifecycle · 8 outbound
+1 ingress · 2 frontier · 3 bus events · 4 matured timers · 5 completions · 6 frontier · 7 lifecycle ·
+8 outbound
 """
 
 from __future__ import annotations
@@ -161,9 +162,9 @@ class Cycle:
         while (done := self.ingress.take_completion()) is not None:
             token, result, error = done
             if error is not None:
-                engine.fail(token, error)
+                engine.parking.fail(token, error)
             else:
-                engine.resume(token, result)
+                engine.parking.resume(token, result)
         late = self.ingress.take_late()
         if late:
             engine.count("completions.late", late)

@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.core import PENDING, CapacityError, Engine, OpError
+from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundOp, BoundRegion, Execution, Frame
+from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
@@ -93,6 +94,7 @@ class Requests:
         self._cohorts: dict[int, Cohort] = {}
         self._by_req_id: dict[int, Cohort] = {}
         self._next_id = 1
+        self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
         engine.on_child_end = self.child_ended
 
     def __len__(self) -> int:
@@ -231,6 +233,7 @@ class Requests:
         engine.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
             self._by_req_id.pop(number, None)
+            self.on_closed(number)
             if reason == "deadline" and peer not in cohort.settled:
                 engine.count("requests.unanswered")
                 engine.neighbours.unanswered(peer)
@@ -273,7 +276,7 @@ class Requests:
             raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
         if cohort.state is CohortState.FIRED:
             return self._result(cohort, stacks)
-        token = self._engine.suspend(ctx, outside=True)
+        token = self._engine.parking.suspend(ctx, outside=True)
         cohort.collector = (token, stacks)
         return PENDING
 
@@ -300,9 +303,9 @@ class Requests:
             try:
                 result = self._result(cohort, stacks)
             except OpError as error:
-                engine.fail(token, error)
+                engine.parking.fail(token, error)
             else:
-                engine.resume(token, result)
+                engine.parking.resume(token, result)
         engine.wake(execution)
 
     def forget(self, execution: Execution) -> None:
@@ -317,6 +320,10 @@ class Requests:
             missing,
             *(_stack([a[i] for a in cohort.answers], cohort.port) for i in range(stacks)),
         )
+
+
+def _nothing_with(_: int) -> None:
+    return None
 
 
 def _stack(rows: Sequence[object], port: str) -> np.ndarray[Any, Any]:

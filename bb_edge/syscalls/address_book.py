@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import OpError
 
 
 def _insert(op: BoundOp, env: BindEnv) -> Run:

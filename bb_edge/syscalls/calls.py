@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.core import PENDING, OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import PENDING, OpError
 
 
 def bind(op: BoundOp, env: BindEnv) -> Run:

@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys, types
 from bb_edge.roles import Composite
 from bb_edge.wire.codecs import wire_type_hash
-
-
-def _bundle(op: BoundOp, env: BindEnv) -> Run:
-    def run(ctx: Any, *parts: object) -> Composite:
-        return Composite(tuple((wire_type_hash(part), part) for part in parts))
-
-    return run
 
 
 def _child_types(op: BoundOp) -> tuple[types.TypeNode, ...]:
@@ -31,6 +24,18 @@ def _child_types(op: BoundOp) -> tuple[types.TypeNode, ...]:
             )
         found.append(node)
     return tuple(found)
+
+
+def _bundle(op: BoundOp, env: BindEnv) -> Run:
+    """Children carry the type that was recorded; one of an abstract type carries that of its value."""
+    recorded = _child_types(op)
+    hashes = tuple(node.wire_hash for node in recorded) or (None,) * len(op.spec.inputs)
+
+    def run(ctx: Any, *parts: object) -> Composite:
+        pairs = zip(hashes, parts, strict=True)
+        return Composite(tuple((wire_type_hash(part) if h is None else h, part) for h, part in pairs))
+
+    return run
 
 
 def _unbundle(op: BoundOp, env: BindEnv) -> Run:

@@ -9,9 +9,9 @@ import numpy as np
 
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import CapacityError, OpError
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.graph_slot import OUTPUT_OP
+from bb_edge.engine.parking import CapacityError, OpError
 from bb_edge.roles import Composite
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.core import PENDING, OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef
 from bb_edge.roles import method_name, offers
@@ -58,7 +58,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
             ctx.later_token = 0
             if isinstance(result, Later):
                 return PENDING
-            engine.withdraw(token)
+            engine.parking.withdraw(token)
         if several or not isinstance(result, tuple) or not definition.outputs:
             return result
         # A node may leave trailing outputs of a several-output op unnamed; a PeerIdVec is one value.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import PENDING, CapacityError, OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.roles import TRIGGER
 
 
@@ -94,7 +94,7 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: Any, value: object) -> object:
         while state.takers:
-            if engine.resume(state.takers.popleft(), value):
+            if engine.parking.resume(state.takers.popleft(), value):
                 return TRIGGER
         if len(state.values) >= engine.config.op_state_entries:
             raise _full(ctx, "the queue")
@@ -113,7 +113,7 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
             return state.values.popleft()
         if len(state.takers) >= engine.config.op_state_entries:
             raise _full(ctx, "the line of takers")
-        state.takers.append(engine.suspend(ctx, outside=True))
+        state.takers.append(engine.parking.suspend(ctx, outside=True))
         return PENDING
 
     return run
@@ -146,7 +146,7 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
             return TRIGGER
         if len(state.waiting) >= engine.config.op_state_entries:
             raise _full(ctx, "the line at the limit")
-        state.waiting.append((engine.suspend(ctx, outside=True), ctx.execution))
+        state.waiting.append((engine.parking.suspend(ctx, outside=True), ctx.execution))
         return PENDING
 
     env.state[("limit.grant", id(state))] = grant
@@ -164,7 +164,7 @@ def _give_back(state: _Semaphore, engine: Any, execution: int, grant: Any, every
         while state.waiting:
             token, waiter = state.waiting.popleft()
             grant(waiter)
-            if engine.resume(token, TRIGGER):
+            if engine.parking.resume(token, TRIGGER):
                 break
             state.holders[waiter.id] -= 1
         else:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.core import OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_edge.roles.backend import Backend
+from bb_edge.roles.backend import Backend, Functions
 
 
-def _run_of(op: BoundOp, backend: Backend, function: FunctionProto) -> Run:
-    run_program = backend.prepare(function).run
+def _run_of(op: BoundOp, backend: Backend, function: FunctionProto, functions: Functions) -> Run:
+    run_program = backend.prepare(function, functions).run
     if len(op.outs) == 1:
         return lambda ctx, *inputs: run_program(inputs)[0]
     return lambda ctx, *inputs: run_program(inputs)
@@ -28,7 +28,7 @@ def bind_call(op: BoundOp, env: BindEnv) -> Run:
     if function is None:
         raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
     slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
-    return _run_of(op, _backend(env, slot), function)
+    return _run_of(op, _backend(env, slot), function, env.functions)
 
 
 def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
@@ -50,7 +50,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     function.output.extend(n for n in node.output if n)
     for domain, version in env.opsets.items():
         function.opset_import.add(domain=domain, version=version)
-    run_program = _backend(env, node_slot(op)).prepare(function).run
+    run_program = _backend(env, node_slot(op)).prepare(function, env.functions).run
     position = [i for i, name in enumerate([*names, *captured]) if name]
     first = {name: i for i, name in reversed(list(enumerate([*names, *captured]))) if name}
     order = [first[name] for name in function.input]

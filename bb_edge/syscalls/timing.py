@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import PENDING, OpError
 from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.roles import TRIGGER
 
 
@@ -22,8 +22,8 @@ def _delay(attribute: str) -> Bind:
         engine = env.engine
 
         def run(ctx: Any, _trigger: object) -> object:
-            token = engine.suspend(ctx)
-            engine.timers.at(ctx.now_ns + delay, lambda _now: engine.resume(token, TRIGGER))
+            token = engine.parking.suspend(ctx)
+            engine.timers.at(ctx.now_ns + delay, lambda _now: engine.parking.resume(token, TRIGGER))
             return PENDING
 
         return run

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.core import PENDING, OpError
 from bb_edge.engine.executions import BoundOp, BoundRegion
 from bb_edge.engine.outbound import Unit
+from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
 from bb_edge.roles import TRIGGER
@@ -45,8 +45,8 @@ class _Port:
         if self.trigger_only:
             return [Fill(suffix, b"", True, 0) for suffix in self.suffixes]
         found = []
-        for suffix, value in zip(self.suffixes, payloads):  # noqa: B905 (bound to the same length)
-            type_hash, data = encode_value(value)
+        for suffix, expected, value in zip(self.suffixes, self.types, payloads, strict=True):
+            type_hash, data = encode_value(value, expected or None)
             found.append(Fill(suffix, data, False, type_hash))
         return found
 

@@ -1,5 +1,7 @@
 """Executions, sources, joins and routing ops, on a real node under simulated time."""
 
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Asking and answering between real nodes, joined in process under simulated time (semantics §2, §3, §6)."""
 
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
 from __future__ import annotations
 
 import numpy as np

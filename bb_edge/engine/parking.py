@@ -1,0 +1,131 @@
+"""Parked ops: timers, permits, open requests, and components that answer later (semantics §3, §8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine.executions import BoundOp, Execution, Frame
+from bb_edge.ir.errors import BBError
+from bb_edge.roles.completion import CompletionHandle, Later
+from bb_edge.roles.errors import CompletionExpiredError
+
+if TYPE_CHECKING:
+    from bb_edge.engine.context import OpContext
+    from bb_edge.engine.core import Engine
+
+PENDING = object()
+"""What an op's `run` returns when it will be resumed."""
+
+
+class OpError(BBError):
+    """An op cannot do what it was asked to; its branch ends."""
+
+
+class CapacityError(OpError):
+    """A capacity of NodeConfig is exhausted."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A parked op.
+
+    `outside` ones wait for permits or the host: their execution gives its claims up meanwhile.
+    """
+
+    frame: Frame
+    op: BoundOp
+    execution: Execution
+    outside: bool
+    busy_key: int
+    timer: int = 0
+
+
+class Parking:
+    """The parked ops of one node, bounded by `pending_async`; `sink` takes completions from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pending: dict[int, Pending] = {}
+        self._next_token = 1
+        self.sink: Any = None
+
+    def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
+        """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
+        if len(self._pending) >= self._engine.config.pending_async:
+            raise CapacityError(
+                f"{self._engine.config.pending_async} ops are parked already",
+                where=ctx.op.spec.name,
+                hint="raise NodeConfig.pending_async",
+            )
+        token = self._next_token
+        self._next_token += 1
+        key = ctx.op.busy_key if busy else -1
+        if key >= 0:
+            self._engine.busy[key] = True
+        self._pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
+        ctx.execution.pending += 1
+        if outside:
+            ctx.execution.waits_outside += 1
+        return token
+
+    @property
+    def count(self) -> int:
+        return len(self._pending)
+
+    def resume(self, token: int, result: object) -> bool:
+        """Gives a parked op its result; False where it is not parked (any more)."""
+        parked = self._unpark(token)
+        if parked is None:
+            return False
+        self._engine.deliver(parked.frame, parked.op, result)
+        self._engine.wake(parked.execution)
+        return True
+
+    def fail(self, token: int, error: BaseException) -> bool:
+        """Ends a parked op's branch with an error; False where it is not parked (any more)."""
+        parked = self._unpark(token)
+        if parked is None:
+            return False
+        self._engine.op_failed(parked.execution, parked.op, error)
+        self._engine.wake(parked.execution)
+        return True
+
+    def _unpark(self, token: int) -> Pending | None:
+        parked = self._pending.pop(token, None)
+        if parked is None:
+            return None
+        parked.execution.pending -= 1
+        if parked.outside:
+            parked.execution.waits_outside -= 1
+        if parked.timer:
+            self._engine.timers.cancel(parked.timer)
+        if parked.busy_key >= 0:
+            self._engine.busy[parked.busy_key] = False
+            if self._engine.busy_waiters[parked.busy_key]:
+                self._engine.ready_again(self._engine.busy_waiters[parked.busy_key].popleft())
+        return parked
+
+    def later(self, ctx: OpContext, deadline_ns: int | None) -> Later:
+        """A completion handle for the running op, with its deadline armed."""
+        token = self.suspend(ctx, busy=True)
+        ctx.later_token = token
+        handle = CompletionHandle(self.sink, token)
+        wait = self._engine.config.later_deadline_ns if deadline_ns is None else deadline_ns
+        name = ctx.op.spec.name
+
+        def expire(_now_ns: int) -> None:
+            if handle.revoke():
+                self._engine.count("completions.expired")
+                error = CompletionExpiredError(
+                    f"nobody completed it within {wait} ns", name, "raise its deadline"
+                )
+                self.fail(token, error)
+
+        if wait:
+            self._pending[token].timer = self._engine.timers.at(ctx.now_ns + wait, expire)
+        return Later(handle, wait)
+
+    def withdraw(self, token: int) -> None:
+        """A component asked for a `Later` and answered at once: the op is not parked after all."""
+        self._unpark(token)
