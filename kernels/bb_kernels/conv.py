@@ -80,6 +80,17 @@ class Convolution:
         bias = None if b is None else b.reshape(-1, 1)
         if 0 in out.shape:
             return _nothing
+        if not w.flags.c_contiguous:
+            # Weights that are a view, such as a transposed activation in a gradient: reshaping them below
+            # would copy what they hold now. Copied anew at each run instead.
+            own = np.empty(w.shape, w.dtype)
+            inner = self.bind(x, own, b, out, scratch)
+
+            def refreshed() -> None:
+                np.copyto(own, w)
+                inner()
+
+            return refreshed
         if self.win.pointwise:
             return self._pointwise(x, w, bias, out)
         steps = []

@@ -111,10 +111,10 @@ def _conv_transpose(call: Call) -> Prepared:
         return run
 
     def run_any(*arrays: Any) -> None:
-        bind(np.ascontiguousarray(arrays[0]), *arrays[1:])()
+        bind(np.ascontiguousarray(arrays[0]), np.ascontiguousarray(arrays[1]), *arrays[2:])()
 
     def bind_any(*arrays: Any) -> Bound:
-        if arrays[0].flags.c_contiguous:
+        if arrays[0].flags.c_contiguous and arrays[1].flags.c_contiguous:
             return bind(*arrays)
         return lambda: run_any(*arrays)
 

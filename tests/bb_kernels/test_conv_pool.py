@@ -216,3 +216,23 @@ def test_max_unpool_refuses_places_outside(compute: Compute) -> None:
     x = np.ones((1, 1, 1, 1), np.float32)
     with pytest.raises(KernelShapeError, match="outside"):
         compute("MaxUnpool", [x, np.array([[[[99]]]])], kernel_shape=[2, 2])
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize(("groups", "kernel"), [(1, (2, 3)), (2, (2, 3)), (1, (1, 1))])
+def test_bound_weights_that_are_a_view_are_read_at_each_run(
+    op: str, groups: int, kernel: tuple[int, int], rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((1, 4, 5, 6))
+    turned = np.zeros((*kernel[::-1], 4 // groups, 4))
+    w = turned.transpose()
+    specs = [TensorSpec(x.dtype, x.shape), TensorSpec(w.dtype, w.shape)]
+    prepared = prepare(op, 21, {"group": groups}, specs, [None, None], 1)
+    out = np.empty(prepared.outputs[0].shape)
+    scratch = [np.empty(spec.shape, spec.dtype) for spec in prepared.scratch]
+    bound = prepared.bind(x, w, out, *scratch)
+    turned[...] = rng.standard_normal(turned.shape)  # after binding, as a plan's arena is filled
+    bound()
+    expected = np.empty_like(out)
+    prepared.run(x, np.ascontiguousarray(w), expected, *scratch)
+    np.testing.assert_array_equal(out, expected)
