@@ -1,0 +1,353 @@
+"""An ordinary ONNX model → one function of the light form, or a typed refusal.
+
+1. The model must pass ONNX's own checker, hold its data inside, and speak opset 7 to 28. An older one is read
+as opset 7 where none of its operators has changed since. 2. Model-local functions are inlined; so are
+operators that the backend has not, where ONNX defines them by others. 3. Initializers become `Constant` ops
+at the front, whether or not an input of the same name stands beside them (opset 8 and before). 4. Inputs and
+outputs are tensors; all element types are those that the runtime has arrays for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx.checker
+import onnx.inliner
+import onnx.shape_inference
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.errors import CompileError
+from bb_edge.ir.onnx_pb2 import TensorProto
+from bb_edge.ir.type_protos import TypeProtoError
+from bb_edge.ir.types import ValueType
+from bb_host.program import Function, Op, RawTensor, Subgraph, walk_ops
+from bb_host.program_proto import ProgramProtoError, read_graph, write_attribute
+
+__all__ = [
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "InvalidModelError",
+    "OnnxModelError",
+    "Refusal",
+    "Supports",
+    "TrainingModeError",
+    "UnsupportedOperatorError",
+    "UnsupportedValueError",
+    "as_model",
+    "infer_types",
+    "node_name",
+    "read_model",
+    "refuse_training",
+    "refuse_unsupported",
+]
+
+OLDEST_OPSET = 7
+NEWEST_OPSET = 28
+
+Supports = Callable[[str, int], bool]
+"""Whether a backend has an operator of ONNX's own domain at an opset version."""
+
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+_CONTROL = ("If", "Loop", "Scan", "SequenceMap")
+
+
+class OnnxModelError(CompileError):
+    """An ONNX model that cannot be compiled as it is; nothing was written."""
+
+
+class InvalidModelError(OnnxModelError):
+    """Not a valid ONNX model, or one whose data lies elsewhere."""
+
+
+class UnsupportedValueError(OnnxModelError):
+    """A value that is no tensor, or of an element type that the runtime has no arrays for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One operator that cannot run, and why."""
+
+    node: str
+    op_type: str
+    version: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.op_type} (opset {self.version}) at {self.node}{reason}"
+
+
+class UnsupportedOperatorError(OnnxModelError):
+    """Operators that the backend has not; `refusals` names every one."""
+
+    def __init__(self, refusals: Sequence[Refusal], where: str = "", hint: str = "") -> None:
+        self.refusals = tuple(refusals)
+        super().__init__(
+            "cannot run " + "; ".join(str(refusal) for refusal in self.refusals),
+            where,
+            hint or "export the model with other operators, or bind another backend",
+        )
+
+
+class TrainingModeError(UnsupportedOperatorError):
+    """An operator in its training mode: such a model is no inference model."""
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_model(
+    model: onnx.ModelProto, supports: Supports, name: str = "", domain: str = keys.PROGRAM_DOMAIN
+) -> Function:
+    """The model as a function called `name` (the graph's own where empty), its opset in `opsets`.
+
+    Raises InvalidModelError, UnsupportedValueError, UnsupportedOperatorError.
+    """
+    _check(model)
+    where = f"model {model.graph.name!r}"
+    version = _opset(model, where)
+    model = _inlined(model, version, supports)
+    graph = model.graph
+    if graph.sparse_initializer:
+        raise InvalidModelError(
+            "sparse initializers are not taken", where, "store them densely before you export"
+        )
+    initialized = {tensor.name for tensor in graph.initializer}
+    for info in (*graph.input, *graph.output):
+        if not info.type.HasField("tensor_type") and info.name not in initialized and info.HasField("type"):
+            raise UnsupportedValueError(
+                f"a {info.type.WhichOneof('value')}, only tensors are taken", f"{where}, value {info.name!r}"
+            )
+    try:
+        body = read_graph(graph)
+    except (ProgramProtoError, TypeProtoError) as error:
+        raise UnsupportedValueError(error.what, f"{where}, {error.where}", error.hint) from error
+    constants = tuple(
+        Op("Constant", "", (), (key,), {"value": value}) for key, value in body.initializers.items()
+    )
+    function = Function(
+        name or graph.name or "main",
+        domain,
+        tuple(i for i in body.inputs if i not in initialized),
+        body.outputs,
+        constants + body.ops,
+        {key: value for key, value in body.types.items() if key not in initialized},
+        {},
+        {},
+        {keys.ONNX_DOMAIN: version},
+    )
+    _check_elements(function, where)
+    return function
+
+
+def _check(model: onnx.ModelProto) -> None:
+    where = f"model {model.graph.name!r}"
+    external = [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    if external:
+        raise InvalidModelError(
+            f"the data of {external[0]!r} lies outside of it",
+            where,
+            "load it with onnx.load(path), which reads external data",
+        )
+    try:
+        onnx.checker.check_model(model)
+    except (
+        onnx.checker.ValidationError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # hostile bytes leak ValueErrors
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InvalidModelError(f"not a valid ONNX model: {text}", where) from error
+
+
+def _opset(model: onnx.ModelProto, where: str) -> int:
+    """The opset version to read it as; UnsupportedOperatorError outside of what the runtime knows."""
+    version = next((o.version for o in model.opset_import if o.domain in _ONNX), 0)
+    if version > NEWEST_OPSET:
+        raise InvalidModelError(
+            f"opset {version}, {NEWEST_OPSET} at most", where, "convert it with onnx.version_converter"
+        )
+    if version >= OLDEST_OPSET or not version:
+        return int(version or OLDEST_OPSET)
+    changed = [
+        Refusal(_proto_name(node), node.op_type, version, f"changed before opset {OLDEST_OPSET}")
+        for node in _protos(model.graph)
+        if not _unchanged(node.op_type, version)
+    ]
+    if changed:
+        raise UnsupportedOperatorError(
+            changed, where, f"convert it to opset {OLDEST_OPSET} or later with onnx.version_converter"
+        )
+    return OLDEST_OPSET
+
+
+def _unchanged(op_type: str, version: int) -> bool:
+    if not onnx.defs.has(op_type, OLDEST_OPSET):
+        return False
+    since: int = onnx.defs.get_schema(op_type, OLDEST_OPSET).since_version
+    return since <= version
+
+
+def _protos(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _protos(attribute.g)
+
+
+def _proto_name(node: onnx.NodeProto) -> str:
+    return f"node {node.name!r}" if node.name else f"{node.op_type} → {', '.join(node.output)}"
+
+
+def _inlined(model: onnx.ModelProto, version: int, supports: Supports) -> onnx.ModelProto:
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model, True)
+    missing = {
+        n.op_type for n in _protos(model.graph) if n.domain in _ONNX and not supports(n.op_type, version)
+    }
+    if not hasattr(onnx.inliner, "inline_selected_functions"):
+        return model
+    for op in sorted(
+        op for op in missing if _has_body(op, version)
+    ):  # one by one: one may fail without the rest
+        try:
+            model = onnx.inliner.inline_selected_functions(model, [("", op)], False, True)
+        except (TypeError, RuntimeError):  # an onnx that inlines no operators, or a body that needs types it
+            continue  # cannot infer: the operator stays, and is refused by its name
+    return model
+
+
+def _has_body(op_type: str, version: int) -> bool:
+    if not onnx.defs.has(op_type, version):
+        return False
+    schema = onnx.defs.get_schema(op_type, version)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+# --- what it may hold -----------------------------------------------------------------------------
+
+
+def _check_elements(function: Function, where: str) -> None:
+    for name in (*function.inputs, *function.outputs):
+        _check_element(function.types.get(name), f"{where}, value {name!r}")
+    for op in walk_ops(function.ops):
+        tensors = [v for v in op.attrs.values() if isinstance(v, RawTensor)]
+        for _, graph in op.subgraphs():
+            tensors += [v for v in graph.initializers.values() if isinstance(v, RawTensor)]
+        for tensor in tensors:
+            if tensor.elem_type == TensorProto.BFLOAT16 or types.dtype_of_elem(tensor.elem_type) is None:
+                raise UnsupportedValueError(
+                    f"a tensor of {_element_name(tensor.elem_type)}", f"{where}, {node_name(op)}"
+                )
+        to = op.attrs.get("to") if op.op_type == "Cast" else None
+        if isinstance(to, int) and (to == TensorProto.BFLOAT16 or types.dtype_of_elem(to) is None):
+            raise UnsupportedValueError(f"a cast to {_element_name(to)}", f"{where}, {node_name(op)}")
+
+
+def _check_element(value: ValueType | None, where: str) -> None:
+    elem = value.node.elem_type if value is not None else None
+    if elem is not None and (elem == TensorProto.BFLOAT16 or types.dtype_of_elem(elem) is None):
+        raise UnsupportedValueError(
+            f"element type {_element_name(elem)}", where, "convert the model to float32 or float16"
+        )
+
+
+def _element_name(elem: int) -> str:
+    try:
+        return str(onnx.TensorProto.DataType.Name(elem)).lower()
+    except ValueError:
+        return f"type {elem}"
+
+
+def node_name(op: Op) -> str:
+    """How an error names an op: by its name, else by what it makes."""
+    return f"node {op.name!r}" if op.name else f"{op.op_type} → {', '.join(o for o in op.outputs if o)}"
+
+
+def refuse_unsupported(function: Function, supports: Supports) -> None:
+    """UnsupportedOperatorError naming every op, in bodies too, that `supports` denies."""
+    version = function.opsets[keys.ONNX_DOMAIN]
+    refusals = []
+    for op in walk_ops(function.ops):
+        if op.domain not in _ONNX:
+            refusals.append(Refusal(node_name(op), op.op_type, version, f"domain {op.domain!r}"))
+        elif not supports(op.op_type, version):
+            refusals.append(Refusal(node_name(op), op.op_type, version, "the backend has no kernel for it"))
+    if refusals:
+        raise UnsupportedOperatorError(refusals, f"model {function.name!r}")
+
+
+def refuse_training(function: Function) -> None:
+    """TrainingModeError for BatchNormalization and Dropout that learn or draw."""
+    version = function.opsets[keys.ONNX_DOMAIN]
+    constants = {
+        op.outputs[0]: op.attrs.get("value") for op in walk_ops(function.ops) if op.op_type == "Constant"
+    }
+    refusals = []
+    for op in walk_ops(function.ops):
+        reason = ""
+        if op.op_type == "BatchNormalization" and (
+            op.attrs.get("training_mode") == 1 or len([o for o in op.outputs if o]) > 1
+        ):
+            reason = "it learns its statistics (training mode)"
+        elif op.op_type == "Dropout" and len(op.inputs) > 2 and op.inputs[2]:
+            flag: Any = constants.get(op.inputs[2])
+            if flag is None:
+                reason = "its training mode is an input"
+            elif bool(flag.reshape(-1)[0]):
+                reason = "it drops values (training mode)"
+        if reason:
+            refusals.append(Refusal(node_name(op), op.op_type, version, reason))
+    if refusals:
+        raise TrainingModeError(refusals, f"model {function.name!r}", "export the model for inference")
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def as_model(function: Function) -> onnx.ModelProto:
+    """The function as a model of its own again, for ONNX's tools and other runtimes.
+
+    Large constants come as initializers, so that ONNX's tools see what they are.
+    """
+    initializers = {}
+    ops = []
+    for op in function.ops:
+        value = op.attrs.get("value")
+        if op.op_type == "Constant" and not isinstance(value, (int, float, bytes, list, type(None))):
+            initializers[op.outputs[0]] = value
+        else:
+            ops.append(op)
+    graph = Subgraph(
+        function.name,
+        function.inputs,
+        function.outputs,
+        tuple(ops),
+        function.types,
+        initializers,  # type: ignore[arg-type]
+    )
+    written = write_attribute("g", graph).g.SerializeToString(deterministic=True)
+    model = onnx.ModelProto(ir_version=10, producer_name="bytesandbrains-edge")
+    model.graph.ParseFromString(written)
+    for domain, version in function.opsets.items():
+        model.opset_import.add(domain=domain, version=version)
+    return model
+
+
+def infer_types(function: Function) -> Function:
+    """The function with every type that ONNX's inference finds; what it declares already stays.
+
+    Inference never fails here: a model that it cannot follow keeps the types that it has.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(as_model(function), data_prop=True)
+        found = read_graph(inferred.graph).types
+    except (onnx.shape_inference.InferenceError, ProgramProtoError, TypeProtoError, ValueError, RuntimeError):
+        return function
+    typed = {key: value for key, value in found.items() if value.node.elem_type}
+    return dataclasses.replace(function, types={**function.types, **typed})
