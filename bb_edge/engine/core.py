@@ -140,9 +140,8 @@ class Engine:
             values = frame.values
             try:
                 result = op.run(ctx, *op.gather(values))
-            except (
-                Exception
-            ) as error:  # the border to components and users' ops: any failure ends this branch only
+            # The border to users' components: whatever they raise ends this branch only.
+            except Exception as error:  # noqa: BLE001
                 self.op_failed(execution, op, error)
                 continue
             if trace:
