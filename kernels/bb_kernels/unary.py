@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
@@ -26,10 +28,12 @@ from .spec import (
     U32,
     U64,
     Array,
+    Bound,
     Dtype,
     Prepared,
     TensorSpec,
     Ufunc,
+    run_bound,
 )
 from .ufuncs import clip, highest, lowest
 
@@ -157,12 +161,12 @@ def _clip(call: Call) -> Prepared:
     no_low, no_high = lowest(spec.dtype), highest(spec.dtype)
     n = len(call.inputs)
 
-    def run(x: Array, *rest: Array) -> None:
+    def bind(x: Array, *rest: Array) -> Bound:
         low = rest[0] if n > 1 and rest[0] is not None else no_low
         high = rest[1] if n > 2 and rest[1] is not None else no_high
-        clip(x, low.reshape(()), high.reshape(()), rest[-1])
+        return partial(clip, x, low.reshape(()), high.reshape(()), rest[-1])
 
-    return elementwise(call, run)
+    return elementwise(call, run_bound(bind), binder=bind)
 
 
 @kernel("Dropout", "T", until=11, dtypes=FLOAT, attrs="ratio", max_outputs=2)
