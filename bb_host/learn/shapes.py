@@ -33,13 +33,21 @@ def infer_types(function: Function) -> dict[str, ValueType]:
     del model.graph.output[:]
     model.graph.output.extend(known)
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
+    types = read_graph(_inferred(model, f"function {function.name}").graph).types
+    return {**types, **function.types}
+
+
+def _inferred(model: onnx.ModelProto, where: str) -> Any:
+    # Following the contents of shape tensors knows more, but takes ordinary vectors for shapes at times.
     try:
-        inferred: Any = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        pass
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         detail = str(error).strip().splitlines()[-1]
-        raise LearnError(f"its ops do not fit together: {detail}", f"function {function.name}") from error
-    types = read_graph(inferred.graph).types
-    return {**types, **function.types}
+        raise LearnError(f"its ops do not fit together: {detail}", where) from error
 
 
 def with_types(function: Function) -> Function:

@@ -1,0 +1,307 @@
+"""Every gradient rule against central differences in float64, through ONNX's reference evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bb_host.learn import differentiable_ops
+
+POSITIVE = np.random.default_rng(3).uniform(0.5, 2.0, (3, 4))
+APART = np.arange(12, dtype=np.float64).reshape(3, 4) / 3 - 1.7  # no ties, no zeros
+X34 = "x: F64[3,4]"
+
+
+def unary(op: str) -> str:
+    return f"function f({X34}) -> (y) {{\n y = {op}(x)\n}}"
+
+
+def fn(inputs: str, *lines: str) -> str:
+    """A function whose last value is `y`."""
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"function f({inputs}) -> (y)\n{body}\n"
+
+
+UNARY = [
+    *("Neg", "Exp", "Sigmoid", "Tanh", "Softplus", "Identity", "Sin", "Cos", "Erf", "Dropout"),
+    *("Relu", "LeakyRelu", "LeakyRelu<alpha=-0.5>", "LeakyRelu<alpha=0.0>", "Elu<alpha=0.7>", "Abs"),
+    *("Gelu", 'Gelu<approximate="tanh">', "HardSigmoid<alpha=0.3, beta=0.4>", "HardSwish"),
+    *("Softmax<axis=1>", "Softmax<axis=0>", "Softmax", "LogSoftmax<axis=-1>", "LogSoftmax<axis=0>"),
+    *("Flatten<axis=1>", "Flatten<axis=0>", "Transpose", "Transpose<perm=[1, 0]>"),
+    *(
+        "ReduceSum",
+        "ReduceSum<keepdims=0>",
+        "ReduceMean",
+        "ReduceMean<keepdims=0>",
+        "ReduceMax",
+        "ReduceMin<keepdims=0>",
+    ),
+    "ReduceSum<noop_with_empty_axes=1>",
+]
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_one_operand(op, check_gradient, reference, runtime):
+    exact = runtime if op in ("Erf", "Gelu") else reference  # the reference computes erf in float32
+    check_gradient(fn(X34, f"y = {op}(x)"), run=exact, x=APART)
+
+
+@pytest.mark.parametrize("op", ["Log", "Sqrt", "Reciprocal"])
+def test_one_positive_operand(op, check_gradient):
+    check_gradient(fn(X34, f"y = {op}(x)"), x=POSITIVE)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Sum", "Mean"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("3,4", "3,4"),
+        ("3,4", "4"),
+        ("4", "3,4"),
+        ("3,1", "1,4"),
+        ("3,4", ""),
+        ("2,3,1", "3,4"),
+        ("n,4", "4"),
+        ("n,4", "n,1"),
+        ("n,4", "m,4"),
+        ("n,4", "1,4"),
+        ("1,4", "n,1"),
+    ],
+)
+def test_broadcast_operands(op, a, b, check_gradient, reference, runtime):
+    run = runtime if op == "Mean" else reference  # the reference's Mean does not broadcast its first operand
+    rng = np.random.default_rng(5)
+    shapes = [[3 if d in ("n", "m") else int(d) for d in s.split(",") if d] for s in (a, b)]
+    arrays = [
+        np.asarray(rng.permutation(np.linspace(0.5, 2.0, int(np.prod(s)))).reshape(s) + k / 9)
+        for k, s in enumerate(shapes)
+    ]
+    check_gradient(fn(f"a: F64[{a}], b: F64[{b}]", f"y = {op}(a, b)"), run=run, a=arrays[0], b=arrays[1])
+
+
+def test_a_symbol_that_turns_out_to_be_one_is_summed_over(check_gradient):
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((3, 4)), rng.standard_normal((1, 4))
+    check_gradient(fn("a: F64[n,4], b: F64[m,4]", "y = Mul(a, b)"), a=a, b=b)
+
+
+@pytest.mark.parametrize("exponent", ["2", "3", "0.5", "-1"])
+def test_powers_by_a_constant(exponent, check_gradient):
+    value = f"Constant<value=F64[]{{{float(exponent)}}}>()"
+    check_gradient(fn(X34, f"e = {value}", "y = Pow(x, e)"), x=POSITIVE)
+
+
+def test_a_square_has_a_gradient_at_negative_bases(check_gradient):
+    check_gradient(fn(X34, "e = Constant<value=F64[]{2.0}>()", "y = Pow(x, e)"), x=APART)
+
+
+@pytest.mark.parametrize(("low", "high"), [("low", "high"), ("low", '""'), ('""', "high")])
+def test_clip_passes_within_its_bounds(low, high, check_gradient):
+    lines = [
+        "low = Constant<value=F64[]{-0.8}>()",
+        "high = Constant<value=F64[]{0.9}>()",
+        f"y = Clip(x, {low}, {high})",
+    ]
+    check_gradient(fn(X34, *lines), x=APART)
+
+
+def test_prelu_and_where(check_gradient):
+    check_gradient(fn("x: F64[3,4], s: F64[4]", "y = PRelu(x, s)"), x=APART)
+    check_gradient(fn("x: F64[3,4], b: F64[4]", "c = Greater(x, b)", "y = Where(c, x, b)"), ["x", "b"])
+
+
+def test_hard_swish_beyond_its_bends(check_gradient):
+    check_gradient(fn(X34, "y = HardSwish(x)"), x=APART * 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("3,4", "4,2"),
+        ("n,4", "4,2"),
+        ("2,3,4", "4,2"),
+        ("n,3,4", "4,2"),
+        ("2,3,4", "2,4,2"),
+        ("3,4", "2,4,2"),
+        ("2,1,3,4", "5,4,2"),
+        ("n,3,4", "n,4,2"),
+        ("4", "4"),
+        ("4", "4,2"),
+        ("3,4", "4"),
+    ],
+)
+def test_matmul(a, b, check_gradient):
+    check_gradient(fn(f"a: F64[{a}], b: F64[{b}]", "y = MatMul(a, b)"))
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("c", [None, "2", "3,2", "3,1", ""])
+def test_gemm(trans_a, trans_b, c, check_gradient):
+    a, b = ("4,3" if trans_a else "3,4"), ("2,4" if trans_b else "4,2")
+    third = "" if c is None else f", c: F64[{c}]"
+    attrs = f"alpha=0.5, beta=1.5, transA={trans_a}, transB={trans_b}"
+    check_gradient(
+        fn(f"a: F64[{a}], b: F64[{b}]{third}", f"y = Gemm<{attrs}>(a, b{', c' if c is not None else ''})")
+    )
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axes", ["0", "-1", "0, 2"])
+@pytest.mark.parametrize("shape", ["2,3,4", "n,3,m"])
+def test_reductions_along_axes(op, keepdims, axes, shape, check_gradient):
+    count = axes.count(",") + 1
+    lines = [f"a = Constant<value=I64[{count}]{{{axes}}}>()", f"y = {op}<keepdims={keepdims}>(x, a)"]
+    check_gradient(fn(f"x: F64[{shape}]", *lines))
+
+
+@pytest.mark.parametrize("shape", ["3,4", "n,4", "n,m"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("s = Constant<value=I64[2]{-1, 2}>()", "y = Reshape(x, s)"),
+        ("a = Constant<value=I64[2]{0, 2}>()", "y = Unsqueeze(x, a)"),
+        ("a = Constant<value=I64[1]{1}>()", "z = Unsqueeze(x, a)", "w = Exp(z)", "y = Squeeze(w, a)"),
+        ("s = Constant<value=I64[3]{2, 1, 1}>()", "y = Expand(x, s)"),
+    ],
+)
+def test_other_shapes(shape, lines, check_gradient):
+    given = {"x": np.random.default_rng(1).standard_normal((3, 4))}
+    check_gradient(fn(f"x: F64[{shape}]", *lines), **given)
+
+
+def test_concat_and_split(check_gradient):
+    check_gradient(fn("a: F64[3,2], b: F64[3,4]", "z = Concat<axis=1>(a, b)", "y = Exp(z)"))
+    check_gradient(fn("a: F64[n,2], b: F64[m,2]", "z = Concat<axis=-2>(a, b)", "y = Exp(z)"))
+    lines = ["s = Constant<value=I64[2]{1, 3}>()", "p, q = Split<axis=1>(x, s)", "y = Exp(q)"]
+    check_gradient(fn(X34, *lines))
+    check_gradient(fn(X34, "p, q = Split<axis=1, num_outputs=2>(x)", "y = Mul(p, q)"))
+
+
+def test_concat_with_a_constant_gives_it_no_gradient(check_gradient):
+    check_gradient(
+        fn(
+            "a: F64[1,2]",
+            "c = Constant<value=F64[1,2]{1.0, 2.0}>()",
+            "z = Concat<axis=1>(a, c)",
+            "y = Exp(z)",
+        )
+    )
+
+
+@pytest.mark.parametrize("bounds", [("1", "3", "1"), ("-3", "-1", "-1"), ("0", "100", "0"), ("2", "1", "1")])
+def test_slices(bounds, check_gradient):
+    lines = [f"{n} = Constant<value=I64[1]{{{v}}}>()" for n, v in zip("sea", bounds, strict=True)]
+    check_gradient(fn(X34, *lines, "z = Slice(x, s, e, a)", "y = Exp(z)"))
+
+
+def test_padding(check_gradient):
+    check_gradient(fn(X34, "p = Constant<value=I64[4]{1, 0, 0, 2}>()", "z = Pad(x, p)", "y = Exp(z)"))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("indices", ["I64[3]{2, 0, 2}", "I64[2,2]{0, -1, 1, 1}", "I64[]{1}"])
+def test_gather_adds_what_is_read_twice(axis, indices, check_gradient):
+    lines = [f"i = Constant<value={indices}>()", f"z = Gather<axis={axis}>(x, i)", "y = Exp(z)"]
+    check_gradient(fn("x: F64[3,4,3]", *lines))
+
+
+def test_normalisations(check_gradient):
+    rng = np.random.default_rng(2)
+    text = fn(
+        "x: F64[2,3,2,2], s: F64[3], b: F64[3], m: F64[3], v: F64[3]",
+        "y = BatchNormalization<epsilon=0.001>(x, s, b, m, v)",
+    )
+    check_gradient(text, ["x", "s", "b"], v=rng.uniform(0.5, 2, 3))
+    text = fn(
+        "x: F64[2,3], s: F64[3], b: F64[3], m: F64[3], v: F64[3]", "y = BatchNormalization(x, s, b, m, v)"
+    )
+    check_gradient(text, ["x", "s", "b"], v=rng.uniform(0.5, 2, 3))
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_normalization(axis, with_bias, check_gradient):
+    shape = "3,4" if axis == 1 else "4"
+    bias, b = (f", b: F64[{shape}]", ", b") if with_bias else ("", "")
+    check_gradient(
+        fn(f"x: F64[n,3,4], s: F64[{shape}]{bias}", f"y = LayerNormalization<axis={axis}>(x, s{b})")
+    )
+
+
+CONVOLUTIONS = [
+    ("2,3,5,6", "4,3,3,2", ""),
+    ("n,3,5,6", "4,3,3,2", "pads=[1, 0, 2, 1]"),
+    ("1,2,7,6", "3,2,3,3", "strides=[2, 2]"),
+    ("1,2,8,7", "3,2,3,2", "strides=[3, 2], pads=[1, 1, 0, 0]"),
+    ("1,2,7,8", "2,2,2,2", "dilations=[2, 3]"),
+    ("1,2,9,9", "2,2,2,3", "dilations=[2, 1], strides=[2, 3], pads=[1, 1, 1, 1]"),
+    ("2,4,5,5", "6,2,3,3", "group=2, pads=[1, 1, 1, 1]"),
+    ("n,4,5,5", "4,1,3,3", "group=4, strides=[2, 2], pads=[1, 1, 1, 1]"),
+    ("1,2,7,6", "3,2,3,3", 'auto_pad="SAME_UPPER", strides=[2, 2]'),
+    ("1,2,7,6", "3,2,4,3", 'auto_pad="SAME_LOWER"'),
+    ("1,2,7,6", "3,2,3,3", 'auto_pad="VALID"'),
+    ("1,2,9", "3,2,3", "strides=[2]"),
+    ("1,1,4,4,4", "2,1,2,2,2", ""),
+    ("1,2,9,4", "3,2,1,1", "strides=[4, 3]"),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_convolutions(x, w, attrs, check_gradient, runtime):
+    """In the runtime: the reference evaluator has no grouped transposed convolution."""
+    call = f"y = Conv<{attrs}>(x, w, b)" if attrs else "y = Conv(x, w, b)"
+    check_gradient(fn(f"x: F64[{x}], w: F64[{w}], b: F64[{w.split(',')[0]}]", call), run=runtime)
+
+
+POOLS = [
+    ("1,2,4,6", "kernel_shape=[2, 2], strides=[2, 2]"),
+    ("n,2,5,5", "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]"),
+    ("1,2,5,6", "kernel_shape=[2, 3]"),
+    ("1,1,6,6", "kernel_shape=[2, 2], strides=[3, 3]"),
+    ("1,2,5,6", 'kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"'),
+    ("1,1,6,7", "kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1"),
+    ("1,2,7", "kernel_shape=[3], strides=[2]"),
+]
+
+
+@pytest.mark.parametrize(("x", "attrs"), POOLS)
+def test_max_pools(x, attrs, check_gradient, runtime):
+    """In the runtime: the reference evaluator's indices are wrong where windows overlap."""
+    shape = [2 if d == "n" else int(d) for d in x.split(",")]
+    values = np.random.default_rng(4).permutation(int(np.prod(shape))).reshape(shape) / 10.0
+    check_gradient(fn(f"x: F64[{x}]", f"y = MaxPool<{attrs}>(x)"), run=runtime, x=values)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize(("x", "attrs"), POOLS)
+def test_average_pools(x, attrs, include, check_gradient, runtime):
+    check_gradient(
+        fn(f"x: F64[{x}]", f"y = AveragePool<{attrs}, count_include_pad={include}>(x)"), run=runtime
+    )
+
+
+def test_global_average_pool(check_gradient):
+    check_gradient(fn("x: F64[n,3,2,4]", "y = GlobalAveragePool(x)"))
+
+
+def test_a_value_read_twice_gets_the_sum(check_gradient):
+    check_gradient(fn(X34, "a = Exp(x)", "b = Mul(a, x)", "y = Add(b, a)"))
+
+
+def test_no_gradient_flows_through_comparisons_and_roundings(check_gradient):
+    check_gradient(fn(X34, "f = Floor(x)", "y = Mul(f, x)"), x=APART)
+
+
+def test_an_input_that_the_output_does_not_read_gets_zeros(check_gradient):
+    check_gradient(fn("x: F64[3,4], w: F64[2,5]", "y = Exp(x)"), ["x", "w"])
+
+
+def test_every_rule_is_tested():
+    """The list grows with the rules: whoever adds one, tests it."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    untested = sorted(op for op in differentiable_ops() if op not in source and op != "Cast")
+    assert untested == []
