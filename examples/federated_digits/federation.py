@@ -62,7 +62,7 @@ class FederatedDigits(Module):
         pause_ms: int = 0,
         at_least: int = 0,
     ) -> None:
-        """`at_least` clients must be up for a round to begin; `pause_ms` lie between two rounds."""
+        """0 `rounds` never end. A round begins with `at_least` clients up, `pause_ms` after the last."""
         super().__init__()
         self.rounds = rounds
         self.asked = clients
@@ -71,7 +71,7 @@ class FederatedDigits(Module):
         self.at_least = at_least
 
     def body(self, g: Graph) -> None:
-        with g.rounds(times=self.rounds, pause_ns=self.pause_ms * MS) as start:
+        with g.rounds(self.rounds or None, pause_ns=self.pause_ms * MS) as start:
             peers = self.clients.sample(g, n=self.asked, min=self.at_least, after=start)
             params = self.model.params(g, after=start)
             r = g.request("global", peers, params, deadline_ns=DEADLINE_NS)

@@ -108,11 +108,11 @@ class Progress:
         bar = "█" * filled + "·" * (BAR - filled)
         missing = f"  {r.missing} missing" if r.missing else ""
         self.note(
-            f"round {r.number + 1:>3}/{self._rounds}  {bar} accuracy {r.accuracy:.3f}  loss {r.loss:.3f}"
+            f"round {r.number:>3}/{self._rounds}  {bar} accuracy {r.accuracy:.3f}  loss {r.loss:.3f}"
             f"  {r.seconds:6.3f} s  {size(r.wire_bytes):>8}{missing}"
         )
-        done = (r.number + 1) * BAR // max(self._rounds, 1)
-        self.status(f"[{'=' * done}{' ' * (BAR - done)}] {r.number + 1} of {self._rounds} rounds")
+        done = r.number * BAR // max(self._rounds, 1)
+        self.status(f"[{'=' * done}{' ' * (BAR - done)}] {r.number} of {self._rounds} rounds")
 
     def clear(self) -> None:
         self.status("")
@@ -145,7 +145,7 @@ def plot(rounds: Sequence[Round], path: Path, title: str) -> bool:
         from matplotlib import pyplot as plt
     except ImportError:
         return False
-    numbers = [r.number + 1 for r in rounds]
+    numbers = [r.number for r in rounds]
     figure, (above, below) = plt.subplots(2, 1, figsize=(7, 5.5), sharex=True, height_ratios=(2, 1))
     above.plot(numbers, [r.accuracy for r in rounds], marker="o", color="tab:blue", label="accuracy")
     above.set_ylim(0, 1)

@@ -185,6 +185,9 @@ class Demo:
         if not (isinstance(value, list) and len(value) == 5):
             raise DemoError(f"the server says {record}, five values were expected")
         number, loss, accuracy, samples, missing = value
+        if not samples and not missing:
+            self.progress.status("waiting for the clients …")
+            return  # nobody was there to be asked: the round's number comes again
         wire_bytes = _int(record.get("sent_bytes")) + _int(record.get("received_bytes"))
         found = Round(
             int(number),
