@@ -43,8 +43,8 @@ def split_op(word: str) -> tuple[str, str]:
 
 
 def implied_opsets(ops: Iterable[Op]) -> dict[str, int]:
-    """The opsets that ops need: of the catalog at its version, others at 1; ONNX's first, then sorted."""
-    domains = {op.domain for op in walk_ops(tuple(ops))}
+    """The opsets that ops need, and ONNX's in any case: the catalog's at its version, others at 1; sorted."""
+    domains = {keys.ONNX_DOMAIN, *(op.domain for op in walk_ops(tuple(ops)))}
     found = {}
     for domain in sorted(domains):
         table = opsets.opset(domain)
@@ -54,13 +54,8 @@ def implied_opsets(ops: Iterable[Op]) -> dict[str, int]:
 
 def implied_program_opsets(functions: Iterable[Function]) -> dict[str, int]:
     """The union of the functions' opsets, sorted by domain, and ONNX's own in any case."""
-    union = {keys.ONNX_DOMAIN: implied_onnx_version()}
+    union = implied_opsets(())
     for function in functions:
         union.update(function.opsets)
         union.setdefault(function.domain, 1)
     return dict(sorted(union.items()))
-
-
-def implied_onnx_version() -> int:
-    table = opsets.opset(keys.ONNX_DOMAIN)
-    return 21 if table is None else table.version

@@ -167,7 +167,7 @@ def _slot(name: str, slot: Slot) -> str:
 def _attr_name(name: str) -> str:
     if name.startswith(keys.PREFIX + ".") and WORD.fullmatch(name[len(keys.PREFIX) + 1 :]):
         return name[len(keys.PREFIX) :]
-    return _word(name)
+    return name if WORD.fullmatch(name) else json.dumps(name)
 
 
 def _attr(value: AttrValue, indent: str) -> str:

@@ -20,12 +20,13 @@ from bb_host.dsl.errors import (
 )
 from bb_host.dsl.literals import TypeLike, as_type, lift
 from bb_host.dsl.onnx_namespace import OnnxOps
+from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.output import Answers, Output, Received, Value
 from bb_host.dsl.recorder import After, Draft, Recorder
 from bb_host.dsl.rounds import Rounds
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.syscalls import SyscallOps
-from bb_host.dsl.wire import OpenWire, Request, WireOps
+from bb_host.dsl.wire import Request, WireOps
 from bb_host.program import AttrValue, Function
 
 if TYPE_CHECKING:

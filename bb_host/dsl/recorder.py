@@ -161,7 +161,7 @@ class Recorder:
         if at is not None:
             first = draft.inputs[at]
             assert first is not None
-            draft.inputs = [self.gated(first, after) if v is first else v for v in draft.inputs]
+            draft.inputs[at] = self.gated(first, after)
             return []
         if draft.domain == keys.ONNX_DOMAIN:
             return list(after)
@@ -245,7 +245,7 @@ class Recorder:
             value_types,
             dict(slots),
             {**meta, **{keys.INPUT_CLASS_PREFIX + k: v for k, v in self.input_classes.items()}},
-            {keys.ONNX_DOMAIN: _onnx_version(), **implied_opsets(ops)},
+            implied_opsets(ops),
         )
 
     def _expose_outputs(self) -> None:
@@ -294,7 +294,8 @@ def _finish(draft: Draft, names: _Names) -> Op:
     attrs: dict[str, AttrValue] = {}
     for key, value in draft.attrs.items():
         attrs[key] = _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
-    outputs = tuple(names.of(v) for v in draft.outputs)
+    # ONNX refuses a node with neither inputs nor outputs, such as a call of a bootstrap: one output left out.
+    outputs = tuple(names.of(v) for v in draft.outputs) or (() if inputs else ("",))
     return Op(draft.op_type, draft.domain, inputs, outputs, attrs, draft.meta, draft.name)
 
 
@@ -310,7 +311,3 @@ def _collect_types(drafts: Iterable[Draft], names: _Names, into: dict[str, Value
     for draft in drafts:
         for value in draft.outputs:
             into[names.of(value)] = value.type
-
-
-def _onnx_version() -> int:
-    return implied_opsets((Op("Identity", keys.ONNX_DOMAIN),))[keys.ONNX_DOMAIN]

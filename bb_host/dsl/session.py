@@ -130,7 +130,7 @@ class Session:
         if any(m is module for m in self.open_modules):
             raise authoring_error(
                 ModuleError,
-                f"module {module.name!r} calls itself",
+                f"module {module.module_name!r} calls itself",
                 "a program has no recursion; use g.rounds",
             )
         self.open_modules.append(module)

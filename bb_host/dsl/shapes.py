@@ -21,9 +21,9 @@ Rule = Callable[[Sequence[Shape], Mapping[str, object], Known], Shape]
 # fmt: off
 SAME_AS_FIRST = frozenset((
     "Neg", "Abs", "Sqrt", "Exp", "Log", "Relu", "Sigmoid", "Tanh", "Identity", "Softmax", "LogSoftmax",
-    "LeakyRelu", "Gelu", "Elu", "Selu", "Erf", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Sin", "Cos",
-    "Floor", "Ceil", "Round", "Sign", "Clip", "Dropout", "Not", "IsNaN", "IsInf", "Reciprocal", "Cast", "CumSum",
-    "BatchNormalization", "LayerNormalization", "ScatterElements", "ScatterND",
+    "LeakyRelu", "Gelu", "Elu", "Selu", "Erf", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Sin",
+    "Cos", "Floor", "Ceil", "Round", "Sign", "Clip", "Dropout", "Not", "IsNaN", "IsInf", "Reciprocal", "Cast",
+    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterElements", "ScatterND",
 ))
 BROADCAST = frozenset((
     "Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where",
@@ -94,14 +94,21 @@ def _reshape(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known)
     if wanted is None:
         return None
     source = shapes[0]
-    if source is not None and -1 in wanted and all(isinstance(d, int) for d in source) and 0 not in wanted:
-        total = int(np.prod([d for d in source if isinstance(d, int)]))
-        rest = int(np.prod([d for d in wanted if d != -1]))
-        return tuple((total // rest if rest else None) if d == -1 else d for d in wanted)
     found: list[Dim] = []
     for i, d in enumerate(wanted):
         copied = source[i] if source is not None and i < len(source) else None
-        found.append(None if d == -1 else copied if d == 0 and not attrs.get("allowzero") else d)
+        found.append(copied if d == 0 and not attrs.get("allowzero") else d)
+    if -1 not in wanted:
+        return tuple(found)
+    at = wanted.index(-1)
+    rest = [d for i, d in enumerate(found) if i != at]
+    size: Dim = None
+    if source is not None and all(isinstance(d, int) for d in (*source, *rest)):
+        total, part = (int(np.prod([d for d in dims if isinstance(d, int)])) for dims in (source, rest))
+        if part and total % part:
+            raise ValueError(f"{total} elements do not fill shape {wanted}")
+        size = total // part if part else None
+    found[at] = size
     return tuple(found)
 
 

@@ -1,0 +1,131 @@
+"""`g.wire`: wire ops by hand. Semantics §6: without partner, they are open ports of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ArityError, ValueTypeError
+from bb_host.dsl.literals import TypeLike, as_type
+from bb_host.dsl.output import Output
+from bb_host.dsl.recorder import After, Draft
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+    from bb_host.dsl.wire import Payload, WireOps
+
+_PEERS = ValueType(types.PEER_ID_VEC)
+_REQ_ID = ValueType(types.WIRE_REQ_ID)
+_TRIGGER = ValueType(types.TRIGGER)
+
+
+class OpenWire:
+    """`g.wire`: wire ops recorded by hand, without partner; they are open ports of the program."""
+
+    def __init__(self, graph: WireOps) -> None:
+        self._graph = graph
+
+    def send(self, name: str, peers: Output, value: Payload, after: After = None) -> None:
+        """A Send whose receiver is another program."""
+        self._graph.net_out(name, peers, value, after=after)
+
+    def recv(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
+        """A Recv whose sender is another program: `(payload…, sender)`, and a trigger at the end where
+        asked.
+        """
+        return self._entry(OP_RECV, name, payload_types, keys.CORRELATION_NONE, (), trigger)
+
+    def recv_req(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
+        """A RecvReq: `(payload…, sender, req_id)`, and a trigger at the end where asked."""
+        return self._entry(
+            OP_RECV_REQ, name, payload_types, keys.CORRELATION_REQUEST, (("req", _REQ_ID),), trigger
+        )
+
+    def send_resp(
+        self, name: str, sender: Output, req_id: Output, value: Payload, after: After = None
+    ) -> None:
+        """The reply to a request that `recv_req` took."""
+        g = self._graph
+        g._may_send(f"send_resp {name!r}")
+        payload, _ = g.payload(value, f"send_resp {name!r}")
+        meta = g.wire_meta(name, keys.CORRELATION_RESPONSE, False)
+        asked = next((d.meta for d in g.drafts if req_id in d.outputs), {})
+        if keys.WIRE_ID_KEY in asked:
+            meta[keys.WIRE_REQUEST_KEY] = asked[keys.WIRE_ID_KEY]
+        draft = Draft(
+            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, g.peers(sender), g.own(req_id)], [], {}, meta
+        )
+        g.order(draft, g.after_values(after))
+        g.add(draft)
+
+    def send_req_batched(
+        self, name: str, peers: Output, value: Payload, *, deadline_ns: int, after: After = None
+    ) -> Output:
+        """A request to another program; yields the request id for `recv_resp_batched`."""
+        g = self._graph
+        g._may_send(f"send_req_batched {name!r}")
+        g.port_name(name, "the network port", g.ports)
+        payload, _ = g.payload(value, f"send_req_batched {name!r}")
+        targets = g.peers(peers)
+        req_id = g.fresh(f"{name}_req", _REQ_ID)
+        draft = Draft(
+            OP_SEND_REQ,
+            keys.WIRE_DOMAIN,
+            [*payload, targets, targets],
+            [req_id],
+            {keys.ATTR_DEADLINE_NS: g._duration(deadline_ns)},
+            g.wire_meta(name, keys.CORRELATION_REQUEST, False),
+        )
+        draft.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
+        g.order(draft, g.after_values(after))
+        g.add(draft)
+        return req_id
+
+    def recv_resp_batched(self, req_id: Output, *payload_types: TypeLike) -> tuple[Output, ...]:
+        """`(closed, missing, responses…)` of a request that `send_req_batched` asked."""
+        g = self._graph
+        asked = next((d for d in g.drafts if g.own(req_id) in d.outputs), None)
+        if asked is None or asked.op_type != OP_SEND_REQ:
+            raise g.error(
+                ValueTypeError, f"{req_id!r} is no request id of this graph", "see send_req_batched"
+            )
+        port = asked.meta[keys.PORT_KEY]
+        outputs = [g.fresh(f"{port}_closed", _TRIGGER), g.fresh(f"{port}_missing", _PEERS)]
+        for like in payload_types:
+            item = as_type(cast("Graph", g), like)
+            shape = None if item.shape is None else (None, *item.shape)
+            outputs.append(g.fresh(f"{port}_responses", ValueType(item.node, shape)))
+        meta = g.wire_meta(port, keys.CORRELATION_RESPONSE, False)
+        meta[keys.WIRE_REQUEST_KEY] = asked.meta[keys.WIRE_ID_KEY]
+        g.add(Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [req_id], list(outputs), {}, meta))
+        return tuple(outputs)
+
+    def _entry(
+        self,
+        op: str,
+        name: str,
+        payload_types: Sequence[TypeLike],
+        correlation: str,
+        tail: Sequence[tuple[str, ValueType]],
+        trigger: bool,
+    ) -> tuple[Output, ...]:
+        g = self._graph
+        g._may_send(f"{op} {name!r}")
+        g.port_name(name, "the network port", g.ports)
+        if not payload_types:
+            raise g.error(
+                ArityError, f"{op} {name!r} wants the type of what arrives", "e.g. 'F32' or 'Trigger'"
+            )
+        outputs = [g.fresh(name, as_type(g, like)) for like in payload_types]
+        outputs.append(g.fresh(f"{name}_sender", _PEERS))
+        outputs += [g.fresh(f"{name}_{hint}", value) for hint, value in tail]
+        meta = g.wire_meta(name, correlation, False)
+        if trigger:
+            outputs.append(g.fresh(f"{name}_trigger", _TRIGGER))
+            meta[keys.TRIGGER_OUTPUT_KEY] = "1"
+        attrs = {keys.ATTR_PAYLOAD_TYPE: outputs[0].type}
+        g.add(Draft(op, keys.WIRE_DOMAIN, [], list(outputs), dict(attrs), meta))
+        return tuple(outputs)
