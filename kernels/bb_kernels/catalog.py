@@ -48,6 +48,7 @@ TOPICS: dict[str, str] = {
         "Dropout Exp Floor Identity IsInf IsNaN Log Neg Not Reciprocal Round Sign Sin Sinh Sqrt Tan "
         "Tanh"
     ),
+    "vision": "AffineGrid GridSample NonMaxSuppression",
 }
 
 _TOPIC_OF: dict[str, str] = {op: topic for topic, ops in TOPICS.items() for op in ops.split()}
