@@ -139,7 +139,7 @@ def _overlap(box: Array, others: Array) -> Array:
 
 @kernel("NonMaxSuppression", "T T I? T? T?", since=10, dtypes=frozenset({F32}), attrs="center_point_box")
 def _non_max_suppression(call: Call) -> Prepared:
-    """Rows [batch, class, box] of the boxes kept: best score first, none that overlaps a kept one too much."""
+    """Rows [batch, class, box] of the boxes kept: best first, none that overlaps a kept one too much."""
     boxes, scores = call.spec(0), call.spec(1)
     if (
         len(boxes.shape) != 3
