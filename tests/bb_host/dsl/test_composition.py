@@ -280,7 +280,6 @@ def _compiled(**changes: Any) -> onnx.ModelProto:
 
 def test_models_that_cannot_be_modules() -> None:
     program = parse(COMPILED)
-    targets = {**program.meta, keys.TARGETS_KEY: "Scorer,Other"}
     two = dataclasses.replace(program.functions[0], name="Other")
     send = Op("Send", keys.WIRE_DOMAIN, ("x", "p"), ("handle",))
     sends = dataclasses.replace(program.functions[0], ops=(send,))
