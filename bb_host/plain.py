@@ -1,0 +1,205 @@
+"""An ordinary ONNX model → a compiled program with one inference partition (docs/design/artifact.md).
+
+1. The partition is named after the graph, made an identifier, or `main`; its ports are the model's inputs and
+outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
+weights as constants. An output that repeats an input or another output gets a name of its own. 3. Clean-up
+passes run first, unless told otherwise (`bb_host.edge.cleanup`); shapes may be fixed. 4. What the device
+could not run is refused here, with node, operator and opset version, before anything is written. 5. The
+result is an edge artifact already: nothing in it speaks of its source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+
+import cbor2
+import numpy as np
+import onnx
+
+from bb_edge.backends import NumPyBackend
+from bb_edge.backends.fitting import fit
+from bb_edge.backends.program import NumPyProgram
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_edge.roles.errors import BackendError
+from bb_host.edge.cleanup import clean_up, fix_shapes
+from bb_host.onnx_model import (
+    Refusal,
+    UnsupportedOperatorError,
+    infer_types,
+    read_model,
+    refuse_training,
+    refuse_unsupported,
+)
+from bb_host.program import Function, Op, Program, Slot
+from bb_host.program_proto import function_to_proto, to_proto
+from bb_kernels import KernelAttributeError, TensorSpec, UnsupportedDtypeError, UnsupportedOpError
+
+__all__ = ["compile_plain", "compile_plain_model", "is_plain", "target_name"]
+
+_BACKEND = NumPyBackend()
+_EMPTY_CONFIG = cbor2.dumps({}, canonical=True)
+
+
+def is_plain(model: onnx.ModelProto) -> bool:
+    """Whether a model is an ordinary one: nodes in its graph, and none of our metadata."""
+    ours = any(entry.key.startswith(keys.PREFIX) for entry in model.metadata_props)
+    return bool(model.graph.node) and not ours
+
+
+def target_name(name: str) -> str:
+    """A graph's name as an identifier; `main` where nothing is left of it."""
+    text = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    if not text:
+        return "main"
+    return f"m_{text}" if text[0].isdigit() or keyword.iskeyword(text) else text
+
+
+def compile_plain_model(
+    model: onnx.ModelProto,
+    name: str = "",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    optimize: bool = True,
+) -> onnx.ModelProto:
+    """`compile_plain` as a ModelProto: the artifact."""
+    return to_proto(compile_plain(model, name, shapes, optimize))
+
+
+def compile_plain(
+    model: onnx.ModelProto,
+    name: str = "",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    optimize: bool = True,
+) -> Program:
+    """The compiled program of an ordinary ONNX model, opset 7 to 28.
+
+    `name` replaces the target's name, `shapes` fixes inputs (`{"x": (1, 3, 224, 224)}`), `optimize` runs the
+    clean-up passes. Raises OnnxModelError: InvalidModelError, UnsupportedValueError, UnsupportedOperatorError
+    (TrainingModeError where it is the operator's mode), and ShapeArgumentError for shapes that do not fit.
+    """
+    target = target_name(name or model.graph.name)
+    function = infer_types(read_model(model, _BACKEND.supports, target))
+    refuse_training(function)
+    refuse_unsupported(function, _BACKEND.supports)
+    if shapes:
+        function = fix_shapes(function, shapes)
+    if optimize:
+        function = clean_up(function)
+    function = _distinct_ports(function)
+    _refuse_misfits(function)
+    return _program(function, target)
+
+
+# --- assembly -------------------------------------------------------------------------------------
+
+
+def _distinct_ports(function: Function) -> Function:
+    """Outputs that are inputs, or that stand twice, become copies under names of their own."""
+    taken = {*function.inputs, *(v for op in function.ops for v in op.outputs)}
+    seen = set(function.inputs)
+    outputs: list[str] = []
+    copies: list[Op] = []
+    types = dict(function.types)
+    for output in function.outputs:
+        name = output
+        if output in seen:
+            n = 1
+            while (name := f"{output}_{n}") in taken:
+                n += 1
+            copies.append(Op("Identity", "", (output,), (name,)))
+            taken.add(name)
+            if output in types:
+                types[name] = types[output]
+        seen.add(name)
+        outputs.append(name)
+    if not copies:
+        return function
+    ops = (*function.ops, *copies)
+    return dataclasses.replace(function, ops=ops, outputs=tuple(outputs), types=types)
+
+
+def _program(function: Function, target: str) -> Program:
+    opsets = {**function.opsets, keys.BACKEND_DOMAIN: 1, keys.PROGRAM_DOMAIN: 1}
+    bare = dataclasses.replace(
+        function,
+        name="",
+        domain=keys.BACKEND_DOMAIN,
+        ops=tuple(_stripped(op) for op in function.ops),
+        types={},
+        opsets=dict(function.opsets),
+    )
+    digest = hashlib.sha256(function_to_proto(bare).SerializeToString(deterministic=True)).hexdigest()
+    body = dataclasses.replace(bare, name=f"subgraph_{digest[:16]}")
+    ports = (*function.inputs, *function.outputs)
+    main = Function(
+        target,
+        keys.PROGRAM_DOMAIN,
+        function.inputs,
+        function.outputs,
+        (Op(body.name, keys.BACKEND_DOMAIN, function.inputs, function.outputs),),
+        {port: function.types[port] for port in ports if port in function.types},
+        {keys.ROLE_BACKEND: Slot(keys.ROLE_BACKEND, NumPyBackend.TYPE_NAME, state=_EMPTY_CONFIG)},
+        {keys.ENTRY_KEY: "1", keys.PARTITION_KEY: "self"},
+        opsets,
+    )
+    backend = f"{keys.ROLE_BACKEND}|{NumPyBackend.TYPE_NAME}|1"
+    meta = {
+        keys.COMPILED_KEY: keys.COMPILED_VERSION,
+        keys.MODULE_KEY: target,
+        keys.TARGETS_KEY: target,
+        f"{keys.BINDING_PREFIX}{target}.{keys.ROLE_BACKEND}": backend,
+        keys.STRIPPED_KEY: "1",
+    }
+    return Program(target, (main, body), meta, opsets)
+
+
+def _stripped(op: Op) -> Op:
+    return dataclasses.replace(op, extra=b"", meta={}) if op.extra or op.meta else op
+
+
+# --- what the device would refuse -----------------------------------------------------------------
+
+
+def _refuse_misfits(function: Function) -> None:
+    """Fits every kernel once: element types and attributes that it refuses are found here.
+
+    Where an input's shape is not fully known, its unknown dims count as 1, and shapes that do not fit say
+    nothing.
+    """
+    specs = [_spec(function.types.get(name)) for name in function.inputs]
+    known = [spec for spec, _ in specs if spec is not None]
+    if len(known) != len(specs):
+        return
+    exact = all(certain for _, certain in specs)
+    try:
+        program = _BACKEND.prepare(function_to_proto(function))
+        assert isinstance(program, NumPyProgram)
+        fit(program.graph, known, {})
+    except BackendError as error:
+        kind = (UnsupportedDtypeError, KernelAttributeError, UnsupportedOpError)
+        if not exact and not isinstance(error.__cause__, kind):
+            return
+        op_type = next(
+            (
+                op.op_type
+                for op in function.ops
+                if error.where.endswith(f"({op.op_type})") or error.where.startswith(f"{op.op_type} ")
+            ),
+            "",
+        )
+        refusal = Refusal(error.where, op_type, function.opsets[keys.ONNX_DOMAIN], error.what)
+        raise UnsupportedOperatorError([refusal], f"model {function.name!r}") from error
+
+
+def _spec(value: ValueType | None) -> tuple[TensorSpec | None, bool]:
+    if value is None or value.shape is None:
+        return None, False
+    dtype = dtype_of_elem(value.node.elem_type or 0)
+    if dtype is None:
+        return None, False
+    shape = tuple(d if isinstance(d, int) else 1 for d in value.shape)
+    return TensorSpec(np.dtype(dtype), shape), all(isinstance(d, int) for d in value.shape)

@@ -1,0 +1,349 @@
+"""Each clean-up pass: what it removes, what it leaves, and that onnxruntime sees no difference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bb_host.edge.cleanup import (
+    PASSES,
+    ShapeArgumentError,
+    batch_norm,
+    clean_up,
+    constants,
+    dead_code,
+    fix_shapes,
+    identities,
+    parse_shapes,
+    transposes,
+)
+from bb_host.program import Function
+
+Make = Callable[..., Function]
+Same = Callable[..., None]
+F32 = Callable[..., np.ndarray]
+
+
+def kinds(function: Function) -> Counter[str]:
+    return Counter(op.op_type for op in function.ops if op.op_type != "Constant")
+
+
+PLAIN = "g (float[2, 3] x) => (float[2, 3] y) { a = Relu (x)  y = Add (a, x) }"
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_nothing_to_do_gives_the_function_itself(name: str, function: Make) -> None:
+    found = function(PLAIN)
+    assert PASSES[name](found) is found
+    assert clean_up(found) is found
+
+
+# --- constants ------------------------------------------------------------------------------------
+
+
+def test_constants_are_folded(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[2, 3] x) => (float[3, 2] y)
+        { two = Constant <value_int = 2> ()  three = Constant <value_ints = [3]> ()
+          minus = Neg (two)  axes = Constant <value_ints = [0]> ()  a = Unsqueeze (minus, axes)  b = Abs (a)
+          shape = Concat <axis = 0> (three, b)  y = Reshape (x, shape) }"""
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Reshape": 1}
+    same_results(before, after, {"x": f32(2, 3)})
+
+
+def test_a_known_shape_is_a_constant(function: Make, same_results: Same, f32: F32) -> None:
+    text = """g ({} x) => (float y) {{ s = Shape (x)  i = Constant <value_int = 1> ()
+        d = Gather (s, i)  y = Cast <to = 1> (d) }}"""
+    before = function(text.format("float[2, 3]"))
+    after = clean_up(before)
+    assert not kinds(after)
+    same_results(before, after, {"x": f32(2, 3)})
+    open_dims = function(text.format("float[N, 3]"))
+    assert kinds(constants.run(open_dims))["Shape"] == 1
+
+
+def test_folding_does_not_blow_the_model_up(function: Make) -> None:
+    text = """g (float[1] x) => (float[{n}] y) {{ s = Constant <value_ints = [{n}]> ()
+        zeros = ConstantOfShape (s)  y = Add (x, zeros) }}"""
+    assert kinds(constants.run(function(text.format(n=1000)))) == {"Add": 1}
+    assert kinds(constants.run(function(text.format(n=1_000_000)))) == {"ConstantOfShape": 1, "Add": 1}
+
+
+def test_draws_and_bodies_stay(function: Make) -> None:
+    before = function(
+        """g (float[1] x) => (float[1] y) { t = Constant <value_float = 1.0> ()  c = Cast <to = 9> (t)
+        a = If (c) <then_branch = h () => (float[1] p) { p = Identity (x) },
+                    else_branch = k () => (float[1] q) { q = Neg (x) }>  y = Relu (a) }"""
+    )
+    assert kinds(constants.run(before)) == {"If": 1, "Relu": 1}
+
+
+# --- dead code ------------------------------------------------------------------------------------
+
+
+def test_dead_code_goes_and_captures_count_as_uses(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[2] x, bool c) => (float[2] y)
+        { used = Exp (x)  dead = Log (x)  deader = Neg (dead)
+          y = If (c) <then_branch = h () => (float[2] p) { p = Identity (used) },
+                      else_branch = k () => (float[2] q) { q = Neg (x) }> }"""
+    )
+    after = dead_code.run(before)
+    assert kinds(after) == {"Exp": 1, "If": 1}
+    assert "dead" not in after.types
+    same_results(before, after, {"x": f32(2), "c": np.array(True)})
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+
+def test_ops_that_do_nothing_go(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+        { a = Identity (x)  b = Cast <to = 1> (a)  c = Transpose <perm = [0, 1]> (b)  d = Dropout (c)
+          s = Constant <value_ints = [2, 3]> ()  e = Reshape (d, s)  f = Concat <axis = 0> (e)  g0 = Relu (f)
+          p = Constant <value_ints = [0, 0, 0, 0]> ()  h = Pad (g0, p)  y = Identity (h)
+          st = Constant <value_ints = [0]> ()  en = Constant <value_ints = [9]> ()  z0 = Slice (h, st, en)
+          z = Exp (z0) }"""
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Relu": 1, "Exp": 1}
+    assert next(op for op in after.ops if op.op_type == "Relu").outputs == ("y",)
+    same_results(before, after, {"x": f32(2, 3)})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Identity (x)",
+        "c = Constant <value_floats = [1.0, 2.0]> ()  a = Identity (c)  y = Add (a, x) z = Identity (y)",
+        "a = Relu (x)  y = Identity (a)  z = Identity (a)",
+        "a = Relu (x)  z = Identity (a)  y = Exp (z)",
+    ],
+)
+def test_outputs_keep_their_names(body: str, function: Make, same_results: Same, f32: F32) -> None:
+    outputs = "float[2] y, float[2] z" if "z =" in body else "float[2] y"
+    before = function(f"g (float[2] x) => ({outputs}) {{ {body} }}")
+    same_results(before, clean_up(before), {"x": f32(2)})
+
+
+def test_ops_that_do_something_stay(function: Make) -> None:
+    before = function(
+        """g (float[2, 3] x, bool t) => (float[2, 3] y, bool[2, 3] mask)
+        { a = Cast <to = 11> (x)  b = Cast <to = 1> (a)  c = Transpose (b)  d = Transpose <perm = [0, 1]> (c)
+          r = Constant <value_float = 0.5> ()  e, mask = Dropout (b, r, t)
+          st = Constant <value_ints = [-1]> ()  en = Constant <value_ints = [-9]> ()
+          ax = Constant <value_ints = [0]> ()  f = Slice (e, st, en, ax, st)
+          dt = Transpose (d)  y = Add (f, dt) }"""
+    )
+    after = identities.run(before)
+    assert kinds(after) == {"Cast": 2, "Transpose": 2, "Dropout": 1, "Slice": 1, "Add": 1}
+
+
+def test_a_value_that_a_body_captures_is_renamed_there(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[2] x, bool c) => (float[2] y)
+        { a = Exp (x)  b = Identity (a)
+          y = If (c) <then_branch = h () => (float[2] p) { p = Neg (b) },
+                      else_branch = k () => (float[2] q) { q = Abs (b) }> }"""
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Exp": 1, "If": 1}
+    same_results(before, after, {"x": f32(2), "c": np.array(True)})
+
+
+# --- transposes -----------------------------------------------------------------------------------
+
+
+def test_an_island_of_another_layout_loses_its_transposes(
+    function: Make, same_results: Same, f32: F32
+) -> None:
+    """What converters from NHWC leave between two convolutions."""
+    before = function(
+        """g (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y)
+        { a = Conv <pads = [1, 1, 1, 1]> (x, w1)  b = Transpose <perm = [0, 2, 3, 1]> (a)  c = Add (b, bias)
+          d = Relu (c)  e = Mul (d, d)
+          lo = Constant <value_float = 0.0> ()  hi = Constant <value_float = 6.0> ()  f = Clip (e, lo, hi)
+          h = Transpose <perm = [0, 3, 1, 2]> (f)  y = Conv <pads = [1, 1, 1, 1]> (h, w2) }""",
+        w1=f32(4, 3, 3, 3),
+        w2=f32(4, 4, 3, 3),
+        bias=f32(4),
+    )
+    after = clean_up(before)
+    assert "Transpose" not in kinds(after)
+    same_results(before, after, {"x": f32(1, 3, 8, 8)})
+
+
+@pytest.mark.parametrize("opset", [11, 18])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_reduction_takes_the_transpose_in(
+    opset: int, keepdims: int, function: Make, same_results: Same, f32: F32
+) -> None:
+    shape = "float[1, 1, 1, 4]" if keepdims else "float[1, 4]"
+    mean = f"y = ReduceMean <axes = [1, -2], keepdims = {keepdims}> (t)"
+    if opset >= 18:
+        mean = f"axes = Constant <value_ints = [1, -2]> ()  y = ReduceMean <keepdims = {keepdims}> (t, axes)"
+    before = function(
+        f"g (float[1, 4, 6, 5] x) => ({shape} y) {{ t = Transpose <perm = [0, 2, 3, 1]> (x)  {mean} }}", opset
+    )
+    after = clean_up(before)
+    assert kinds(after)["Transpose"] == keepdims
+    same_results(before, after, {"x": f32(1, 4, 6, 5)})
+
+
+def test_a_concatenation_takes_transposes_in(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[1, 2, 4, 4] x, float[1, 3, 4, 4] z) => (float[1, 6, 4, 4] y)
+        { a = Transpose <perm = [0, 2, 3, 1]> (x)  b = Transpose <perm = [0, 2, 3, 1]> (z)
+          c = Concat <axis = -1> (a, b, k)  y = Transpose <perm = [0, 3, 1, 2]> (c) }""",
+        k=f32(1, 4, 4, 1),
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Concat": 1}
+    same_results(before, after, {"x": f32(1, 2, 4, 4), "z": f32(1, 3, 4, 4)})
+
+
+def test_transposes_that_others_read_stay(function: Make) -> None:
+    before = function(
+        """g (float[2, 3] x) => (float[3, 2] y, float[3, 2] t)
+        { t = Transpose (x)  y = Relu (t) }"""
+    )
+    assert transposes.run(before) is before
+    differing = function(
+        """g (float[2, 2, 2] x) => (float[2, 2, 2] y)
+        { a = Transpose <perm = [0, 2, 1]> (x)  b = Transpose <perm = [2, 1, 0]> (x)  y = Add (a, b) }"""
+    )
+    assert transposes.run(differing) is differing
+
+
+# --- batch normalisation --------------------------------------------------------------------------
+
+
+def _norm(f32: F32, channels: int) -> dict[str, np.ndarray]:
+    return {"s": f32(channels), "b": f32(channels), "m": f32(channels), "v": np.abs(f32(channels)) + 0.1}
+
+
+@pytest.mark.parametrize("bias", ["", ", cb"])
+@pytest.mark.parametrize(
+    ("kind", "weights", "shape"),
+    [
+        ("Conv", (4, 3, 3, 3), "1, 3, 8, 8"),
+        ("Conv <group = 4>", (4, 1, 3, 3), "1, 4, 8, 8"),
+        ("Conv", (4, 3, 3), "1, 3, 8"),
+        ("ConvTranspose", (3, 4, 2, 2), "1, 3, 8, 8"),
+    ],
+)
+def test_into_a_convolution(
+    kind: str, weights: tuple[int, ...], shape: str, bias: str, function: Make, same_results: Same, f32: F32
+) -> None:
+    rank = len(weights)
+    out = ", ".join("NMHW"[:rank])
+    before = function(
+        f"g (float[{shape}] x) => (float[{out}] y) {{ a = {kind} (x, w{bias})"
+        "  y = BatchNormalization <epsilon = 0.01> (a, s, b, m, v) }",
+        w=f32(*weights),
+        cb=f32(4),
+        **_norm(f32, 4),
+    )
+    after = clean_up(before)
+    assert kinds(after) == {kind.split(maxsplit=1)[0]: 1}
+    same_results(before, after, {"x": f32(*map(int, shape.split(",")))}, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Gemm (x, w, c)",
+        "a = Gemm (x, w)",
+        "a = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (x, wt, c)",
+        "a = MatMul (x, w)",
+        "p = MatMul (x, w)  a = Add (p, c)",
+        "p = MatMul (x, w)  a = Add (c, p)",
+    ],
+)
+def test_into_a_product(body: str, function: Make, same_results: Same, f32: F32) -> None:
+    w = f32(5, 4)
+    before = function(
+        f"g (float[N, 5] x) => (float[N, 4] y) {{ {body}  y = BatchNormalization (a, s, b, m, v) }}",
+        w=w,
+        wt=np.ascontiguousarray(w.T),
+        c=f32(4),
+        **_norm(f32, 4),
+    )
+    after = clean_up(before)
+    assert kinds(after)["BatchNormalization"] == 0
+    assert sum(kinds(after).values()) == (1 if "Gemm" in body else 2)
+    same_results(before, after, {"x": f32(3, 5)}, rtol=1e-4)
+
+
+def test_two_normalisations_in_a_row_both_go(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[1, 3, 5, 5] x) => (float[1, 4, 3, 3] y) { a = Conv (x, w)
+        c = BatchNormalization (a, s, b, m, v)  y = BatchNormalization (c, s, b, m, v) }""",
+        w=f32(4, 3, 3, 3),
+        **_norm(f32, 4),
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Conv": 1}
+    same_results(before, after, {"x": f32(1, 3, 5, 5)}, rtol=1e-4)
+
+
+def test_a_convolution_that_others_read_keeps_its_weights(function: Make, f32: F32) -> None:
+    before = function(
+        """g (float[1, 3, 5, 5] x) => (float[1, 4, 3, 3] y, float[1, 4, 3, 3] a) { a = Conv (x, w)
+        y = BatchNormalization (a, s, b, m, v) }""",
+        w=f32(4, 3, 3, 3),
+        **_norm(f32, 4),
+    )
+    assert batch_norm.run(before) is before
+
+
+def test_products_of_higher_rank_stay(function: Make, f32: F32) -> None:
+    """There the channels are axis 1, not the last."""
+    before = function(
+        """g (float[2, 4, 5] x) => (float[2, 4, 4] y) { a = MatMul (x, w)
+        y = BatchNormalization (a, s, b, m, v) }""",
+        w=f32(5, 4),
+        **_norm(f32, 4),
+    )
+    assert batch_norm.run(before) is before
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+def test_a_symbol_that_one_input_fixes_is_fixed_everywhere(function: Make) -> None:
+    before = function(
+        "g (float[N, 3] x, float[N] w) => (float[M, K] y) { t = Transpose (x)  y = Mul (t, w) }"
+    )
+    after = fix_shapes(before, {"x": (4, 3)})
+    assert after.types["w"].shape == (4,)
+    assert after.types["t"].shape == (3, 4)
+    assert clean_up(after) is after
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({"z": (1,)}, "inputs: x, w"),
+        ({"x": (4,)}, "rank 2"),
+        ({"x": (4, 5)}, r"\['N', 3\]"),
+        ({"x": (4, 3), "w": (5,)}, "'N'"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes: dict[str, tuple[int, ...]], says: str, function: Make) -> None:
+    found = function("g (float[N, 3] x, float[N] w) => (float[3, N] y) { t = Transpose (x)  y = Mul (t, w) }")
+    with pytest.raises(ShapeArgumentError, match=says):
+        fix_shapes(found, shapes)
+
+
+def test_shapes_as_the_command_line_gives_them() -> None:
+    assert parse_shapes(["x=1,3,224,224", "s="]) == {"x": (1, 3, 224, 224), "s": ()}
+    for text in ("x", "=1", "x=a", "x=-1", "x=1,,2"):
+        with pytest.raises(ShapeArgumentError):
+            parse_shapes([text])
