@@ -1,3 +1,18 @@
-"""The driver and its passes: pure functions over a recorded program."""
+"""The compiler: `Compiler` binds components and compiles; its passes are pure, over the light form."""
 
 from __future__ import annotations
+
+from bb_host.compiler.driver import Compilation, Compiler
+from bb_host.compiler.options import Binding, Options, Stats
+from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PassReport, Stage
+
+__all__ = [
+    "CANONICAL_PASS_NAMES",
+    "Binding",
+    "Compilation",
+    "Compiler",
+    "Options",
+    "PassReport",
+    "Stage",
+    "Stats",
+]

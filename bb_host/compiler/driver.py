@@ -1,0 +1,211 @@
+"""`Compiler`: bindings and options as a frozen value, and the way from a module to the compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import onnx
+
+from bb_edge.ir import keys
+from bb_host.compiler.bindings import check_against, make_binding
+from bb_host.compiler.errors import InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.compiler.options import Binding, Options
+from bb_host.compiler.pipeline import (
+    CANONICAL_PASS_NAMES,
+    PRE_PASS_NAMES,
+    PassReport,
+    Stage,
+    run_pipeline,
+)
+from bb_host.program import Program
+from bb_host.program_proto import from_proto, to_proto
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """A module: what records itself as a program."""
+
+    def record(self) -> Program: ...
+
+
+Source: TypeAlias = "Recordable | onnx.ModelProto | Program"
+"""What can be compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A compiled program, and what each pass did."""
+
+    program: Program
+    passes: tuple[PassReport, ...] = ()
+
+    @property
+    def duration_ns(self) -> int:
+        """Time of all passes and seam checks."""
+        return sum(p.duration_ns + p.seam_ns for p in self.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Binds components to slots and compiles programs. Every method returns a new compiler.
+
+    `Compiler().bind_model("model", GraphModel, mlp_config).compile(FederatedDigits())`: a type is a component
+    class or its `TYPE_NAME`; a config is a mapping of CBOR values or has `construct(slot)`; `target` restricts
+    a binding to one partition.
+    """
+
+    bindings: tuple[Binding, ...] = ()
+    strict_types: bool = True
+    per_hop_budget_ns: int = 0
+    disabled: frozenset[str] = frozenset()
+    extra: tuple[tuple[str, Stage], ...] = field(default=())
+
+    # --- bindings
+
+    def bind(
+        self, role: str, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a component to a slot of `role`, in place of an earlier binding of slot and target.
+
+        Raises BindingError where role and component do not go together or the config cannot be written.
+        """
+        new = make_binding(role, slot, component, config, target)
+        kept = tuple(b for b in self.bindings if (b.slot, b.target) != (slot, target))
+        return replace(self, bindings=(*kept, new))
+
+    def bind_backend(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a backend; the slot `backend` is every partition's default one."""
+        return self.bind(keys.ROLE_BACKEND, slot, component, config, target)
+
+    def bind_index(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds an index of vectors."""
+        return self.bind(keys.ROLE_INDEX, slot, component, config, target)
+
+    def bind_model(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a model; a trainable model's config brings its parameters and graphs."""
+        return self.bind(keys.ROLE_MODEL, slot, component, config, target)
+
+    def bind_aggregator(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds an aggregator."""
+        return self.bind(keys.ROLE_AGGREGATOR, slot, component, config, target)
+
+    def bind_codec(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a codec."""
+        return self.bind(keys.ROLE_CODEC, slot, component, config, target)
+
+    def bind_data_source(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a source of data."""
+        return self.bind(keys.ROLE_DATA_SOURCE, slot, component, config, target)
+
+    def bind_peer_selector(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a selector of peers."""
+        return self.bind(keys.ROLE_PEER_SELECTOR, slot, component, config, target)
+
+    def bind_protocol(
+        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+    ) -> Compiler:
+        """Binds a component with ops of its own."""
+        return self.bind(keys.ROLE_PROTOCOL, slot, component, config, target)
+
+    # --- options
+
+    def with_strict_types(self, strict: bool) -> Compiler:
+        """Whether a value without a type is refused (`UnresolvedType`); it is, unless this says otherwise."""
+        return replace(self, strict_types=strict)
+
+    def with_per_hop_budget_ns(self, budget_ns: int) -> Compiler:
+        """Declares how long one hop may take: the deadline of sends without one, and the least of the others.
+
+        Nanoseconds; 0 declares none.
+        """
+        if budget_ns < 0:
+            raise InfeasibleDeadline(
+                f"a budget of {budget_ns} ns", "with_per_hop_budget_ns", "give 0 or more"
+            )
+        return replace(self, per_hop_budget_ns=budget_ns)
+
+    def without_stage(self, name: str) -> Compiler:
+        """Leaves a canonical pass out, for tests. UnknownStage where there is none of that name."""
+        if name not in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES):
+            raise UnknownStage(
+                f"no stage {name!r}", "without_stage", f"stages: {', '.join(CANONICAL_PASS_NAMES)}"
+            )
+        return replace(self, disabled=self.disabled | {name})
+
+    def with_stage(self, stage: Stage, after: str) -> Compiler:
+        """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
+
+        UnknownStage where `after` is none, or a stage of that name is there.
+        """
+        known = (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, *(s.NAME for _, s in self.extra))
+        if after not in known:
+            raise UnknownStage(f"no stage {after!r}", "with_stage", f"stages: {', '.join(known)}")
+        if stage.NAME in known:
+            raise UnknownStage(f"stage {stage.NAME!r} is there already", "with_stage", "name it otherwise")
+        return replace(self, extra=(*self.extra, (after, stage)))
+
+    # --- compiling
+
+    def compile(self, module: Source) -> onnx.ModelProto:
+        """The compiled model of a module, a recorded model or a program. Raises typed CompileErrors."""
+        return to_proto(self.compile_program(module))
+
+    def compile_program(self, module: Source) -> Program:
+        """The same in the light form."""
+        return self.run(module).program
+
+    def run(self, module: Source) -> Compilation:
+        """The same with a report of every pass."""
+        program = as_program(module)
+        if keys.COMPILED_KEY in program.meta:
+            return Compilation(program)
+        if not program.functions:
+            raise UnsupportedModule("a program without functions", program.name, "record a module")
+        options = Options(
+            program.meta.get(keys.MODULE_KEY) or program.name,
+            self.bindings,
+            self.strict_types,
+            self.per_hop_budget_ns,
+        )
+        check_against(program, options)
+        compiled, reports = run_pipeline(program, options, self.disabled, self.extra)
+        return Compilation(compiled, reports)
+
+
+def as_program(module: Source) -> Program:
+    """The light form of whatever can be compiled. UnsupportedModule where it cannot."""
+    if isinstance(module, Program):
+        return module
+    if isinstance(module, Recordable):
+        return module.record()
+    if hasattr(module, "functions") and hasattr(module, "metadata_props"):
+        return from_proto(module)
+    raise UnsupportedModule(
+        f"{type(module).__name__} cannot be compiled",
+        "Compiler.compile",
+        "give a Module, a ModelProto or a Program",
+    )
+
+
+def options_of(compiler: Compiler, name: str) -> Options:
+    """The options that a compiler gives its passes, for a module of that name."""
+    return Options(name, compiler.bindings, compiler.strict_types, compiler.per_hop_budget_ns)
+
+
+__all__ = ["Compilation", "Compiler", "Mapping", "Recordable", "Source", "as_program", "options_of"]

@@ -1,0 +1,195 @@
+"""What the compiler refuses, one class per reason (compiler.txt, semantics §2), with the author's line."""
+
+from __future__ import annotations
+
+from bb_edge.ir import keys
+from bb_edge.ir.errors import CompileError
+from bb_host.program import Op
+
+
+def label(op: Op) -> str:
+    """How messages call an op: its name, else its type and first output."""
+    if op.name:
+        return f"{op.op_type} {op.name!r}"
+    return f"{op.op_type} → {op.outputs[0]}" if op.outputs else op.op_type
+
+
+def source(op: Op) -> str:
+    """`file.py:12`, or an empty text where the op has no author."""
+    return op.meta.get(keys.SOURCE_LINE_KEY, "")
+
+
+def named(op: Op) -> str:
+    """The op with its line, for messages that speak of more than one."""
+    line = source(op)
+    return f"{label(op)} ({line})" if line else label(op)
+
+
+class PassError(CompileError):
+    """A program that a pass refuses. `where` is the author's line, or the op where it has none.
+
+    `file` and `line` are the author's, empty and 0 where they are not known; `op` names the op.
+    """
+
+    def __init__(self, what: str, where: str = "", hint: str = "", op: Op | None = None) -> None:
+        line = source(op) if op is not None else ""
+        self.op = label(op) if op is not None else ""
+        if op is not None:
+            what = f"{self.op}: {what}"
+        super().__init__(what, where or line, hint)
+        file, _, number = line.rpartition(":")
+        self.file = file if number.isdigit() else ""
+        self.line = int(number) if number.isdigit() else 0
+
+
+# --- validate ---------------------------------------------------------------------------------------------
+
+
+class ValidationError(PassError):
+    """The recorded program is malformed (compiler.txt part 4)."""
+
+
+class UnknownOp(ValidationError):
+    """No opset, component or function of the program has that op."""
+
+
+class DanglingInput(ValidationError):
+    """An op reads a value that nothing yields."""
+
+
+class DuplicateOutput(ValidationError):
+    """Two ops yield the same value."""
+
+
+class MissingTypeInfo(ValidationError):
+    """A function input has no type."""
+
+
+class MalformedSlotMetadata(ValidationError):
+    """A role op that says neither (concrete type, instance) nor (required trait, slot id), or a bad name."""
+
+
+class CyclicGraph(ValidationError):
+    """The graph, or the functions that call each other, go in a circle."""
+
+
+class OpsetNotImported(ValidationError):
+    """An op's domain is missing among the opset imports."""
+
+
+class MalformedOp(ValidationError):
+    """Too few or too many inputs, or an attribute that is missing."""
+
+
+class WireInSubgraph(ValidationError):
+    """A wire op inside a branch or a loop body."""
+
+
+# --- bootstraps -------------------------------------------------------------------------------------------
+
+
+class BootstrapCompositionGap(PassError):
+    """A bootstrap calls one that the program does not have."""
+
+
+class BootstrapCompositionCycle(PassError):
+    """Bootstraps that call each other in a circle."""
+
+
+class WireInBootstrap(PassError):
+    """A wire op in a bootstrap: nobody answers yet."""
+
+
+# --- types ------------------------------------------------------------------------------------------------
+
+
+class UnresolvedType(PassError):
+    """A value whose type nothing says."""
+
+
+class TypeConstraintFailed(PassError):
+    """Types or shapes that cannot be those of one op."""
+
+
+class NotWireEligible(PassError):
+    """A value whose type does not travel."""
+
+
+# --- placement --------------------------------------------------------------------------------------------
+
+
+class CrossClassDataflow(PassError):
+    """A value of one class of devices is read on another, without a send between."""
+
+
+class AmbiguousPlacement(PassError):
+    """Nothing says on which class of devices an op runs, or where a send goes."""
+
+
+class CrossExecutionJoin(PassError):
+    """An op needs values that never meet in one execution."""
+
+
+class JoinAcrossSends(CrossExecutionJoin):
+    """An op needs values that arrive by different sends."""
+
+
+class InvalidClassName(PassError):
+    """A class of devices whose name cannot stand in keys and topics."""
+
+
+# --- wire -------------------------------------------------------------------------------------------------
+
+
+class UnpairedWireRequest(PassError):
+    """A request without exactly one reply, or a reply without its request."""
+
+
+class MalformedWireOp(PassError):
+    """A wire op whose inputs, outputs or stamps are not those of its kind."""
+
+
+class DuplicatePort(PassError):
+    """Two sends or requests of one name: their sites would be the same."""
+
+
+class MissingDeadline(PassError):
+    """A request without a deadline would wait for ever."""
+
+
+class InfeasibleDeadline(PassError):
+    """A deadline that is shorter than the declared budget of the hops below it."""
+
+
+# --- slots and the rest -----------------------------------------------------------------------------------
+
+
+class AmbiguousRole(PassError):
+    """A role is served by a concrete and by a generic slot in one partition."""
+
+
+class UnboundSlot(PassError):
+    """A generic slot that nothing is bound to."""
+
+
+class BindingError(PassError):
+    """A binding that names no slot of the program, the wrong role, or a config that cannot be written."""
+
+
+class RuntimeIncomplete(PassError):
+    """The compiled form lacks an op that the runtime counts on."""
+
+
+class SeamError(CompileError):
+    """A stage left the program malformed: a defect of that stage, not of the author's program."""
+
+
+class UnknownStage(CompileError):
+    """A stage that does not exist, or stands twice."""
+
+
+class UnsupportedModule(CompileError):
+    """Something that is no module, model or program."""
+
+
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type) and value is not Op]

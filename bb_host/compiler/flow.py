@@ -1,0 +1,168 @@
+"""What several passes ask of a function: what an op reads, who reads a value, where a wire op has what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets.wire import (
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+    RECV_FLAVORED,
+    SEND_FLAVORED,
+)
+from bb_host.program import Function, Op, Program, Subgraph
+
+WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
+"""Recv-flavored ops that start an execution."""
+
+_TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
+
+
+def captured(op: Op) -> tuple[str, ...]:
+    """Names that an op's subgraphs read from the scope around them, in order of first use."""
+    found: dict[str, None] = {}
+    for _, graph in op.subgraphs():
+        _capture(graph, set(), found)
+    return tuple(found)
+
+
+def _capture(graph: Subgraph, outer: set[str], found: dict[str, None]) -> None:
+    known = outer | set(graph.inputs) | set(graph.initializers)
+    for op in graph.ops:
+        for name in op.inputs:
+            if name and name not in known:
+                found[name] = None
+        for _, inner in op.subgraphs():
+            _capture(inner, known, found)
+        known.update(op.outputs)
+    found.update((name, None) for name in graph.outputs if name not in known)
+
+
+def has_subgraph(op: Op) -> bool:
+    """Whether a branch or loop body hangs on the op."""
+    if op.attrs:
+        for value in op.attrs.values():
+            if type(value) is Subgraph:
+                return True
+    return False
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """All names that an op needs: its inputs (absent ones are empty) and what its subgraphs capture."""
+    if op.attrs and has_subgraph(op):
+        return (*op.inputs, *captured(op))
+    return op.inputs
+
+
+def readers(ops: Iterable[Op]) -> dict[str, list[int]]:
+    """Per value the indices of the ops that read it."""
+    found: dict[str, list[int]] = {}
+    for index, op in enumerate(ops):
+        for name in reads(op):
+            if name:
+                found.setdefault(name, []).append(index)
+    return found
+
+
+def control_count(op: Op) -> int:
+    """How many trailing inputs only order."""
+    text = op.meta.get(keys.CONTROL_INPUTS_KEY)
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def data_inputs(op: Op) -> tuple[str, ...]:
+    """The inputs that carry data."""
+    count = control_count(op)
+    return op.inputs[: len(op.inputs) - count] if count else op.inputs
+
+
+def is_wire(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN
+
+
+def is_send_flavored(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN and op.op_type in SEND_FLAVORED
+
+
+def is_wire_entry(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN and op.op_type in WIRE_ENTRIES
+
+
+def has_wire(function: Function) -> bool:
+    """Whether a wire op stands in the function (subgraphs aside)."""
+    wire = keys.WIRE_DOMAIN
+    return any(op.domain == wire for op in function.ops)
+
+
+def payload_inputs(op: Op) -> tuple[str, ...]:
+    """The payloads of a Send-flavored op."""
+    return op.inputs[: -_TAIL_INPUTS[op.op_type]]
+
+
+def peers_input(op: Op) -> str:
+    """The value that says where a Send-flavored op sends to: peers, or a reply's sender."""
+    return op.inputs[-1] if op.op_type == OP_SEND else op.inputs[-2]
+
+
+def is_recorded_form(op: Op) -> bool:
+    """Whether a Send-flavored op still has its receiver's values as outputs (docs/design/artifact.md)."""
+    return len(op.outputs) > 1
+
+
+def received_outputs(op: Op) -> tuple[str, ...]:
+    """Recorded form: the payloads as the receiver sees them, and the sender last."""
+    return op.outputs[1:] if op.op_type == OP_SEND_REQ else op.outputs
+
+
+def wire_id(op: Op) -> str:
+    """The pairing token; empty where there is none."""
+    return op.meta.get(keys.WIRE_ID_KEY, "")
+
+
+def is_bootstrap(function: Function) -> bool:
+    return function.meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BOOTSTRAP
+
+
+def is_main(function: Function) -> bool:
+    """Whether a function is a partition's main."""
+    return function.meta.get(keys.ENTRY_KEY) == "1"
+
+
+def is_partitioned(program: Program) -> bool:
+    return bool(program.functions) and is_main(program.functions[0])
+
+
+def home_class(function: Function) -> str:
+    return function.meta.get(keys.HOME_KEY, "") or "self"
+
+
+LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAMEWORK_DOMAINS})
+"""Domains whose ops are never calls of the program's functions."""
+
+
+def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
+    """The ops of a function (subgraphs included) that call functions of the program."""
+    for op in function.ops:
+        if op.domain not in LEAF_DOMAINS:
+            callee = keyed.get((op.domain, op.op_type))
+            if callee is not None:
+                yield op, callee
+
+
+def used_opsets(ops: Iterable[Op], declared: Mapping[str, int]) -> dict[str, int]:
+    """The opset imports that ops need, at the versions declared for them; sorted by domain."""
+    domains: dict[str, None] = {}
+    stack = list(ops)
+    for op in stack:
+        domains[op.domain] = None
+        if op.attrs:
+            for _, graph in op.subgraphs():
+                stack.extend(graph.ops)
+    found = {}
+    for domain in sorted(domains):
+        table = opsets.opset(domain)
+        found[domain] = declared.get(domain) or (1 if table is None else table.version)
+    return found

@@ -1,0 +1,106 @@
+"""Pure sub-modules under names that their bodies give: equal bodies become one (ir_and_dsl.txt part 2)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.inlining import rename_op
+from bb_host.program import Function, Op, Program, Slot
+from bb_host.program_proto import to_bytes
+
+_NOT_IN_HASH = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID_KEY})
+
+
+def hoist(functions: Sequence[Function], heads: int) -> tuple[Function, ...]:
+    """`functions` with all behind the first `heads` hoisted and calls of them renamed.
+
+    Functions of component and backend domains keep their names, as do hoisted ones.
+    """
+    keyed = {f.key: f for f in functions}
+    hoister = _Hoister(keyed)
+    for function in functions[heads:]:
+        hoister.name_of(function)
+    if not hoister.named:
+        return tuple(functions)
+    renamed: dict[tuple[str, str], Function] = {}
+    for function in functions[:heads]:
+        renamed[function.key] = hoister.redirect(function)
+    for function in functions[heads:]:
+        done = hoister.done[function.key]
+        renamed.setdefault(done.key, done)
+    return tuple(renamed.values())
+
+
+class _Hoister:
+    def __init__(self, keyed: dict[tuple[str, str], Function]) -> None:
+        self._keyed = keyed
+        self.named: dict[tuple[str, str], tuple[str, str]] = {}
+        self.done: dict[tuple[str, str], Function] = {}
+
+    def name_of(self, function: Function) -> tuple[str, str]:
+        """The key under which a function is called from now on; its callees are named first."""
+        if function.key in self.done:
+            return self.done[function.key].key
+        if function.domain in (keys.MODULE_DOMAIN, keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN):
+            self.done[function.key] = function
+            return function.key
+        for _, callee in flow.calls(function, self._keyed):
+            self.name_of(callee)
+        canonical = _canonical(self.redirect(function))
+        digest = hashlib.sha256(to_bytes(Program("", (_hashed(canonical),)))).hexdigest()[:16]
+        hoisted = dataclasses.replace(
+            canonical, name=f"Hoist_{function.name}_{digest}", domain=keys.MODULE_DOMAIN
+        )
+        self.done[function.key] = hoisted
+        self.named[function.key] = hoisted.key
+        return hoisted.key
+
+    def redirect(self, function: Function) -> Function:
+        """The function with its calls renamed."""
+        if not any((op.domain, op.op_type) in self.named for op in function.ops):
+            return function
+        opsets = {**function.opsets, keys.MODULE_DOMAIN: 1}
+        return dataclasses.replace(function, ops=tuple(self._call(op) for op in function.ops), opsets=opsets)
+
+    def _call(self, op: Op) -> Op:
+        key = self.named.get((op.domain, op.op_type))
+        return op if key is None else dataclasses.replace(op, domain=key[0], op_type=key[1])
+
+
+def _canonical(function: Function) -> Function:
+    """Positional names: `__hoist_in_<i>`, `__hoist_out_<j>`, `__hoist_v_<n>`."""
+    names = {name: f"__hoist_in_{i}" for i, name in enumerate(function.inputs)}
+    for i, name in enumerate(function.outputs):
+        names.setdefault(name, f"__hoist_out_{i}")
+    count = 0
+    for op in function.ops:
+        for name in op.outputs:
+            if name and name not in names:
+                names[name] = f"__hoist_v_{count}"
+                count += 1
+    ops = tuple(rename_op(op, names) for op in function.ops)
+    meta = {k: v for k, v in function.meta.items() if k != keys.HOME_KEY}
+    return dataclasses.replace(
+        function,
+        inputs=tuple(names[n] for n in function.inputs),
+        outputs=tuple(names.get(n, n) for n in function.outputs),
+        ops=ops,
+        types={names[n]: t for n, t in function.types.items() if n in names},
+        foreign_types={},
+        meta=meta,
+        opsets=flow.used_opsets(ops, function.opsets),
+    )
+
+
+def _hashed(function: Function) -> Function:
+    """What the hash is taken over: the body without lines and instances, which say nothing about it."""
+    ops = tuple(
+        dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k not in _NOT_IN_HASH}, name="")
+        for op in function.ops
+    )
+    slots = {n: Slot(s.role, s.concrete_type, state=s.state) for n, s in function.slots.items()}
+    return dataclasses.replace(function, name="", domain="", ops=ops, slots=slots)

@@ -1,0 +1,178 @@
+"""Replaces calls of functions by their bodies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.program import AttrValue, Function, Op, Slot, Subgraph
+
+
+def rename_op(op: Op, names: Mapping[str, str], meta: Mapping[str, str] | None = None) -> Op:
+    """The op over other value names, also where its subgraphs read from outside."""
+    attrs = op.attrs
+    if attrs and flow.has_subgraph(op):
+        attrs = {k: _rename_graph(v, names) if isinstance(v, Subgraph) else v for k, v in attrs.items()}
+    return dataclasses.replace(
+        op,
+        inputs=tuple(names.get(n, n) for n in op.inputs),
+        outputs=tuple(names.get(n, n) for n in op.outputs),
+        attrs=attrs,
+        meta=op.meta if meta is None else dict(meta),
+    )
+
+
+def _rename_graph(graph: Subgraph, names: Mapping[str, str]) -> AttrValue:
+    own = {*graph.inputs, *graph.initializers, *(n for op in graph.ops for n in op.outputs)}
+    outer = {k: v for k, v in names.items() if k not in own}
+    ops = tuple(rename_op(op, outer) for op in graph.ops)
+    return dataclasses.replace(graph, ops=ops, outputs=tuple(outer.get(n, n) for n in graph.outputs))
+
+
+class Inliner:
+    """Inlines into one function; `run` once, then `result`."""
+
+    def __init__(self, head: Function) -> None:
+        self._head = head
+        self._ops: list[Op] = []
+        self._types: dict[str, ValueType] = dict(head.types)
+        self._slots: dict[str, Slot] = dict(head.slots)
+        self._opsets = dict(head.opsets)
+        self._taken = {*head.inputs, *(n for op in head.ops for n in op.outputs)}
+        self._wire_ids: set[str] = set()
+        self._ports: set[str] = set()
+        self._counts: dict[str, int] = {}
+        for op in head.ops:
+            if flow.is_wire(op):
+                self._wire_ids.add(flow.wire_id(op))
+                self._ports.add(op.meta.get(keys.PORT_KEY, ""))
+
+    def run(self, callee_of: Callable[[Op], Function | None]) -> int:
+        """Inlines every call for which `callee_of` gives a function; returns how many wire ops surfaced."""
+        surfaced = 0
+        stack = [iter(self._head.ops)]
+        while stack:
+            op = next(stack[-1], None)
+            if op is None:
+                stack.pop()
+                continue
+            callee = callee_of(op)
+            if callee is None:
+                self._ops.append(op)
+                continue
+            body = self._body(op, callee)
+            surfaced += sum(1 for inner in body if flow.is_wire(inner))
+            stack.append(iter(body))
+        return surfaced
+
+    def result(self) -> Function:
+        """The function after `run`."""
+        return dataclasses.replace(
+            self._head, ops=tuple(self._ops), types=self._types, slots=self._slots, opsets=self._opsets
+        )
+
+    def _fresh(self, wanted: str) -> str:
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+    def _body(self, call: Op, callee: Function) -> list[Op]:
+        scope = call.meta.get(keys.MODULE_INSTANCE_KEY, "")
+        number = self._counts[callee.name] = self._counts.get(callee.name, 0) + 1
+        prefix = callee.name if number == 1 else f"{callee.name}{number}"
+        names: dict[str, str] = {}
+        for formal, actual in zip(callee.inputs, call.inputs, strict=False):
+            names[formal] = actual
+        for formal in callee.inputs[len(call.inputs) :]:
+            names[formal] = ""
+        copies: list[tuple[str, str]] = []
+        for formal, actual in zip(callee.outputs, call.outputs, strict=False):
+            if not actual:
+                continue
+            if formal in names:  # an input handed through, or one value under two names
+                copies.append((formal, actual))
+            else:
+                names[formal] = actual
+        for op in callee.ops:
+            for name in op.outputs:
+                if name and name not in names:
+                    names[name] = self._fresh(f"{prefix}/{name}")
+        for name, type_ in callee.types.items():
+            if names.get(name) and names[name] not in self._types:
+                self._types[names[name]] = type_
+        for name, slot in callee.slots.items():
+            self._slots.setdefault(name, slot)
+        for domain, version in callee.opsets.items():
+            self._opsets.setdefault(domain, version)
+        stamps = _Stamps(self._wire_ids, self._ports, prefix)
+        body = [rename_op(op, names, self._meta(op, call, scope, stamps)) for op in callee.ops]
+        for formal, actual in copies:
+            body.append(self._copy(names[formal], actual, call))
+        return body
+
+    def _meta(self, op: Op, call: Op, scope: str, stamps: _Stamps) -> dict[str, str]:
+        meta = dict(op.meta)
+        inner = meta.get(keys.MODULE_INSTANCE_KEY, "")
+        if scope or inner:
+            meta[keys.MODULE_INSTANCE_KEY] = "_".join(filter(None, (scope, inner)))
+        at = call.meta.get(keys.AT_CLASS_KEY)
+        if at is not None:
+            meta.setdefault(keys.AT_CLASS_KEY, at)
+        line = call.meta.get(keys.SOURCE_LINE_KEY)
+        if line is not None:
+            meta.setdefault(keys.SOURCE_LINE_KEY, line)
+        if flow.is_wire(op):
+            stamps.apply(meta)
+        return meta
+
+    def _copy(self, source: str, target: str, call: Op) -> Op:
+        known = self._types.get(source)
+        if known is not None:
+            self._types.setdefault(target, known)
+        line = call.meta.get(keys.SOURCE_LINE_KEY)
+        meta = {} if line is None else {keys.SOURCE_LINE_KEY: line}
+        if known is not None and types.is_subtype(known.node, types.TENSOR):
+            self._opsets.setdefault(keys.ONNX_DOMAIN, 21)
+            return Op("Identity", keys.ONNX_DOMAIN, (source,), (target,), {}, meta)
+        self._opsets.setdefault(keys.SYSCALL_DOMAIN, 1)
+        return Op("PassThrough", keys.SYSCALL_DOMAIN, (source,), (target,), {}, meta)
+
+
+class _Stamps:
+    """Wire ids and ports of one inlined body: kept while they are free, else minted anew."""
+
+    def __init__(self, wire_ids: set[str], ports: set[str], prefix: str) -> None:
+        self._wire_ids = wire_ids
+        self._ports = ports
+        self._prefix = prefix
+        self._new_ids: dict[str, str] = {}
+        self._new_ports: dict[str, str] = {}
+
+    def apply(self, meta: dict[str, str]) -> None:
+        for key in (keys.WIRE_ID_KEY, keys.WIRE_REQUEST_KEY):
+            if key in meta:
+                meta[key] = self._id(meta[key])
+        if keys.PORT_KEY in meta:
+            meta[keys.PORT_KEY] = self._port(meta[keys.PORT_KEY])
+
+    def _id(self, old: str) -> str:
+        if old not in self._new_ids:
+            new = old
+            if new in self._wire_ids:
+                new = str(1 + max(int(i) for i in self._wire_ids if i.isdigit()))
+            self._wire_ids.add(new)
+            self._new_ids[old] = new
+        return self._new_ids[old]
+
+    def _port(self, old: str) -> str:
+        if old not in self._new_ports:
+            new = old if old not in self._ports else f"{self._prefix}.{old}"
+            self._ports.add(new)
+            self._new_ports[old] = new
+        return self._new_ports[old]

@@ -1,0 +1,100 @@
+"""Types of ONNX operators that the catalog does not hold, by ONNX's own shape inference, one op at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.type_terms import Terms, conflict, described
+from bb_host.program import Function, Op
+from bb_host.program_proto import function_to_proto
+
+_IR_VERSION = 10
+_REMEMBERED = 4096
+
+_seen: dict[tuple[object, ...], tuple[ValueType | None, ...]] = {}
+
+
+def infer(op: Op, terms: Terms, version: int) -> None:
+    """Puts what ONNX infers for the op's outputs; inputs of unknown element type leave them abstract."""
+    names = flow.reads(op)
+    known = [terms.get(n) if n else None for n in names]
+    if any(n and (k is None or k.node.elem_type is None) for n, k in zip(names, known, strict=True)):
+        _abstract(op, terms)
+        return
+    key = _key(op, known, version)
+    found = _seen.get(key) if key is not None else None
+    if found is None:
+        found = _infer(op, names, known, terms, version)
+        if key is not None and len(_seen) < _REMEMBERED:
+            _seen[key] = found
+    for name, value in zip(op.outputs, found, strict=True):
+        terms.put(name, value, op)
+
+
+def _abstract(op: Op, terms: Terms) -> None:
+    for name in op.outputs:
+        if name and name not in terms.types:
+            terms.put(name, ValueType(types.TENSOR), op)
+
+
+def _key(op: Op, known: Sequence[ValueType | None], version: int) -> tuple[object, ...] | None:
+    """What the answer hangs on; None where an attribute is no plain value."""
+    attrs: list[tuple[str, object]] = []
+    for name, value in op.attrs.items():
+        if isinstance(value, (int, float, bytes)):
+            attrs.append((name, value))
+        elif isinstance(value, list):
+            attrs.append((name, tuple(value)))
+        else:
+            return None
+    absent = tuple(bool(n) for n in op.inputs)
+    inputs = tuple(None if k is None else (k.node.id, k.shape) for k in known)
+    return (op.op_type, version, tuple(attrs), absent, len(op.outputs), inputs)
+
+
+def _infer(
+    op: Op, names: Sequence[str], known: Sequence[ValueType | None], terms: Terms, version: int
+) -> tuple[ValueType | None, ...]:
+    plain = Op(op.op_type, keys.ONNX_DOMAIN, op.inputs, op.outputs, op.attrs)
+    node = function_to_proto(Function("probe", "probe", ops=(plain,))).node[0]
+    model = onnx.ModelProto(ir_version=_IR_VERSION)
+    model.opset_import.add(domain=keys.ONNX_DOMAIN, version=version)
+    model.graph.name = "probe"
+    model.graph.node.add().MergeFromString(node.SerializeToString())
+    for name, value in dict(zip(names, known, strict=True)).items():
+        if name and value is not None:
+            info = model.graph.input.add(name=name)
+            info.type.MergeFromString(to_type_proto(value).SerializeToString())
+            info.type.denotation = ""
+    for name in op.outputs:
+        if name:
+            model.graph.output.add(name=name)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        text = str(error).strip().splitlines()
+        raise conflict(op, f"{text[-1] if text else error}: {described(terms, op.inputs)}") from error
+    types_by_name = {info.name: info.type for info in (*inferred.graph.output, *inferred.graph.value_info)}
+    found: list[ValueType | None] = []
+    for name in op.outputs:
+        proto = types_by_name.get(name)
+        try:
+            value = None if proto is None else from_type_proto(proto)
+        except TypeProtoError as error:
+            raise conflict(op, f"{name!r}: {error.what}") from error
+        if value is not None and value.node is types.ANY:
+            value = None
+        if value is not None and value.shape is not None:
+            # Sizes that ONNX makes up names for are unknown ones.
+            value = ValueType(value.node, tuple(d if isinstance(d, int) else None for d in value.shape))
+        found.append(value)
+    return tuple(found)
+
+
+__all__ = ["infer"]

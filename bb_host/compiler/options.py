@@ -1,0 +1,66 @@
+"""What a pass gets beside the program: the options of this compilation, and where to count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bb_edge.ir.types import TypeNode
+from bb_host.program import AttrValue, Function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binding:
+    """One `bind_<role>` declaration, its construction state made.
+
+    `target` is a partition's name, or None for all. `component` is the class where it is at hand;
+    `storage_types` are the types that it promises for outputs (`"Compress.code"` → node).
+    """
+
+    role: str
+    slot: str
+    type_name: str
+    target: str | None = None
+    state: AttrValue = b"\xa0"
+    functions: tuple[Function, ...] = ()
+    component: type | None = None
+    storage_types: Mapping[str, TypeNode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """One compilation's options. `per_hop_budget_ns` of 0 declares none."""
+
+    module: str = "Module"
+    bindings: tuple[Binding, ...] = ()
+    strict_types: bool = True
+    per_hop_budget_ns: int = 0
+
+    def binding(self, slot: str, target: str) -> Binding | None:
+        """What is bound to a slot in a partition: the target's own binding first, else the general one."""
+        general = None
+        for binding in self.bindings:
+            if binding.slot == slot:
+                if binding.target == target:
+                    return binding
+                if binding.target is None:
+                    general = binding
+        return general
+
+    def sole_binding(self, slot: str) -> Binding | None:
+        """The slot's binding where all targets have the same one."""
+        found = [b for b in self.bindings if b.slot == slot]
+        return found[0] if len(found) == 1 else None
+
+
+class Stats:
+    """Counters of one pass (compiler.txt part 16)."""
+
+    __slots__ = ("counters",)
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Adds to a counter; `by` may be 0, so that it is reported."""
+        self.counters[name] = self.counters.get(name, 0) + by

@@ -1,0 +1,222 @@
+"""Pass 10: what each wire op ships, where it lands, and what may share an envelope (compiler.txt part 9).
+
+1. A wire op is `trigger_only` where every payload is a trigger, or is read on the other side by trigger ports
+   and for order alone; else `data`. Both halves say the same. What arrives without data is a trigger there.
+2. Both halves carry the wire hash of each payload's type (0 where the type is abstract: any) and the largest
+   size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel:
+   `NotWireEligible`.
+3. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
+   each.
+4. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
+5. An open port is stamped by itself. Needs partitions; changes no op but wire ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.errors import NotWireEligible
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
+from bb_host.program import Function, Op, Program
+
+NAME = "analyze_wire_edges"
+
+TENSOR_OVERHEAD = 1024
+"""Bytes beyond the data that a serialized tensor may take: shape, and layout and hash of parameters."""
+
+_SMALL = {
+    types.PEER_ID: 128,
+    types.WIRE_REQ_ID: 16,
+    types.MULTIADDRESS: 256,
+    types.TRIGGER: 0,
+    **dict.fromkeys(
+        (types.SCALAR_F32, types.SCALAR_F64, types.SCALAR_F16, types.SCALAR_U8, types.SCALAR_I32), 16
+    ),
+}
+_ITEM_BYTES = {
+    elem: dtype.itemsize for elem in range(1, 17) if (dtype := types.dtype_of_elem(elem)) is not None
+}
+_GATES = frozenset({"GateDispatch", "GateManyDispatch"})
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("wire_edges_data", 0)
+    stats.count("wire_edges_trigger_only", 0)
+    mains = [f for f in program.functions if flow.is_main(f) and flow.has_wire(f)]
+    if not mains:
+        return program
+    analysis = _Analysis(mains, wire_edges(program), stats)
+    analysis.run()
+    changed = {f.key: new for f in mains if (new := analysis.rewritten(f)) is not f}
+    if not changed:
+        return program
+    return dataclasses.replace(program, functions=tuple(changed.get(f.key, f) for f in program.functions))
+
+
+class _Analysis:
+    def __init__(self, mains: Sequence[Function], edges: Sequence[WireEdge], stats: Stats) -> None:
+        self.mains = mains
+        self.by_name = {f.name: f for f in mains}
+        self.edges = edges
+        self.stats = stats
+        self.readers: dict[str, dict[str, list[int]]] = {}
+        self.stamps: dict[int, dict[str, str]] = {}  # id of an op → what to stamp
+        self.arrives: dict[str, dict[str, ValueType]] = {f.name: {} for f in mains}
+
+    def run(self) -> None:
+        paired: set[int] = set()
+        for edge in self.edges:
+            sender, receiver = self.by_name[edge.producer_role], self.by_name[edge.consumer_role]
+            self._edge(edge, sender, receiver)
+            paired.update((id(edge.send), id(edge.recv)))
+        groups: dict[tuple[str, str], int] = {}
+        for function in self.mains:
+            for op in function.ops:
+                if not flow.is_wire(op):
+                    continue
+                if id(op) not in paired:
+                    self._open_port(op, function)
+                if flow.is_send_flavored(op):
+                    self._group(op, function, groups)
+
+    # --- rule 1 and 2
+
+    def _edge(self, edge: WireEdge, sender: Function, receiver: Function) -> None:
+        payloads = flow.payload_inputs(edge.send)
+        arrive = _payload_outputs(edge.recv)
+        kinds = [sender.types.get(n) or ValueType(types.ANY) for n in payloads]
+        trigger = all(
+            self._as_trigger(name, kind, edge.recv, receiver)
+            for name, kind in zip(arrive, kinds, strict=True)
+        )
+        if trigger:
+            found = {n: ValueType(types.TRIGGER) for n in arrive if n}
+            self.arrives[receiver.name].update(found)
+        self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
+        common = _stamp(edge.send, payloads, kinds, trigger)
+        self._put(edge.recv, common)
+        self._put(edge.send, common)
+        for name, site in zip(payloads, arrive, strict=True):
+            if site:
+                self.stamps[id(edge.send)].setdefault(keys.DEST_SITE_NAME_PREFIX + name, site)
+
+    def _as_trigger(self, name: str, kind: ValueType, recv: Op, function: Function) -> bool:
+        if kind.node is types.TRIGGER:
+            return True
+        if not name or recv.op_type == OP_RECV_RESP_BATCHED or name in function.outputs:
+            return False
+        if function.name not in self.readers:
+            self.readers[function.name] = flow.readers(function.ops)
+        reading = self.readers[function.name].get(name, [])
+        return bool(reading) and all(_reads_trigger(function.ops[i], name) for i in reading)
+
+    def _open_port(self, op: Op, function: Function) -> None:
+        """One half alone: the types are those of its own side."""
+        if op.op_type == OP_RECV_RESP_BATCHED and keys.SITE_IDS_KEY not in op.meta:
+            self._put(op, {keys.WIRE_TRANSPORT_KEY: keys.WIRE_TRANSPORT_DATA})
+            return
+        names = flow.payload_inputs(op) if flow.is_send_flavored(op) else _payload_outputs(op)
+        kinds = [function.types.get(n) or ValueType(types.ANY) for n in names]
+        if op.op_type == OP_RECV_RESP_BATCHED:
+            kinds = [ValueType(k.node, None if k.shape is None else k.shape[1:]) for k in kinds]
+        self._put(op, _stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)))
+
+    def _put(self, op: Op, stamps: Mapping[str, str]) -> None:
+        self.stamps.setdefault(id(op), {}).update(stamps)
+
+    # --- rule 3
+
+    def _group(self, op: Op, function: Function, groups: dict[tuple[str, str], int]) -> None:
+        key = (
+            function.name,
+            flow.peers_input(op) if op.op_type == OP_SEND else f"{op.op_type} {flow.wire_id(op)}",
+        )
+        self._put(op, {keys.BATCH_GROUP_ID_KEY: str(groups.setdefault(key, len(groups) + 1))})
+
+    # --- writing
+
+    def rewritten(self, function: Function) -> Function:
+        changed = False
+        ops: list[Op] = []
+        for op in function.ops:
+            stamps = self.stamps.get(id(op)) if flow.is_wire(op) else None
+            if stamps and any(op.meta.get(k) != v for k, v in stamps.items()):
+                op = op.with_meta(stamps)
+                changed = True
+            ops.append(op)
+        arrives = {n: t for n, t in self.arrives[function.name].items() if function.types.get(n) != t}
+        if not changed and not arrives:
+            return function
+        return dataclasses.replace(function, ops=tuple(ops), types={**function.types, **arrives})
+
+
+def _payload_outputs(op: Op) -> tuple[str, ...]:
+    """What arrives at a Recv-flavored op."""
+    if op.op_type == OP_RECV_RESP_BATCHED:
+        return op.outputs[2:]
+    tail = 2 if op.op_type == OP_RECV_REQ else 1
+    return op.outputs[: len(op.outputs) - tail - (op.meta.get(keys.TRIGGER_OUTPUT_KEY) == "1")]
+
+
+def _reads_trigger(op: Op, name: str) -> bool:
+    """Whether an op only wants to know that a value is there."""
+    data = flow.data_inputs(op)
+    if name not in data:
+        return not flow.has_subgraph(op) or name not in flow.captured(op)
+    if op.domain not in flow.LEAF_DOMAINS or op.domain == keys.WIRE_DOMAIN:
+        return False
+    row = opsets.lookup(op.domain, op.op_type)
+    if row is None:
+        return False
+    gate = op.domain == keys.SYSCALL_DOMAIN and op.op_type in _GATES
+    for index, read in enumerate(data):
+        if read == name and not (gate and index > 0):
+            port = row.inputs[min(index, len(row.inputs) - 1)]
+            if port.type != types.TRIGGER.id:
+                return False
+    return True
+
+
+def _stamp(op: Op, names: Sequence[str], kinds: Sequence[ValueType], trigger: bool) -> dict[str, str]:
+    """Transport, hashes and sizes of the payloads."""
+    transport = keys.WIRE_TRANSPORT_TRIGGER_ONLY if trigger else keys.WIRE_TRANSPORT_DATA
+    if trigger:
+        kinds = [ValueType(types.TRIGGER)] * len(kinds)
+    hashes = [_hash(op, name, kind) for name, kind in zip(names, kinds, strict=True)]
+    return {
+        keys.WIRE_TRANSPORT_KEY: transport,
+        keys.WIRE_TYPES_KEY: ",".join(f"{h:x}" for h in hashes),
+        keys.WIRE_MAX_BYTES_KEY: ",".join(str(_largest(kind)) for kind in kinds),
+    }
+
+
+def _hash(op: Op, name: str, kind: ValueType) -> int:
+    if kind.node.abstract:
+        return 0
+    if kind.node.wire_hash is None:
+        raise NotWireEligible(
+            f"{name!r} is {kind.node}, which does not travel",
+            hint="send a tensor, a trigger or a peer instead",
+            op=op,
+        )
+    return kind.node.wire_hash
+
+
+def _largest(kind: ValueType) -> int:
+    """The most bytes that a value of a type takes on the wire; 0 where its shape leaves it open."""
+    size = _ITEM_BYTES.get(kind.node.elem_type or 0)
+    if size is None:
+        return _SMALL.get(kind.node, 0)
+    if kind.shape is None:
+        return 0
+    for dim in kind.shape:
+        if not isinstance(dim, int):
+            return 0
+        size *= dim
+    return size + TENSOR_OVERHEAD

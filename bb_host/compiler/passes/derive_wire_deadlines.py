@@ -1,0 +1,76 @@
+"""Pass 2: every Send-flavored op carries its deadline, in relative nanoseconds; 0 is none.
+
+1. The author's own (`deadline_ns` attribute), else the stamp that is there, else per-hop budget × chain depth
+   (metadata; 1 where it is missing) if a budget is declared, else 0.
+2. A request needs one: `MissingDeadline`. Replies need none: what remains of the request's travels with it.
+3. Where a budget is declared, a deadline shorter than budget × chain depth is refused: `InfeasibleDeadline`.
+4. Other ops are left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import OP_SEND_REQ, OP_SEND_RESP
+from bb_host.compiler import flow
+from bb_host.compiler.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
+from bb_host.compiler.options import Options, Stats
+from bb_host.program import Function, Op, Program
+
+NAME = "derive_wire_deadlines"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("deadlines_stamped", 0)
+    functions = tuple(
+        _stamp(f, options.per_hop_budget_ns, stats) if flow.has_wire(f) else f for f in program.functions
+    )
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
+    ops = list(function.ops)
+    changed = False
+    for index, op in enumerate(ops):
+        if not flow.is_send_flavored(op):
+            continue
+        text = str(deadline_of(op, budget_ns))
+        if op.meta.get(keys.DEADLINE_NS_KEY) != text:
+            ops[index] = op.with_meta({keys.DEADLINE_NS_KEY: text})
+            changed = True
+            stats.count("deadlines_stamped")
+    return dataclasses.replace(function, ops=tuple(ops)) if changed else function
+
+
+def deadline_of(op: Op, budget_ns: int) -> int:
+    """The deadline of a Send-flavored op by rules 1 to 3."""
+    depth = _number(op, op.meta.get(keys.CHAIN_DEPTH_KEY, "1"), "chain depth")
+    least = depth * budget_ns
+    own = op.attrs.get(keys.ATTR_DEADLINE_NS)
+    given = own if isinstance(own, int) else _number(op, op.meta.get(keys.DEADLINE_NS_KEY, "0"), "deadline")
+    if given < 0:
+        raise MalformedWireOp(f"a deadline of {given} ns", hint="deadlines are relative; 0 is none", op=op)
+    if given == 0:
+        if op.op_type == OP_SEND_REQ and least == 0:
+            raise MissingDeadline(
+                "a request without a deadline would wait for ever",
+                hint="give deadline_ns=…, or declare Compiler().with_per_hop_budget_ns(…)",
+                op=op,
+            )
+        return 0 if op.op_type == OP_SEND_RESP else least
+    if given < least:
+        raise InfeasibleDeadline(
+            f"{given} ns are less than {depth} hops of the declared {budget_ns} ns",
+            hint="allow more time",
+            op=op,
+        )
+    return given
+
+
+def _number(op: Op, text: str, what: str) -> int:
+    if not text.isdigit():
+        raise MalformedWireOp(f"{what} {text!r} is no number", op=op)
+    return int(text)

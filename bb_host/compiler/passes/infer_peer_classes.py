@@ -1,0 +1,62 @@
+"""Pass 6: where each op runs, and where each list of peers leads (semantics §2; see `placement`).
+
+1. Every op of the root and its bootstrap gets the class of devices that it runs on (`home_class`); an op over
+   constants only gets all classes that read it, comma-joined.
+2. Ops that yield lists of peers say which class these are of (`peer_class`: `<output>=<class>`).
+3. Every input gets its class (`input_class.<input>`).
+4. In a program that speaks of home alone nothing is stamped: all of it runs there.
+5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
+   contradict each other or say nothing. A partitioned program is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.placement import is_single_class, place
+from bb_host.program import Function, Op, Program, Slot
+
+NAME = "infer_peer_classes"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("peer_classes_stamped", 0)
+    if flow.is_partitioned(program):
+        return program
+    root = program.functions[0]
+    home = flow.home_class(root)
+    slots: dict[str, Slot] = {}
+    heads = [root]
+    if len(program.functions) > 1 and flow.is_bootstrap(program.functions[1]):
+        heads.append(program.functions[1])
+    for head in heads:
+        slots.update(head.slots)
+    if all(is_single_class(head, slots, home) for head in heads):
+        return program
+    placed = tuple(_stamp(head, slots, home, stats) for head in heads)
+    if all(a is b for a, b in zip(placed, heads, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=(*placed, *program.functions[len(heads) :]))
+
+
+def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) -> Function:
+    placement = place(function, slots, home)
+    ops: list[Op] = []
+    changed = False
+    for op, classes in zip(function.ops, placement.ops, strict=True):
+        stamps = {keys.HOME_CLASS_KEY: classes[0] if len(classes) == 1 else ",".join(classes)}
+        peers = [f"{n}={placement.peers[n]}" for n in op.outputs if n in placement.peers]
+        if peers:
+            stamps[keys.PEER_CLASS_KEY] = ",".join(peers)
+        if any(op.meta.get(k) != v for k, v in stamps.items()):
+            stats.count("peer_classes_stamped")
+            op = op.with_meta(stamps)
+            changed = True
+        ops.append(op)
+    inputs = {keys.INPUT_CLASS_PREFIX + name: where for name, where in placement.inputs.items()}
+    if not changed and all(function.meta.get(k) == v for k, v in inputs.items()):
+        return function
+    return dataclasses.replace(function, ops=tuple(ops), meta={**function.meta, **inputs})

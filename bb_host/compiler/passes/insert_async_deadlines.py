@@ -1,0 +1,96 @@
+"""Pass 16: what may answer later carries a deadline, and what is sent too late is not sent.
+
+1. The first payload of a Send-flavored op with a deadline passes a `DeadlineCheck` of that deadline.
+2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s (semantics §6).
+3. RecvRespBatched carries its request's. Syscalls that wait on purpose (`After`, `Sleep`, `Limit.Acquire`,
+   `Serialize.Dequeue`) carry none: they end by what they wait for, or with their execution.
+4. Idempotent; needs the final layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.options import Options, Stats
+from bb_host.program import Function, Op, Program
+
+NAME = "insert_async_deadlines"
+
+LATER_DEADLINE_NS = 30_000_000_000
+"""How long an op of a component may take where nobody says otherwise."""
+
+_NOT_OURS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
+CHECK = "DeadlineCheck"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("async_deadlines_stamped", 0)
+    functions = tuple(f if f.domain in _NOT_OURS else _stamp(f, stats) for f in program.functions)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _stamp(function: Function, stats: Stats) -> Function:
+    changed: dict[int, tuple[Op, ...]] = {}
+    types: dict[str, ValueType] = {}
+    requests: dict[str, str] = {}
+    checked: set[str] | None = None
+    onnx = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN)
+    for index, op in enumerate(function.ops):
+        domain = op.domain
+        if domain in onnx:
+            continue
+        if domain == keys.WIRE_DOMAIN:
+            if op.op_type == OP_SEND_REQ:
+                requests[flow.wire_id(op)] = op.meta.get(keys.DEADLINE_NS_KEY, "0")
+            if op.op_type == OP_RECV_RESP_BATCHED:
+                text = requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""), "0")
+                if text != "0" and op.meta.get(keys.DEADLINE_NS_KEY) != text:
+                    changed[index] = (op.with_meta({keys.DEADLINE_NS_KEY: text}),)
+            elif flow.is_send_flavored(op) and op.meta.get(keys.DEADLINE_NS_KEY, "0") != "0":
+                if checked is None:
+                    checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
+                if op.inputs[0] not in checked:
+                    changed[index] = _checked(op, function, types)
+        elif keys.DEADLINE_NS_KEY not in op.meta and _may_suspend(op):
+            changed[index] = (op.with_meta({keys.DEADLINE_NS_KEY: str(LATER_DEADLINE_NS)}),)
+    if not changed:
+        return function
+    stats.count("async_deadlines_stamped", len(changed))
+    ops: list[Op] = []
+    for index, op in enumerate(function.ops):
+        ops.extend(changed.get(index, (op,)))
+    imports = {**function.opsets, keys.SYSCALL_DOMAIN: 1} if types else function.opsets
+    return dataclasses.replace(function, ops=tuple(ops), types={**function.types, **types}, opsets=imports)
+
+
+def _may_suspend(op: Op) -> bool:
+    row = opsets.lookup(op.domain, op.op_type)
+    if row is not None:
+        return row.may_suspend
+    return keys.SLOT_KEY in op.meta  # a component's own opset: it may answer later, as any of its ops
+
+
+def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[Op, Op]:
+    """Rule 1; the name under which the payload arrives is kept under its new name."""
+    payload = op.inputs[0]
+    name = f"{payload}__in_time_{flow.wire_id(op)}"
+    while name in function.types:
+        name += "_"
+    if payload in function.types:
+        types[name] = function.types[payload]
+    meta = {}
+    if keys.SOURCE_LINE_KEY in op.meta:
+        meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
+    attrs = {keys.ATTR_DEADLINE_NS: int(op.meta[keys.DEADLINE_NS_KEY])}
+    check = Op(CHECK, keys.SYSCALL_DOMAIN, (payload,), (name,), dict(attrs), meta)
+    prefix = keys.DEST_SITE_NAME_PREFIX
+    stamps = {(prefix + name if k == prefix + payload else k): v for k, v in op.meta.items()}
+    if payload in op.inputs[1:] and prefix + payload in op.meta:
+        stamps[prefix + payload] = op.meta[prefix + payload]
+    return check, dataclasses.replace(op, inputs=(name, *op.inputs[1:]), meta=stamps)

@@ -1,0 +1,19 @@
+"""Pass 13: what a peer sends that was told to back off, and does not, is dropped.
+
+1. Behind every inbound entry, after the gates that are there, stands a `BackoffGateRx` over all of its
+   outputs.
+2. Readers, outputs and names that readers see stay. An entry that has its gate is left alone. Needs
+   partitions.
+"""
+
+from __future__ import annotations
+
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.rx_chain import BACKOFF, insert_rx_gate
+from bb_host.program import Program
+
+NAME = "insert_backoff_gate_rx"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    return insert_rx_gate(program, BACKOFF, stats)

@@ -1,0 +1,18 @@
+"""Pass 11: what was delivered before is dropped.
+
+1. Behind every inbound entry (Recv, RecvReq, RecvResp) stands a `DedupGateRx` over all of its outputs.
+2. Readers, outputs and names that readers see stay; the entry yields under new names.
+3. An entry that has its gate is left alone. Needs partitions.
+"""
+
+from __future__ import annotations
+
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.rx_chain import DEDUP, insert_rx_gate
+from bb_host.program import Program
+
+NAME = "insert_dedup_gate_rx"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    return insert_rx_gate(program, DEDUP, stats)

@@ -1,0 +1,19 @@
+"""Pass 12: what a peer below the health threshold sends is dropped.
+
+1. Behind every inbound entry, after the gates that are there, stands a `PeerHealthGateRx` over all of its
+   outputs.
+2. Readers, outputs and names that readers see stay. An entry that has its gate is left alone. Needs
+   partitions.
+"""
+
+from __future__ import annotations
+
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.rx_chain import PEER_HEALTH, insert_rx_gate
+from bb_host.program import Program
+
+NAME = "insert_peer_health_gate_rx"
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    return insert_rx_gate(program, PEER_HEALTH, stats)

@@ -1,0 +1,183 @@
+"""Pass 8: one function per class of devices (compiler.txt part 8).
+
+1. The ops of the root go to the partition of their class, those of its bootstrap to `<target>__bootstrap`;
+   constants that several classes read go to each. Inside a partition the order stays.
+2. A partition is named after its class; where the only class is `self`, after the module. A class without ops
+   and inputs is none. Home comes first, the others as they appear.
+3. A partition has the inputs of its class, the outputs that it yields, the types of its values, the slots
+   that its ops use, and the declared backends; it says what it is (`partition`, `entry`).
+4. Values that never meet in one execution are not joined: `CrossExecutionJoin`, `JoinAcrossSends`
+   (`bb_host.compiler.joins`).
+5. Other functions stay. A partitioned program is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_host.compiler import flow
+from bb_host.compiler.errors import InvalidClassName
+from bb_host.compiler.joins import check_joins
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.placement import classes_of
+from bb_host.program import Function, Op, Program, Slot
+
+NAME = "partition_by_wire_ops"
+
+SELF_CLASS = "self"
+
+
+@dataclass(frozen=True, slots=True)
+class WireEdge:
+    """A pair of wire ops across two partitions, or within one: who sends, who receives."""
+
+    producer_role: str
+    consumer_role: str
+    send: Op
+    recv: Op
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    if flow.is_partitioned(program):
+        stats.count("partition_count", sum(1 for f in program.functions if flow.is_main(f)))
+        return program
+    root, *others = program.functions
+    home = flow.home_class(root)
+    bootstrap = others.pop(0) if others and flow.is_bootstrap(others[0]) else None
+    parts = _split(root, home)
+    starts = {} if bootstrap is None else _split(bootstrap, home)
+    order = _order(home, parts, starts)
+    functions: list[Function] = []
+    everything = {**({} if bootstrap is None else bootstrap.slots), **root.slots}
+    for where in order:
+        name = options.module if order == [SELF_CLASS] else where
+        main = _main(root, parts.get(where, _NOTHING), where, name, everything)
+        check_joins(main)
+        functions.append(main)
+        if bootstrap is not None and where in starts:
+            functions.append(_start(bootstrap, starts[where], where, name))
+    taken = {f.key for f in others}
+    for function in functions:
+        if function.key in taken:
+            raise InvalidClassName(
+                f"{function.name!r} names a class and a module",
+                f"function {function.name}",
+                "rename one of them",
+            )
+    stats.count("partition_count", len(order))
+    stats.count("wire_ops", sum(1 for f in functions for op in f.ops if flow.is_wire(op)))
+    return dataclasses.replace(program, functions=(*functions, *others))
+
+
+@dataclass(slots=True)
+class _Part:
+    ops: list[Op] = dataclasses.field(default_factory=list)
+    inputs: list[str] = dataclasses.field(default_factory=list)
+    whole: bool = False
+
+
+_NOTHING = _Part()
+
+
+def _split(function: Function, home: str) -> dict[str, _Part]:
+    """The ops and inputs of each class. One class, unstamped: all of them, shared."""
+    key = keys.HOME_CLASS_KEY
+    if not any(key in op.meta for op in function.ops) and not any(
+        k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()
+    ):
+        return {home: _Part(list(function.ops), list(function.inputs), True)}
+    parts: dict[str, _Part] = {}
+    for op in function.ops:
+        for where in classes_of(op, home):
+            parts.setdefault(where, _Part()).ops.append(op)
+    for name in function.inputs:
+        where = function.meta.get(keys.INPUT_CLASS_PREFIX + name) or home
+        parts.setdefault(where, _Part()).inputs.append(name)
+    return parts
+
+
+def _order(home: str, parts: dict[str, _Part], starts: dict[str, _Part]) -> list[str]:
+    classes = dict.fromkeys([*([home] if home in parts or home in starts else []), *parts, *starts])
+    return list(classes) or [home]
+
+
+def _values(function: Function, part: _Part) -> dict[str, object]:
+    """Types and outputs of a part."""
+    if part.whole:
+        return {"types": function.types, "outputs": function.outputs}
+    there = {*part.inputs, *(n for op in part.ops for n in op.outputs)}
+    return {
+        "types": {n: t for n, t in function.types.items() if n in there},
+        "outputs": tuple(n for n in function.outputs if n in there),
+        "foreign_types": {n: t for n, t in function.foreign_types.items() if n in there},
+    }
+
+
+def _slots(ops: list[Op], declared: dict[str, Slot]) -> dict[str, Slot]:
+    used = {op.meta[keys.SLOT_KEY] for op in ops if keys.SLOT_KEY in op.meta}
+    return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
+
+
+_DROPPED = (keys.HOME_KEY, keys.MODULE_PHASE_KEY)
+
+
+def _main(root: Function, part: _Part, where: str, name: str, declared: dict[str, Slot]) -> Function:
+    meta = {
+        k: v for k, v in root.meta.items() if k not in _DROPPED and not k.startswith(keys.INPUT_CLASS_PREFIX)
+    }
+    meta.update(
+        {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BODY, keys.PARTITION_KEY: where, keys.ENTRY_KEY: "1"}
+    )
+    return dataclasses.replace(
+        root,
+        name=name,
+        inputs=tuple(part.inputs),
+        ops=tuple(part.ops),
+        slots=_slots(part.ops, declared),
+        meta=meta,
+        opsets=flow.used_opsets(part.ops, root.opsets),
+        **_values(root, part),  # type: ignore[arg-type]
+    )
+
+
+def _start(bootstrap: Function, part: _Part, where: str, name: str) -> Function:
+    meta = {
+        k: v
+        for k, v in bootstrap.meta.items()
+        if k != keys.HOME_KEY and not k.startswith(keys.INPUT_CLASS_PREFIX)
+    }
+    meta[keys.PARTITION_KEY] = where
+    return dataclasses.replace(
+        bootstrap,
+        name=name + keys.BOOTSTRAP_SUFFIX,
+        inputs=tuple(part.inputs),
+        ops=tuple(part.ops),
+        slots=_slots(part.ops, bootstrap.slots),
+        meta=meta,
+        opsets=flow.used_opsets(part.ops, bootstrap.opsets),
+        **_values(bootstrap, part),  # type: ignore[arg-type]
+    )
+
+
+def wire_edges(program: Program) -> list[WireEdge]:
+    """All pairs of halves in a partitioned program; a half alone is an open port and in no edge."""
+    sends: dict[str, tuple[str, Op]] = {}
+    recvs: list[tuple[str, Op]] = []
+    for function in program.functions:
+        if not flow.is_main(function):
+            continue
+        for op in function.ops:
+            if flow.is_wire(op):
+                if flow.is_send_flavored(op):
+                    sends[flow.wire_id(op)] = (function.name, op)
+                else:
+                    recvs.append((function.name, op))
+    found = []
+    for role, recv in recvs:
+        partner = sends.get(flow.wire_id(recv))
+        if partner is not None and (recv.op_type != OP_RECV_RESP_BATCHED or keys.SITE_IDS_KEY in recv.meta):
+            found.append(WireEdge(partner[0], role, partner[1], recv))
+    return found

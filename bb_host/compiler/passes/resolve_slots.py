@@ -1,0 +1,179 @@
+"""Pass 9: what stands behind each slot of each partition (compiler.txt part 11; docs/design/artifact.md).
+
+1. In one partition a role is served by concrete slots or by generic ones: `AmbiguousRole`.
+2. A bound slot of a partition gets type and construction state of its binding, the target's own first; a
+   concrete slot keeps what its author gave it, unless it is bound. An unbound one is counted, and refused by
+   `validate_runtime_complete`.
+3. A slot `backend` always exists; unless it is bound it is `bb.NumPyBackend`. Other backends are there where
+   they are bound, concrete, or named by an op.
+4. A selector of peers without a peer class has home.
+5. Graphs that a construction state brings become functions `<slot>.<graph>` of the component domain, with
+   `#<target>` behind where targets have different bindings.
+6. A slot name has one number throughout the program, and every op that runs on it carries it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.errors import AmbiguousRole
+from bb_host.compiler.options import Binding, Options, Stats
+from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
+from bb_host.program import Function, Op, Program, Slot
+
+NAME = "resolve_slots"
+
+DEFAULT_BACKEND = "bb.NumPyBackend"
+EMPTY_STATE = b"\xa0"
+"""An empty CBOR map."""
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("slots_resolved", 0)
+    stats.count("slots_unbound", 0)
+    targets = targets_of(program)
+    for target in targets:
+        _one_kind_per_role(target)
+    slots = {t.main.key: _slots(t, options, stats) for t in targets}
+    resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
+    numbers = numbering([dataclasses.replace(t, main=m) for t, m in zip(targets, resolved, strict=True)])
+    functions = []
+    for function in program.functions:
+        new = _numbered(function, numbers)
+        if new.key in slots:
+            ordered = dict(sorted(slots[new.key].items(), key=lambda item: numbers.get(item[0], 1 << 62)))
+            if not _same_slots(ordered, function.slots):
+                new = dataclasses.replace(new, slots=ordered)
+        functions.append(new)
+    brought = _brought(program, targets, options)
+    known = {f.key for f in functions}
+    functions += [f for f in brought if f.key not in known]
+    if len(functions) == len(program.functions) and all(
+        a is b for a, b in zip(functions, program.functions, strict=True)
+    ):
+        return program
+    return dataclasses.replace(program, functions=tuple(functions))
+
+
+def _one_kind_per_role(target: TargetSlots) -> None:
+    """Rule 1."""
+    seen: dict[str, tuple[str, bool, Op]] = {}
+    for name, ops in target.ops.items():
+        role = target.role(name)
+        concrete = keys.CONCRETE_TYPE_KEY in ops[0].meta
+        before = seen.setdefault(role, (name, concrete, ops[0]))
+        if before[1] is not concrete:
+            sides = {concrete: name, before[1]: before[0]}
+            kind = ops[0].meta.get(keys.CONCRETE_TYPE_KEY) or before[2].meta.get(keys.CONCRETE_TYPE_KEY, "")
+            raise AmbiguousRole(
+                f"{target.main.name} has role {role} both concrete ({sides[True]!r}, {kind}) and generic "
+                f"({sides[False]!r})",
+                hint="give all slots of the role a type, or none",
+                op=ops[0],
+            )
+
+
+def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slot]:
+    """Rules 2 to 4."""
+    main = target.main
+    found: dict[str, Slot] = {n: s for n, s in main.slots.items() if not s.role}
+    names = dict.fromkeys([*target.ops, *(n for n, s in main.slots.items() if s.role == keys.ROLE_BACKEND)])
+    for name in names:
+        declared = target.declared.get(name) or Slot(target.role(name))
+        binding = options.binding(name, main.name)
+        if binding is None and not declared.is_concrete:
+            if name in target.ops:
+                stats.count("slots_unbound")
+                found[name] = _with_home(declared, target)
+            continue
+        stats.count("slots_resolved")
+        found[name] = _with_home(_bound(declared, binding), target)
+    if keys.ROLE_BACKEND not in found or not found[keys.ROLE_BACKEND].is_concrete:
+        binding = options.binding(keys.ROLE_BACKEND, main.name)
+        default = Slot(keys.ROLE_BACKEND, DEFAULT_BACKEND, state=EMPTY_STATE)
+        if keys.ROLE_BACKEND in found:
+            stats.count("slots_unbound", -1)
+        stats.count("slots_resolved")
+        found[keys.ROLE_BACKEND] = _bound(default, binding)
+    return found
+
+
+def _bound(declared: Slot, binding: Binding | None) -> Slot:
+    if binding is None:
+        return declared
+    return Slot(
+        declared.role or binding.role, binding.type_name, declared.at, declared.peer_class, binding.state
+    )
+
+
+def _with_home(slot: Slot, target: TargetSlots) -> Slot:
+    """A selector that names no class of peers has home, which placement wrote on its ops; else its own."""
+    if slot.role != keys.ROLE_PEER_SELECTOR or slot.peer_class:
+        return slot
+    home = target.main.meta.get(keys.PARTITION_KEY, "self")
+    for ops in target.ops.values():
+        for op in ops:
+            stamp = op.meta.get(keys.PEER_CLASS_KEY, "")
+            if (
+                op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN
+                and target.declared.get(op.meta[keys.SLOT_KEY]) is slot
+                and stamp
+            ):
+                home = stamp.rpartition("=")[2]
+    return dataclasses.replace(slot, peer_class=home)
+
+
+def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
+    return list(a) == list(b) and all(
+        (x.role, x.concrete_type, x.at, x.peer_class) == (y.role, y.concrete_type, y.at, y.peer_class)
+        and (x.state is y.state or (isinstance(x.state, bytes) and x.state == y.state))
+        for x, y in ((a[n], b[n]) for n in a)
+    )
+
+
+def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
+    """Rule 6."""
+    if function.domain == keys.COMPONENT_DOMAIN:
+        return function
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(function.ops):
+        name = op.meta.get(keys.SLOT_KEY) if op.meta else None
+        if name is not None and name in numbers and op.meta.get(keys.SLOT_ID_KEY) != str(numbers[name]):
+            changed[index] = op.with_meta({keys.SLOT_ID_KEY: str(numbers[name])})
+    if not changed:
+        return function
+    ops = tuple(changed.get(i, op) for i, op in enumerate(function.ops))
+    return dataclasses.replace(function, ops=ops)
+
+
+def _brought(program: Program, targets: list[TargetSlots], options: Options) -> list[Function]:
+    """Rule 5: the graphs of all bindings that some target uses."""
+    users: dict[str, list[tuple[str, Binding | None]]] = {}
+    for target in targets:
+        for name in dict.fromkeys([*target.ops, keys.ROLE_BACKEND]):
+            users.setdefault(name, []).append((target.main.name, options.binding(name, target.main.name)))
+    found = []
+    for uses in users.values():
+        differ = len({id(binding) for _, binding in uses}) > 1
+        done: set[int] = set()
+        for target_name, binding in uses:
+            if binding is None or (id(binding) in done and not differ):
+                continue
+            done.add(id(binding))
+            for function in binding.functions:
+                name = f"{function.name}#{target_name}" if differ else function.name
+                opsets = flow.used_opsets(function.ops, function.opsets)
+                opsets = {**opsets, **function.opsets}
+                if (
+                    name != function.name
+                    or function.domain != keys.COMPONENT_DOMAIN
+                    or opsets != function.opsets
+                ):
+                    function = dataclasses.replace(
+                        function, name=name, domain=keys.COMPONENT_DOMAIN, opsets=opsets
+                    )
+                found.append(function)
+    return found

@@ -1,0 +1,104 @@
+"""Last stage, always run: the passport, the bindings, and which slot an inbound payload feeds.
+
+1. The model says that it is compiled (`compiled = v1`), what its module and its targets are.
+2. `binding.<target>.<slot> = <role>|<TYPE_NAME>|<slot id>` for every bound slot of every target.
+3. An inbound op whose payload flows into an op on a slot, through gates or straight, says that slot's id
+   (`recv_site_to_slot_id`); one that flows into ONNX operators, the backend's.
+4. The model imports all opsets that its functions do, and those of the functions' own domains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
+from bb_host.compiler import flow
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.rx_chain import is_rx_gate
+from bb_host.compiler.slot_table import numbering, targets_of
+from bb_host.program import Function, Op, Program
+
+NAME = "stamp_compilation_metadata"
+
+_HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "PassThrough"})
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    targets = targets_of(program)
+    numbers = numbering(targets)
+    meta = {k: v for k, v in program.meta.items() if not k.startswith(keys.BINDING_PREFIX)}
+    meta[keys.MODULE_KEY] = options.module
+    meta[keys.COMPILED_KEY] = keys.COMPILED_VERSION
+    meta[keys.TARGETS_KEY] = ",".join(t.main.name for t in targets)
+    for target in targets:
+        for name, slot in target.main.slots.items():
+            if slot.role and slot.is_concrete:
+                text = f"{slot.role}|{slot.concrete_type}|{numbers[name]}"
+                meta[f"{keys.BINDING_PREFIX}{target.main.name}.{name}"] = text
+                stats.count("bindings")
+    functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
+    imports = _imports(functions, program)
+    if (
+        meta == program.meta
+        and imports == program.opsets
+        and all(a is b for a, b in zip(functions, program.functions, strict=True))
+    ):
+        return program
+    return dataclasses.replace(program, functions=functions, meta=meta, opsets=imports)
+
+
+def _imports(functions: tuple[Function, ...], program: Program) -> dict[str, int]:
+    table = opsets.opset(keys.ONNX_DOMAIN)
+    found = {
+        keys.ONNX_DOMAIN: program.opsets.get(keys.ONNX_DOMAIN) or (21 if table is None else table.version)
+    }
+    for function in functions:
+        for domain, version in function.opsets.items():
+            found[domain] = (
+                max(version, found.get(domain, 0)) if domain != keys.ONNX_DOMAIN else found[domain]
+            )
+        found.setdefault(function.domain, 1)
+    return dict(sorted(found.items()))
+
+
+def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
+    """Rule 3."""
+    if not flow.has_wire(function):
+        return function
+    readers = flow.readers(function.ops)
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(function.ops):
+        if not flow.is_wire(op) or op.op_type not in RECV_FLAVORED:
+            continue
+        slot = _slot_of(op, function, readers, numbers)
+        if slot is not None and op.meta.get(keys.RECV_SLOT_ID_KEY) != str(slot):
+            changed[index] = op.with_meta({keys.RECV_SLOT_ID_KEY: str(slot)})
+    if not changed:
+        return function
+    return dataclasses.replace(function, ops=tuple(changed.get(i, op) for i, op in enumerate(function.ops)))
+
+
+def _slot_of(
+    op: Op, function: Function, readers: dict[str, list[int]], numbers: dict[str, int]
+) -> int | None:
+    tail = 2 if op.op_type == OP_RECV_REQ else 1
+    names = list(op.outputs[2:] if op.inputs else op.outputs[: len(op.outputs) - tail])
+    backend: int | None = None
+    seen: set[str] = set()
+    while names:
+        name = names.pop(0)
+        if not name or name in seen:
+            continue
+        seen.add(name)
+        for reader in readers.get(name, ()):
+            at = function.ops[reader]
+            if keys.SLOT_KEY in at.meta and name in flow.data_inputs(at):
+                return numbers.get(at.meta[keys.SLOT_KEY])
+            if at.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+                backend = numbers.get(keys.ROLE_BACKEND)
+            elif is_rx_gate(at):
+                names.append(at.outputs[at.inputs.index(name)])
+            elif at.op_type in _HANDS_ON and at.domain == keys.SYSCALL_DOMAIN and at.inputs[0] == name:
+                names.append(at.outputs[0])
+    return backend

@@ -1,0 +1,326 @@
+"""Pass 7: the receiving half of every wire op (docs/design/artifact.md, "Compiled form").
+
+1. A Send whose received values somebody reads becomes a Send with a handle (`__send_sentinel_<wire id>`)
+   and a Recv, on the class that its peers are of, which yields those values under their names.
+2. A Send that nobody reads from stays an open port: another program receives it.
+3. A request becomes SendReqBatched and RecvReq; its reply SendResp, and RecvResp where answers are read one
+   by one. RecvRespBatched stands in the asking class in any case; where answers are not read one by one it
+   has one output per reply payload. Exactly one reply: `UnpairedWireRequest`.
+4. Both halves carry wire id, port, correlation, durability and site ids (FNV-1a-64 of
+   `module/port/{ask|reply}/index`). Two sends of one name would share sites: `DuplicatePort`.
+5. Ops without a wire id get one. Hand-made halves are open ports and are only stamped.
+6. A request id on the receiving side is a value of its own there. Idempotent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.ids import site_id
+from bb_edge.ir.opsets.wire import (
+    OP_RECV,
+    OP_RECV_REQ,
+    OP_RECV_RESP,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+)
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.placement import classes_of, peer_classes
+from bb_host.program import Function, Op, Program
+
+NAME = "synthesize_wire_recvs"
+
+_CORRELATIONS = {
+    OP_SEND_REQ: keys.CORRELATION_REQUEST,
+    OP_RECV_REQ: keys.CORRELATION_REQUEST,
+    OP_SEND_RESP: keys.CORRELATION_RESPONSE,
+    OP_RECV_RESP: keys.CORRELATION_RESPONSE,
+    OP_RECV_RESP_BATCHED: keys.CORRELATION_RESPONSE,
+}
+_REPLIES = frozenset({OP_SEND_RESP, OP_RECV_RESP, OP_RECV_RESP_BATCHED})
+_STAMPS = (keys.WIRE_ID_KEY, keys.WIRE_CORRELATION_KEY, keys.PORT_KEY, keys.DURABLE_KEY, keys.SITE_IDS_KEY)
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("wire_recvs_synthesized", 0)
+    if flow.is_partitioned(program) or not flow.has_wire(program.functions[0]):
+        return program
+    root = _Surfaces(program.functions[0], options.module, stats).run()
+    if root is program.functions[0]:
+        return program
+    return dataclasses.replace(program, functions=(root, *program.functions[1:]))
+
+
+class _Surfaces:
+    """One function: reads all wire ops first, then writes the new list of ops."""
+
+    def __init__(self, function: Function, module: str, stats: Stats) -> None:
+        self.function = function
+        self.module = module
+        self.stats = stats
+        self.home = flow.home_class(function)
+        self.read = {n for op in function.ops for n in flow.reads(op)} | set(function.outputs)
+        self.peers = peer_classes(function.ops)
+        self.peers.update(
+            (n, n) for n in function.inputs if (t := function.types.get(n)) and t.node is types.PEER_ID_VEC
+        )
+        self.types: dict[str, ValueType] = {}
+        self.taken = {*function.inputs, *(n for op in function.ops for n in op.outputs)}
+        self.wire: list[Op] = [op for op in function.ops if flow.is_wire(op)]
+        self.next_id = 1 + max((int(i) for op in self.wire if (i := flow.wire_id(op)).isdigit()), default=0)
+        self.requests: dict[str, Op] = {}
+        self.replies: dict[str, Op] = {}
+        self.collectors: dict[str, Op] = {}
+        self.has_answers: set[str] = set()
+
+    def run(self) -> Function:
+        ops = tuple(self._numbered(op) for op in self.function.ops)
+        self._pair([op for op in ops if flow.is_wire(op)])
+        self._ports([op for op in ops if flow.is_wire(op)])
+        done: list[Op] = []
+        for op in ops:
+            if flow.is_wire(op):
+                done += self._surface(op)
+            else:
+                done.append(op)
+        if len(done) == len(self.function.ops) and all(
+            a is b for a, b in zip(done, self.function.ops, strict=True)
+        ):
+            return self.function
+        return dataclasses.replace(
+            self.function, ops=tuple(done), types={**self._kept_types(done), **self.types}
+        )
+
+    def _kept_types(self, ops: list[Op]) -> dict[str, ValueType]:
+        there = {*self.function.inputs, *(n for op in ops for n in op.outputs)}
+        gone = {n for op in self.wire for n in op.outputs} - there
+        return {n: t for n, t in self.function.types.items() if n not in gone}
+
+    # --- reading
+
+    def _numbered(self, op: Op) -> Op:
+        if not flow.is_wire(op) or flow.wire_id(op).isdigit():
+            return op
+        number, self.next_id = self.next_id, self.next_id + 1
+        return op.with_meta({keys.WIRE_ID_KEY: str(number)})
+
+    def _pair(self, ops: list[Op]) -> None:
+        for op in ops:
+            if op.op_type == OP_SEND_REQ:
+                self.requests[flow.wire_id(op)] = op
+            elif op.op_type == OP_RECV_RESP:
+                self.has_answers.add(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+        for op in ops:
+            asked = op.meta.get(keys.WIRE_REQUEST_KEY, "")
+            if op.op_type == OP_SEND_RESP:
+                if asked in self.replies:
+                    raise UnpairedWireRequest(
+                        f"its request has a reply already: {named(self.replies[asked])}",
+                        hint="reply once",
+                        op=op,
+                    )
+                if asked not in self.requests and flow.is_recorded_form(op):
+                    raise UnpairedWireRequest("it answers no request of this program", op=op)
+                self.replies[asked] = op
+            elif op.op_type == OP_RECV_RESP_BATCHED:
+                if asked not in self.requests:
+                    raise UnpairedWireRequest("it gathers the answers to no request of this program", op=op)
+                self.collectors[asked] = op
+        for number, op in self.requests.items():
+            if flow.is_recorded_form(op) and number not in self.replies:
+                raise UnpairedWireRequest(
+                    "nobody replies to it", hint="record r.reply(…) on the receiving side", op=op
+                )
+
+    def _ports(self, ops: list[Op]) -> None:
+        seen: dict[tuple[str, str], Op] = {}
+        for op in ops:
+            if not flow.is_send_flavored(op) and op.op_type != OP_RECV and op.op_type != OP_RECV_REQ:
+                continue
+            half = "out" if flow.is_send_flavored(op) else "in"
+            key = (f"{half} {self._port(op)}", _direction(op))
+            if key in seen:
+                raise DuplicatePort(
+                    f"port {self._port(op)!r} is that of {named(seen[key])} too",
+                    hint="give it another name",
+                    op=op,
+                )
+            seen[key] = op
+
+    def _port(self, op: Op) -> str:
+        """The port's name: the author's, a reply's is its request's."""
+        own = op.meta.get(keys.PORT_KEY)
+        if own:
+            return own
+        request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+        return self._port(request) if request is not None else f"wire{flow.wire_id(op)}"
+
+    # --- writing
+
+    def _surface(self, op: Op) -> list[Op]:
+        recorded = flow.is_send_flavored(op) and flow.is_recorded_form(op)
+        if op.op_type == OP_SEND:
+            return self._send(op) if recorded else [self._stamped(op, len(flow.payload_inputs(op)))]
+        if op.op_type == OP_SEND_REQ:
+            return self._request(op) if recorded else [self._stamped(op, len(flow.payload_inputs(op)))]
+        if op.op_type == OP_SEND_RESP:
+            return self._reply(op) if recorded else [self._stamped(op, len(flow.payload_inputs(op)))]
+        if op.op_type == OP_RECV_RESP_BATCHED:
+            return [self._collector(op)]
+        tail = 2 if op.op_type == OP_RECV_REQ else 1
+        count = len(op.outputs) - tail - (op.meta.get(keys.TRIGGER_OUTPUT_KEY) == "1")
+        if count < 1:
+            raise MalformedWireOp("it has no output for a payload", op=op)
+        return [self._stamped(op, count)]
+
+    def _stamped(self, op: Op, payloads: int, **changes: tuple[str, ...]) -> Op:
+        """The op with the stamps of rule 4; the same one where it has them."""
+        if payloads < 1 and op.op_type != OP_RECV_RESP_BATCHED:
+            raise MalformedWireOp("it sends nothing", op=op)
+        port = self._port(op)
+        stamps = {
+            keys.PORT_KEY: port,
+            keys.WIRE_CORRELATION_KEY: _CORRELATIONS.get(op.op_type, keys.CORRELATION_NONE),
+        }
+        if payloads:
+            stamps[keys.SITE_IDS_KEY] = self._sites(port, _direction(op), payloads)
+        if op.op_type in _REPLIES:
+            request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+            if request is not None and request.meta.get(keys.DURABLE_KEY) == "1":
+                stamps[keys.DURABLE_KEY] = "1"
+        new = {k: v for k, v in stamps.items() if op.meta.get(k) != v}
+        if not new and not changes:
+            return op
+        op = op.with_meta(new) if new else op
+        if "outputs" in changes:
+            op = dataclasses.replace(op, outputs=changes["outputs"])
+        if "inputs" in changes:
+            op = dataclasses.replace(op, inputs=changes["inputs"])
+        return op
+
+    def _sites(self, port: str, direction: str, count: int) -> str:
+        return ",".join(f"{site_id(self.module, port, direction, i):016x}" for i in range(count))
+
+    def _receiver(self, op: Op, kind: str, outputs: tuple[str, ...], where: str | None) -> Op:
+        """A Recv-flavored op with the stamps of its partner."""
+        meta = {k: op.meta[k] for k in _STAMPS if k in op.meta}
+        meta[keys.SYNTHESIZED_FROM_KEY] = flow.wire_id(op)
+        for key in (keys.WIRE_REQUEST_KEY, keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY):
+            if key in op.meta and (key != keys.WIRE_REQUEST_KEY or kind in _REPLIES):
+                meta[key] = op.meta[key]
+        if where is not None:
+            meta[keys.HOME_CLASS_KEY] = where
+        sender_class = self.peers.get(outputs[-2] if kind == OP_RECV_REQ else outputs[-1])
+        if sender_class is not None:
+            sender = outputs[-2] if kind == OP_RECV_REQ else outputs[-1]
+            meta[keys.PEER_CLASS_KEY] = f"{sender}={sender_class}"
+        self.stats.count("wire_recvs_synthesized")
+        return Op(kind, keys.WIRE_DOMAIN, (), outputs, {}, meta)
+
+    def _without_peer_class(self, op: Op) -> Op:
+        if keys.PEER_CLASS_KEY not in op.meta:
+            return op
+        return dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k != keys.PEER_CLASS_KEY})
+
+    def _there(self, op: Op) -> str | None:
+        """The class that an op sends to, where classes are stamped at all."""
+        if keys.HOME_CLASS_KEY not in op.meta:
+            return None
+        return self.peers.get(flow.peers_input(op), self.home)
+
+    def _handle(self, op: Op) -> tuple[str, ...]:
+        name = f"{keys.SEND_SENTINEL_PREFIX}{flow.wire_id(op)}"
+        self.types[name] = ValueType(types.TRIGGER)
+        return (name,)
+
+    def _send(self, op: Op) -> list[Op]:
+        wanted = not self.read.isdisjoint(op.outputs)
+        there = self._there(op)
+        sent = self._stamped(op, len(flow.payload_inputs(op)), outputs=self._handle(op))
+        recv = [self._receiver(sent, OP_RECV, op.outputs, there)] if wanted else []
+        return [self._without_peer_class(sent), *recv]
+
+    def _request(self, op: Op) -> list[Op]:
+        there = self._there(op)
+        sent = self._stamped(op, len(flow.payload_inputs(op)), outputs=op.outputs[:1])
+        received = self._receiver(sent, OP_RECV_REQ, (*op.outputs[1:], self._asked(op)), there)
+        self.types[self._asked(op)] = ValueType(types.WIRE_REQ_ID)
+        return [self._without_peer_class(sent), received]
+
+    def _asked(self, request: Op) -> str:
+        """The request's id as the receiving side knows it."""
+        return f"{request.outputs[0]}__asked"
+
+    def _reply(self, op: Op) -> list[Op]:
+        request = self.requests[op.meta[keys.WIRE_REQUEST_KEY]]
+        inputs = (*op.inputs[:-1], self._asked(request))
+        count = len(flow.payload_inputs(op))
+        sent = self._stamped(op, count, inputs=inputs, outputs=self._handle(op))
+        found = [self._without_peer_class(sent)]
+        home = classes_of(request, self.home)[0] if keys.HOME_CLASS_KEY in request.meta else None
+        if self._each(request):
+            found.append(self._receiver(sent, OP_RECV_RESP, op.outputs, home))
+        asked = op.meta[keys.WIRE_REQUEST_KEY]
+        if asked not in self.collectors:
+            found.append(self._new_collector(request, sent, home))
+        return found
+
+    def _each(self, request: Op) -> bool:
+        return request.meta.get(keys.ANSWER_MODE_KEY) == keys.ANSWER_EACH
+
+    def _new_collector(self, request: Op, reply: Op, home: str | None) -> Op:
+        """The RecvRespBatched of a request whose author looks at nothing of it."""
+        stem = request.outputs[0]
+        outputs = (f"{stem}__closed", f"{stem}__missing")
+        self.types[outputs[0]] = ValueType(types.TRIGGER)
+        self.types[outputs[1]] = ValueType(types.PEER_ID_VEC)
+        meta = {k: reply.meta[k] for k in _STAMPS if k in reply.meta and k != keys.SITE_IDS_KEY}
+        meta[keys.WIRE_REQUEST_KEY] = flow.wire_id(request)
+        if keys.SOURCE_LINE_KEY in request.meta:
+            meta[keys.SOURCE_LINE_KEY] = request.meta[keys.SOURCE_LINE_KEY]
+        if home is not None:
+            meta[keys.HOME_CLASS_KEY] = home
+        self.stats.count("wire_recvs_synthesized")
+        op = Op(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, (stem,), outputs, {}, meta)
+        self.collectors[flow.wire_id(request)] = op
+        return self._collector(op)
+
+    def _collector(self, op: Op) -> Op:
+        request = self.requests[op.meta[keys.WIRE_REQUEST_KEY]]
+        reply = self.replies.get(flow.wire_id(request))
+        if reply is None:  # an open port: its author said what comes
+            return self._stamped(op, len(op.outputs) - 2)
+        if flow.wire_id(op) != flow.wire_id(reply):
+            op = op.with_meta({keys.WIRE_ID_KEY: flow.wire_id(reply)})
+        if self._each(request):
+            if len(op.outputs) > 2 and not self.read.isdisjoint(op.outputs[2:]):
+                raise MalformedWireOp("answers are read one by one and as a batch", op=op)
+            return self._stamped(op, 0, **({"outputs": op.outputs[:2]} if len(op.outputs) > 2 else {}))
+        payloads = flow.payload_inputs(reply)
+        if len(op.outputs) - 2 == len(payloads):
+            return self._stamped(op, len(payloads))
+        if len(op.outputs) > 2:
+            raise MalformedWireOp(
+                f"{len(op.outputs) - 2} stacks for {len(payloads)} values of a reply", op=op
+            )
+        stacks = tuple(f"{op.outputs[0]}__response_{i}" for i in range(len(payloads)))
+        for name, source in zip(stacks, payloads, strict=True):
+            self.types[name] = _stacked(self.function.types.get(source))
+        return self._stamped(op, len(payloads), outputs=(*op.outputs, *stacks))
+
+
+def _direction(op: Op) -> str:
+    return "reply" if op.op_type in _REPLIES else "ask"
+
+
+def _stacked(known: ValueType | None) -> ValueType:
+    """A stack of tensors; of what is no tensor nothing is ever stacked."""
+    if known is None or not types.is_subtype(known.node, types.TENSOR):
+        return ValueType(types.TENSOR)
+    return ValueType(known.node, None if known.shape is None else (None, *known.shape))

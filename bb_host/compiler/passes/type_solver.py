@@ -1,0 +1,240 @@
+"""Pass 5: every value has a type.
+
+1. Each op relates the types of its inputs and outputs (`bb_host.compiler.type_relations`); ONNX operators
+   beyond the catalog are asked of ONNX's own inference. What an author declared is narrowed, never widened.
+2. Ops are walked in order; where types come from further down (a reply, a queue, an operand of known element
+   type) the walk is repeated until nothing changes.
+3. A function that is called is solved before its callers; its untyped inputs take the types of the calls.
+4. Types that cannot be those of one op are refused: `TypeConstraintFailed`.
+5. A value without a type, or of type `Any`, is refused: `UnresolvedType`, unless strict types are off. The
+   abstract `Tensor` is a type: its element type is the device's to know.
+6. Needs topological order. Changes nothing but value types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.opsets import OpDef, Opset
+from bb_edge.ir.opsets.wire import OP_SEND_RESP
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.errors import UnresolvedType
+from bb_host.compiler.onnx_inference import infer
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.type_relations import Relation, relation_of
+from bb_host.compiler.type_terms import Terms, conflict
+from bb_host.program import Function, Op, Program
+
+NAME = "type_solver"
+
+_MOST_SWEEPS = 64
+"""Walks over one function; each narrows something, and a program needs a handful."""
+
+Solve = Callable[[Op, Terms], None]
+Key = tuple[str, str]
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("types_resolved", 0)
+    stats.count("types_unresolved", 0)
+    solver = _Solver(program, options)
+    functions = tuple(solver.solved(f) for f in program.functions)
+    for function in functions:
+        if function.domain != keys.COMPONENT_DOMAIN:
+            _resolved(function, options.strict_types, stats)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _resolved(function: Function, strict: bool, stats: Stats) -> None:
+    """Rule 5."""
+    seen = function.types
+    anything = types.ANY
+    resolved = unresolved = 0
+    for op in function.ops:
+        for name in op.outputs:
+            known = seen.get(name)
+            if known is not None and known.node is not anything:
+                resolved += 1
+            elif name:
+                unresolved += 1
+                if strict:
+                    raise UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
+    for name in function.inputs:
+        known = seen.get(name)
+        if known is None or known.node is anything:
+            unresolved += 1
+            if strict:
+                raise UnresolvedType(
+                    f"nothing says the type of input {name!r}", f"function {function.name}", "declare it"
+                )
+        else:
+            resolved += 1
+    stats.count("types_resolved", resolved)
+    stats.count("types_unresolved", unresolved)
+
+
+class _Solver:
+    """One program: solves functions, callees first, and remembers how each kind of op is solved."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self._functions = {f.key: f for f in program.functions}
+        self._done: dict[Key, Function] = {}
+        self._given: dict[Key, list[ValueType | None]] = {}
+        self._plans: dict[Key, Solve] = {}
+        self._own: dict[str, Opset] = {}
+        for binding in options.bindings:
+            declare = getattr(binding.component, "atomic_opset", None)
+            if callable(declare):
+                table = declare()
+                self._own[table.domain] = table
+        if len(self._functions) > 1:
+            for function in program.functions:
+                self._note_calls(function)
+
+    def _note_calls(self, function: Function) -> None:
+        """Types of arguments as far as the caller's declarations say them, for untyped inputs of callees."""
+        for op, callee in flow.calls(function, self._functions):
+            known = self._given.setdefault(callee.key, [None] * len(callee.inputs))
+            for index, name in enumerate(op.inputs[: len(known)]):
+                found = function.types.get(name)
+                if found is not None and known[index] is None:
+                    known[index] = found
+
+    def solved(self, function: Function) -> Function:
+        """The function with its types; `self._functions` holds it from then on."""
+        done = self._done.get(function.key)
+        if done is not None:
+            return done
+        if function.domain == keys.COMPONENT_DOMAIN:
+            return function
+        self._done[function.key] = function  # a circle of calls was refused before; here it would end
+        if len(self._functions) > 1:
+            for _, callee in flow.calls(function, self._functions):
+                self.solved(callee)
+        found = self._solve(function)
+        self._done[function.key] = self._functions[function.key] = found
+        return found
+
+    def _solve(self, function: Function) -> Function:
+        replies: dict[str, Op] = {}
+        linked = False
+        for op in function.ops:
+            if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_RESP:
+                replies[flow.wire_id(op)] = op
+            elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
+                linked = True
+        terms = Terms(function, self._functions, replies)
+        for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
+            known = terms.types.get(name)
+            if given is not None and (known is None or known.node is types.ANY):
+                terms.types[name] = given
+                terms.changed = True
+        version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
+        plans = self._plans
+        changed = terms.changed
+        for _ in range(_MOST_SWEEPS):
+            terms.changed = False
+            for op in function.ops:
+                plan = plans.get((op.domain, op.op_type))
+                if plan is None:
+                    plan = plans[op.domain, op.op_type] = self._plan(op, version)
+                plan(op, terms)
+            if linked:
+                _link(function, terms)
+            changed = changed or terms.changed
+            if not terms.changed or not self._is_open(function, terms):
+                break
+        if not changed:
+            return function
+        return dataclasses.replace(function, types=terms.types)
+
+    def _is_open(self, function: Function, terms: Terms) -> bool:
+        """Whether another walk could still narrow something."""
+        seen = terms.types
+        for op in function.ops:
+            for name in op.outputs:
+                known = seen.get(name)
+                if name and (known is None or known.node.abstract or known.shape is None):
+                    return True
+        return any(terms.is_open(name) for name in function.inputs)
+
+    def _plan(self, op: Op, version: int) -> Solve:
+        """How ops of this kind are solved."""
+        domain = opsets.normalize_domain(op.domain)
+        row = opsets.lookup(domain, op.op_type)
+        if row is None and domain in self._own:
+            row = self._own[domain].ops.get(op.op_type)
+        if row is not None:
+            return _by_row(row, relation_of(row))
+        if domain == keys.ONNX_DOMAIN:
+            return lambda op, terms: infer(op, terms, version)
+        if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
+            return _call
+        return _nothing
+
+
+def _by_row(row: OpDef, relation: Relation) -> Solve:
+    def solve(op: Op, terms: Terms) -> None:
+        relation(op, row, terms)
+
+    return solve
+
+
+def _nothing(op: Op, terms: Terms) -> None:
+    """An op of an opset that this host does not have: its author declared the types, or nothing does."""
+
+
+def _call(op: Op, terms: Terms) -> None:
+    callee = terms.functions[op.domain, op.op_type]
+    if len(op.inputs) > len(callee.inputs) or len(op.outputs) > len(callee.outputs):
+        raise conflict(
+            op,
+            f"{callee.name} has {len(callee.inputs)} inputs and {len(callee.outputs)} outputs",
+            "call it so",
+        )
+    for formal, actual in zip(callee.inputs, op.inputs, strict=False):
+        wanted = callee.types.get(formal)
+        if actual and wanted is not None:
+            terms.element(actual, wanted.node, op)
+    for formal, actual in zip(callee.outputs, op.outputs, strict=False):
+        yielded = callee.types.get(formal)
+        if actual and yielded is not None and yielded.node is not types.ANY:
+            shape = yielded.shape
+            if shape is not None and any(isinstance(d, str) for d in shape):
+                shape = tuple(d if isinstance(d, int) else None for d in shape)
+            terms.put(actual, ValueType(yielded.node, shape), op)
+
+
+# --- ops that meet in a named place -----------------------------------------------------------------------
+
+_LINKS: Mapping[str, tuple[str, str]] = {
+    "Hold.Stash": ("slot", "put"),
+    "Hold.Flush": ("slot", "take"),
+    "Serialize.Enqueue": ("queue", "put"),
+    "Serialize.Dequeue": ("queue", "take"),
+}
+
+
+def _link(function: Function, terms: Terms) -> None:
+    """What is taken out of a queue or a hold is what was put in."""
+    there: dict[tuple[str, object], ValueType] = {}
+    for op in function.ops:
+        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if place is not None and place[1] == "put" and op.inputs:
+            known = terms.get(op.inputs[0])
+            key = (place[0], op.attrs.get(place[0]))
+            if known is not None and known.node is not types.ANY:
+                before = there.get(key)
+                same = before is None or before.node is known.node
+                there[key] = known if before is None else ValueType(known.node if same else types.ANY)
+    for op in function.ops:
+        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if place is not None and place[1] == "take" and op.outputs:
+            found = there.get((place[0], op.attrs.get(place[0])))
+            if found is not None and found.node is not types.ANY:
+                terms.put(op.outputs[0], found, op)

@@ -1,0 +1,154 @@
+"""Pass 17: the last look: what the runtime counts on is there (compiler.txt part 13).
+
+1. Every slot that a partition uses is bound: `UnboundSlot`.
+2. Every domain in use is imported, every call has its function.
+3. Every inbound entry has its three Rx gates, every peer-routed send its two Tx gates, every send with a
+   deadline its DeadlineCheck (`GATE_CONTRACTS`); every stamp that is a number parses.
+4. Every wire op has a wire id and its sites; halves of one wire id agree; answers stand beside their request.
+5. What is missing is told all at once: `RuntimeIncomplete`. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
+from bb_host.compiler import flow
+from bb_host.compiler.errors import RuntimeIncomplete, UnboundSlot, label
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.passes.insert_async_deadlines import CHECK
+from bb_host.compiler.rx_chain import RX_GATES
+from bb_host.compiler.slot_table import targets_of
+from bb_host.compiler.tx_chain import TX_GATES, gated_input
+from bb_host.compiler.verify import calls_problem, values_problem, wire_problem
+from bb_host.program import Function, Op, Program
+
+NAME = "validate_runtime_complete"
+
+_NUMBERS = (
+    keys.DEADLINE_NS_KEY,
+    keys.BATCH_GROUP_ID_KEY,
+    keys.SLOT_ID_KEY,
+    keys.ENOUGH_KEY,
+    keys.CONTROL_INPUTS_KEY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GateContract:
+    """An op that must accompany another: `applies` says which, `served` whether it is there."""
+
+    name: str
+    applies: Callable[[Op], bool]
+    served: Callable[[Op, Function], bool]
+
+
+def _guarded(gate: str) -> Callable[[Op, Function], bool]:
+    def served(op: Op, function: Function) -> bool:
+        return any(
+            o.op_type == gate and o.domain == keys.GATE_DOMAIN and flow.wire_id(o) == flow.wire_id(op)
+            for o in function.ops
+        )
+
+    return served
+
+
+def _has_deadline(op: Op) -> bool:
+    return flow.is_send_flavored(op) and op.meta.get(keys.DEADLINE_NS_KEY, "0") != "0"
+
+
+def _is_checked(op: Op, function: Function) -> bool:
+    return any(o.op_type == CHECK and op.inputs[0] in o.outputs for o in function.ops)
+
+
+GATE_CONTRACTS: tuple[GateContract, ...] = (
+    *(GateContract(gate, flow.is_wire_entry, _guarded(gate)) for gate in RX_GATES),
+    *(GateContract(gate, lambda op: bool(gated_input(op)), _guarded(gate)) for gate in TX_GATES),
+    GateContract(CHECK, _has_deadline, _is_checked),
+)
+"""What each of the gate passes promises."""
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    _slots(program, stats)
+    missing = list(_missing(program, options))
+    stats.count("preflight_errors", len(missing))
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise RuntimeIncomplete(f"{'; '.join(missing[:5])}{more}", program.name, "run all passes")
+    return program
+
+
+def _slots(program: Program, stats: Stats) -> None:
+    """Rule 1."""
+    stats.count("unbound", 0)
+    for target in targets_of(program):
+        for name, ops in target.ops.items():
+            slot = target.main.slots.get(name)
+            if slot is None or not slot.is_concrete:
+                role = target.role(name)
+                raise UnboundSlot(
+                    f"nothing is bound to slot {name!r} of {target.main.name}",
+                    hint=f"Compiler().bind_{role}({name!r}, …)",
+                    op=ops[0],
+                )
+
+
+def _missing(program: Program, options: Options) -> Iterator[str]:
+    for function in program.functions:
+        if function.domain == keys.COMPONENT_DOMAIN:
+            continue
+        problem = values_problem(function, options.strict_types)
+        if problem:
+            yield f"{function.name}: {problem}"
+        yield from _stamps(function)
+        if flow.is_main(function) and flow.has_wire(function):
+            yield from _wire(function)
+    for problem in (calls_problem(program.functions), wire_problem(program.functions)):
+        if problem:
+            yield problem
+
+
+def _stamps(function: Function) -> Iterator[str]:
+    """Imports and numbers, in one walk."""
+    imported = function.opsets
+    seen: set[str] = set()
+    numbers = frozenset(_NUMBERS)
+    for op in function.ops:
+        if op.domain not in seen:
+            seen.add(op.domain)
+            if op.domain not in imported and (op.domain or keys.ONNX_DOMAIN_ALIAS) not in imported:
+                yield f"{function.name} does not import {op.domain or keys.ONNX_DOMAIN_ALIAS!r}"
+        meta = op.meta
+        if meta and not numbers.isdisjoint(meta):
+            for key in _NUMBERS:
+                if key in meta and not meta[key].isdigit():
+                    yield f"{label(op)}: {key} is {meta[key]!r}, no number"
+
+
+def _wire(function: Function) -> Iterator[str]:
+    """Rules 3 and 4."""
+    wire: Sequence[Op] = [op for op in function.ops if flow.is_wire(op)]
+    requests = {flow.wire_id(op) for op in wire if op.op_type == OP_SEND_REQ}
+    collected = {op.meta.get(keys.WIRE_REQUEST_KEY) for op in wire if op.op_type == OP_RECV_RESP_BATCHED}
+    for op in wire:
+        where = f"{function.name}: {label(op)}"
+        if flow.is_send_flavored(op) and flow.is_recorded_form(op):
+            yield f"{where} has no receiving half"
+            continue
+        if keys.SITE_IDS_KEY not in op.meta and op.op_type != OP_RECV_RESP_BATCHED:
+            yield f"{where} has no sites"
+        if keys.WIRE_TRANSPORT_KEY not in op.meta:
+            yield f"{where} was not analyzed"
+        if (
+            op.op_type in (OP_RECV_RESP, OP_RECV_RESP_BATCHED)
+            and op.meta.get(keys.WIRE_REQUEST_KEY) not in requests
+        ):
+            yield f"{where} stands apart from its request"
+        if op.op_type == OP_SEND_REQ and flow.wire_id(op) not in collected:
+            yield f"{where} has no RecvRespBatched"
+        for contract in GATE_CONTRACTS:
+            if contract.applies(op) and not contract.served(op, function):
+                yield f"{where} has no {contract.name}"

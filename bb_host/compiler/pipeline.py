@@ -1,0 +1,125 @@
+"""The pipeline: two pre-passes, seventeen canonical passes, checks at the seams, and a span per pass."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from bb_host.compiler import verify
+from bb_host.compiler.errors import UnknownStage
+from bb_host.compiler.options import Options, Stats
+from bb_host.program import Program
+
+PRE_PASS_NAMES = ("refine_polymorphic_value_info", "validate_bootstrap_composition")
+"""Run before the canonical passes: they need the bindings, and the whole table of functions."""
+
+CANONICAL_PASS_NAMES = (
+    "inline_for_partition",
+    "derive_wire_deadlines",
+    "validate",
+    "expand_ops",
+    "type_solver",
+    "infer_peer_classes",
+    "synthesize_wire_recvs",
+    "partition_by_wire_ops",
+    "resolve_slots",
+    "analyze_wire_edges",
+    "insert_dedup_gate_rx",
+    "insert_peer_health_gate_rx",
+    "insert_backoff_gate_rx",
+    "insert_peer_health_gate_tx",
+    "insert_backoff_gate_tx",
+    "insert_async_deadlines",
+    "validate_runtime_complete",
+)
+"""The seventeen passes, in order (compiler.txt part 3)."""
+
+STAMP_NAME = "stamp_compilation_metadata"
+"""Runs last and always."""
+
+_log = logging.getLogger("bb_host.compiler")
+
+
+class Stage(Protocol):
+    """A pass: a module, or anything else with a name and a pure `run`."""
+
+    @property
+    def NAME(self) -> str: ...
+
+    def run(self, program: Program, options: Options, stats: Stats) -> Program:
+        """The rewritten program; the same object where nothing changes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What one pass did: nanoseconds of it and of the seam check behind it, and its counters."""
+
+    name: str
+    duration_ns: int
+    seam_ns: int
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{k}: {v}" for k, v in self.counters.items())
+        took = (self.duration_ns + self.seam_ns) / 1e6
+        return f"compiler.{self.name} {{ {counted} }} took {took:.2f} ms"
+
+
+_loaded: dict[str, Stage] = {}
+
+
+def stage(name: str) -> Stage:
+    """The pass of that name. UnknownStage where there is none."""
+    found = _loaded.get(name)
+    if found is None:
+        if name not in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, STAMP_NAME):
+            raise UnknownStage(f"no stage {name!r}", "pipeline", f"stages: {', '.join(CANONICAL_PASS_NAMES)}")
+        module: Any = importlib.import_module(f"bb_host.compiler.passes.{name}")
+        found = _loaded[name] = cast(Stage, module)
+    return found
+
+
+def stages(disabled: frozenset[str], extra: Sequence[tuple[str, Stage]]) -> tuple[Stage, ...]:
+    """All stages in order: `disabled` ones left out, each extra one behind the stage that it names."""
+    names = [n for n in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES) if n not in disabled]
+    found: list[Stage] = []
+    behind: dict[str, list[Stage]] = {}
+    for after, added in extra:
+        behind.setdefault(after, []).append(added)
+    for name in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES):
+        todo = [stage(name)] if name in names else []
+        todo += behind.get(name, [])
+        while todo:
+            one = todo.pop(0)
+            found.append(one)
+            if name != one.NAME:
+                todo = behind.get(one.NAME, []) + todo
+    found.append(stage(STAMP_NAME))
+    return tuple(found)
+
+
+def run_pipeline(
+    program: Program,
+    options: Options,
+    disabled: frozenset[str] = frozenset(),
+    extra: Sequence[tuple[str, Stage]] = (),
+) -> tuple[Program, tuple[PassReport, ...]]:
+    """Runs all stages. The given program is not touched; a failing stage raises its typed error."""
+    reports = []
+    seam = verify.Seam(options, disabled)
+    for one in stages(disabled, extra):
+        stats = Stats()
+        started = time.perf_counter_ns()
+        after = one.run(program, options, stats)
+        ran = time.perf_counter_ns()
+        seam.check(one.NAME, program, after)
+        report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
+        _log.debug("%s", report)
+        reports.append(report)
+        program = after
+    return program, tuple(reports)

@@ -1,0 +1,131 @@
+"""Rx gates: between the outputs of an inbound entry and their readers, each over all of these outputs.
+
+The values that readers see keep their names: the op that yielded them so far, the entry or the gate before,
+yields them under new ones, and the gate hands them on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.options import Stats
+from bb_host.program import Function, Op, Program
+
+DEDUP = "DedupGateRx"
+PEER_HEALTH = "PeerHealthGateRx"
+BACKOFF = "BackoffGateRx"
+RX_GATES = (DEDUP, PEER_HEALTH, BACKOFF)
+"""In the order in which they stand behind an entry."""
+
+_SUFFIX = {DEDUP: "deduped", PEER_HEALTH: "healthy", BACKOFF: "calm"}
+_ENTRY_SUFFIX = "received"
+
+
+def insert_rx_gate(program: Program, gate: str, stats: Stats) -> Program:
+    """Puts a gate of that type behind every inbound entry that has none, after the gates there."""
+    stats.count("gates_inserted", 0)
+    moved: dict[tuple[str, str], dict[str, str]] = {}  # (wire id, correlation) → the entry's new names
+    functions = tuple(_insert(f, gate, stats, moved) if _wants(f) else f for f in program.functions)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    if moved:
+        functions = tuple(_follow(f, moved) if _wants(f) else f for f in functions)
+    return dataclasses.replace(program, functions=functions)
+
+
+def _wants(function: Function) -> bool:
+    return flow.is_main(function) and flow.has_wire(function)
+
+
+def is_rx_gate(op: Op) -> bool:
+    return op.domain == keys.GATE_DOMAIN and op.op_type in RX_GATES
+
+
+def _insert(
+    function: Function, gate: str, stats: Stats, moved: dict[tuple[str, str], dict[str, str]]
+) -> Function:
+    guarded = {
+        flow.wire_id(op) for op in function.ops if op.domain == keys.GATE_DOMAIN and op.op_type == gate
+    }
+    taken = {n for op in function.ops for n in op.outputs}
+    types: dict[str, ValueType] = {}
+    ops: list[Op] = []
+    waiting: Op | None = None  # an entry or gate whose successor may be a gate of the same chain
+
+    def close() -> None:
+        nonlocal waiting
+        if waiting is not None:
+            ops.extend(_split(waiting, gate, taken, function, types, moved))
+            stats.count("gates_inserted")
+            waiting = None
+
+    for op in function.ops:
+        if waiting is not None and is_rx_gate(op) and flow.wire_id(op) == flow.wire_id(waiting):
+            ops.append(waiting)
+            waiting = op
+            continue
+        close()
+        if flow.is_wire_entry(op) and flow.wire_id(op) not in guarded:
+            waiting = op
+        else:
+            ops.append(op)
+    close()
+    if not types:
+        return function
+    return dataclasses.replace(
+        function,
+        ops=tuple(ops),
+        types={**function.types, **types},
+        opsets={**function.opsets, keys.GATE_DOMAIN: 1},
+    )
+
+
+def _split(
+    op: Op,
+    gate: str,
+    taken: set[str],
+    function: Function,
+    types: dict[str, ValueType],
+    moved: dict[tuple[str, str], dict[str, str]],
+) -> tuple[Op, Op]:
+    suffix = _SUFFIX.get(op.op_type, _ENTRY_SUFFIX)
+    names: dict[str, str] = {}
+    for name in op.outputs:
+        if name:
+            new = f"{name}__{suffix}"
+            while new in taken:
+                new += "_"
+            taken.add(new)
+            names[name] = new
+            if name in function.types:
+                types[new] = function.types[name]
+    if flow.is_wire(op):
+        moved[_key(op)] = names
+    before = dataclasses.replace(op, outputs=tuple(names.get(n, n) for n in op.outputs))
+    meta = {keys.WIRE_ID_KEY: flow.wire_id(op)}
+    if keys.SOURCE_LINE_KEY in op.meta:
+        meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
+    guard = Op(gate, keys.GATE_DOMAIN, tuple(names.values()), tuple(names), {}, meta)
+    return before, guard
+
+
+def _key(op: Op) -> tuple[str, str]:
+    return flow.wire_id(op), op.meta.get(keys.WIRE_CORRELATION_KEY, "")
+
+
+def _follow(function: Function, moved: dict[tuple[str, str], dict[str, str]]) -> Function:
+    """The other halves name the values that arrive: they follow the new names."""
+    prefix = keys.DEST_SITE_NAME_PREFIX
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(function.ops):
+        names = moved.get(_key(op)) if flow.is_send_flavored(op) else None
+        if names:
+            new = {k: names[v] for k, v in op.meta.items() if k.startswith(prefix) and v in names}
+            if new:
+                changed[index] = op.with_meta(new)
+    if not changed:
+        return function
+    return dataclasses.replace(function, ops=tuple(changed.get(i, op) for i, op in enumerate(function.ops)))

@@ -1,0 +1,97 @@
+"""The slots that a target uses, over all functions that it reaches, and their numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.bindings import role_of
+from bb_host.program import Function, Op, Program, Slot, walk_ops
+
+
+def slotted_ops(function: Function) -> Iterator[Op]:
+    """The ops of a function that run on a slot, those in branches included."""
+    for op in walk_ops(function.ops) if any(flow.has_subgraph(op) for op in function.ops) else function.ops:
+        if op.meta and keys.SLOT_KEY in op.meta:
+            yield op
+
+
+@dataclasses.dataclass(slots=True)
+class TargetSlots:
+    """One partition: its main, the functions that run in it, and the ops that run on each slot."""
+
+    main: Function
+    functions: tuple[Function, ...]
+    ops: dict[str, list[Op]]
+    declared: dict[str, Slot]
+
+    def role(self, name: str) -> str:
+        """The slot's role: as declared, else as its ops ask."""
+        slot = self.declared.get(name)
+        if slot is not None and slot.role:
+            return slot.role
+        op = self.ops[name][0]
+        return role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
+
+
+def targets_of(program: Program) -> list[TargetSlots]:
+    """All partitions of a program with the slots that they use, bootstraps and called functions included."""
+    keyed = {f.key: f for f in program.functions}
+    found = []
+    for main in program.functions:
+        if not flow.is_main(main):
+            continue
+        reached = {main.key: main}
+        start = keyed.get((main.domain, main.name + keys.BOOTSTRAP_SUFFIX))
+        if start is not None:
+            reached[start.key] = start
+        todo = list(reached.values())
+        while todo:
+            for _, callee in flow.calls(todo.pop(0), keyed):
+                if callee.key not in reached:
+                    reached[callee.key] = callee
+                    todo.append(callee)
+        ops: dict[str, list[Op]] = {}
+        declared: dict[str, Slot] = {}
+        for function in reached.values():
+            for op in slotted_ops(function):
+                ops.setdefault(op.meta[keys.SLOT_KEY], []).append(op)
+            for name, slot in function.slots.items():
+                if slot.role or name in ops:
+                    declared.setdefault(name, slot)
+        found.append(TargetSlots(main, tuple(reached.values()), ops, declared))
+    return found
+
+
+def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
+    """One number per slot name throughout the program.
+
+    Numbers that ops carry are kept, the first claim to one wins; the others follow, backends that no op names
+    at the end. 0 is the engine's.
+    """
+    found: dict[str, int] = {}
+    taken: set[int] = {0}
+    waiting: dict[str, None] = {}
+    for target in targets:
+        for name, ops in target.ops.items():
+            if name in found:
+                continue
+            text = next((op.meta[keys.SLOT_ID_KEY] for op in ops if keys.SLOT_ID_KEY in op.meta), "")
+            number = int(text) if text.isdigit() else 0
+            if number in taken:
+                waiting[name] = None
+            else:
+                found[name] = number
+                taken.add(number)
+    for target in targets:
+        backends = [n for n in target.main.slots if n not in found and n not in waiting]
+        waiting.update(dict.fromkeys(n for n in backends if n != keys.ROLE_BACKEND))
+    if keys.ROLE_BACKEND not in found:
+        waiting[keys.ROLE_BACKEND] = None
+    for name in waiting:
+        if name not in found:
+            found[name] = max(taken) + 1
+            taken.add(found[name])
+    return found

@@ -1,0 +1,77 @@
+"""Tx gates: filters on the list of peers that a send goes to. Replies pass none (semantics §6)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.options import Stats
+from bb_host.program import Function, Op, Program
+
+PEER_HEALTH = "PeerHealthGateTx"
+BACKOFF = "BackoffGateTx"
+TX_GATES = (PEER_HEALTH, BACKOFF)
+"""In the order in which they stand before a send."""
+
+_SUFFIX = {PEER_HEALTH: "up", BACKOFF: "ready"}
+_GATED_INPUT = {OP_SEND: -1, OP_SEND_REQ: -2}
+
+
+def gated_input(op: Op) -> str:
+    """The list of peers of a send that gates filter; empty where there is none (replies, a fixed peer)."""
+    index = _GATED_INPUT.get(op.op_type) if op.domain == keys.WIRE_DOMAIN else None
+    return "" if index is None or len(op.inputs) < -index else op.inputs[index]
+
+
+def insert_tx_gate(program: Program, gate: str, stats: Stats) -> Program:
+    """Puts a gate of that type before every peer-routed send that has none yet, behind the gates there."""
+    stats.count("gates_inserted", 0)
+    functions = tuple(
+        _insert(f, gate, stats) if flow.is_main(f) and flow.has_wire(f) else f for f in program.functions
+    )
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _insert(function: Function, gate: str, stats: Stats) -> Function:
+    guarded = {
+        flow.wire_id(op) for op in function.ops if op.domain == keys.GATE_DOMAIN and op.op_type == gate
+    }
+    taken = {n for op in function.ops for n in op.outputs}
+    new_types: dict[str, ValueType] = {}
+    ops: list[Op] = []
+    for op in function.ops:
+        peers = gated_input(op)
+        if not peers or flow.wire_id(op) in guarded:
+            ops.append(op)
+            continue
+        name = f"{_authored(op, peers)}__{_SUFFIX[gate]}_{flow.wire_id(op)}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        new_types[name] = ValueType(types.PEER_ID_VEC)
+        meta = {keys.WIRE_ID_KEY: flow.wire_id(op)}
+        if keys.SOURCE_LINE_KEY in op.meta:
+            meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
+        ops.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, meta))
+        inputs = list(op.inputs)
+        inputs[_GATED_INPUT[op.op_type]] = name
+        ops.append(dataclasses.replace(op, inputs=tuple(inputs)))
+        stats.count("gates_inserted")
+    if not new_types:
+        return function
+    return dataclasses.replace(
+        function,
+        ops=tuple(ops),
+        types={**function.types, **new_types},
+        opsets={**function.opsets, keys.GATE_DOMAIN: 1},
+    )
+
+
+def _authored(op: Op, peers: str) -> str:
+    """The name that the author's list of peers has."""
+    return op.inputs[-1] if op.op_type == OP_SEND_REQ else peers.partition("__up_")[0]

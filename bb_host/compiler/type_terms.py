@@ -1,0 +1,100 @@
+"""What the type solver works on: the types of one function, narrowed step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bb_edge.ir import types
+from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.compiler.errors import TypeConstraintFailed
+from bb_host.program import Array, Function, Op
+
+Dim = int | str | None
+Shape = tuple[Dim, ...] | None
+
+ANY = types.ANY
+TENSOR = types.TENSOR
+
+
+class Terms:
+    """The types of a function's values so far. `put` narrows; nothing ever widens.
+
+    `functions` are the program's, solved as far as they are; `replies` maps a reply's wire id to its
+    SendResp; `constants` are the tensors of Constant ops, for the shapes that hang on them.
+    """
+
+    def __init__(
+        self, function: Function, functions: Mapping[tuple[str, str], Function], replies: Mapping[str, Op]
+    ) -> None:
+        self.function = function
+        self.functions = functions
+        self.replies = replies
+        self.types: dict[str, ValueType] = dict(function.types)
+        self.constants: dict[str, Array] = {}
+        self.changed = False
+        self.calls: list[tuple[Op, list[ValueType | None]]] = []
+
+    def get(self, name: str) -> ValueType | None:
+        return self.types.get(name)
+
+    def put(self, name: str, found: ValueType | None, op: Op) -> None:
+        """Narrows a value's type. TypeConstraintFailed where it cannot be both."""
+        if not name or found is None:
+            return
+        known = self.types.get(name)
+        if known is None:
+            self.types[name] = found
+            self.changed = True
+            return
+        if known is found:
+            return
+        node = known.node
+        if node is not found.node:
+            if types.is_subtype(found.node, node):
+                node = found.node
+            elif not types.is_subtype(node, found.node):
+                raise TypeConstraintFailed(f"{name!r} is {known}, and this needs or yields {found}", op=op)
+        shape = known.shape
+        if found.shape is not None and found.shape != shape:
+            shape = found.shape if shape is None else self._merged(name, known, found, op)
+        if node is not known.node or shape is not known.shape:
+            self.types[name] = ValueType(node, shape)
+            self.changed = True
+
+    def _merged(self, name: str, known: ValueType, found: ValueType, op: Op) -> Shape:
+        a, b = known.shape, found.shape
+        assert a is not None and b is not None
+        if len(a) != len(b):
+            raise TypeConstraintFailed(f"{name!r} has rank {len(a)}, and this needs or yields {found}", op=op)
+        dims: list[Dim] = []
+        for x, y in zip(a, b, strict=True):
+            if isinstance(x, int) and isinstance(y, int) and x != y:
+                raise TypeConstraintFailed(f"{name!r} is {known}, and this needs or yields {found}", op=op)
+            dims.append(x if isinstance(x, int) else y if isinstance(y, int) else x if x is not None else y)
+        merged = tuple(dims)
+        return a if merged == a else merged
+
+    def element(self, name: str, node: TypeNode, op: Op) -> None:
+        """Narrows the node of a value and leaves its shape."""
+        known = self.types.get(name)
+        if known is None:
+            self.put(name, ValueType(node), op)
+        elif known.node is not node:
+            self.put(name, ValueType(node, known.shape), op)
+
+    def is_open(self, name: str) -> bool:
+        """Whether a value's type is not known, or abstract."""
+        known = self.types.get(name)
+        return known is None or known.node.abstract
+
+
+def conflict(op: Op, text: str, hint: str = "") -> TypeConstraintFailed:
+    return TypeConstraintFailed(text, hint=hint, op=op)
+
+
+def described(terms: Terms, names: tuple[str, ...]) -> str:
+    """`a: F32[2], b: I64`, for messages."""
+    return ", ".join(f"{n}: {terms.get(n) or 'unknown'}" for n in names if n)
+
+
+__all__ = ["ANY", "TENSOR", "Dim", "Shape", "Terms", "conflict", "described"]

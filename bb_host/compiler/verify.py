@@ -1,0 +1,118 @@
+"""Checks at the seams between passes (compiler.txt part 14): values and types, wire pairs, calls.
+
+A function that a pass left alone is not looked at again. What fails here is a defect of the stage before,
+and the message says which; the author's own mistakes are found by the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import (
+    OP_RECV,
+    OP_RECV_REQ,
+    OP_RECV_RESP,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+)
+from bb_host.compiler import flow
+from bb_host.compiler.errors import SeamError, label
+from bb_host.compiler.options import Options
+from bb_host.program import Function, Op, Program
+
+PARTNERS: Mapping[str, tuple[str, ...]] = {
+    OP_SEND: (OP_RECV,),
+    OP_RECV: (OP_SEND,),
+    OP_SEND_REQ: (OP_RECV_REQ,),
+    OP_RECV_REQ: (OP_SEND_REQ,),
+    OP_SEND_RESP: (OP_RECV_RESP, OP_RECV_RESP_BATCHED),
+    OP_RECV_RESP: (OP_SEND_RESP,),
+    OP_RECV_RESP_BATCHED: (OP_SEND_RESP,),
+}
+"""Which ops are the other half of a wire op."""
+
+
+class Seam:
+    """Checks what a stage changed, as far as the stages so far promise it. One per run of the pipeline."""
+
+    def __init__(self, options: Options, disabled: frozenset[str]) -> None:
+        self._typed = options.strict_types
+        self._done = set(disabled & {"validate"})
+
+    def check(self, name: str, earlier: Program, later: Program) -> None:
+        """Raises SeamError, naming the stage, where its result is malformed."""
+        self._done.add(name)
+        if later is earlier or "validate" not in self._done:
+            return
+        known = {id(f) for f in earlier.functions}
+        changed = [f for f in later.functions if id(f) not in known]
+        if not changed and len(later.functions) == len(earlier.functions):
+            return
+        typed = self._typed and "type_solver" in self._done
+        for function in changed:
+            problem = values_problem(function, typed)
+            if problem:
+                raise SeamError(f"{problem} after {name}", f"function {function.name}")
+        problem = calls_problem(later.functions)
+        if not problem and "synthesize_wire_recvs" in self._done:
+            problem = wire_problem(later.functions)
+        if problem:
+            raise SeamError(f"{problem} after {name}", later.name)
+
+
+def values_problem(function: Function, typed: bool) -> str:
+    """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
+    known = set(function.inputs)
+    known.add("")
+    types = function.types
+    for op in function.ops:
+        if not known.issuperset(op.inputs) or (op.attrs and not known.issuperset(flow.reads(op))):
+            missing = next(n for n in flow.reads(op) if n not in known)
+            return f"{label(op)} reads {missing!r}, which nothing before it yields"
+        for name in op.outputs:
+            if name in known and name:
+                return f"{name!r} is yielded twice"
+            known.add(name)
+            if typed and name and name not in types and function.domain != keys.COMPONENT_DOMAIN:
+                return f"{name!r} has no type"
+    for name in function.outputs:
+        if name not in known:
+            return f"output {name!r} is yielded by nothing"
+    return ""
+
+
+def calls_problem(functions: Iterable[Function]) -> str:
+    """A call of a function of ours that is not there. Ops of components' own opsets are no calls."""
+    keyed = {f.key for f in functions}
+    ours = {keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN}
+    for function in functions:
+        for op in function.ops:
+            if op.domain in ours and (op.domain, op.op_type) not in keyed:
+                return f"{label(op)} in {function.name} calls {op.op_type!r}, which is not there"
+    return ""
+
+
+def wire_problem(functions: Iterable[Function]) -> str:
+    """Halves of one wire id that do not fit each other. A half alone is an open port."""
+    halves: dict[str, list[Op]] = {}
+    for function in functions:
+        for op in function.ops:
+            if op.domain == keys.WIRE_DOMAIN:
+                halves.setdefault(flow.wire_id(op), []).append(op)
+    for number, ops in halves.items():
+        if not number:
+            return f"{label(ops[0])} has no wire id"
+        sends = [op for op in ops if flow.is_send_flavored(op)]
+        if len(sends) > 1:
+            return f"{label(sends[0])} and {label(sends[1])} share wire id {number}"
+        for op in ops:
+            others = [o.op_type for o in ops if o is not op]
+            if others and not set(others) & {*PARTNERS[op.op_type], OP_RECV_RESP, OP_RECV_RESP_BATCHED}:
+                return f"{label(op)} and {others[0]} are no pair (wire id {number})"
+        sites = {op.meta[keys.SITE_IDS_KEY] for op in ops if keys.SITE_IDS_KEY in op.meta}
+        if len(sites) > 1:
+            return f"the halves of wire id {number} have different sites"
+    return ""
