@@ -229,7 +229,7 @@ class _Installer:
             tensors=tensors,
             graph=graph,
             backend=backend if isinstance(backend, Backend) else None,
-            seed=self.seeded.getrandbits(64),
+            seed=self.seeded.getrandbits(63),
             own_class=target.peer_class,
             peer_class=target.peer_classes.get(slot, target.peer_class),
             functions=functions,
@@ -372,7 +372,7 @@ class _Installer:
         node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program)
         for target in self.targets:
             if target.bootstrap is None:
-                cycle.start_target(target.name)
+                cycle.start_at_first_poll(target.name)
         return node
 
     def _entry(
