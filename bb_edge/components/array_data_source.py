@@ -86,7 +86,7 @@ class ArrayDataSource(DataSource):
             where=f"slot {env.slot!r}",
             batch_size=env.integer("batch_size", 0),
             shuffle=env.flag("shuffle", True),
-            seed=env.integer("seed", env.seed),
+            seed=env.integer("seed", env.seed, 0, 2**64 - 1),
             remainder=env.text("remainder", "drop", ("drop", "wrap")),
             one_hot=env.integer("one_hot", 0, 0, 1 << 20),
         )
