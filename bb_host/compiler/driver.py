@@ -52,8 +52,8 @@ class Compiler:
     """Binds components to slots and compiles programs. Every method returns a new compiler.
 
     `Compiler().bind_model("model", GraphModel, mlp_config).compile(FederatedDigits())`: a type is a component
-    class or its `TYPE_NAME`; a config is a mapping of CBOR values or has `construct(slot)`; `target` restricts
-    a binding to one partition.
+    class or its `TYPE_NAME`; a config is a mapping of CBOR values or has `construct(slot)`; `target` is the
+    one partition that a binding holds for.
     """
 
     bindings: tuple[Binding, ...] = ()
