@@ -146,6 +146,7 @@ class MqttTransport:
         self._connack_by = 0.0
         self._hangups = 0
         self._connected = False
+        self._stopping = False
         self._dialing: threading.Thread | None = None
         self._dialed_error: OSError | ValueError | None = None
         self._retry_s = RETRY_FIRST_S
@@ -226,6 +227,7 @@ class MqttTransport:
                 client.loop_misc()
 
     def stop(self) -> None:
+        self._stopping = True
         client = self._client
         if self._dialing is not None:
             self._dialing.join(CONNECT_TIMEOUT_S + 1)
@@ -377,6 +379,8 @@ class MqttTransport:
             return
         if self._connected:
             self._connected = False
+            if self._stopping:
+                return
             self._counters["disconnects"] += 1
             self._later(f"connection to {self._broker} lost: {reason}")
             return
