@@ -1,3 +1,46 @@
-"""The back half of --target edge: collapse, plan memory, lower, quantize, strip, report."""
+"""The back half of --target edge: collapse ONNX ops into backend subgraphs, strip, source map, report."""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_host.edge.collapse import Collapsed
+    from bb_host.edge.report import TargetReport
+    from bb_host.edge.strip import StripError, Stripped, targets_of
+    from bb_host.edge.target import Artifact, Build, EdgeError, build_edge, compile_edge
+
+_WHERE = {
+    "Artifact": "target",
+    "Build": "target",
+    "Collapsed": "collapse",
+    "EdgeError": "target",
+    "StripError": "strip",
+    "Stripped": "strip",
+    "TargetReport": "report",
+    "build_edge": "target",
+    "compile_edge": "target",
+    "targets_of": "strip",
+}
+
+__all__ = [
+    "Artifact",
+    "Build",
+    "Collapsed",
+    "EdgeError",
+    "StripError",
+    "Stripped",
+    "TargetReport",
+    "build_edge",
+    "compile_edge",
+    "targets_of",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Exports on demand: `bb_host.plain` needs the clean-up passes of this room and nothing else."""
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -1,0 +1,71 @@
+"""From what a device reports back to the author: short value names and op names to ops and source lines.
+
+A JSON object:
+
+    {"version": 1, "module": "FederatedDigits", "target": "Client", "artifact": "<sha256>",
+     "functions": {"Client": {
+        "values": {"b": "forward_1"},
+        "ops": {"subgraph_…_3": [{"op": "Softmax", "name": "p", "source": "fed.py:31"}]}}}}
+
+Ops are named as the device names them: by the node, else `<op type>_<index>`, Constants not counted. A call
+of a backend function leads to the ops that it stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from bb_edge.ir import keys
+from bb_host.edge.arrivals import is_constant
+from bb_host.edge.collapse import Origins
+from bb_host.edge.strip import Stripped
+from bb_host.program import Op, Program
+
+__all__ = ["source_map", "to_json"]
+
+VERSION = 1
+
+
+def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifact: bytes) -> dict[str, Any]:
+    """`collapsed` is the program that `stripped` was made from; `artifact` its bytes."""
+    functions: dict[str, Any] = {}
+    before = {f.key: f for f in collapsed.functions}
+    for function in stripped.program.functions:
+        original = before[function.key]
+        values = {new: old for old, new in stripped.names.get(function.key, {}).items()}
+        ops: dict[str, list[dict[str, str]]] = {}
+        index = 0
+        for op, short in zip(original.ops, function.ops, strict=True):
+            if is_constant(op):
+                continue
+            stands_for = origins.get((function.key, op.outputs[0] if op.outputs else ""), (op,))
+            found = [entry for o in stands_for if (entry := _entry(o))]
+            if found:
+                ops[short.name or f"{short.op_type}_{index}"] = found
+            index += 1
+        if values or ops:
+            functions[function.name] = {"values": values, "ops": ops}
+    return {
+        "version": VERSION,
+        "module": stripped.program.meta.get(keys.MODULE_KEY, stripped.program.name),
+        "target": stripped.target,
+        "artifact": hashlib.sha256(artifact).hexdigest(),
+        "functions": functions,
+    }
+
+
+def _entry(op: Op) -> dict[str, str]:
+    """Nothing for an op that has neither a name nor a line."""
+    entry = {"op": op.op_type}
+    if op.name:
+        entry["name"] = op.name
+    if keys.SOURCE_LINE_KEY in op.meta:
+        entry["source"] = op.meta[keys.SOURCE_LINE_KEY]
+    return entry if len(entry) > 1 else {}
+
+
+def to_json(content: dict[str, Any]) -> bytes:
+    """Deterministic bytes."""
+    return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

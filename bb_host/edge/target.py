@@ -1,0 +1,191 @@
+"""`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
+
+1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. source map, 5. report. Everything
+is checked before anything is written: ONNX's checker on every model, and the device's own `load`. Files
+appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx.checker
+
+from bb_edge.ir import keys
+from bb_edge.ir.errors import CompileError
+from bb_edge.loading import load
+from bb_host.edge.collapse import collapse
+from bb_host.edge.report import TargetReport, describe_target
+from bb_host.edge.source_map import source_map, to_json
+from bb_host.edge.strip import strip, targets_of
+from bb_host.program import Program
+from bb_host.program_proto import from_proto, to_bytes
+
+if TYPE_CHECKING:
+    from bb_host.compiler.driver import Compiler
+    from bb_host.compiler.pipeline import PassReport
+
+__all__ = ["Artifact", "Build", "EdgeError", "build_edge", "compile_edge"]
+
+
+class EdgeError(CompileError):
+    """An artifact that would not be valid, or cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One target's artifact."""
+
+    target: str
+    program: Program
+    data: bytes
+    source_map: bytes
+    report: TargetReport
+
+    @property
+    def file(self) -> str:
+        """Its file name."""
+        return self.report.file
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What compiling gave: the portable model, and an artifact per target.
+
+    `passes` are the compiler's reports, empty for a model that was compiled before; `steps_ns` times the
+    back half.
+    """
+
+    module: str
+    program: Program
+    data: bytes
+    artifacts: tuple[Artifact, ...]
+    passes: tuple[PassReport, ...] = ()
+    steps_ns: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """File names and contents."""
+        found = {f"{_file_name(self.module)}.onnx": self.data}
+        for artifact in self.artifacts:
+            found[artifact.file] = artifact.data
+            found[artifact.file.removesuffix(".onnx") + ".map.json"] = artifact.source_map
+        return found
+
+    def write(self, out_dir: str | Path) -> list[Path]:
+        """Writes all files, or none: each is written beside its place and then put there.
+
+        EdgeError where the folder cannot be written.
+        """
+        folder = Path(out_dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _write_all(folder, self.files)
+        except OSError as error:
+            raise EdgeError(error.strerror or str(error), str(error.filename or folder)) from error
+
+
+def compile_edge(source: Any, compiler: Compiler | None = None, out_dir: str | Path | None = None) -> Build:
+    """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
+
+    With `out_dir` the files are written there: `<Module>.onnx`, and per target
+    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. Raises `CompileError`s.
+    """
+    build = build_edge(source, compiler)
+    if out_dir is not None:
+        build.write(out_dir)
+    return build
+
+
+def build_edge(source: Any, compiler: Compiler | None = None) -> Build:
+    """`compile_edge` without files."""
+    program, passes = _compiled(source, compiler)
+    steps: dict[str, int] = {}
+    with _timed(steps, "to_proto"):
+        data = to_bytes(program)
+    module = program.meta.get(keys.MODULE_KEY) or program.name
+    with _timed(steps, "check"):
+        _check(data, f"module {module}")
+    with _timed(steps, "collapse"):
+        collapsed = collapse(program)
+    artifacts = []
+    for target in targets_of(program):
+        with _timed(steps, "strip"):
+            stripped = strip(collapsed.program, target)
+            artifact = to_bytes(stripped.program)
+        with _timed(steps, "check"):
+            _check(artifact, f"target {target}")
+        with _timed(steps, "report"):
+            mapped = to_json(source_map(collapsed.program, collapsed.origins, stripped, artifact))
+            file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
+            report = describe_target(program, stripped.program, target, artifact, file)
+        artifacts.append(Artifact(target, stripped.program, artifact, mapped, report))
+    return Build(module, program, data, tuple(artifacts), passes, steps)
+
+
+def _compiled(source: Any, compiler: Compiler | None) -> tuple[Program, tuple[PassReport, ...]]:
+    from bb_host.compiler.driver import Compiler, as_program
+    from bb_host.plain import compile_plain, is_plain
+
+    if hasattr(source, "graph") and hasattr(source, "metadata_props"):
+        if is_plain(source):
+            return compile_plain(source), ()
+        source = from_proto(source)
+    program = as_program(source)
+    if keys.STRIPPED_KEY in program.meta:
+        raise EdgeError("it is an edge artifact already", f"model {program.name}", "give the portable model")
+    if keys.COMPILED_KEY in program.meta:
+        return program, ()
+    compilation = (Compiler() if compiler is None else compiler).run(program)
+    return compilation.program, compilation.passes
+
+
+def _check(data: bytes, where: str) -> None:
+    try:
+        onnx.checker.check_model(data)
+    except onnx.checker.ValidationError as error:
+        raise EdgeError(
+            f"ONNX's checker refuses it: {error}", where, "report it: the program is at fault"
+        ) from error
+    load(data)
+
+
+@contextlib.contextmanager
+def _timed(steps: dict[str, int], name: str) -> Iterator[None]:
+    begun = time.perf_counter_ns()
+    yield
+    steps[name] = steps.get(name, 0) + time.perf_counter_ns() - begun
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _file_name(name: str) -> str:
+    """A name as a file name can hold it, on every system."""
+    return re.sub(r"[^\w.-]+", "_", name).lstrip(".") or "module"
+
+
+def _write_all(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
+    written: list[tuple[str, Path]] = []
+    try:
+        for name, data in files.items():
+            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+            written.append((temporary, folder / name))
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            os.chmod(temporary, 0o644)  # mkstemp gives it to its owner alone
+        for temporary, place in written:
+            os.replace(temporary, place)
+    finally:
+        for temporary, _ in written:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return [place for _, place in written]
