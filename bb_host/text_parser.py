@@ -174,6 +174,8 @@ class _Scanner:
 
     def opsets(self) -> dict[str, int]:
         found: dict[str, int] = {}
+        if self.opt("-"):
+            return found
         while True:
             quoted = self.string()
             if quoted is None:

@@ -147,7 +147,7 @@ def _meta(meta: Mapping[str, str], omit: Omit) -> str:
 
 def _opsets(opsets: Mapping[str, int]) -> str:
     entries = (f"{SHORT_OF_DOMAIN.get(d) or json.dumps(d)} {version}" for d, version in opsets.items())
-    return "opset " + ", ".join(entries)
+    return "opset " + (", ".join(entries) or "-")
 
 
 def _slot(name: str, slot: Slot) -> str:
