@@ -22,7 +22,7 @@ class TargetReport:
     """One target. Ops are those that the engine runs in main and bootstrap, Constants not counted.
 
     `bytes_before` are those of the target's functions in the portable model, `bytes_after` the artifact's;
-    `subgraph_ops` stand in the `subgraphs` that were made of them; `parameters` are entries of tensors.
+    `calls` are calls of the `subgraphs` that were made; `parameters` are entries of tensors.
     """
 
     target: str
@@ -31,7 +31,7 @@ class TargetReport:
     ops_before: int
     ops_after: int
     subgraphs: int
-    subgraph_ops: int
+    calls: int
     bytes_before: int
     bytes_after: int
     parameters: int
@@ -55,7 +55,7 @@ def describe_target(
         _engine_ops(before),
         _engine_ops(after),
         len(bodies),
-        sum(not is_constant(op) for f in bodies for op in f.ops),
+        sum(op.domain == keys.BACKEND_DOMAIN for f in after for op in f.ops),
         sum(function_to_proto(f).ByteSize() for f in before),
         len(artifact),
         sum(
@@ -89,7 +89,7 @@ def table(rows: Sequence[TargetReport]) -> str:
                 row.target,
                 row.peer_class,
                 f"{row.ops_before:,} → {row.ops_after:,}",
-                f"{row.subgraphs} of {row.subgraph_ops} ops" if row.subgraphs else "–",
+                f"{row.subgraphs}, called {row.calls}×" if row.subgraphs else "–",
                 f"{row.bytes_before:,} → {row.bytes_after:,}",
                 f"{row.parameters:,}",
                 row.file,

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,8 +60,9 @@ class Artifact:
 class Build:
     """What compiling gave: the portable model, and an artifact per target.
 
-    `passes` are the compiler's reports, empty for a model that was compiled before; `steps_ns` times the
-    back half.
+    `data` is the portable model's file, empty where there is none (an ordinary ONNX model goes straight to
+    its one artifact). `passes` are the compiler's reports, empty for a model that was compiled before;
+    `steps_ns` times the back half.
     """
 
     module: str
@@ -74,18 +75,21 @@ class Build:
     @property
     def files(self) -> dict[str, bytes]:
         """File names and contents."""
-        found = {f"{_file_name(self.module)}.onnx": self.data}
+        found = {f"{_file_name(self.module)}.onnx": self.data} if self.data else {}
         for artifact in self.artifacts:
             found[artifact.file] = artifact.data
             found[artifact.file.removesuffix(".onnx") + ".map.json"] = artifact.source_map
         return found
 
-    def write(self, out_dir: str | Path) -> list[Path]:
+    def write(self, out_dir: str | Path, keep: Sequence[Path] = ()) -> list[Path]:
         """Writes all files, or none: each is written beside its place and then put there.
 
-        EdgeError where the folder cannot be written.
+        EdgeError where the folder cannot be written, or a file of `keep` (the source) would be replaced.
         """
         folder = Path(out_dir)
+        for path in keep:
+            if path.resolve().parent == folder.resolve() and path.name in self.files:
+                raise EdgeError("the result would take its place", str(path), "choose another output folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return _write_all(folder, self.files)
@@ -93,27 +97,43 @@ class Build:
             raise EdgeError(error.strerror or str(error), str(error.filename or folder)) from error
 
 
-def compile_edge(source: Any, compiler: Compiler | None = None, out_dir: str | Path | None = None) -> Build:
+def compile_edge(
+    source: Any,
+    compiler: Compiler | None = None,
+    out_dir: str | Path | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
     With `out_dir` the files are written there: `<Module>.onnx`, and per target
-    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. Raises `CompileError`s.
+    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model.
+    Raises typed errors (`BBError`).
     """
-    build = build_edge(source, compiler)
+    build = build_edge(source, compiler, shapes)
     if out_dir is not None:
         build.write(out_dir)
     return build
 
 
-def build_edge(source: Any, compiler: Compiler | None = None) -> Build:
-    """`compile_edge` without files."""
-    program, passes = _compiled(source, compiler)
-    steps: dict[str, int] = {}
-    with _timed(steps, "to_proto"):
-        data = to_bytes(program)
+def build_edge(
+    source: Any,
+    compiler: Compiler | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    portable: bool = False,
+) -> Build:
+    """`compile_edge` without files; `portable` stops at the compiled model."""
+    program, passes = _compiled(source, compiler, shapes)
     module = program.meta.get(keys.MODULE_KEY) or program.name
-    with _timed(steps, "check"):
-        _check(data, f"module {module}")
+    steps: dict[str, int] = {}
+    data = b""
+    if keys.STRIPPED_KEY not in program.meta:
+        with _timed(steps, "to_proto"):
+            data = to_bytes(program)
+        with _timed(steps, "check"):
+            _check(data, f"module {module}")
+    if portable:
+        return Build(module, program, data or to_bytes(program), (), passes, steps)
     with _timed(steps, "collapse"):
         collapsed = collapse(program)
     artifacts = []
@@ -131,14 +151,18 @@ def build_edge(source: Any, compiler: Compiler | None = None) -> Build:
     return Build(module, program, data, tuple(artifacts), passes, steps)
 
 
-def _compiled(source: Any, compiler: Compiler | None) -> tuple[Program, tuple[PassReport, ...]]:
+def _compiled(
+    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[Program, tuple[PassReport, ...]]:
     from bb_host.compiler.driver import Compiler, as_program
     from bb_host.plain import compile_plain, is_plain
 
     if hasattr(source, "graph") and hasattr(source, "metadata_props"):
         if is_plain(source):
-            return compile_plain(source), ()
+            return compile_plain(source, shapes=shapes), ()
         source = from_proto(source)
+    if shapes:
+        raise EdgeError("shapes are given for a program", "shapes", "they fix inputs of ordinary ONNX models")
     program = as_program(source)
     if keys.STRIPPED_KEY in program.meta:
         raise EdgeError("it is an edge artifact already", f"model {program.name}", "give the portable model")

@@ -1,0 +1,169 @@
+"""`bb-host`: compile programs for devices, and look at what is in a model. Every verb works offline."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bb_edge.ir.errors import BBError
+
+DISTRIBUTION = "bytesandbrains-edge"
+_AT_LINE = re.compile(r"(?P<line>.+?:\d+)(?:, (?P<rest>.+))?")
+
+
+def _version() -> str:
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `bb-host`."""
+    top = argparse.ArgumentParser(prog="bb-host", description="Compile programs for devices.")
+    top.add_argument("--version", action="version", version=f"bb-host {_version()}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    p = verbs.add_parser("compile", help="compile a program file or a model")
+    p.add_argument("file", type=Path, help="FILE.py with a function program(), or FILE.onnx")
+    p.add_argument(
+        "--target",
+        choices=("edge", "portable"),
+        default="edge",
+        help="edge: one stripped file per target as well; portable: the compiled model alone",
+    )
+    p.add_argument("-o", "--out", type=Path, default=Path("build"), help="folder for the results")
+    p.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
+        help="fix an input of an ordinary ONNX model",
+    )
+    p.add_argument("--json", action="store_true", help="the report as JSON")
+    p.add_argument("--timings", action="store_true", help="time per pass")
+    p.set_defaults(run=_compile)
+    p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
+    p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=_inspect)
+    p = verbs.add_parser("version", help="versions of what compiling depends on")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=_versions)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb. Typed errors are printed at the author's line, exit code 1; a wrong command line: 2."""
+    arguments = parser().parse_args(argv)
+    if arguments.run is not _versions and importlib.util.find_spec("onnx") is None:
+        print(
+            f"bb-host: error: the package onnx is missing (pip install '{DISTRIBUTION}[host]')",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        code: int = arguments.run(arguments)
+        return code
+    except BBError as error:
+        print(error_line(error), file=sys.stderr)
+    except BrokenPipeError:  # the reader has seen enough: `bb-host inspect … | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at the end)
+    except OSError as error:
+        print(f"bb-host: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+    return 1
+
+
+def error_line(error: BBError) -> str:
+    """`file.py:12: error: …` where the error has the author's line, else `bb-host: error: …`."""
+    at = _AT_LINE.fullmatch(error.where)
+    if at is None:
+        return f"bb-host: error: {error}"
+    what = f"{at['rest']}: {error.what}" if at["rest"] else error.what
+    hint = f" ({error.hint})" if error.hint else ""
+    return " ".join(f"{at['line']}: error: {what}{hint}".splitlines())
+
+
+# --- verbs ----------------------------------------------------------------------------------------
+
+
+def _compile(arguments: argparse.Namespace) -> int:
+    from bb_host.edge.report import table, timings
+    from bb_host.edge.target import build_edge
+    from bb_host.source_file import read_source
+
+    source = read_source(arguments.file)
+    shapes = dict(_shape(text) for text in arguments.shape)
+    build = build_edge(
+        source.module, source.compiler, shapes or None, portable=arguments.target == "portable"
+    )
+    written = build.write(arguments.out, keep=[arguments.file])
+    if arguments.json:
+        print(json.dumps(_report(build, written)))
+        return 0
+    print(f"{build.module}: {', '.join(str(path) for path in written if path.suffix == '.onnx')}")
+    if build.artifacts:
+        print(table([a.report for a in build.artifacts]))
+    if arguments.timings:
+        print(timings(build.passes, build.steps_ns))
+    return 0
+
+
+def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "module": build.module,
+        "files": [str(path) for path in written],
+        "bytes": {path.name: path.stat().st_size for path in written},
+        "targets": [a.report.to_dict() for a in build.artifacts],
+        "passes": [
+            {"name": p.name, "ns": p.duration_ns, "seam_ns": p.seam_ns, "counters": dict(p.counters)}
+            for p in build.passes
+        ],
+        "steps_ns": dict(build.steps_ns),
+    }
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, dims = text.partition("=")
+    try:
+        return name, tuple(int(dim) for dim in dims.split(",") if dim)
+    except ValueError:
+        raise BBError(f"{text!r} is no shape", "--shape", "write it as NAME=1,3,224,224") from None
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from bb_host.compiler.driver import as_program
+    from bb_host.edge.inspection import describe, render
+    from bb_host.source_file import read_source
+
+    program = as_program(read_source(arguments.file).module)
+    found = describe(program, arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0)
+    print(json.dumps(found) if arguments.json else render(found, arguments.file.name))
+    return 0
+
+
+def _versions(arguments: argparse.Namespace) -> int:
+    names = (DISTRIBUTION, "onnx", "numpy", "protobuf", "cbor2", "flatbuffers")
+    found: dict[str, str | None] = {"python": sys.version.split()[0]}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    for name, version in found.items():
+        print(f"{name} {version or 'not installed'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""What a model holds, JSON-ready: partitions, slots, bindings, wire edges; for all three forms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import by_wire_hash
+from bb_host.edge.arrivals import is_constant
+from bb_host.edge.report import columns
+from bb_host.program import Function, Op, Program, Slot, Subgraph, walk_ops
+from bb_host.program_proto import array_of
+
+__all__ = ["describe", "form_of", "render"]
+
+_SENDS = {"Send": "one way", "SendReqBatched": "request", "SendResp": "reply"}
+_RECVS = frozenset(("Recv", "RecvReq", "RecvResp", "RecvRespBatched"))
+
+
+def form_of(program: Program) -> str:
+    """`recorded`, `compiled` or `edge`."""
+    if keys.STRIPPED_KEY in program.meta:
+        return "edge"
+    return "compiled" if keys.COMPILED_KEY in program.meta else "recorded"
+
+
+def describe(program: Program, size: int = 0) -> dict[str, Any]:
+    """The program as a JSON-ready dict; `size` is its file's, in bytes.
+
+    `partitions` are the targets of a compiled program, the modules of a recorded one.
+    """
+    form = form_of(program)
+    if form == "recorded":
+        suffix = keys.BOOTSTRAP_SUFFIX
+        tops = [f for f in program.functions if not f.name.endswith(suffix)]
+    else:
+        tops = [f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"]
+    return {
+        "form": form,
+        "module": program.meta.get(keys.MODULE_KEY) or program.name,
+        "bytes": size,
+        "functions": len(program.functions),
+        "opsets": dict(sorted(program.opsets.items())),
+        "partitions": [_partition(program, f) for f in tops],
+        "wire": _wire(tops),
+    }
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def _partition(program: Program, function: Function) -> dict[str, Any]:
+    names = {f.name for f in program.functions}
+    ops = [op for op in walk_ops(function.ops) if not is_constant(op)]
+    return {
+        "name": function.name,
+        "class": function.meta.get(keys.PARTITION_KEY) or function.meta.get(keys.HOME_KEY, ""),
+        "inputs": [_port(function, v) for v in function.inputs],
+        "outputs": [_port(function, v) for v in function.outputs],
+        "bootstrap": function.name + keys.BOOTSTRAP_SUFFIX in names,
+        "ops": len(ops),
+        "ops_by_domain": dict(sorted(Counter(_short(op.domain) for op in ops).items())),
+        "slots": _slots(program, function),
+    }
+
+
+def _port(function: Function, value: str) -> str:
+    known = function.types.get(value)
+    return value if known is None else f"{value}: {known}"
+
+
+def _short(domain: str) -> str:
+    """A domain without our prefix; ONNX's own by its alias."""
+    return domain.removeprefix(f"{keys.PREFIX}.") or keys.ONNX_DOMAIN_ALIAS
+
+
+def _slots(program: Program, function: Function) -> list[dict[str, Any]]:
+    prefix = f"{keys.BINDING_PREFIX}{function.name}."
+    bound = {k[len(prefix) :]: v.split("|") for k, v in program.meta.items() if k.startswith(prefix)}
+    found = []
+    for name in dict.fromkeys((*function.slots, *bound)):
+        slot = function.slots.get(name, Slot(""))
+        role, type_name, slot_id = bound.get(name, [slot.role, slot.concrete_type, ""])
+        entry: dict[str, Any] = {"slot": name, "role": role, "type": type_name or None}
+        if slot_id:
+            entry["slot_id"] = int(slot_id)
+        for key, text in (("at", slot.at), ("peer_class", slot.peer_class)):
+            if text:
+                entry[key] = text
+        entry.update(_state(slot))
+        found.append(entry)
+    return found
+
+
+def _state(slot: Slot) -> dict[str, Any]:
+    """Configuration, and the size of what tensors there are."""
+    import cbor2
+
+    if isinstance(slot.state, Subgraph):
+        tensors = [array_of(t) for t in slot.state.initializers.values()]
+        return {
+            "config": dict(slot.state.meta),
+            "tensors": len(tensors),
+            "parameters": sum(int(np.prod(t.shape)) for t in tensors),
+        }
+    if isinstance(slot.state, bytes):
+        try:
+            config = cbor2.loads(slot.state)
+        except (cbor2.CBORDecodeError, ValueError):
+            return {"config": f"damaged CBOR, {len(slot.state)} bytes"}
+        return (
+            {"config": {str(k): v if _is_plain(v) else repr(v) for k, v in config.items()}} if config else {}
+        )
+    return {}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+# --- wire edges -----------------------------------------------------------------------------------
+
+
+def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
+    """One entry per wire id: who sends, who receives, what and how. A half that is not in the file is None."""
+    found: dict[str, dict[str, Any]] = {}
+    for function in functions:
+        for op in walk_ops(function.ops):
+            if op.domain != keys.WIRE_DOMAIN or op.op_type not in (*_SENDS, *_RECVS):
+                continue
+            wire_id = op.meta.get(keys.WIRE_ID_KEY, "")
+            edge = found.setdefault(
+                f"{wire_id or op.outputs}",
+                {"wire_id": int(wire_id) if wire_id.isdigit() else None, "from": None, "to": None},
+            )
+            edge["from" if op.op_type in _SENDS else "to"] = function.name
+            _wire_facts(op, edge)
+    return sorted(found.values(), key=lambda e: (e["wire_id"] is None, e["wire_id"]))
+
+
+def _wire_facts(op: Op, edge: dict[str, Any]) -> None:
+    kinds = {
+        **_SENDS,
+        "Recv": "one way",
+        "RecvReq": "request",
+        "RecvResp": "reply",
+        "RecvRespBatched": "reply",
+    }
+    edge["kind"] = kinds[op.op_type]
+    for key, name in (
+        (keys.PORT_KEY, "port"),
+        (keys.WIRE_TRANSPORT_KEY, "transport"),
+        (keys.ANSWER_MODE_KEY, "answers"),
+        (keys.ENOUGH_KEY, "enough"),
+    ):
+        if op.meta.get(key):
+            edge[name] = op.meta[key]
+    if op.meta.get(keys.DURABLE_KEY):
+        edge["durable"] = True
+    deadline = op.attrs.get(keys.ATTR_DEADLINE_NS)
+    if isinstance(deadline, int) and op.op_type in _SENDS:
+        edge["deadline_ns"] = deadline
+    hashes = op.meta.get(keys.WIRE_TYPES_KEY)
+    if hashes:
+        edge["payload"] = [_type_name(int(h, 16)) for h in hashes.split(",")]
+    sizes = op.meta.get(keys.WIRE_MAX_BYTES_KEY)
+    if sizes:
+        edge["max_bytes"] = [int(n) for n in sizes.split(",")]
+
+
+def _type_name(wire_hash: int) -> str:
+    node = by_wire_hash(wire_hash) if wire_hash else None
+    return "Any" if not wire_hash else node.id if node else f"{wire_hash:#x}"
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def render(found: dict[str, Any], name: str) -> str:
+    """A description as text."""
+    size = f", {found['bytes']:,} bytes" if found["bytes"] else ""
+    lines = [f"{name}: {found['module']}, {found['form']}{size}"]
+    for part in found["partitions"]:
+        kind = "module" if found["form"] == "recorded" else "target"
+        where = f" (class {part['class']})" if part["class"] else ""
+        domains = ", ".join(f"{domain} {n}" for domain, n in part["ops_by_domain"].items())
+        lines += ["", f"{kind} {part['name']}{where}: {part['ops']} ops: {domains}"]
+        for port in ("inputs", "outputs"):
+            if part[port]:
+                lines.append(f"  {port}: {', '.join(part[port])}")
+        if part["bootstrap"]:
+            lines.append(f"  bootstrap: {part['name']}{keys.BOOTSTRAP_SUFFIX}")
+        if part["slots"]:
+            cells = [
+                [f"  slot {s['slot']}", s["role"], s["type"] or "unbound", _slot_notes(s)]
+                for s in part["slots"]
+            ]
+            lines += columns(cells).splitlines()
+    if found["wire"]:
+        lines += ["", "wire edges"]
+        cells = [
+            [
+                f"  {edge['wire_id']}",
+                edge.get("port", ""),
+                edge["kind"],
+                f"{edge['from'] or '…'} → {edge['to'] or '…'}",
+                ", ".join(edge.get("payload", [])),
+                _wire_notes(edge),
+            ]
+            for edge in found["wire"]
+        ]
+        lines += columns(cells).splitlines()
+    return "\n".join(lines)
+
+
+def _slot_notes(slot: dict[str, Any]) -> str:
+    notes = [f"{key}={slot[key]}" for key in ("at", "peer_class") if key in slot]
+    if "parameters" in slot:
+        notes.append(f"{slot['parameters']:,} parameters in {slot['tensors']} tensors")
+    config = slot.get("config")
+    if isinstance(config, dict):
+        notes += [f"{key}={value}" for key, value in config.items()]
+    elif config:
+        notes.append(str(config))
+    return ", ".join(notes)
+
+
+def _wire_notes(edge: dict[str, Any]) -> str:
+    notes = (
+        [edge["transport"]]
+        if edge.get("transport", keys.WIRE_TRANSPORT_DATA) != keys.WIRE_TRANSPORT_DATA
+        else []
+    )
+    if edge.get("deadline_ns"):
+        notes.append(f"deadline {edge['deadline_ns'] / 1e9:g} s")
+    notes += ["durable"] if edge.get("durable") else []
+    notes += [f"enough {edge['enough']}"] if "enough" in edge else []
+    return ", ".join(notes)

@@ -1,0 +1,111 @@
+"""What `bb-host` is given: a program file in Python, or a model in ONNX."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.ir.errors import AuthoringError, BBError
+
+if TYPE_CHECKING:
+    from bb_host.compiler.driver import Compiler
+
+ENTRY = "program"
+"""The function that a program file defines."""
+
+
+class SourceFileError(AuthoringError):
+    """A file that is no program: not there, not readable, or without `program()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`module` is a Module, a Program or a ModelProto; `compiler` is None where the file names none."""
+
+    module: Any
+    compiler: Compiler | None = None
+
+
+def read_source(path: Path) -> Source:
+    """Reads `FILE.py` or `FILE.onnx`. SourceFileError, or the author's own typed error."""
+    if path.suffix == ".onnx":
+        return Source(read_model(path))
+    if path.suffix != ".py":
+        raise SourceFileError(f"neither .py nor .onnx: {path.name!r}", str(path), "name a program or a model")
+    module = _import(path)
+    entry = getattr(module, ENTRY, None)
+    if not callable(entry):
+        raise SourceFileError(
+            f"no function {ENTRY}()", str(path), "define one that returns (module, compiler)"
+        )
+    return _source(_call(entry, path), path)
+
+
+def read_model(path: Path) -> Any:
+    """The ModelProto in a file, external data included."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.load(str(path))
+    except OSError as error:
+        raise SourceFileError(error.strerror or str(error), str(path)) from error
+    except (DecodeError, ValueError) as error:
+        raise SourceFileError("no ONNX model", str(path), "copy the file again") from error
+
+
+def _import(path: Path) -> ModuleType:
+    """Imports a file under its own name, with its folder importable, as `python FILE.py` would."""
+    if not path.is_file():
+        raise SourceFileError("no such file", str(path))
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    loader = spec.loader
+    assert loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickling look a class's module up
+    _call(lambda: loader.exec_module(module), path)
+    return module
+
+
+def _call(function: Any, path: Path) -> Any:
+    """Runs the author's code; what it raises becomes an error at the author's line."""
+    try:
+        return function()
+    except BBError:
+        raise
+    except SyntaxError as error:
+        file = error.filename or str(path)
+        raise SourceFileError(f"SyntaxError: {error.msg}", file=file, line=error.lineno or 0) from error
+    except Exception as error:
+        file, line = _author_line(error, path)
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise SourceFileError(what, file=file, line=line) from error
+
+
+def _author_line(error: BaseException, path: Path) -> tuple[str, int]:
+    """The innermost frame in the file's own folder; the file itself where there is none."""
+    folder = path.resolve().parent
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).resolve().is_relative_to(folder)]
+    return (own[-1].filename, own[-1].lineno or 0) if own else (str(path), 0)
+
+
+def _source(found: Any, path: Path) -> Source:
+    if isinstance(found, tuple):
+        if len(found) != 2:
+            raise SourceFileError(
+                f"{ENTRY}() returns {len(found)} values", str(path), "return (module, compiler)"
+            )
+        return Source(*found)
+    if found is None:
+        raise SourceFileError(f"{ENTRY}() returns nothing", str(path), "return (module, compiler)")
+    return Source(found)
