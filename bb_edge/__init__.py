@@ -1,8 +1,9 @@
 """The device side: installs a compiled program and runs it, sans-IO, over MQTT or in process.
 
->>> from bb_edge import NodeConfig, PeerId, install, load
+>>> from bb_edge import NodeConfig, PeerId, install, load, open_model
 >>> program = load(open("build/Demo.Client.edge.onnx", "rb").read())        # doctest: +SKIP
 >>> node = install(PeerId.from_name("client-0"), (), program, ["Client"])   # doctest: +SKIP
+>>> model = open_model("build/classify.edge.onnx"); y = model(x)            # doctest: +SKIP
 
 Names are imported when they are first used: `import bb_edge` alone loads nothing.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bb_edge.engine.config import NodeConfig
     from bb_edge.engine.program import Program
+    from bb_edge.inference import open_model
     from bb_edge.installer import install
     from bb_edge.ir.address import Address
     from bb_edge.ir.errors import BBError
@@ -25,7 +27,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Address", "BBError", "Node", "NodeConfig", "PeerId", "Program", "install", "load", "register"]
+__all__ = [
+    "Address",
+    "BBError",
+    "Node",
+    "NodeConfig",
+    "PeerId",
+    "Program",
+    "install",
+    "load",
+    "open_model",
+    "register",
+]
 
 _HOMES = {
     "Address": "bb_edge.ir.address",
@@ -36,6 +49,7 @@ _HOMES = {
     "Program": "bb_edge.engine.program",
     "install": "bb_edge.installer",
     "load": "bb_edge.loading",
+    "open_model": "bb_edge.inference",
     "register": "bb_edge.registry",
 }
 

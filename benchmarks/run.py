@@ -22,6 +22,7 @@ from benchmarks.measuring import Row, machine, table  # noqa: E402
 
 NAMES = {
     "engine": "engine cost per op",
+    "inference": "inference against onnxruntime",
     "wire": "envelopes over mosquitto against raw paho",
     "federated_round": "a federated round against bare paho",
 }

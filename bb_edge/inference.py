@@ -1,0 +1,244 @@
+"""A compiled model as a function, for those who want results and no network.
+
+>>> import bb_edge                                             # doctest: +SKIP
+>>> model = bb_edge.open_model("build/classify.edge.onnx")     # doctest: +SKIP
+>>> y = model(x)                                               # doctest: +SKIP
+
+Inputs are NumPy arrays of the declared shapes and dtypes (`model.inputs` says which); anything else that
+NumPy takes (numbers, lists) is converted to the declared dtype.
+
+A target that is tensor work alone is handed to its backend as it is, and no engine is loaded. Any other runs
+on a node of its own without peers, so that what it does here it does in a federation too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.onnx_pb2 import FunctionProto, ModelProto
+from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
+from bb_edge.ir.types import ValueType, dtype_of_elem
+
+if TYPE_CHECKING:
+    from bb_edge.roles.backend import BackendProgram
+
+__all__ = ["InferenceError", "Model", "open_model"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Run = Callable[[Sequence[Array]], Mapping[str, Array]]
+
+MAX_BYTES = 1 << 30
+"""Of one call's inputs, and of one output: nothing here comes from a network."""
+
+MAX_POLLS = 100_000
+"""Of one call; a poll runs a thousand ops. A target that never ends is stopped here."""
+
+
+class InferenceError(BBError):
+    """A model cannot be opened or called as it was asked to."""
+
+
+class Model:
+    """One target of an artifact, ready to be called. Not thread-safe: its memory serves one call at a time.
+
+    `inputs` maps names to declared types (`.node` says the element type; `.shape` holds ints, names of open
+    dims, or None); `outputs` are names, in order. `program` is the backend program, None on a node.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        inputs: Mapping[str, ValueType],
+        outputs: Sequence[str],
+        run: Run,
+        program: BackendProgram | None = None,
+    ) -> None:
+        self.target = target
+        self.inputs = dict(inputs)
+        self.outputs = tuple(outputs)
+        self.program = program
+        self._run = run
+        self._names = tuple(self.inputs)
+        self._declared = [
+            (name, dtype_of_elem(value.node.elem_type or 0), value.shape)
+            for name, value in self.inputs.items()
+        ]
+
+    def __call__(self, *arrays: object, **named: object) -> Any:
+        """The output, or a dict of them by name where the model has not exactly one.
+
+        Inputs in order, or by name. InferenceError where they do not fit, and what the run raises.
+        """
+        if len(arrays) > len(self._names):
+            raise InferenceError(f"{len(arrays)} inputs given, it has {len(self._names)}", self._where)
+        given = dict(zip(self._names, arrays, strict=False))
+        for name, value in named.items():
+            if name in given:
+                raise InferenceError(f"input {name!r} is given twice", self._where)
+            given[name] = value
+        found = self.run(given)
+        return next(iter(found.values())) if len(self.outputs) == 1 else found
+
+    def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+        """All outputs by name, fresh arrays. Raises what a call raises."""
+        if len(inputs) != len(self._names) or any(name not in inputs for name in self._names):
+            wrong = [name for name in self._names if name not in inputs] or [
+                name for name in inputs if name not in self.inputs
+            ]
+            raise InferenceError(f"input {wrong[0]!r} is missing or unknown", self._where)
+        pairs = zip(self._names, self._declared, strict=True)
+        arrays = [self._fitting(inputs[name], *declared) for name, declared in pairs]
+        return dict(self._run(arrays))
+
+    @property
+    def _where(self) -> str:
+        return f"{self.target} ({', '.join(self._names) or 'no inputs'})"
+
+    def _fitting(self, value: object, name: str, dtype: np.dtype[Any] | None, shape: Any) -> Array:
+        if not isinstance(value, np.ndarray):
+            try:
+                value = np.asarray(value, dtype)
+            except (TypeError, ValueError) as error:
+                raise InferenceError(f"not an array of numbers: {error}", f"input {name!r}") from error
+        if dtype is not None and value.dtype != dtype:
+            raise InferenceError(
+                f"dtype {value.dtype}, {dtype} is expected", f"input {name!r}", f"array.astype('{dtype}')"
+            )
+        if shape is not None and (
+            len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape))  # noqa: B905 (just compared)
+        ):
+            raise InferenceError(f"shape {list(value.shape)}, {list(shape)} is expected", f"input {name!r}")
+        return value
+
+
+def open_model(
+    artifact: str | os.PathLike[str] | bytes,
+    target: str | None = None,
+    *,
+    components: Mapping[str, Mapping[str, object]] | None = None,
+) -> Model:
+    """Opens a compiled artifact (a path, or its bytes) and makes its target callable.
+
+    `target` may be left out where the artifact has one; `components` overrides configuration per slot, such
+    as `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and `install`
+    raise.
+    """
+    data = artifact
+    if not isinstance(data, bytes):
+        with open(data, "rb") as file:
+            data = file.read()
+    found = None if components else _tensor_work(data, target)
+    return found or _on_a_node(data, target, components or {})
+
+
+# --- tensor work alone ----------------------------------------------------------------------------
+
+
+def _tensor_work(data: bytes, target: str | None) -> Model | None:
+    """The model without an engine; None for anything unusual: `load` and `install` say what is wrong."""
+    try:
+        proto = ModelProto.FromString(data)
+        meta = {entry.key: entry.value for entry in proto.metadata_props}
+    except (DecodeError, RuntimeError, ValueError):
+        return None
+    if meta.get(keys.COMPILED_KEY) != keys.COMPILED_VERSION:
+        return None
+    mains = [f for f in proto.functions if any(p.key == keys.ENTRY_KEY for p in f.metadata_props)]
+    main = mains[0] if len(mains) == 1 and target in (None, mains[0].name) else None
+    if main is None or not main.node or not main.input or not _is_tensor_work(main):
+        return None
+    bindings = {key: value for key, value in meta.items() if key.startswith(keys.BINDING_PREFIX)}
+    default = f"{keys.BINDING_PREFIX}{main.name}.{keys.ROLE_BACKEND}"
+    if set(bindings) != {default} or any(
+        f.name == main.name + keys.BOOTSTRAP_SUFFIX for f in proto.functions
+    ):
+        return None
+    role, _, rest = bindings[default].partition("|")
+    from bb_edge.backends.numpy_backend import NumPyBackend
+    from bb_edge.roles.errors import RoleError
+
+    if role != keys.ROLE_BACKEND or rest.partition("|")[0] != NumPyBackend.TYPE_NAME or _configured(main):
+        return None
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    declared = {info.name: info.type for info in main.value_info}
+    try:
+        inputs = {name: from_type_proto(declared[name]) for name in main.input}
+        program = NumPyBackend().prepare(main, functions)
+    except (KeyError, TypeProtoError, RoleError):
+        return None
+    outputs = tuple(main.output)
+    run = program.run
+    return Model(main.name, inputs, outputs, lambda arrays: dict(zip(outputs, run(arrays))), program)  # noqa: B905
+
+
+def _is_tensor_work(main: FunctionProto) -> bool:
+    domains = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.BACKEND_DOMAIN)
+    return all(node.domain in domains for node in main.node)
+
+
+def _configured(main: FunctionProto) -> bool:
+    """Whether the backend has configuration: an empty CBOR map has not."""
+    return any(a.name == keys.ROLE_BACKEND and a.s not in (b"", b"\xa0") for a in main.attribute_proto)
+
+
+# --- anything else --------------------------------------------------------------------------------
+
+
+def _on_a_node(data: bytes, target: str | None, components: Mapping[str, Mapping[str, object]]) -> Model:
+    from dataclasses import replace
+
+    from bb_edge.engine.config import NodeConfig
+    from bb_edge.engine.steps import AppEvent, ExecutionEnded, ExecutionStarved, OpFailed
+    from bb_edge.installer import install
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.loading import load
+
+    program = load(data)
+    names = list(program.targets)
+    if target is None and len(names) != 1:
+        raise InferenceError("it has several targets", "open_model", f"name one: {', '.join(names)}")
+    chosen = target or names[0]
+    # One caller, one call at a time, values of any size.
+    config = replace(
+        NodeConfig.edge(),
+        max_executions=1,
+        max_children=1,
+        invoke_inputs=1024,
+        invoke_bytes=MAX_BYTES,
+        app_event_bytes=MAX_BYTES,
+    )
+    node = install(PeerId.from_name("local"), (), program, [chosen], config, components=components, seed=0)
+    graph = program.graphs[program.targets[node.targets[0]].main]
+    inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
+    clock = 0
+
+    def run(arrays: Sequence[Array]) -> Mapping[str, Array]:
+        nonlocal clock
+        number = node.invoke(node.targets[0], dict(zip(inputs, arrays, strict=True)))
+        found: dict[str, Array] = {}
+        for _ in range(MAX_POLLS):
+            clock += 1
+            for step in node.poll(clock):
+                if isinstance(step, AppEvent):
+                    found[step.topic] = step.value  # type: ignore[assignment]
+                elif isinstance(step, OpFailed):
+                    raise InferenceError(str(step.error), f"{chosen}, {step.op}") from step.error
+                elif isinstance(step, ExecutionStarved):
+                    ops = ", ".join(step.ops[:3])
+                    raise InferenceError(f"{ops} never got all inputs", chosen, "it waits for peers")
+                elif isinstance(step, ExecutionEnded) and step.execution == number:
+                    return {name: found[name] for name in outputs if name in found}
+            due = node.next_deadline_ns()
+            if due is None:
+                raise InferenceError("it waits for something that no call brings", chosen)
+            clock = max(clock, due)
+        raise InferenceError(f"it has not ended after {MAX_POLLS} polls", chosen)
+
+    return Model(node.targets[0], graph.input_types, outputs, run)

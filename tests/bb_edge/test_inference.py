@@ -1,0 +1,171 @@
+"""A compiled artifact as a function: with and without an engine behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bb_edge
+from bb_edge.inference import InferenceError
+from bb_edge.ir import keys
+from bb_edge.loading import MissingPassport
+from bb_host.program_proto import to_proto
+from bb_host.text import parse
+
+SCALE = """program Demo {module=Demo}
+function program.Main(x: F32[N, 2], s: F32[2]) -> (y) {entry=1, partition=self}
+  y: F32[N, 2] = backend.subgraph_a(x, s)
+function backend.subgraph_a(x: F32[N, 2], s: F32[2]) -> (y) {backend_slot=backend}
+  y: F32[N, 2] = Mul(x, s)
+"""
+TWO = SCALE.replace("-> (y) {entry", "-> (y, z) {entry").replace(
+    "function backend", "  z: F32[N, 2] = Neg(x)\nfunction backend"
+)
+
+
+def artifact(text: str, config: bytes = b"") -> bytes:
+    model = to_proto(parse(text))
+    model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
+    for function in model.functions:
+        if any(p.key == keys.ENTRY_KEY for p in function.metadata_props):
+            key = f"{keys.BINDING_PREFIX}{function.name}.backend"
+            model.metadata_props.add(key=key, value="backend|bb.NumPyBackend|1")
+            if config:
+                function.attribute_proto.add(name="backend", type=3, s=config)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+X = np.array([[1, 2], [3, 4]], np.float32)
+S = np.array([2, 3], np.float32)
+
+
+@pytest.fixture(params=["backend", "node"])
+def opened(request: pytest.FixtureRequest) -> Any:
+    """opened(text): the same model by both ways."""
+    components = {"backend": {"arena_limit": 0}} if request.param == "node" else None
+
+    def make(text: str) -> Any:
+        model = bb_edge.open_model(artifact(text), components=components)
+        assert (model.program is None) == (request.param == "node")
+        return model
+
+    return make
+
+
+def test_three_lines(opened: Any) -> None:
+    model = opened(SCALE)
+    y = model(X, S)
+    np.testing.assert_array_equal(y, X * S)
+    np.testing.assert_array_equal(model(X[:1], s=S), X[:1] * S)
+    np.testing.assert_array_equal(model(x=[[1, 1]], s=[5, 6]), [[5, 6]])
+
+
+def test_what_it_says_of_itself(opened: Any) -> None:
+    model = opened(SCALE)
+    assert model.target == "Main"
+    assert list(model.inputs) == ["x", "s"]
+    assert model.inputs["x"].shape == ("N", 2)
+    assert model.outputs == ("y",)
+
+
+def test_several_outputs_come_by_name(opened: Any) -> None:
+    found = opened(TWO)(X, S)
+    assert list(found) == ["y", "z"]
+    np.testing.assert_array_equal(found["z"], -X)
+
+
+def test_results_are_the_callers(opened: Any) -> None:
+    model = opened(SCALE)
+    first = model(X, S)
+    kept = first.copy()
+    model(X + 1, S)
+    np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named", "says"),
+    [
+        ((X,), {}, "'s' is missing"),
+        ((X, S, S), {}, "3 inputs given"),
+        ((X,), {"x": X}, "given twice"),
+        ((X, S), {"q": S}, "'q'"),
+        ((X.astype(np.float64), S), {}, "float32 is expected"),
+        ((np.ones((2, 3), np.float32), S), {}, r"\['N', 2\] is expected"),
+        ((np.ones(2, np.float32), S), {}, "is expected"),
+        (("text", S), {}, "not an array of numbers"),
+    ],
+)
+def test_inputs_that_do_not_fit(opened: Any, arrays: Any, named: Any, says: str) -> None:
+    with pytest.raises(InferenceError, match=says):
+        opened(SCALE)(*arrays, **named)
+
+
+def test_a_target_with_more_than_tensor_work_runs_on_a_node() -> None:
+    text = """program Demo {module=Demo}
+function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}
+  a: F32[2] = Neg(x)
+  syscall.AppEmit<name="seen">(a)
+  y: F32[2] = Neg(a)
+"""
+    model = bb_edge.open_model(artifact(text))
+    assert model.program is None
+    np.testing.assert_array_equal(model(S), S)
+
+
+def test_a_failing_op_is_an_error_with_its_place() -> None:
+    text = SCALE.replace("F32[2])", "F32[K])")
+    for components in (None, {"backend": {"arena_limit": 0}}):
+        model = bb_edge.open_model(artifact(text), components=components)
+        with pytest.raises(bb_edge.BBError, match="Mul"):
+            model(X, np.ones(3, np.float32))
+        np.testing.assert_array_equal(model(X, S), X * S)
+
+
+def test_configured_backends_get_their_configuration() -> None:
+    model = bb_edge.open_model(artifact(SCALE, b"\xa1karena_limit\x01"))
+    assert model.program is None
+
+
+def test_what_is_no_artifact_is_refused() -> None:
+    with pytest.raises(MissingPassport):
+        bb_edge.open_model(to_proto(parse(SCALE)).SerializeToString())
+    with pytest.raises(bb_edge.BBError):
+        bb_edge.open_model(b"\x00\x01")
+    with pytest.raises(bb_edge.BBError, match="Other"):
+        bb_edge.open_model(artifact(SCALE), "Other")
+    with pytest.raises(FileNotFoundError):
+        bb_edge.open_model("nowhere.onnx")
+
+
+def test_several_targets_must_be_chosen_from() -> None:
+    second = SCALE.replace("program Demo {module=Demo}\n", "").replace("Main", "Second").replace("_a", "_b")
+    data = artifact(SCALE + second)
+    with pytest.raises(InferenceError, match="Main, Second"):
+        bb_edge.open_model(data)
+    np.testing.assert_array_equal(bb_edge.open_model(data, "Second")(X, S), X * S)
+
+
+def test_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "demo.edge.onnx"
+    path.write_bytes(artifact(SCALE))
+    np.testing.assert_array_equal(bb_edge.open_model(path)(X, S), X * S)
+    np.testing.assert_array_equal(bb_edge.open_model(str(path))(X, S), X * S)
+
+
+def test_tensor_work_loads_no_engine_and_no_broker_client(tmp_path: Path) -> None:
+    path = tmp_path / "demo.edge.onnx"
+    path.write_bytes(artifact(SCALE))
+    code = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nimport bb_edge, numpy as np\n"
+        f"model = bb_edge.open_model({str(path)!r})\n"
+        "print(model(np.ones((1, 2), np.float32), np.ones(2, np.float32)).shape)\n"
+        "print([m for m in sys.modules if m.startswith(('bb_edge.engine', 'bb_edge.wire', 'paho', 'cbor2'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["(1, 2)", "[]"]
