@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
 
 import numpy as np
@@ -58,7 +58,8 @@ class Output:
             "record g.onnx.where(…) or g.onnx.if_(…)",
         )
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self) -> Iterator[Output]:
+        # Typed as if it could: `weights, n = r.answer` is a tuple where the reply was a list.
         raise authoring_error(ValueTypeError, f"{self!r} is one value and cannot be unpacked")
 
     def _binary(self, op: str, left: Value, right: Value) -> Output:
