@@ -92,7 +92,7 @@ class ModelModule(Module):
             if function.domain == keys.COMPONENT_DOMAIN:
                 names[function.key] = _component_name(function.name, slots)
         for function in others:
-            moved = self._moved(function, names, slots)
+            moved = self._moved(session, function, names, slots)
             if function.domain == keys.COMPONENT_DOMAIN:
                 session.components.append(moved)
             else:
@@ -101,11 +101,11 @@ class ModelModule(Module):
 
         def make(name: str) -> ModuleRecord:
             own = {**names, self._main.key: name}
-            main = self._moved(self._main, own, slots)
+            main = self._moved(session, self._main, own, slots)
             boot = None
             if start is not None:
                 boot_names = {**own, start.key: name + keys.BOOTSTRAP_SUFFIX}
-                boot = self._moved(start, boot_names, slots)
+                boot = self._moved(session, start, boot_names, slots)
             return ModuleRecord(self, main, boot)
 
         record = session.keep(self.name, self.domain, make)
@@ -138,17 +138,23 @@ class ModelModule(Module):
         return found
 
     def _moved(
-        self, function: Function, names: Mapping[tuple[str, str], str], slots: Mapping[str, str]
+        self,
+        session: Session,
+        function: Function,
+        names: Mapping[tuple[str, str], str],
+        slots: Mapping[str, str],
     ) -> Function:
         """The function under its new name, its calls and slots renamed too."""
         meta = {k: v for k, v in function.meta.items() if k not in _FUNCTION_KEYS_DROPPED}
+        if meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BODY:
+            del meta[keys.MODULE_PHASE_KEY]
         if self.is_compiled and keys.BACKEND_SLOT_KEY in meta:
             new = slots.get(meta[keys.BACKEND_SLOT_KEY], "")
             del meta[keys.BACKEND_SLOT_KEY]
             if new:
                 meta[keys.BACKEND_SLOT_KEY] = new
         kept = {
-            slots.get(name, name): self._moved_slot(name, slot)
+            slots.get(name, name): session.slots[slots[name]].record if name in slots else slot
             for name, slot in function.slots.items()
             if slots.get(name, name)
         }
@@ -159,14 +165,6 @@ class ModelModule(Module):
             slots=kept,
             meta=meta,
         )
-
-    def _moved_slot(self, name: str, slot: Slot) -> Slot:
-        binding = self._program.meta.get(f"{keys.BINDING_PREFIX}{self._main.name}.{name}")
-        if not self.is_compiled or binding is None:
-            return slot
-        role, type_name, _ = binding.split("|")
-        state = slot.state if slot.state is not None else b"\xa0"
-        return dataclasses.replace(slot, role=role, concrete_type=type_name, state=state)
 
     def _moved_op(self, op: Op, names: Mapping[tuple[str, str], str], slots: Mapping[str, str]) -> Op:
         attrs: dict[str, AttrValue] = dict(op.attrs)

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import cbor2
 import onnx
 import pytest
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
-from bb_host import Graph, IndexSlot, ModelModule, ModelSlot, Module, PeerSelectorSlot, S
+from bb_host import Compiler, Graph, IndexSlot, ModelModule, ModelSlot, Module, PeerSelectorSlot, S
 from bb_host.dsl.errors import (
     ModuleError,
     PortNameError,
@@ -271,6 +272,36 @@ def test_a_compiled_model_is_a_module_with_components_of_its_own(record: Record)
     assert by_name["subgraph_ab"].meta == {}
     assert by_name["Main"].slots["model"].role == keys.ROLE_MODEL
     assert by_name["Main"].ops[0].meta[keys.SLOT_ID_KEY] == "1"
+
+
+def test_a_compiled_model_is_compiled_again_within_another() -> None:
+    class Scorer(Module):
+        model = ModelSlot("model")
+
+        def bootstrap(self, g: Graph) -> None:
+            self.model.load_parameters(g, g.onnx.zeros((0,)))
+
+        def body(self, g: Graph) -> None:
+            g.output("y", g.onnx.relu(self.model.forward(g, g.input("x", "F32", ("n", 4)))))
+
+    inner = Compiler().bind_model("model", "bb.GraphModel", {"seed": 1}).compile(Scorer())
+
+    class Outer(Module):
+        model = ModelSlot("model", "bb.GraphModel", {"seed": 2})
+        scorer = ModelModule(inner)
+
+        def body(self, g: Graph) -> None:
+            x = self.model.forward(g, g.input("x", "F32", ("n", 4)))
+            g.output("z", g.call(self.scorer, x=x)["y"])
+
+    compiled = Compiler().compile_program(Outer())
+    main = compiled.functions[0]
+    states = {name: slot.state for name, slot in main.slots.items() if slot.role == keys.ROLE_MODEL}
+    assert states == {
+        "model": cbor2.dumps({"seed": 2}),
+        "Scorer_model": cbor2.dumps({"seed": 1}),
+    }
+    assert "Outer__bootstrap" in names(compiled)
 
 
 def _compiled(**changes: Any) -> onnx.ModelProto:
