@@ -27,7 +27,9 @@ _STATEFUL = frozenset({"Threshold", "Any", "DeadlineMatch"})
 
 
 @dataclass(slots=True)
-class _State:
+class Joins:
+    """What is known of a function's values: in which executions each is, and where each request asks."""
+
     ops: Sequence[Op]
     values: dict[str, Where] = field(default_factory=dict)
     parents: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -35,11 +37,14 @@ class _State:
     asking: dict[str, Where] = field(default_factory=dict)  # request's wire id → where it asks
 
 
-def check_joins(function: Function) -> None:
-    """Raises CrossExecutionJoin (JoinAcrossSends) at an op whose inputs never meet."""
+def check_joins(function: Function) -> Joins | None:
+    """Raises CrossExecutionJoin (JoinAcrossSends) at an op whose inputs never meet.
+
+    None for a function of one execution only.
+    """
     if _entries(function) < 2:
-        return
-    state = _State(function.ops)
+        return None
+    state = Joins(function.ops)
     everywhere = {_INVOKE: _NO_REQUESTS}
     for name in function.inputs:
         state.values[name] = everywhere
@@ -51,6 +56,7 @@ def check_joins(function: Function) -> None:
                     state.values[name] = found
             if flow.is_wire(op) and op.op_type == OP_SEND_REQ:
                 state.asking[flow.wire_id(op)] = found
+    return state
 
 
 def _entries(function: Function) -> int:
@@ -63,7 +69,7 @@ def _entries(function: Function) -> int:
     return count
 
 
-def _where(index: int, op: Op, state: _State) -> Where | None:
+def _where(index: int, op: Op, state: Joins) -> Where | None:
     """Where the op's outputs are; None for sources and constants, which are wherever they are read."""
     row = opsets.lookup(op.domain, op.op_type) if op.domain in flow.LEAF_DOMAINS else None
     if row is not None and row.kind is OpKind.ENTRY:
@@ -82,7 +88,7 @@ def _where(index: int, op: Op, state: _State) -> Where | None:
     return found
 
 
-def _open_child(index: int, op: Op, state: _State) -> None:
+def _open_child(index: int, op: Op, state: Joins) -> None:
     number = op.meta.get(keys.WIRE_REQUEST_KEY, "")
     state.opened_by[index] = number
     state.parents[index] = frozenset(state.asking.get(number, {_INVOKE: _NO_REQUESTS}))
@@ -92,7 +98,7 @@ def _fires_on_one(row: OpDef) -> bool:
     return row.name in _STATEFUL or any(p.ready is Ready.ANY for p in row.inputs)
 
 
-def _any_of(names: Sequence[str], state: _State) -> Where:
+def _any_of(names: Sequence[str], state: Joins) -> Where:
     found: dict[int, frozenset[str]] = {}
     for name in names:
         for entry, closed in state.values[name].items():
@@ -100,7 +106,7 @@ def _any_of(names: Sequence[str], state: _State) -> Where:
     return found
 
 
-def _meeting(index: int, op: Op, names: Sequence[str], state: _State) -> Where:
+def _meeting(index: int, op: Op, names: Sequence[str], state: Joins) -> Where:
     """The executions in which all of these values are. CrossExecutionJoin where there is none."""
     wheres = [state.values[n] for n in names]
     first = wheres[0]
@@ -119,7 +125,7 @@ def _meeting(index: int, op: Op, names: Sequence[str], state: _State) -> Where:
     return found
 
 
-def _seen_from(entry: int, where: Where, state: _State) -> frozenset[str] | None:
+def _seen_from(entry: int, where: Where, state: Joins) -> frozenset[str] | None:
     """What must be closed for a value to be seen in an execution; None where it never is."""
     todo, met = [entry], set()
     while todo:
@@ -131,7 +137,7 @@ def _seen_from(entry: int, where: Where, state: _State) -> frozenset[str] | None
     return None
 
 
-def _requests_above(entry: int, state: _State) -> frozenset[str]:
+def _requests_above(entry: int, state: Joins) -> frozenset[str]:
     """The requests that cannot be closed before this execution has ended: those that it is an answer of."""
     found = set()
     todo, met = [entry], set()
@@ -144,7 +150,7 @@ def _requests_above(entry: int, state: _State) -> frozenset[str]:
     return frozenset(found)
 
 
-def _refusal(op: Op, names: Sequence[str], state: _State) -> CrossExecutionJoin:
+def _refusal(op: Op, names: Sequence[str], state: Joins) -> CrossExecutionJoin:
     yields = {n: o for o in state.ops for n in o.outputs if n}
     sides: dict[int, str] = {}
     for name in names:
@@ -172,7 +178,7 @@ def _refusal(op: Op, names: Sequence[str], state: _State) -> CrossExecutionJoin:
     )
 
 
-def _entry(entry: int, state: _State) -> str:
+def _entry(entry: int, state: Joins) -> str:
     if entry == _INVOKE:
         return "the program's inputs"
     op = state.ops[entry]

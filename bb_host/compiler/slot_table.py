@@ -13,9 +13,13 @@ from bb_host.program import Function, Op, Program, Slot, walk_ops
 
 def slotted_ops(function: Function) -> Iterator[Op]:
     """The ops of a function that run on a slot, those in branches included."""
-    for op in walk_ops(function.ops) if any(flow.has_subgraph(op) for op in function.ops) else function.ops:
-        if op.meta and keys.SLOT_KEY in op.meta:
+    slot = keys.SLOT_KEY
+    for op in function.ops:
+        if op.meta and slot in op.meta:
             yield op
+        if op.attrs and flow.has_subgraph(op):
+            for _, graph in op.subgraphs():
+                yield from (inner for inner in walk_ops(graph.ops) if slot in inner.meta)
 
 
 @dataclasses.dataclass(slots=True)

@@ -8,6 +8,7 @@ from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler.errors import TypeConstraintFailed
 from bb_host.program import Array, Function, Op
+from bb_host.text_printer import print_type
 
 Dim = int | str | None
 Shape = tuple[Dim, ...] | None
@@ -53,7 +54,7 @@ class Terms:
             if types.is_subtype(found.node, node):
                 node = found.node
             elif not types.is_subtype(node, found.node):
-                raise TypeConstraintFailed(f"{name!r} is {known}, and this needs or yields {found}", op=op)
+                raise TypeConstraintFailed(_clash(name, known, found), op=op)
         shape = known.shape
         if found.shape is not None and found.shape != shape:
             shape = found.shape if shape is None else self._merged(name, known, found, op)
@@ -65,11 +66,11 @@ class Terms:
         a, b = known.shape, found.shape
         assert a is not None and b is not None
         if len(a) != len(b):
-            raise TypeConstraintFailed(f"{name!r} has rank {len(a)}, and this needs or yields {found}", op=op)
+            raise TypeConstraintFailed(_clash(name, known, found), op=op)
         dims: list[Dim] = []
         for x, y in zip(a, b, strict=True):
             if isinstance(x, int) and isinstance(y, int) and x != y:
-                raise TypeConstraintFailed(f"{name!r} is {known}, and this needs or yields {found}", op=op)
+                raise TypeConstraintFailed(_clash(name, known, found), op=op)
             dims.append(x if isinstance(x, int) else y if isinstance(y, int) else x if x is not None else y)
         merged = tuple(dims)
         return a if merged == a else merged
@@ -80,7 +81,8 @@ class Terms:
         if known is None:
             self.put(name, ValueType(node), op)
         elif known.node is not node:
-            self.put(name, ValueType(node, known.shape), op)
+            is_tensor = types.is_subtype(node, TENSOR)
+            self.put(name, ValueType(node, known.shape if is_tensor else None), op)
 
     def is_open(self, name: str) -> bool:
         """Whether a value's type is not known, or abstract."""
@@ -94,7 +96,12 @@ def conflict(op: Op, text: str, hint: str = "") -> TypeConstraintFailed:
 
 def described(terms: Terms, names: tuple[str, ...]) -> str:
     """`a: F32[2], b: I64`, for messages."""
-    return ", ".join(f"{n}: {terms.get(n) or 'unknown'}" for n in names if n)
+    found = ((n, terms.get(n)) for n in names if n)
+    return ", ".join(f"{n}: {'unknown' if known is None else print_type(known)}" for n, known in found)
+
+
+def _clash(name: str, known: ValueType, found: ValueType) -> str:
+    return f"{name!r} is {print_type(known)}, and this needs or yields {print_type(found)}"
 
 
 __all__ = ["ANY", "TENSOR", "Dim", "Shape", "Terms", "conflict", "described"]

@@ -1,6 +1,6 @@
 """Checks at the seams between passes (compiler.txt part 14): values and types, wire pairs, calls.
 
-A function that a pass left alone is not looked at again. What fails here is a defect of the stage before,
+A function, or a body, that a pass left alone is not looked at again. What fails here is a defect of the stage before,
 and the message says which; the author's own mistakes are found by the passes.
 """
 
@@ -52,7 +52,12 @@ class Seam:
         if not changed and len(later.functions) == len(earlier.functions):
             return
         typed = self._typed and "type_solver" in self._done
+        bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
+        if name == "type_solver":
+            bodies.clear()
         for function in changed:
+            if (id(function.ops), id(function.types), function.inputs, function.outputs) in bodies:
+                continue
             problem = values_problem(function, typed)
             if problem:
                 raise SeamError(f"{problem} after {name}", f"function {function.name}")

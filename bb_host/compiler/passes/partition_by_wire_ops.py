@@ -8,7 +8,8 @@
    that its ops use, and the declared backends; it says what it is (`partition`, `entry`).
 4. Values that never meet in one execution are not joined: `CrossExecutionJoin`, `JoinAcrossSends`
    (`bb_host.compiler.joins`).
-5. Other functions stay. A partitioned program is left alone.
+5. A request is sent behind the values that its answers will need (`bb_host.compiler.answer_order`).
+6. Other functions stay. A partitioned program is left alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler import flow
+from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.errors import InvalidClassName
 from bb_host.compiler.joins import check_joins
 from bb_host.compiler.options import Options, Stats
@@ -55,8 +57,8 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     for where in order:
         name = options.module if order == [SELF_CLASS] else where
         main = _main(root, parts.get(where, _NOTHING), where, name, everything)
-        check_joins(main)
-        functions.append(main)
+        joins = check_joins(main)
+        functions.append(main if joins is None else order_answers(main, joins))
         if bootstrap is not None and where in starts:
             functions.append(_start(bootstrap, starts[where], where, name))
     taken = {f.key for f in others}
@@ -105,11 +107,13 @@ def _order(home: str, parts: dict[str, _Part], starts: dict[str, _Part]) -> list
 
 
 def _values(function: Function, part: _Part) -> dict[str, object]:
-    """Types and outputs of a part."""
+    """Ops, inputs, outputs and types of a part; of a whole function they are shared."""
     if part.whole:
-        return {"types": function.types, "outputs": function.outputs}
+        return {"ops": function.ops, "inputs": function.inputs}
     there = {*part.inputs, *(n for op in part.ops for n in op.outputs)}
     return {
+        "ops": tuple(part.ops),
+        "inputs": tuple(part.inputs),
         "types": {n: t for n, t in function.types.items() if n in there},
         "outputs": tuple(n for n in function.outputs if n in there),
         "foreign_types": {n: t for n, t in function.foreign_types.items() if n in there},
@@ -134,8 +138,6 @@ def _main(root: Function, part: _Part, where: str, name: str, declared: dict[str
     return dataclasses.replace(
         root,
         name=name,
-        inputs=tuple(part.inputs),
-        ops=tuple(part.ops),
         slots=_slots(part.ops, declared),
         meta=meta,
         opsets=flow.used_opsets(part.ops, root.opsets),
@@ -153,8 +155,6 @@ def _start(bootstrap: Function, part: _Part, where: str, name: str) -> Function:
     return dataclasses.replace(
         bootstrap,
         name=name + keys.BOOTSTRAP_SUFFIX,
-        inputs=tuple(part.inputs),
-        ops=tuple(part.ops),
         slots=_slots(part.ops, bootstrap.slots),
         meta=meta,
         opsets=flow.used_opsets(part.ops, bootstrap.opsets),

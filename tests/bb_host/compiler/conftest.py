@@ -1,0 +1,96 @@
+"""Passes over programs in the text notation. Every run checks that a pass is pure and idempotent."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bb_edge.ir import keys
+from bb_host.compiler import Compiler, Options, Stats
+from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, stage
+from bb_host.program import Function, Op, Program
+from bb_host.program_proto import to_bytes
+from bb_host.text import parse, print_program
+
+_QUIET = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.HOME_CLASS_KEY})
+
+
+def _program(text: str | Program) -> Program:
+    return text if isinstance(text, Program) else parse(textwrap.dedent(text))
+
+
+@pytest.fixture
+def program() -> Callable[[str], Program]:
+    """Parses an indented text."""
+    return _program
+
+
+@pytest.fixture
+def run_pass() -> Callable[..., Program]:
+    """`run_pass(name, text, stats=…, **options)`: one pass alone; pure and idempotent, or the test fails."""
+
+    def run(name: str, text: str | Program, stats: Stats | None = None, **options: Any) -> Program:
+        given = _program(text)
+        before = to_bytes(given)
+        chosen = Options(**{"module": given.name, **options})
+        once = stage(name).run(given, chosen, stats if stats is not None else Stats())
+        assert to_bytes(given) == before, "the pass changed its input"
+        again = stage(name).run(once, chosen, Stats())
+        assert to_bytes(again) == to_bytes(once), "the pass is not idempotent"
+        return once
+
+    return run
+
+
+@pytest.fixture
+def run_until() -> Callable[..., Program]:
+    """`run_until(name, text, **options)`: the canonical passes up to and with `name`."""
+
+    def run(name: str, text: str | Program, **options: Any) -> Program:
+        done = _program(text)
+        chosen = Options(**{"module": done.name, **options})
+        for one in CANONICAL_PASS_NAMES[: CANONICAL_PASS_NAMES.index(name) + 1]:
+            done = stage(one).run(done, chosen, Stats())
+        return done
+
+    return run
+
+
+@pytest.fixture
+def compiled() -> Callable[..., Program]:
+    """`compiled(text, compiler)`: the whole way."""
+
+    def run(text: str | Program, compiler: Compiler | None = None) -> Program:
+        return (compiler or Compiler()).compile_program(_program(text))
+
+    return run
+
+
+@pytest.fixture
+def shown() -> Callable[..., str]:
+    """A program or function as text, without lines, instances and home classes, or only some keys."""
+
+    def show(what: Program | Function, *only: str) -> str:
+        def omit(key: str) -> bool:
+            return key not in only if only else key in _QUIET
+
+        whole = what if isinstance(what, Program) else Program("P", (what,))
+        text = print_program(whole, omit)
+        return text if isinstance(what, Program) else text.split("\n\n", 1)[1]
+
+    return show
+
+
+@pytest.fixture
+def op_of() -> Callable[[Function, str], Op]:
+    """The one op of a type in a function."""
+
+    def find(function: Function, op_type: str) -> Op:
+        found = [op for op in function.ops if op.op_type == op_type]
+        assert len(found) == 1, f"{len(found)} ops {op_type}"
+        return found[0]
+
+    return find

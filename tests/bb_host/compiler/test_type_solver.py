@@ -1,0 +1,238 @@
+"""Pass 5: what ops say about types, in both directions, and what contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bb_edge.ir import types
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import Options, Stats, errors
+from bb_host.compiler.pipeline import stage
+from bb_host.program import Program
+from bb_host.text import parse
+from bb_host.text_printer import print_type
+
+
+def solve(signature: str, *lines: str, strict: bool = True) -> dict[str, str]:
+    """The types after the solver, printed."""
+    text = f"function program.P({signature}) -> ()\n" + "\n".join("  " + line for line in lines)
+    done = stage("type_solver").run(parse(text), Options(strict_types=strict), Stats())
+    again = stage("type_solver").run(done, Options(strict_types=strict), Stats())
+    assert again is done
+    return {name: print_type(value) for name, value in done.functions[0].types.items()}
+
+
+@pytest.mark.parametrize(
+    ("signature", "op", "expected"),
+    [
+        ("x: F32[2,3]", "y = Relu(x)", "F32[2,3]"),
+        ("x: F32[2,3], b: F32[3]", "y = Add(x, b)", "F32[2,3]"),
+        ("x: F32[n,1], b: F32[1,4]", "y = Mul(x, b)", "F32[n,4]"),
+        ("x: F32[2,3], w: F32[3,5]", "y = MatMul(x, w)", "F32[2,5]"),
+        ("x: F32[3,2], w: F32[3,5]", "y = Gemm<transA=1>(x, w)", "F32[2,5]"),
+        ("x: F32[2,3]", "y = Transpose(x)", "F32[3,2]"),
+        ("x: I64[2,3], z: I64[4,3]", "y = Concat<axis=0>(x, z)", "I64[6,3]"),
+        ("x: F32[2,3]", "y = Cast<to=7>(x)", "I64[2,3]"),
+        ("x: F32[2,3], z: F32[2,3]", "y = Less(x, z)", "BOOL[2,3]"),
+        ("c: BOOL[2], x: F32[2], z: F32[2]", "y = Where(c, x, z)", "F32[2]"),
+        ("x: F32[2,3]", "y = ReduceSum<axes=[1], keepdims=0>(x)", "F32[2]"),
+        ("x: F32[2,3], i: I64[4]", "y = Gather(x, i)", "F32[4,3]"),
+        ("x: F32[2,3]", "y = Squeeze<axes=[]>(x)", "F32[2,3]"),
+        ("p: PeerIdVec, i: I64[1]", "y = Gather(p, i)", "PeerIdVec"),
+        ("p: PeerIdVec, q: PeerIdVec", "y = Concat<axis=0>(p, q)", "PeerIdVec"),
+        ("t: Trigger", "y = Identity(t)", "Trigger"),
+        ("x: F64[2]", "y = Pow(x, k)", "F64[2]"),
+        ("x: F32[1,3,8,8], w: F32[4,3,3,3]", "y = Conv(x, w)", "F32"),
+        ("x: F32[2,5]", "y = ArgMax<axis=1, keepdims=0>(x)", "I64[2]"),
+        ("x: F32[2,5]", "y = CumSum(x, i)", "F32[2,5]"),
+        ("t: Trigger", "y = syscall.Clock(t)", "Timestamp"),
+        ("x: F32[2], t: Trigger", "y = syscall.Gate(x, t)", "F32[2]"),
+        ("x: F32[2], t: Trigger", "y = syscall.GateDispatch(x, t)", "F32[2]"),
+        ("x: F32[2], z: F32[3]", "y = syscall.Any(x, z)", "F32"),
+        ("x: F32[2]", "y = syscall.PassThrough(x)", "F32[2]"),
+        ("x: F32", "y = composite.Bundle<.composite.child_count=1>(x)", "Composite"),
+        ("c: Composite", 'y = composite.Unbundle<.composite.child_types="bb.peer_id_vec">(c)', "PeerIdVec"),
+        ("x: Tensor", "y = role.model.Evaluate(x, x) {slot=m}", "F32"),
+    ],
+)
+def test_what_an_op_yields(signature: str, op: str, expected: str) -> None:
+    lines = [op]
+    if "k)" in op:
+        lines.insert(0, "k = Constant<value=I64[]{2}>()")
+    if "i)" in op and "i:" not in signature:
+        lines.insert(0, "i = Constant<value=I64[]{1}>()")
+    assert solve(signature, *lines)["y"] == expected
+
+
+def test_constants_have_the_type_of_their_value() -> None:
+    found = solve(
+        "",
+        "a = Constant<value=F32[2]{1, 2}>()",
+        "b = Constant<value_ints=[1, 2, 3]>()",
+        "c = Constant<value_float=0.5>()",
+        "d = syscall.Constant<value=3>()",
+        "e = Constant<value_floats=[0.5, 1.5]>()",
+    )
+    assert list(found.values()) == ["F32[2]", "I64[3]", "F32[]", "I64[]", "F32[2]"]
+
+
+def test_reshape_reads_the_constant_shape() -> None:
+    found = solve("x: F32[2,6]", "s = Constant<value=I64[2]{3, -1}>()", "y = Reshape(x, s)")
+    assert found["y"] == "F32[3,4]"
+
+
+def test_element_types_flow_backwards_from_the_other_operand() -> None:
+    found = solve(
+        "p: F32[n,10]",
+        "b: Tensor, l: Tensor = role.data_loader.NextBatch() {slot=d}",
+        "e = Sub(p, l)",
+        "c = role.model.Forward(b) {slot=m}",
+    )
+    assert found["l"] == "F32"
+    assert found["b"] == "Tensor"
+    assert found["e"] == "F32"
+
+
+def test_an_untyped_input_takes_what_its_reader_wants() -> None:
+    found = solve("x: Any", "role.model.ApplyDelta(x) {slot=m}")
+    assert found["x"] == "F32"
+
+
+def test_queues_and_holds_carry_types_along() -> None:
+    found = solve(
+        "x: I64[3], t: Trigger",
+        'b = syscall.Hold.Flush<slot="s">(t)',
+        'd = syscall.Serialize.Dequeue<queue="q">(t)',
+        'syscall.Hold.Stash<slot="s">(x)',
+        'e = syscall.Serialize.Enqueue<queue="q">(x)',
+    )
+    assert (found["b"], found["d"]) == ("I64[3]", "I64[3]")
+
+
+def test_what_is_received_has_the_type_of_what_was_sent() -> None:
+    found = solve(
+        "x: F32[4], p: PeerIdVec",
+        "a, s = wire.Send(x, p) {wire.wire_id=1}",
+        "r, v, t = wire.SendReqBatched(x, p, p) {wire.wire_id=2}",
+        "c, m, rs = wire.RecvRespBatched(r) {wire.wire_id=3, wire.request=2}",
+        "w = Neg(v)",
+        "an, as = wire.SendResp(w, t, r) {wire.wire_id=3, wire.request=2}",
+    )
+    assert (found["a"], found["s"], found["r"]) == ("F32[4]", "PeerIdVec", "WireReqId")
+    assert (found["an"], found["c"], found["m"], found["rs"]) == (
+        "F32[4]",
+        "Trigger",
+        "PeerIdVec",
+        "F32[?,4]",
+    )
+
+
+def test_hand_made_ports_have_the_type_that_they_name() -> None:
+    found = solve("", "a, s, q = wire.RecvReq<payload_type=type(F32[2])>() {wire.wire_id=1}")
+    assert found == {"a": "F32[2]", "s": "PeerIdVec", "q": "WireReqId"}
+
+
+def test_branches_give_their_types() -> None:
+    found = solve(
+        "c: BOOL[], x: F32[4]",
+        "y = If<then_branch=graph t() -> (h) {\n    h: F32[4] = Neg(x)\n  }, "
+        "else_branch=graph e() -> (h) {\n    init h = F32[4]{1, 2, 3, 4}\n  }>(c)",
+    )
+    assert found["y"] == "F32[4]"
+
+
+def test_calls_have_the_types_of_the_function() -> None:
+    text = """program P {module=P}
+
+function program.P(x: F32[2]) -> (y)
+  y = program.Half(x)
+
+function program.Half(a) -> (b)
+  b = Neg(a)
+"""
+    done = stage("type_solver").run(parse(text), Options(), Stats())
+    assert done.functions[0].types["y"] == ValueType(types.TENSOR_F32, (2,))
+    assert done.functions[1].types["a"] == ValueType(types.TENSOR_F32, (2,))
+
+
+@pytest.mark.parametrize(
+    ("signature", "line", "what"),
+    [
+        ("x: F32[2], z: F64[2]", "y = Add(x, z)", "operands differ: x: F32[2], z: F64[2]"),
+        ("x: F32[2,3], z: F32[2,4]", "y = Add(x, z)", "3 and 4 do not broadcast"),
+        ("x: F32[2,3], w: F32[4,5]", "y = MatMul(x, w)", "inner dimensions 3 and 4"),
+        ("x: F32[2,3]", "y: F32[2,4] = Relu(x)", "'y' is F32[2,4]"),
+        ("x: F32[2]", "y: F64[2] = Relu(x)", "operands differ"),
+        ("x: F32[2,3]", "y: F32[3] = Relu(x)", "'y' is F32[3], and this needs or yields F32[2,3]"),
+        ("t: Trigger", "y = Relu(t)", "works on tensors"),
+        ("p: PeerIdVec", "y = Neg(p)", "works on tensors"),
+        ("x: F32[2], p: PeerIdVec", "y = role.model.Forward(p) {slot=m}", "'p' is PeerIdVec"),
+        ("x: F32[2], p: PeerIdVec", "a, s = wire.Send(p, x) {wire.wire_id=1}", "'x' is F32[2]"),
+        ("x: F32[2], p: PeerIdVec", "a, b, s = wire.Send(x, p) {wire.wire_id=1}", "1 payloads, and 2 values"),
+        ("x: F32[2], p: PeerIdVec", "y = syscall.Any(x, p)", "values differ"),
+        ("x: F32[2]", "y = syscall.PassThrough(x, x)", "2 inputs, not 1"),
+        ("x: F32[2]", "y = role.model.Evaluate(x) {slot=m}", "1 inputs, 2 at least"),
+        ("x: F32[2]", "y, z = syscall.PassThrough(x)", "2 outputs, not 1"),
+        ("x: F32[2]", 'y = composite.Unbundle<.composite.child_types="bb.nope">(x)', "'x' is F32[2]"),
+        ("c: Composite", 'y = composite.Unbundle<.composite.child_types="bb.nope">(c)', "no type 'bb.nope'"),
+        (
+            "c: Composite",
+            'y = composite.Unbundle<.composite.child_types="bb.bytes,bb.bytes">(c)',
+            "2 types for 1",
+        ),
+        ("x: I64[2]", "y = Erf(x)", "tensor(int64)"),
+    ],
+)
+def test_contradictions_are_refused(signature: str, line: str, what: str) -> None:
+    with pytest.raises(errors.TypeConstraintFailed) as caught:
+        solve(signature, line if "{" in line.split(")")[-1] else f"{line} {{source=a.py:7}}")
+    assert what in str(caught.value)
+
+
+def test_a_refusal_names_the_authors_line() -> None:
+    with pytest.raises(errors.TypeConstraintFailed) as caught:
+        solve("x: F32[2], z: F64[2]", "y = Add(x, z) {source=a.py:9}")
+    assert (
+        str(caught.value) == "a.py:9: Add → y: its operands differ: x: F32[2], z: F64[2] (cast one of them)"
+    )
+
+
+def test_what_nothing_says_is_refused_unless_types_are_relaxed() -> None:
+    line = 'y = syscall.Hold.Flush<slot="s">(t) {source=a.py:3}'
+    with pytest.raises(errors.UnresolvedType) as caught:
+        solve("t: Trigger", line)
+    assert caught.value.where == "a.py:3"
+    with pytest.raises(errors.UnresolvedType, match="input 'x'"):
+        solve("x: Any", 'syscall.AppEmit<name="n">(x)')
+    assert "y" not in solve("t: Trigger", line, strict=False)
+
+
+def test_answers_that_are_no_tensors_cannot_be_stacked() -> None:
+    with pytest.raises(errors.TypeConstraintFailed, match="cannot be stacked"):
+        solve(
+            "x: F32, p: PeerIdVec",
+            "r, v, t = wire.SendReqBatched(x, p, p) {wire.wire_id=2}",
+            "an, as = wire.SendResp(t, t, r) {wire.wire_id=3, wire.request=2}",
+            "c, m, rs = wire.RecvRespBatched(r) {wire.wire_id=3, wire.request=2}",
+        )
+
+
+def test_counters(run_pass: Callable[..., Program]) -> None:
+    stats = Stats()
+    text = 'function program.P(t: Trigger) -> ()\n  y = syscall.Hold.Flush<slot="s">(t)\n  z = syscall.OnTrigger(t)'
+    run_pass("type_solver", text, stats, strict_types=False)
+    assert stats.counters == {"types_resolved": 2, "types_unresolved": 1}
+
+
+def test_a_type_relation_of_ones_own() -> None:
+    from bb_host.compiler.type_relations import register_relation
+
+    def doubled(op: object, row: object, terms: object) -> None:
+        pass
+
+    register_relation("test.doubled", doubled)
+    register_relation("test.doubled", doubled)
+    with pytest.raises(ValueError, match="there already"):
+        register_relation("matmul", doubled)
