@@ -10,7 +10,7 @@ from typing import Any
 import cbor2
 
 from bb_edge.engine.binding import BindEnv, make_gather
-from bb_edge.engine.bootstrap import Bootstraps
+from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundGraph, BoundOp
@@ -34,6 +34,7 @@ from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
+from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
 from bb_edge.wire.delivery import LinkConfig, Links
 
@@ -290,6 +291,7 @@ class _Installer:
         )
         engine.clock_offset_ns = clock_offset_ns
         engine.local_addresses = self.addresses
+        engine.raised_sites = raised
         ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
         engine.parking.sink = ingress
         engine.on_bytes_released = ingress.release
@@ -316,8 +318,9 @@ class _Installer:
 
         outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
         requests.on_closed = outbound.forget_ask
+        outbound.on_lost = requests.settle_peer
         missing: list[str] = []
-        touch_sets: dict[str, tuple[BoundGraph, tuple[int, ...]]] = {}
+        of_targets: dict[str, Planned] = {}
         for target in self.targets:
             graphs = graphs_by_target[target.name]
             backends = {
@@ -349,7 +352,7 @@ class _Installer:
                     )
             if target.bootstrap is not None:
                 bootstrap = graphs[target.bootstrap]
-                touch_sets[target.name] = (bootstrap, touch_set(bootstrap, graphs))
+                of_targets[target.name] = of_target(engine, bootstrap, touch_set(bootstrap, graphs))
             children = config.max_executions * config.max_children
             for graph in (main, *([graphs[target.bootstrap]] if target.bootstrap else ())):
                 for region in graph.regions:
@@ -365,8 +368,19 @@ class _Installer:
         neighbours.attach(inbound, outbound)
         cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
         neighbours.on_peer_up = cycle.peer_up
+        of_slots: dict[str, Planned] = {}
+        for (target_name, slot), number in slots.items():
+            if slot not in of_slots and type(components[slot]).bootstrap is not Component.bootstrap:
+                graph = component_bootstrap(engine, target_name, slot, number, total + len(of_slots))
+                of_slots[slot] = of_component(target_name, slot, graph, number)
         bootstraps = Bootstraps(
-            engine, ingress, [t.name for t in self.targets], touch_sets, decode_input, cycle.start_target
+            engine,
+            ingress,
+            [t.name for t in self.targets],
+            of_targets,
+            of_slots,
+            decode_input,
+            cycle.start_target,
         )
         mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
         node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import INVOKE, BoundGraph, Execution
@@ -20,7 +21,7 @@ from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.tensors import TensorError, decode_tensor
-from bb_edge.syscalls.host import payload_bytes
+from bb_edge.wire.caps import RaisedSite
 
 
 class InvokeError(BBError):
@@ -124,6 +125,11 @@ class Node:
         }
 
     @property
+    def raised_sites(self) -> tuple[RaisedSite, ...]:
+        """Sites whose planned payloads lie above the cap of a fill, and what install granted them."""
+        return self._engine.raised_sites
+
+    @property
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
         every = [r for several in self._cycle.rounds.values() for r in several]
@@ -190,6 +196,13 @@ class Node:
             lambda: self._neighbours.presence(peer, up, epoch, classes, addresses, dict(meta or {}))
         )
 
+    def peer_failed(self, peer: PeerId) -> None:
+        """Tells that the transport was refused a delivery to the peer: one failure for its health.
+
+        Raises IngressFull where too many notices wait already.
+        """
+        self.ingress.notice(lambda: self._neighbours.failed(peer))
+
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
         """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
 
@@ -231,11 +244,6 @@ class Node:
 
     def _queue(self, graph: BoundGraph, values: Mapping[int, object]) -> int:
         engine = self._engine
-        if self.ingress.full:
-            engine.count("ingress.full")
-            raise IngressFull(
-                f"{engine.config.ingress_entries} entries wait already", "ingress", "poll more often"
-            )
         number = engine.pool.mint()
 
         def fill(execution: Execution) -> None:
@@ -247,7 +255,11 @@ class Node:
             if not values:
                 engine.pull_unreached(frame)
 
-        self.ingress.notice(lambda: self.ingress.offer(Entry(graph.target, fill, number)))
+        try:
+            self.ingress.offer_invoke(Entry(graph.target, fill, number))
+        except IngressFull:
+            engine.count("ingress.full")
+            raise
         return number
 
     # --- lifecycle ------------------------------------------------------------------------------------

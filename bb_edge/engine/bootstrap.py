@@ -1,12 +1,14 @@
 """Bootstraps: installed, not armed; the host starts them (semantics §5).
 
     NONE (no bootstrap: done at install)
-    READY ──run_bootstrap──► QUEUED ──touch set free──► RUNNING ──execution ended──► DONE │ FAILED
-    ──run_bootstrap──► QUEUED
+    READY │ DONE │ FAILED ──run_bootstrap──► QUEUED ──touch set free and claimed──► RUNNING ──► DONE │ FAILED
 
-While one runs, body ops that touch a component of its touch set wait. Disjoint bootstraps run at the same
-time,
-overlapping ones one after the other, in install order.
+A target's bootstrap is a function, `<target>__bootstrap`; a component's is its `bootstrap` method, the one of
+slot "index" is called "index" here. While one runs, body ops that touch a component of its touch set wait.
+Disjoint bootstraps run at the same time, overlapping ones one after the other, in install order.
+
+A bootstrap claims the unshared components of its touch set before it starts: an execution that is at work
+on one of them comes to its end first, and none can hold one while it waits for the bootstrap.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import INVOKE, BoundGraph, Execution
+from bb_edge.engine.executions import BoundGraph, Execution
 from bb_edge.engine.ingress import Entry, Ingress
 from bb_edge.ir.errors import BBError
 
@@ -54,7 +56,7 @@ class BootstrapStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BootstrapAll:
-    """Every bootstrap that is not done, in install order."""
+    """Every bootstrap that is not done, components' and targets', in install order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,110 +92,186 @@ BootstrapTarget = BootstrapAll | ModuleNames | ModuleRequests | Slots
 
 
 @dataclass(slots=True)
-class _State:
-    graph: BoundGraph
+class Planned:
+    """One bootstrap: what it touches, and how it runs, by a graph or by a component's method.
+
+    `start(execution)` puts its first ops on the frontier.
+    """
+
+    target: str
+    slot: str  # of a component's bootstrap; "" for a target's
     touch_set: tuple[int, ...]
+    graph: BoundGraph | None
+    start: Callable[[Execution, Mapping[str, object]], None]
     status: BootstrapStatus = BootstrapStatus.READY
+    staged: bool = False  # admitted, or about to be; its touch set is taken
     inputs: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.slot or self.target
+
+    @property
+    def formals(self) -> Mapping[str, int]:
+        return {} if self.graph is None else self.graph.slot.inputs
 
 
 class Bootstraps:
-    """The bootstraps of one node, in install order."""
+    """The bootstraps of one node, in install order; a component's stands before those of its targets."""
 
     def __init__(
         self,
         engine: Engine,
         ingress: Ingress,
         targets: Sequence[str],
-        graphs: Mapping[str, tuple[BoundGraph, tuple[int, ...]]],
+        of_targets: Mapping[str, Planned],
+        of_slots: Mapping[str, Planned],
         decode: Callable[[BoundGraph, str, object], object],
         on_done: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._ingress = ingress
         self._targets = tuple(targets)
-        self._states = {t: _State(*graphs[t]) for t in targets if t in graphs}
+        self._of_targets = dict(of_targets)
+        self._of_slots = dict(of_slots)
+        self._order = tuple(
+            planned
+            for target in self._targets
+            for planned in (
+                *(p for p in self._of_slots.values() if p.target == target),
+                *(p for name, p in self._of_targets.items() if name == target),
+            )
+        )
         self._decode = decode
         self._on_done = on_done
 
-    def status(self, target: str) -> BootstrapStatus:
-        """UnknownTarget for a target that is not installed."""
-        if target not in self._targets:
-            raise UnknownTarget(
-                f"no installed target {target!r}", "bootstrap", f"installed: {', '.join(self._targets)}"
-            )
-        state = self._states.get(target)
-        return BootstrapStatus.NONE if state is None else state.status
+    def status(self, name: str) -> BootstrapStatus:
+        """Of a target, else of a slot's component. UnknownTarget where neither is installed."""
+        planned = self._of_targets.get(name)
+        if planned is None and name not in self._targets:
+            planned = self._of_slots.get(name)
+            if planned is None:
+                raise UnknownTarget(
+                    f"no installed target {name!r}, and no slot with a bootstrap",
+                    "bootstrap",
+                    f"installed: {', '.join(self._targets)}",
+                )
+        return BootstrapStatus.NONE if planned is None else planned.status
 
     def bootstrapped(self, target: str) -> bool:
         return self.status(target) in (BootstrapStatus.NONE, BootstrapStatus.DONE)
 
     def request(self, what: BootstrapTarget) -> None:
         """Checks everything first, then queues all of it. Raises the errors of semantics §5."""
-        if isinstance(what, BootstrapAll):
-            open_states = (BootstrapStatus.READY, BootstrapStatus.FAILED)
-            wanted = [BootstrapRequest(t) for t, s in self._states.items() if s.status in open_states]
-        elif isinstance(what, ModuleNames):
-            wanted = [BootstrapRequest(name) for name in what.names]
-        elif isinstance(what, ModuleRequests):
-            wanted = list(what.requests)
-        else:
-            raise UnknownTarget(f"no component bootstrap in slots {', '.join(what.slots)}", "bootstrap")
-        staged: list[tuple[_State, dict[str, object]]] = []
-        seen: set[str] = set()
-        for one in wanted:
-            state = self._states.get(one.target)
-            if state is None:
-                raise UnknownTarget(f"{one.target!r} has no bootstrap here", "bootstrap")
-            if one.target in seen or state.status in (BootstrapStatus.QUEUED, BootstrapStatus.RUNNING):
-                raise AlreadyTransitivelyQueued(f"the bootstrap of {one.target!r} is on its way", "bootstrap")
-            seen.add(one.target)
-            formals = state.graph.slot.inputs
-            unknown = [name for name in one.inputs if name not in formals]
-            missing = [name for name in formals if name not in one.inputs]
+        staged: list[tuple[Planned, dict[str, object]]] = []
+        seen: set[int] = set()
+        for planned, inputs in self._wanted(what):
+            name = planned.name
+            if id(planned) in seen or planned.status in (BootstrapStatus.QUEUED, BootstrapStatus.RUNNING):
+                raise AlreadyTransitivelyQueued(f"the bootstrap of {name!r} is on its way", "bootstrap")
+            seen.add(id(planned))
+            formals = planned.formals
+            unknown = [given for given in inputs if given not in formals]
+            missing = [formal for formal in formals if formal not in inputs]
             if unknown:
                 raise UnknownInput(
-                    f"{one.target!r} has no input {unknown[0]!r}",
-                    "bootstrap",
-                    f"it has: {', '.join(formals)}",
+                    f"{name!r} has no input {unknown[0]!r}", "bootstrap", f"it has: {', '.join(formals)}"
                 )
             if missing:
-                raise MissingInput(f"{one.target!r} needs input {missing[0]!r}", "bootstrap")
-            staged.append((state, {n: self._decode(state.graph, n, v) for n, v in one.inputs.items()}))
-        for state, inputs in staged:
-            state.inputs = inputs
-            state.status = BootstrapStatus.QUEUED
+                raise MissingInput(f"{name!r} needs input {missing[0]!r}", "bootstrap")
+            graph = planned.graph
+            decoded = {} if graph is None else {n: self._decode(graph, n, v) for n, v in inputs.items()}
+            staged.append((planned, decoded))
+        for planned, decoded in staged:
+            planned.inputs = decoded
+            planned.status = BootstrapStatus.QUEUED
         self._start_what_can()
 
-    def _start_what_can(self) -> None:
-        taken = set(self._engine.locked)
-        for target, state in self._states.items():
-            if state.status is BootstrapStatus.QUEUED:
-                if not taken.intersection(state.touch_set):
-                    state.status = BootstrapStatus.RUNNING
-                    self._engine.locked.update(dict.fromkeys(state.touch_set, target))
-                    self._ingress.offer(Entry(target, self._filler(target, state), internal=True))
-                taken.update(state.touch_set)
+    def _wanted(self, what: BootstrapTarget) -> list[tuple[Planned, Mapping[str, object]]]:
+        if isinstance(what, BootstrapAll):
+            open_states = (BootstrapStatus.READY, BootstrapStatus.FAILED)
+            return [(planned, {}) for planned in self._order if planned.status in open_states]
+        if isinstance(what, ModuleNames):
+            return [(self._find(self._of_targets, name), {}) for name in what.names]
+        if isinstance(what, ModuleRequests):
+            return [(self._find(self._of_targets, one.target), one.inputs) for one in what.requests]
+        return [(self._find(self._of_slots, name), {}) for name in what.slots]
 
-    def _filler(self, target: str, state: _State) -> Callable[[Execution], None]:
+    def _find(self, among: Mapping[str, Planned], name: str) -> Planned:
+        planned = among.get(name)
+        if planned is None:
+            what = "target" if among is self._of_targets else "slot"
+            raise UnknownTarget(
+                f"no bootstrap of {what} {name!r} here",
+                "bootstrap",
+                f"there are: {', '.join(among) or 'none'}",
+            )
+        return planned
+
+    def _start_what_can(self) -> None:
+        taken: set[int] = set()
+        for planned in self._order:
+            if planned.staged:
+                taken.update(planned.touch_set)
+        for planned in self._order:
+            if planned.status is BootstrapStatus.QUEUED and not planned.staged:
+                if not taken.intersection(planned.touch_set):
+                    planned.staged = True
+                    self._ingress.offer(Entry(planned.target, self._filler(planned), internal=True))
+                taken.update(planned.touch_set)
+
+    def _filler(self, planned: Planned) -> Callable[[Execution], None]:
+        engine = self._engine
+
         def fill(execution: Execution) -> None:
-            region = state.graph.regions[0]
             execution.bootstrap = True
-            execution.claim_set = state.graph.claims.get(INVOKE, ())
-            execution.on_end = lambda ended: self._ended(target, state, ended.failed)
-            frame = execution.frame_of(region)
-            for name, value in state.inputs.items():
-                self._engine.write(frame, state.graph.slot.inputs[name], value)
-            self._engine.pull_unreached(frame)
+            execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
+            execution.on_end = lambda ended: self._ended(planned, ended.failed)
+            execution.pending += 1  # holds the execution open until it has begun
+
+            def begin() -> None:
+                execution.on_claimed = None
+                execution.pending -= 1
+                planned.status = BootstrapStatus.RUNNING
+                engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
+                planned.start(execution, planned.inputs)
+
+            if engine.claims.acquire(execution):
+                begin()
+            else:
+                execution.on_claimed = begin
 
         return fill
 
-    def _ended(self, target: str, state: _State, failed: bool) -> None:
-        state.status = BootstrapStatus.FAILED if failed else BootstrapStatus.DONE
-        state.inputs = {}
-        self._engine.unlock(state.touch_set)
-        self._engine.emit(steps.BootstrapComplete(target, failed))
-        self._engine.bus.publish(Bus.BOOTSTRAP_COMPLETE)
-        if not failed:
-            self._on_done(target)
+    def _ended(self, planned: Planned, failed: bool) -> None:
+        planned.status = BootstrapStatus.FAILED if failed else BootstrapStatus.DONE
+        planned.inputs = {}
+        planned.staged = False
+        engine = self._engine
+        engine.unlock(planned.touch_set)
+        engine.emit(steps.BootstrapComplete(planned.target, failed, planned.slot))
+        engine.bus.publish(Bus.BOOTSTRAP_COMPLETE)
+        if not failed and not planned.slot:
+            self._on_done(planned.target)
         self._start_what_can()
+
+
+def of_target(engine: Engine, graph: BoundGraph, touch_set: tuple[int, ...]) -> Planned:
+    """The bootstrap of a target: a function."""
+
+    def start(execution: Execution, inputs: Mapping[str, object]) -> None:
+        frame = execution.frame_of(graph.regions[0])
+        for name, value in inputs.items():
+            engine.write(frame, graph.slot.inputs[name], value)
+        engine.pull_unreached(frame)
+
+    return Planned(graph.target, "", touch_set, graph, start)
+
+
+def of_component(target: str, slot: str, graph: BoundGraph, component: int) -> Planned:
+    """The bootstrap of a slot's component: a graph of one op that calls its method."""
+
+    def start(execution: Execution, inputs: Mapping[str, object]) -> None:
+        execution.ready.append((execution.frame_of(graph.regions[0]), graph.ops[0]))
+
+    return Planned(target, slot, (component,), None, start)

@@ -39,6 +39,11 @@ class Bus:
             self.dropped += 1
         self._events.append(kind)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a poll has events to deliver."""
+        return bool(self._events)
+
     def take(self) -> list[int]:
         events = list(self._events)
         self._events.clear()

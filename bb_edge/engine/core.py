@@ -24,6 +24,7 @@ from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.component import Component
+from bb_edge.wire.caps import RaisedSite
 
 
 class Engine:
@@ -45,6 +46,7 @@ class Engine:
         self.slots = dict(slots)
         self.class_of_target = dict(class_of_target)
         self.local_addresses: tuple[bytes, ...] = ()
+        self.raised_sites: tuple[RaisedSite, ...] = ()
         self.now_ns = 0
         self.clock_offset_ns = 0
         self.pool = ExecutionPool(config.max_executions, config.max_children)
@@ -64,14 +66,15 @@ class Engine:
         self.rings: dict[str, deque[object]] = {}
         self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
-        self.execution_observers: tuple[Callable[[int], None], ...] = tuple(
-            c.execution_ended
+        self.execution_observers: tuple[tuple[Component, Callable[[int], None]], ...] = tuple(
+            (c, c.execution_ended)
             for c in self.components
             if type(c).execution_ended is not Component.execution_ended
         )
         self.on_slot_free: Callable[[], None] = _nothing
         self.on_child_end: Callable[[Execution], None] = _nothing_with
-        self.on_bytes_released: Callable[[int], None] = _nothing_with
+        self.on_requests_over: Callable[[Execution], None] = _nothing_with
+        self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing_with
         self._next_command = 1
         self.parking = Parking(self)
         self.ctx = OpContext(self)
@@ -202,13 +205,31 @@ class Engine:
             self.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
             return True
         if not execution.claimed and component in execution.claim_set and not self.claims.acquire(execution):
-            execution.parked.append((frame, op))
+            self._await_claims(execution, frame, op)
             return True
         if op.busy_key >= 0 and self.busy[op.busy_key]:
             self.busy_waiters[op.busy_key].append((frame, op))
             execution.pending += 1
             return True
         return False
+
+    def _await_claims(self, execution: Execution, frame: Frame, op: BoundOp) -> None:
+        """Parks an op until its execution's claims are granted, or its deadline has passed."""
+        deadline = execution.deadline_ns
+        if deadline and not execution.claim_timer:
+            number = execution.id
+
+            def expire(_now_ns: int) -> None:
+                if execution.id == number and execution.claim_timer:
+                    execution.claim_timer = 0
+                    execution.expired = True
+                    execution.parked.clear()
+                    self.count("deadlines.expired")
+                    self._release_claims(execution)
+                    self.wake(execution)
+
+            execution.claim_timer = self.timers.at(deadline, expire, reserved=True)
+        execution.parked.append((frame, op))
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
         if result is PENDING:
@@ -222,6 +243,12 @@ class Engine:
         execution.failed = True
         self.count("ops.failed")
         self.emit(steps.OpFailed(op.target, execution.id, op.spec.name, error))
+        self.bus.publish(Bus.OP_FAILURE)
+
+    def component_failed(self, target: str, where: str, error: BaseException) -> None:
+        """A component's code failed outside of any op: a step, a counter, a bus event; the node goes on."""
+        self.count("components.failed")
+        self.emit(steps.OpFailed(target, 0, where, error))
         self.bus.publish(Bus.OP_FAILURE)
 
     # --- values ---------------------------------------------------------------------------------------
@@ -288,6 +315,8 @@ class Engine:
         if op.mode == 1:
             if result is None and op.yields_command:
                 result = self._mint_command()
+            if op.takes_first and isinstance(result, tuple):
+                result = result[0]
             if result is not None:
                 self.write(frame, op.out, result)
         elif op.mode == 2 and result is not None:
@@ -310,24 +339,26 @@ class Engine:
         if execution.open:
             execution.state = State.WAITING
             only_outside = execution.pending == execution.waits_outside and not execution.parked
-            if (
-                execution.claimed
-                and only_outside
-                and (execution.asking or execution.children or execution.pending)
-            ):
+            # A bootstrap keeps what it has claimed: body ops that want it are held back all the while.
+            if execution.claimed and only_outside and not execution.bootstrap:
                 self._release_claims(execution)
             return
         self._end(execution)
 
     def _release_claims(self, execution: Execution) -> None:
         for holder in self.claims.release(execution):
+            if holder.claim_timer:
+                self.timers.cancel(holder.claim_timer)
+                holder.claim_timer = 0
+            if holder.on_claimed is not None:
+                holder.on_claimed()
             holder.ready.extend(holder.parked)
             holder.parked.clear()
             self.wake(holder)
 
     def _end(self, execution: Execution) -> None:
         if not execution.failed and not execution.expired:
-            starved = self._starved(execution)
+            starved = execution.starved()
             if starved:
                 execution.failed = True
                 self.count("executions.starved")
@@ -336,11 +367,19 @@ class Engine:
         for release in execution.permits:
             release()
         if execution.bytes_held:
-            self.on_bytes_released(execution.bytes_held)
+            self.on_bytes_released(execution.source, execution.bytes_held)
+        if execution.answer_bytes:
+            self.on_bytes_released(None, execution.answer_bytes)
         if execution.notify:
             self.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
-        for observe in self.execution_observers:
-            observe(execution.id)
+        for component, observe in self.execution_observers:
+            try:
+                observe(execution.id)
+            # The border to users' components, as in `_run`.
+            except Exception as error:  # noqa: BLE001
+                self.component_failed(execution.target, f"{component.TYPE_NAME}.execution_ended", error)
+        if execution.cohorts:
+            self.on_requests_over(execution)
         self.count("executions.ended")
         on_end = execution.on_end
         if on_end is not None:
@@ -349,17 +388,6 @@ class Engine:
             self.on_child_end(execution)
         self.pool.end(execution)
         self.on_slot_free()
-
-    def _starved(self, execution: Execution) -> tuple[str, ...]:
-        """Names of ops that got an input in this execution and miss another one."""
-        names: list[str] = []
-        for frame in execution.frames:
-            waiting, template = frame.waiting, frame.region.graph.slot.waiting
-            for index in frame.region.joins:
-                left = waiting[index] & EAGER_MASK
-                if left and left != template[index] & EAGER_MASK:
-                    names.append(frame.region.graph.ops[index].spec.name)
-        return tuple(names)
 
     # --- children -------------------------------------------------------------------------------------
 
@@ -393,5 +421,5 @@ def _nothing() -> None:
     return None
 
 
-def _nothing_with(_: Any) -> None:
+def _nothing_with(*_: Any) -> None:
     return None

@@ -15,11 +15,12 @@ The life of an execution is this table, and nothing else changes `state`:
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.graph_slot import GraphSlot, OpSpec, Region
+from bb_edge.engine.graph_slot import EAGER_MASK, GraphSlot, OpSpec, Region
 
 if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
@@ -39,8 +40,11 @@ class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
     `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `mode` says what happens to the
-    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `touches` is the unshared component whose
-    claim the op needs (-1: none); `busy_key` the component that takes one op at a time (-1: none).
+    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `touches` is the component that the op
+    calls (-1: none), which a bootstrap may lock and an execution may have to claim; `busy_key` the component
+    that takes one op at a time (-1: none). `takes_first` says that a tuple that comes later has the op's
+    several outputs, of which the node names the first. `later_ns` is the deadline of a `Later` (0: the
+    node's default).
     """
 
     __slots__ = (
@@ -48,12 +52,14 @@ class BoundOp:
         "component",
         "gather",
         "index",
+        "later_ns",
         "mode",
         "out",
         "outs",
         "pulls",
         "run",
         "spec",
+        "takes_first",
         "target",
         "touches",
         "writes",
@@ -76,6 +82,8 @@ class BoundOp:
         self.busy_key = -1
         self.writes = False
         self.yields_command = False
+        self.takes_first = False
+        self.later_ns = 0
 
 
 def _unbound(*_: object) -> object:
@@ -172,12 +180,14 @@ class Execution:
     """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim."""
 
     __slots__ = (
+        "answer_bytes",
         "asked_somebody",
         "asking",
         "bootstrap",
         "bytes_held",
         "children",
         "claim_set",
+        "claim_timer",
         "claimed",
         "cohort",
         "cohorts",
@@ -188,6 +198,7 @@ class Execution:
         "frames",
         "id",
         "notify",
+        "on_claimed",
         "on_end",
         "parent",
         "parked",
@@ -225,11 +236,14 @@ class Execution:
         self.queued = False
         self.claimed = False
         self.claim_set: tuple[int, ...] = ()
+        self.claim_timer = 0  # ends the wait for a claim at the execution's deadline
+        self.on_claimed: Callable[[], None] | None = None  # called instead of running `parked`
         self.parent: Execution | None = None
         self.cohort: Any = None
         self.source: PeerId | None = None
         self.deadline_ns = 0
-        self.bytes_held = 0
+        self.bytes_held = 0  # of the envelope that started it, charged to `source`
+        self.answer_bytes = 0  # of the answers to its requests
         self.requests_made = 0
         self.asked_somebody = False
         self.notify = False
@@ -245,6 +259,28 @@ class Execution:
         """Whether something can still come."""
         return bool(self.pending or self.asking or self.children or self.parked)
 
+    def starved(self) -> tuple[str, ...]:
+        """Names of ops that got an input in this execution and miss another one (semantics §3).
+
+        What a child sees of its parent did not arrive in the child; constants and sources don't count.
+        """
+        names: list[str] = []
+        for frame in self.frames:
+            graph = frame.region.graph
+            waiting, template = frame.waiting, graph.slot.waiting
+            for index in frame.region.joins:
+                left = waiting[index] & EAGER_MASK
+                if left and left != template[index] & EAGER_MASK:
+                    spec = graph.ops[index].spec
+                    imports = frame.region.imports
+                    if not imports or any(
+                        frame.values[s] is not None and s not in imports
+                        for s in (*spec.inputs, *spec.controls)
+                        if s >= 0 and graph.slot.values[s] is None
+                    ):
+                        names.append(spec.name)
+        return tuple(names)
+
     def frame_of(self, region: BoundRegion) -> Frame:
         """The execution's frame in that region, taken from the pool on first use."""
         for frame in self.frames:
@@ -259,12 +295,12 @@ class Execution:
 class ExecutionPool:
     """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
 
-    __slots__ = ("_free", "_next_id", "active", "entries", "max_entries", "peak")
+    __slots__ = ("_free", "_ids", "active", "entries", "max_entries", "peak")
 
     def __init__(self, max_entries: int, max_children: int) -> None:
         self.max_entries = max_entries
         self._free = [Execution() for _ in range(max_entries * (1 + max_children))]
-        self._next_id = 1
+        self._ids = itertools.count(1)
         self.active: dict[int, Execution] = {}
         self.entries = 0
         self.peak = 0
@@ -274,10 +310,8 @@ class ExecutionPool:
         return self.entries >= self.max_entries
 
     def mint(self) -> int:
-        """A fresh ExecId, for an entry that is queued before it runs."""
-        number = self._next_id
-        self._next_id += 1
-        return number
+        """A fresh ExecId, for an entry that is queued before it runs; from any thread."""
+        return next(self._ids)
 
     def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
         """A clean record, RUNNING. The caller has checked `full` (entries) or `max_children` (children)."""

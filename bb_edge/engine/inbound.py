@@ -105,7 +105,7 @@ class Inbound:
         Its bytes were charged at the door; whoever keeps it keeps the charge.
         """
         if not self._decide(raw, now_ns):
-            self._ingress.release(len(raw.data))
+            self._ingress.release(raw.peer, len(raw.data))
 
     def _refuse(self, peer: PeerId | None, reason: str, step: bool = True) -> bool:
         self._engine.count(f"ingress.{reason}")
@@ -153,7 +153,7 @@ class Inbound:
             for fill in message.fills:
                 self._control(peer, fill)
             return False
-        if self._ingress.full:
+        if self._ingress.full if own else self._ingress.full_for(peer):
             self._notice(peer, now_ns)
             return self._refuse(peer, "full")
         if self._ingress.fill_ratio >= PRESSURE:
@@ -304,7 +304,7 @@ class Inbound:
             self._engine.count("ingress.budget")
             self._requests.settle_peer(req_id, peer)
             return False
-        cohort.execution.bytes_held += size
+        cohort.execution.answer_bytes += size
         self._requests.answer(req_id, peer, tuple(values[i] for i in range(len(values))))
         return False
 
@@ -347,11 +347,16 @@ class Inbound:
         if now_ns - last < NOTICE_INTERVAL_NS:
             return
         if count >= NOTICES_BEFORE_BLOCK:
-            if peer not in engine.neighbours.blocked:
+            if (
+                peer not in engine.neighbours.blocked
+                and len(engine.neighbours.blocked) < engine.config.max_peers
+            ):
                 engine.neighbours.blocked.add(peer)
                 engine.count("peers.blocked")
                 engine.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
             return
+        if peer not in self._noticed and len(self._noticed) >= engine.config.max_peers:
+            del self._noticed[next(iter(self._noticed))]
         self._noticed[peer] = (now_ns, count + 1)
         engine.count("backpressure.notices")
         engine.neighbours.send_backoff_notice(peer, NOTICE_INTERVAL_NS)

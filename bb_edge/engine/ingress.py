@@ -52,22 +52,65 @@ class Raw:
     observed: bytes | None
 
 
+FAIR_SHARE = 7
+"""A peer may hold this many times what is free: 7/8 of a queue alone, 7/15 each where there are two."""
+
+
+class Shares:
+    """How much of a bounded store each peer holds; under the lock of whoever owns the store.
+
+    A fixed share per peer would waste most of a queue, none at all would leave it to whoever sends fastest.
+    So the share follows what is free (the dynamic thresholds of shared-memory switches): the fuller the
+    store, the less a greedy peer may add, and one that holds little finds a place.
+    """
+
+    __slots__ = ("held", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.held: dict[PeerId, int] = {}
+
+    def refuses(self, peer: PeerId | None, amount: int) -> str:
+        """Why the newcomer gets no place; "" where it gets one."""
+        free = self.limit - self.used
+        if amount > free:
+            return "full"
+        if peer is not None and self.held.get(peer, 0) >= FAIR_SHARE * free:
+            return "share"
+        return ""
+
+    def take(self, peer: PeerId | None, amount: int) -> None:
+        self.used += amount
+        if peer is not None:
+            self.held[peer] = self.held.get(peer, 0) + amount
+
+    def give_back(self, peer: PeerId | None, amount: int) -> None:
+        self.used -= amount
+        if peer is not None:
+            left = self.held.get(peer, 0) - amount
+            if left > 0:
+                self.held[peer] = left
+            else:
+                self.held.pop(peer, None)
+
+
 class Ingress:
     """The inbound queues of one node."""
 
     def __init__(self, max_entries: int, max_bytes: int, max_answers: int) -> None:
         self._lock = threading.Lock()
         self._max_entries = max_entries
-        self._max_bytes = max_bytes
         self._max_answers = max_answers
         self._raw: deque[Raw] = deque()
         self._notices: deque[Callable[[], None]] = deque()
         self._completions: deque[tuple[int, object, BaseException | None]] = deque()
         self._late = 0
-        self._bytes = 0
+        self._bytes = Shares(max_bytes)
+        self._places = Shares(max_entries + max_answers)
         self._waker: Callable[[], None] | None = None
         self.entries: deque[Entry] = deque()
-        self._external = 0
+        self._external = Shares(max_entries)
 
     # --- any thread -----------------------------------------------------------------------------------
 
@@ -81,40 +124,46 @@ class Ingress:
 
     @property
     def bytes_in_use(self) -> int:
-        return self._bytes
+        return self._bytes.used
 
     def charge(self, size: int) -> bool:
-        """Takes bytes of the budget, False where it has not got them."""
+        """Takes bytes of the budget for nobody in particular; False where it has not got them."""
         with self._lock:
-            if self._bytes + size > self._max_bytes:
+            if self._bytes.refuses(None, size):
                 return False
-            self._bytes += size
+            self._bytes.take(None, size)
             return True
 
-    def release(self, size: int) -> None:
+    def release(self, peer: PeerId | None, size: int) -> None:
         with self._lock:
-            self._bytes -= size
+            self._bytes.give_back(peer, size)
 
-    def offer_raw(self, raw: Raw) -> None:
+    def offer_raw(self, raw: Raw, fair: bool = True) -> None:
         """Stores an envelope for the next poll; its bytes are charged until what it feeds has ended.
 
-        Raises IngressFull, keeping nothing, when the count or the byte budget is used up.
+        Raises IngressFull, keeping nothing, when the count or the byte budget is used up, or the peer's share
+        of them (unless `fair` is False).
         """
-        size = len(raw.data)
+        size, peer = len(raw.data), raw.peer
+        asking = peer if fair else None
         with self._lock:
-            if len(self._raw) >= self._max_entries + self._max_answers:
+            if why := self._places.refuses(asking, 1):
                 raise IngressFull(
-                    f"{len(self._raw)} envelopes wait already",
-                    where="ingress",
+                    f"{self._places.used} envelopes wait already"
+                    + (f", {self._places.held[peer]} of them of this peer" if why == "share" else ""),
+                    where=f"ingress, from {peer.short()}",
                     hint="poll more often, or raise ingress_entries",
                 )
-            if self._bytes + size > self._max_bytes:
+            if why := self._bytes.refuses(asking, size):
+                free = self._bytes.limit - self._bytes.used
                 raise IngressFull(
-                    f"{size} bytes requested, {self._max_bytes - self._bytes} available of {self._max_bytes}",
-                    where="ingress",
+                    f"{size} bytes requested, {free} available of {self._bytes.limit}"
+                    + (f", the peer holds {self._bytes.held[peer]}" if why == "share" else ""),
+                    where=f"ingress, from {peer.short()}",
                     hint="raise NodeConfig.ingress_bytes",
                 )
-            self._bytes += size
+            self._places.take(peer, 1)
+            self._bytes.take(peer, size)
             self._raw.append(raw)
         self._wake()
 
@@ -123,7 +172,7 @@ class Ingress:
 
         def offer(data: bytes) -> bool:
             try:
-                self.offer_raw(Raw(data, own, None))
+                self.offer_raw(Raw(data, own, None), fair=False)
             except IngressFull:
                 return False
             return True
@@ -131,7 +180,7 @@ class Ingress:
         return offer
 
     def notice(self, act: Callable[[], None]) -> None:
-        """Has `act()` called in the next poll (presence, invokes, lifecycle).
+        """Has `act()` called in the next poll (presence, notices of the transport).
 
         IngressFull at `answer_entries`.
         """
@@ -143,6 +192,19 @@ class Ingress:
                     hint="poll more often, or raise answer_entries",
                 )
             self._notices.append(act)
+        self._wake()
+
+    def offer_invoke(self, entry: Entry) -> None:
+        """Queues an entry of the host's. IngressFull at `ingress_entries`."""
+        with self._lock:
+            if self._external.refuses(None, 1):
+                raise IngressFull(
+                    f"{self._external.used} entries wait already",
+                    where="ingress",
+                    hint="poll more often, or raise ingress_entries",
+                )
+            self._external.take(None, 1)
+            self.entries.append(entry)
         self._wake()
 
     def deliver(self, token: int, result: object, error: BaseException | None) -> None:
@@ -158,7 +220,12 @@ class Ingress:
     # --- the engine's thread --------------------------------------------------------------------------
 
     def take_raw(self) -> Raw | None:
-        return self._raw.popleft() if self._raw else None
+        if not self._raw:
+            return None
+        raw = self._raw.popleft()
+        with self._lock:
+            self._places.give_back(raw.peer, 1)
+        return raw
 
     def take_notice(self) -> Callable[[], None] | None:
         return self._notices.popleft() if self._notices else None
@@ -179,16 +246,21 @@ class Ingress:
     @property
     def full(self) -> bool:
         """Whether the entries' queue has no place for one more from outside."""
-        return self._external >= self._max_entries
+        return self._external.used >= self._external.limit
+
+    def full_for(self, peer: PeerId) -> bool:
+        """Whether the entries' queue has no place for one more of a peer."""
+        return bool(self._external.refuses(peer, 1))
 
     @property
     def fill_ratio(self) -> float:
-        return self._external / self._max_entries
+        return self._external.used / self._external.limit
 
     def offer(self, entry: Entry) -> None:
         """Queues an entry; the caller has checked `full` for those from outside."""
         if not entry.internal:
-            self._external += 1
+            with self._lock:
+                self._external.take(entry.peer, 1)
         self.entries.append(entry)
 
     def next_entry(self) -> Entry | None:
@@ -196,5 +268,6 @@ class Ingress:
             return None
         entry = self.entries.popleft()
         if not entry.internal:
-            self._external -= 1
+            with self._lock:
+                self._external.give_back(entry.peer, 1)
         return entry

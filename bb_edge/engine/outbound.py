@@ -45,6 +45,8 @@ class Outbound:
         self._greeted: dict[PeerId, int] = {}  # peer -> version of our addresses that it has seen
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.addresses_version = 1
+        # Told (request id, peer) of each request that could not be sent.
+        self.on_lost: Callable[[int, PeerId], None] = _nothing_with
 
     def __len__(self) -> int:
         return len(self._units)
@@ -77,44 +79,52 @@ class Outbound:
         index = next((i for i, u in enumerate(self._units) if not u.durable), 0)
         dropped = self._units[index]
         del self._units[index]
+        self._lost(dropped, "outbound queue full")
+
+    def _lost(self, unit: Unit, reason: str) -> None:
+        """A unit that never leaves: said aloud, and a request does not wait for its answer."""
         self._engine.count("outbound.dropped")
-        self._engine.emit(steps.OutboundDropped(dropped.peer, "outbound queue full"))
+        self._engine.emit(steps.OutboundDropped(unit.peer, reason))
+        if unit.kind == envelope.REQUEST:
+            self.on_lost(unit.wire_req_id, unit.peer)
 
     def flush(self, now_ns: int) -> None:
         """Phase 8: envelopes for all queued units, then what is due for repetition or acknowledgement."""
-        while self._units:
-            unit = self._units.popleft()
-            fills = list(unit.fills)
-            if unit.group is not None and self._units:
-                fills += self._take_group(unit)
-            self._send(unit, fills, now_ns)
+        if self._units:
+            for unit in self._joined():
+                self._send(unit, now_ns)
         for due in self._links.due(now_ns):
             self._engine.count("wire.resent" if due.resent else "wire.acks_alone")
             self._engine.emit(
                 steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)
             )
 
-    def _take_group(self, first: Unit) -> list[Fill]:
-        """The fills of further units that may travel in the same envelope."""
-        found: list[Fill] = []
-        rest: deque[Unit] = deque()
-        room = self._engine.config.caps.fills - len(first.fills)
+    def _joined(self) -> list[Unit]:
+        """All queued units in order, those that may travel together made one (semantics §6 "Sending")."""
+        caps = self._engine.config.caps
+        found: list[Unit] = []
+        open_groups: dict[object, tuple[Unit, int]] = {}
         for unit in self._units:
-            same = (unit.peer, unit.group, unit.deadline_ns, unit.durable) == (
-                first.peer,
-                first.group,
-                first.deadline_ns,
-                first.durable,
+            if unit.group is None:
+                found.append(unit)
+                continue
+            key = (unit.peer, unit.group, unit.deadline_ns, unit.durable)
+            size = sum(len(fill.payload) for fill in unit.fills)
+            first, first_size = open_groups.get(key, (None, 0))
+            fits = first is not None and (
+                len(first.fills) + len(unit.fills) <= caps.fills
+                and first_size + size <= caps.total_bytes // 2
             )
-            if same and len(unit.fills) <= room:
-                found += unit.fills
-                room -= len(unit.fills)
+            if first is not None and fits:
+                first.fills = [*first.fills, *unit.fills]
+                open_groups[key] = (first, first_size + size)
             else:
-                rest.append(unit)
-        self._units = rest
+                found.append(unit)
+                open_groups[key] = (unit, size)
+        self._units.clear()
         return found
 
-    def _send(self, unit: Unit, fills: list[Fill], now_ns: int) -> None:
+    def _send(self, unit: Unit, now_ns: int) -> None:
         engine = self._engine
         remaining = 0
         if unit.deadline_ns:
@@ -123,7 +133,7 @@ class Outbound:
                 engine.count("deadlines.expired")
                 return
         made = Envelope(
-            fills=fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
+            fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
         )
         to_self = unit.peer == engine.own_peer
         if engine.local_addresses and self._greeted.get(unit.peer) != self.addresses_version:
@@ -137,15 +147,14 @@ class Outbound:
                 unit.peer, made, now_ns, durable=unit.durable, resend=resend, deadline_ns=unit.deadline_ns
             )
         except DeliveryError as error:
-            engine.count("outbound.dropped")
-            engine.emit(steps.OutboundDropped(unit.peer, error.what))
+            self._lost(unit, error.what)
             return
         data = envelope.encode(made)
         engine.count("wire.sent")
         engine.count("wire.sent_bytes", len(data))
         if to_self:
             if not self._local(data):
-                engine.emit(steps.OutboundDropped(unit.peer, "own ingress queue full"))
+                self._lost(unit, "own ingress queue full")
             return
         if resend:
             self._keep(key, data)
@@ -160,3 +169,7 @@ class Outbound:
         except DeliveryError:
             self._links.cancel(key)
             self._engine.count("outbound.not_kept")
+
+
+def _nothing_with(*_: object) -> None:
+    return None

@@ -39,6 +39,7 @@ class Pending:
     outside: bool
     busy_key: int
     timer: int = 0
+    handle: CompletionHandle | None = None
 
 
 class Parking:
@@ -73,6 +74,10 @@ class Parking:
     def count(self) -> int:
         return len(self._pending)
 
+    def is_parked(self, token: int) -> bool:
+        """Whether an op waits under this token."""
+        return token in self._pending
+
     def resume(self, token: int, result: object) -> bool:
         """Gives a parked op its result; False where it is not parked (any more)."""
         parked = self._unpark(token)
@@ -102,16 +107,24 @@ class Parking:
             self._engine.timers.cancel(parked.timer)
         if parked.busy_key >= 0:
             self._engine.busy[parked.busy_key] = False
-            if self._engine.busy_waiters[parked.busy_key]:
-                self._engine.ready_again(self._engine.busy_waiters[parked.busy_key].popleft())
+            # All of them, in order: the first may answer at once, and would leave the others asleep.
+            waiters = self._engine.busy_waiters[parked.busy_key]
+            for _ in range(len(waiters)):
+                self._engine.ready_again(waiters.popleft())
         return parked
 
     def later(self, ctx: OpContext, deadline_ns: int | None) -> Later:
-        """A completion handle for the running op, with its deadline armed."""
+        """A completion handle for the running op, with its deadline armed: the given one, else that of the
+        op, else the node's. A second call in one op withdraws what the first one gave.
+        """
+        if ctx.later_token:
+            self.withdraw(ctx.later_token)
+            ctx.later_token = 0
         token = self.suspend(ctx, busy=True)
         ctx.later_token = token
-        handle = CompletionHandle(self.sink, token)
-        wait = self._engine.config.later_deadline_ns if deadline_ns is None else deadline_ns
+        handle = self._pending[token].handle = CompletionHandle(self.sink, token)
+        default = ctx.op.later_ns or self._engine.config.later_deadline_ns
+        wait = default if deadline_ns is None else deadline_ns
         name = ctx.op.spec.name
 
         def expire(_now_ns: int) -> None:
@@ -123,9 +136,11 @@ class Parking:
                 self.fail(token, error)
 
         if wait:
-            self._pending[token].timer = self._engine.timers.at(ctx.now_ns + wait, expire)
+            self._pending[token].timer = self._engine.timers.at(ctx.now_ns + wait, expire, reserved=True)
         return Later(handle, wait)
 
     def withdraw(self, token: int) -> None:
-        """A component asked for a `Later` and answered at once: the op is not parked after all."""
-        self._unpark(token)
+        """A component asked for a `Later` and answered at once, or failed: the op is not parked after all."""
+        parked = self._unpark(token)
+        if parked is not None and parked.handle is not None:
+            parked.handle.revoke()

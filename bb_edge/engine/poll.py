@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from bb_edge.engine import steps
+from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.inbound import Inbound
 from bb_edge.engine.ingress import Entry, Ingress
 from bb_edge.engine.outbound import Outbound
+from bb_edge.engine.parking import CapacityError
 from bb_edge.engine.requests import Requests
 from bb_edge.engine.rounds import Rounds
 from bb_edge.roles import TRIGGER
@@ -50,6 +52,7 @@ class Cycle:
         self._due_phases: deque[int] = deque()
         self._ticks_waiting: set[int] = set()
         self._started: set[str] = set()
+        self._to_start: list[str] = []
         for graph, op in entries.get("EventSource", ()):
             kind = int(op.spec.attrs.get("kind", 0))  # type: ignore[call-overload]
             self._events.setdefault(kind, []).append((graph, op))
@@ -65,6 +68,11 @@ class Cycle:
 
     # --- entries of the graphs ------------------------------------------------------------------------
 
+    def start_at_first_poll(self, target: str) -> None:
+        """For targets that need no bootstrap: at install nobody knows yet what time it is."""
+        if any(target in found for found in (self._pulses, self._intervals, self.rounds)):
+            self._to_start.append(target)
+
     def start_target(self, target: str) -> None:
         """A target is bootstrapped: its pulses, intervals and rounds begin. Once per node."""
         if target in self._started:
@@ -78,7 +86,12 @@ class Cycle:
             rounds.start()
 
     def _offer(
-        self, graph: BoundGraph, op: BoundOp, value: object, started: Callable[[], None] | None = None
+        self,
+        graph: BoundGraph,
+        op: BoundOp,
+        value: object,
+        started: Callable[[], None] | None = None,
+        internal: bool = True,
     ) -> None:
         def fill(execution: Execution) -> None:
             if started is not None:
@@ -89,7 +102,7 @@ class Cycle:
             if op.out >= 0:
                 self.engine.write(frame, op.out, value)
 
-        self.ingress.offer(Entry(graph.target, fill, internal=True))
+        self.ingress.offer(Entry(graph.target, fill, internal=internal))
 
     def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
         period = max(1, int(op.spec.attrs.get("period_ns", 1)))  # type: ignore[call-overload]
@@ -104,7 +117,7 @@ class Cycle:
             missed = (now_ns - from_ns) // period
             self._arm(graph, op, from_ns + missed * period)
 
-        self.engine.timers.at(from_ns + period, tick)
+        self.engine.timers.at(from_ns + period, tick, reserved=True)
 
     def fire_lifecycle(self, phase: int) -> None:
         self._due_phases.append(phase)
@@ -122,11 +135,17 @@ class Cycle:
         engine = self.engine
         engine.now_ns = engine.ctx.now_ns = now_ns
         self._left = engine.config.cycle_op_budget
+        while self._to_start:
+            self.start_target(self._to_start.pop(0))
         self._take_in(now_ns)
         self._run(now_ns)
         for kind in engine.bus.take():
             for graph, op in self._events.get(kind, ()):
-                self._offer(graph, op, kind)
+                if self.ingress.full:
+                    engine.count("ingress.dropped")
+                    engine.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
+                else:
+                    self._offer(graph, op, kind, internal=False)
         self._run(now_ns)
         while self._left > 0:
             callback = engine.timers.pop_due(now_ns)
@@ -161,10 +180,16 @@ class Cycle:
         engine = self.engine
         while (done := self.ingress.take_completion()) is not None:
             token, result, error = done
-            if error is not None:
-                engine.parking.fail(token, error)
-            else:
-                engine.parking.resume(token, result)
+            if error is None and payload_bytes(result) > engine.config.completion_bytes:
+                error = CapacityError(
+                    f"a result of {payload_bytes(result)} bytes, {engine.config.completion_bytes} at most",
+                    hint="raise NodeConfig.completion_bytes",
+                )
+            known = (
+                engine.parking.resume(token, result) if error is None else engine.parking.fail(token, error)
+            )
+            if not known:
+                engine.count("completions.late")
         late = self.ingress.take_late()
         if late:
             engine.count("completions.late", late)
@@ -187,9 +212,10 @@ class Cycle:
         if entry.expires_ns and now_ns >= entry.expires_ns:
             self.engine.count("deadlines.expired")
             if entry.size:
-                self.ingress.release(entry.size)
+                self.ingress.release(entry.peer, entry.size)
             return
         execution = self.engine.pool.start(entry.target, entry.number)
+        execution.source = entry.peer
         execution.bytes_held = entry.size
         entry.fill(execution)
         self.engine.wake(execution)
@@ -204,6 +230,8 @@ class Cycle:
             or self._admissible
             or self.ingress.waiting
             or self._due_phases
+            or self._to_start
+            or self.engine.bus.waiting
             or len(self.outbound)
         ):
             return 0

@@ -96,6 +96,7 @@ class Requests:
         self._next_id = 1
         self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
         engine.on_child_end = self.child_ended
+        engine.on_requests_over = self.forget
 
     def __len__(self) -> int:
         return len(self._cohorts)
@@ -154,7 +155,7 @@ class Requests:
         if cohort.gated:
             execution.asked_somebody = True
         cohort.timer = engine.timers.at(
-            engine.now_ns + deadline_ns, lambda _now_ns: self._close(cohort, "deadline")
+            engine.now_ns + deadline_ns, lambda _now_ns: self._close(cohort, "deadline"), reserved=True
         )
         engine.count("requests.opened")
         return cohort

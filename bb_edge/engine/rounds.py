@@ -77,4 +77,4 @@ class Rounds:
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
         wait = max(self._backoff_ns, self.pause_ns)
-        self._timer = engine.timers.at(max(engine.now_ns + wait, engine.now_ns), self.start)
+        self._timer = engine.timers.at(engine.now_ns + max(wait, 1), self.start, reserved=True)

@@ -196,8 +196,11 @@ class LifecycleFired(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class BootstrapComplete(EngineStep):
+    """A target's bootstrap has ended, or that of the component in `slot`."""
+
     target: str
     failed: bool = False
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True)

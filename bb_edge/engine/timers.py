@@ -33,9 +33,18 @@ class Timers:
     def __len__(self) -> int:
         return len(self._live)
 
-    def at(self, when_ns: int, callback: Callback) -> int:
-        """Calls `callback(now_ns)` in the first poll at or after `when_ns`; returns a token for `cancel`."""
-        if len(self._live) >= self._bound:
+    @property
+    def full(self) -> bool:
+        """Whether the bound is reached."""
+        return len(self._live) >= self._bound
+
+    def at(self, when_ns: int, callback: Callback, reserved: bool = False) -> int:
+        """Calls `callback(now_ns)` in the first poll at or after `when_ns`; returns a token for `cancel`.
+
+        `reserved` timers never raise TimersFull: there is one per thing that has a bound of its own (an open
+        request, a parked op, a Repeat), which must not be left without its end.
+        """
+        if len(self._live) >= self._bound and not reserved:
             raise TimersFull(
                 f"{self._bound} timers run already", where="timers", hint="raise NodeConfig.max_timers"
             )

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.roles.backend import Backend
+    from bb_edge.roles.completion import Later
+    from bb_edge.roles.context import Ctx
 
 __all__ = ["Component", "ComponentEnv"]
 
@@ -133,6 +135,14 @@ class Component:
             raise ComponentStateError(
                 f"{self.TYPE_NAME or type(self).__name__} keeps no state, and was given some"
             )
+
+    def bootstrap(self, ctx: Ctx) -> Later | None:
+        """What the component does once before it serves: loads, warms up, asks its device (semantics §5).
+
+        Runs when the host says so (`run_bootstrap(Slots((slot,)))`, `BootstrapAll`); body ops that touch the
+        component wait meanwhile. The base does nothing, and counts as no bootstrap.
+        """
+        return None
 
     def execution_ended(self, exec_id: int) -> None:
         """Releases what was kept for an execution; the engine calls it for every one that touched it."""

@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.graph_slot import OUTPUT_OP
 from bb_edge.engine.parking import CapacityError, OpError
-from bb_edge.roles import Composite
-
-
-def payload_bytes(value: object) -> int:
-    """What an app event's payload weighs: bytes of arrays and texts, 8 for any other leaf."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    if isinstance(value, bytes | bytearray | memoryview | str):
-        return len(value)
-    if isinstance(value, Composite):
-        return sum(payload_bytes(child) for child in value.values)
-    if isinstance(value, tuple):
-        return sum(payload_bytes(child) for child in value)
-    return 8
 
 
 def _name(op: BoundOp) -> str:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.binding import BindEnv, Run, make_gather
+from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.graph_slot import build_graph
 from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.ir import keys, types
+from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef
 from bb_edge.roles import method_name, offers
 from bb_edge.roles.completion import Later
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
+    from bb_edge.roles import Component
 
 
 def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
@@ -44,24 +51,71 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     if not offers(component, op.spec.op_type):
         raise OpError(f"{component.TYPE_NAME} does not offer {op.spec.op_type}", where=f"slot {slot!r}")
     op.component = op.touches = index
-    op.busy_key = -1 if component.concurrent or component.shared else index
+    op.busy_key = -1 if component.concurrent else index
+    op.later_ns = _deadline(op)
+    op.takes_first = len(definition.outputs) > 1 and len(op.outs) == 1
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
-    keywords = attributes(op, definition)
-    several = len(op.outs) > 1
+    return calls_of(engine, component, method, attributes(op, definition), op.takes_first)
+
+
+def calls_of(
+    engine: Engine,
+    component: Component,
+    method: Callable[..., object],
+    keywords: Mapping[str, object],
+    takes_first: bool = False,
+) -> Run:
+    """Runs a component's method: gives its result, or PENDING where it answers with this call's `Later`."""
+
+    def withdraw(ctx: Any) -> None:
+        token, ctx.later_token = ctx.later_token, 0
+        engine.parking.withdraw(token)
 
     def run(ctx: Any, *inputs: object) -> object:
-        result = method(ctx, *inputs, **keywords)
+        try:
+            result = method(ctx, *inputs, **keywords)
+        except BaseException:
+            if ctx.later_token:
+                withdraw(ctx)
+            raise
         token = ctx.later_token
         if token:
-            ctx.later_token = 0
-            if isinstance(result, Later):
+            if isinstance(result, Later) and result.handle.token == token:
+                ctx.later_token = 0
                 return PENDING
-            engine.parking.withdraw(token)
-        if several or not isinstance(result, tuple) or not definition.outputs:
-            return result
+            withdraw(ctx)
+        if isinstance(result, Later):
+            raise OpError(
+                f"{component.TYPE_NAME} answers with a Later of another call",
+                where=ctx.op.spec.name,
+                hint="return what ctx.later() gave in this call",
+            )
         # A node may leave trailing outputs of a several-output op unnamed; a PeerIdVec is one value.
-        return result[0] if len(definition.outputs) > 1 else result
+        return result[0] if takes_first and isinstance(result, tuple) else result
 
     return run
+
+
+def component_bootstrap(engine: Engine, target: str, slot: str, index: int, number: int) -> BoundGraph:
+    """A graph of one op that calls the `bootstrap` method of a component (semantics §5)."""
+    function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
+    function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
+    graph = BoundGraph(build_graph(function, False), number, target)
+    (op,) = graph.ops
+    component = engine.components[index]
+    op.component = op.touches = index
+    op.busy_key = -1 if component.concurrent else index
+    op.gather = make_gather((), graph.slot.absent)
+    op.run = calls_of(engine, component, component.bootstrap, {})
+    graph.regions[0].fill(1)
+    return graph
+
+
+def _deadline(op: BoundOp) -> int:
+    """What the compiler stamped for ops that may answer later, nanoseconds; 0 for none."""
+    text = op.spec.meta.get(keys.DEADLINE_NS_KEY, "0")
+    if not text.isdigit():
+        raise OpError(f"deadline {text!r} is no number of nanoseconds", where=op.spec.name)
+    return int(text)

@@ -163,10 +163,10 @@ def _give_back(state: _Semaphore, engine: Any, execution: int, grant: Any, every
     for _ in range(returned):
         while state.waiting:
             token, waiter = state.waiting.popleft()
-            grant(waiter)
-            if engine.parking.resume(token, TRIGGER):
+            if engine.parking.is_parked(token):
+                grant(waiter)
+                engine.parking.resume(token, TRIGGER)
                 break
-            state.holders[waiter.id] -= 1
         else:
             state.free += 1
 

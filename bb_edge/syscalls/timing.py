@@ -8,7 +8,7 @@ import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import PENDING, OpError
+from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.roles import TRIGGER
 
 
@@ -22,6 +22,11 @@ def _delay(attribute: str) -> Bind:
         engine = env.engine
 
         def run(ctx: Any, _trigger: object) -> object:
+            if engine.timers.full:
+                bound = engine.config.max_timers
+                raise CapacityError(
+                    f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
+                )
             token = engine.parking.suspend(ctx)
             engine.timers.at(ctx.now_ns + delay, lambda _now: engine.parking.resume(token, TRIGGER))
             return PENDING

@@ -38,7 +38,7 @@ def test_a_bootstrap_runs_when_the_host_says_so(bench):
     b = bench(STORE)
     assert b.node.bootstrap_status("Main") is BootstrapStatus.READY
     b.node.run_bootstrap(ModuleRequests((BootstrapRequest("Main", {"corpus": corpus()}),)))
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.RUNNING
+    assert b.node.bootstrap_status("Main") is BootstrapStatus.QUEUED
     b.settle()
     assert b.of(steps.BootstrapComplete) == [steps.BootstrapComplete("Main", False)]
     assert b.node.bootstrap_status("Main") is BootstrapStatus.DONE

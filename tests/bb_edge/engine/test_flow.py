@@ -72,7 +72,7 @@ def test_executions_wait_for_a_place_and_are_refused_beyond_the_queue(bench):
         b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
     b.settle()
     assert len(b.of(steps.ExecutionEnded)) == 2
-    for _ in range(8):
+    for _ in range(2):
         b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
     with pytest.raises(IngressFull):
         b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})

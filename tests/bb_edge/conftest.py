@@ -13,14 +13,16 @@ from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
-from bb_host.program_proto import to_proto
-from bb_host.text import parse
+from bb_edge.registry import Registry
 
 MS = 1_000_000
 
 
 def compiled(text: str) -> bytes:
     """A compiled artifact: the text's functions with `entry=1`, passport and a NumPy backend per target."""
+    from bb_host.program_proto import to_proto
+    from bb_host.text import parse
+
     model = to_proto(parse(text))
     props = {p.key for p in model.metadata_props}
     if keys.COMPILED_KEY not in props:
@@ -67,7 +69,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Callable[..., Bench]:
-    """`bench(text, targets=…, config=…, components=…, peer=…)`: an installed node."""
+    """`bench(text, targets=…, config=…, components=…, peer=…, registry=…)`: an installed node."""
 
     def make(
         text: str,
@@ -75,9 +77,17 @@ def bench() -> Callable[..., Bench]:
         config: NodeConfig | None = None,
         components: Mapping[str, Mapping[str, object]] | None = None,
         peer: str = "node",
+        registry: Registry | None = None,
     ) -> Bench:
         node = install(
-            PeerId.from_name(peer), (), compiled(text), targets, config, components=components, seed=7
+            PeerId.from_name(peer),
+            (),
+            compiled(text),
+            targets,
+            config,
+            components=components,
+            registry=registry,
+            seed=7,
         )
         return Bench(node)
 
