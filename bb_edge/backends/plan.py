@@ -207,6 +207,16 @@ class _Binding:
         return self._arrays[key]
 
 
+def _only_step(bound: _Binding) -> tuple[Callable[..., object], tuple[int, ...]] | None:
+    if len(bound.steps) != 1 or bound.derived:
+        return None
+    kernel, arguments = bound.steps[0]
+    placed = {position: index for _, position, index in bound.patches}
+    if sorted(placed) != list(range(len(arguments))):
+        return None
+    return kernel, tuple(placed[position] for position in range(len(arguments)))
+
+
 class StaticPlan:
     """A plan ready to run for the results `outputs` (value numbers). Its arena serves one run at a time.
 
@@ -214,7 +224,16 @@ class StaticPlan:
     limit.
     """
 
-    __slots__ = ("_derived", "_patches", "_steps", "arena_bytes", "live_bytes", "n_steps", "output_specs")
+    __slots__ = (
+        "_derived",
+        "_patches",
+        "_steps",
+        "arena_bytes",
+        "live_bytes",
+        "n_steps",
+        "only_step",
+        "output_specs",
+    )
 
     def __init__(self, fitted: Fitted, outputs: Sequence[int], limits: PlanLimits) -> None:
         placed = _Placing(fitted, outputs).run()
@@ -227,6 +246,8 @@ class StaticPlan:
         self._steps = bound.steps
         self._patches = bound.patches
         self._derived = bound.derived
+        self.only_step = _only_step(bound)
+        """(kernel, indexes of the caller's arrays), where that is all that the plan does."""
         specs = [fitted.values[number].spec for number in outputs]
         self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
 

@@ -19,6 +19,7 @@ from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
 from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
 from bb_edge.backends.plan import PlanLimits, StaticPlan
 from bb_edge.backends.quiet import hush, unhush
+from bb_edge.backends.single_op import short_run
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
@@ -55,6 +56,9 @@ class NumPyProgram(BackendProgram):
         self._plans: OrderedDict[tuple[_Spec, ...], StaticPlan | _SplitPlan] = OrderedDict()
         self._specs: tuple[_Spec, ...] | None = None
         self._plan: StaticPlan | _SplitPlan | None = None
+        short = short_run(self)
+        if short is not None:
+            self.run = short  # type: ignore[method-assign, assignment]
 
     def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         return self.plan_for(inputs).run(inputs)

@@ -8,6 +8,7 @@ word.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def _numpy2() -> tuple[Callable[[], Any], Callable[[Any], None]]:
     variable: Any = _ufunc_config._extobj_contextvar  # type: ignore[attr-defined]
     quiet: Any = umath._make_extobj(all="ignore")
     enter = variable.set
-    return (lambda: enter(quiet)), variable.reset
+    return partial(enter, quiet), variable.reset
 
 
 def _numpy1() -> tuple[Callable[[], Any], Callable[[Any], None]]:

@@ -1,0 +1,131 @@
+"""Graphs of one operator: the short way gives what the planned way gives, run after run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.backends import NumPyBackend
+from bb_edge.roles.errors import BackendRunError
+
+Make = Callable[..., Any]
+
+CASES: dict[str, tuple[str, int, Mapping[str, object], Callable[..., Any]]] = {
+    "Add": ("Add", 2, {}, np.add),
+    "Mul": ("Mul", 2, {}, np.multiply),
+    "Less": ("Less", 2, {}, np.less),
+    "Relu": ("Relu", 1, {}, lambda a: np.maximum(a, 0)),
+    "Exp": ("Exp", 1, {}, np.exp),
+    "Neg": ("Neg", 1, {}, np.negative),
+    "Identity": ("Identity", 1, {}, lambda a: a),
+    "Transpose": ("Transpose", 1, {}, lambda a: a.T),
+    "MatMul": ("MatMul", 2, {}, lambda a, b: a @ b),
+    "Softmax": (
+        "Softmax",
+        1,
+        {"axis": -1},
+        lambda a: np.exp(a) / np.exp(a).sum(-1, keepdims=True) if a.ndim else np.ones_like(a),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_run_is_right_while_shapes_and_dtypes_change(case: str, make: Make) -> None:
+    op_type, n, attrs, expected = CASES[case]
+    names = " ".join("ab"[:n])
+    program = NumPyBackend().prepare(make(names, "y", [(op_type, names, "y", attrs)]))
+    rng = np.random.default_rng(3)
+    for dtype in (np.float32, np.float64, np.float32):
+        for size in (3, 3, 3, 5, 3):
+            arrays = [rng.standard_normal((size, size)).astype(dtype) for _ in range(n)]
+            before = [array.copy() for array in arrays]
+            (result,) = program.run(arrays)
+            want = np.asarray(expected(*arrays))
+            assert (result.dtype, result.shape) == (want.dtype, want.shape)
+            np.testing.assert_allclose(result, want, rtol=1e-5)
+            assert not any(np.shares_memory(result, array) for array in arrays)
+            for array, kept in zip(arrays, before, strict=True):
+                np.testing.assert_array_equal(array, kept)
+
+
+def test_results_of_later_runs_are_arrays_of_their_own(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    a = np.ones(4, np.float32)
+    kept = [program.run([a, a * i])[0] for i in range(5)]
+    for i, result in enumerate(kept):
+        np.testing.assert_array_equal(result, 1.0 + i)
+        assert result.flags.owndata
+
+
+def test_scalars_stay_arrays(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    one = np.array(1, np.float32)
+    for _ in range(3):
+        (result,) = program.run([one, one])
+        assert isinstance(result, np.ndarray)
+        assert result.shape == ()
+
+
+def test_dtypes_that_numpy_would_choose_otherwise(make: Make) -> None:
+    """NumPy divides integers to floats; ONNX does not."""
+    program = NumPyBackend().prepare(make("a b", "y", [("Div", "a b", "y")]))
+    for _ in range(3):
+        (result,) = program.run([np.array([7, -7], np.int32), np.array([2, 2], np.int32)])
+        assert result.dtype == np.int32
+        np.testing.assert_array_equal(result, [3, -3])
+
+
+def test_broadcasting(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Sub", "a b", "y")]))
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(3, np.float32)
+    for first, second in ((a, b), (a, b), (b, a), (b, a), (a[:, :1], b), (a[:, :1], b)):
+        np.testing.assert_array_equal(program.run([first, second])[0], first - second)
+
+
+def test_the_same_array_twice_and_constants(make: Make) -> None:
+    square = NumPyBackend().prepare(make("a", "y", [("Mul", "a a", "y")]))
+    a = np.arange(3, dtype=np.float32)
+    for _ in range(3):
+        np.testing.assert_array_equal(square.run([a])[0], a * a)
+
+
+def test_overflow_stays_silent_and_the_callers_settings_come_back(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Mul", "a b", "y")]))
+    big = np.full(4, 3e38, np.float32)
+    with np.errstate(all="raise"):
+        for _ in range(3):
+            assert np.isinf(program.run([big, big])[0]).all()
+        with pytest.raises(FloatingPointError):
+            np.multiply(big, big)
+
+
+def test_inputs_that_do_not_fit_are_refused_after_good_runs(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    a = np.ones(4, np.float32)
+    program.run([a, a])
+    program.run([a, a])
+    for wrong in ([a], [a, a, a], [a, np.ones(3, np.float32)], [a, np.ones(4, np.int32)]):
+        with pytest.raises(BackendRunError):
+            program.run(wrong)
+    np.testing.assert_array_equal(program.run([a, a])[0], 2)
+
+
+def test_run_into_goes_beside_it(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    a, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    for _ in range(2):
+        program.run([a, a])
+        program.run_into([a, a], [out])
+        np.testing.assert_array_equal(out, 2)
+
+
+def test_a_value_that_no_kernel_takes_is_named_with_its_node(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a i", "y", [("Gather", "a i", "y")]))
+    a = np.arange(4, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(program.run([a, np.array([1, 2])])[0], [1, 2])
+    with pytest.raises(BackendRunError):
+        program.run([a, np.array([1, 9])])
