@@ -87,10 +87,10 @@ def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slo
         if binding is None and not declared.is_concrete:
             if name in target.ops:
                 stats.count("slots_unbound")
-                found[name] = _with_home(declared, target)
+                found[name] = _with_home(name, declared, target)
             continue
         stats.count("slots_resolved")
-        found[name] = _with_home(_bound(declared, binding), target)
+        found[name] = _with_home(name, _bound(declared, binding), target)
     if keys.ROLE_BACKEND not in found or not found[keys.ROLE_BACKEND].is_concrete:
         binding = options.binding(keys.ROLE_BACKEND, main.name)
         default = Slot(keys.ROLE_BACKEND, DEFAULT_BACKEND, state=EMPTY_STATE)
@@ -109,21 +109,14 @@ def _bound(declared: Slot, binding: Binding | None) -> Slot:
     )
 
 
-def _with_home(slot: Slot, target: TargetSlots) -> Slot:
+def _with_home(name: str, slot: Slot, target: TargetSlots) -> Slot:
     """A selector that names no class of peers has home, which placement wrote on its ops; else its own."""
     if slot.role != keys.ROLE_PEER_SELECTOR or slot.peer_class:
         return slot
-    home = target.main.meta.get(keys.PARTITION_KEY, "self")
-    for ops in target.ops.values():
-        for op in ops:
-            stamp = op.meta.get(keys.PEER_CLASS_KEY, "")
-            if (
-                op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN
-                and target.declared.get(op.meta[keys.SLOT_KEY]) is slot
-                and stamp
-            ):
-                home = stamp.rpartition("=")[2]
-    return dataclasses.replace(slot, peer_class=home)
+    stamps = (op.meta.get(keys.PEER_CLASS_KEY, "") for op in target.ops.get(name, ()))
+    own = target.main.meta.get(keys.PARTITION_KEY, "self")
+    found = next((stamp.rpartition("=")[2] for stamp in stamps if stamp), own)
+    return dataclasses.replace(slot, peer_class=found)
 
 
 def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
