@@ -11,7 +11,9 @@
    one that several groups read stays outside.
 4. The functions are named by their content; equal groups share one. Its inputs are in order of first use,
    its outputs in order of definition. A group fails as a whole.
-5. Left alone: ops that no backend runs (`is_tensor_op`), functions of backends and components.
+5. Results that nobody reads are dropped, and so is the output port of a main whose value an ONNX op of its own
+   group read and nobody else: the engine surfaces an output only where no op reads it.
+6. Left alone: ops that no backend runs (`is_tensor_op`), functions of backends and components.
 
 Running it again changes nothing. Pure: programs in and out.
 """
@@ -59,11 +61,11 @@ def collapse(program: Program) -> Collapsed:
         if function.domain not in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN):
             function = collapse_function(function, program.opsets, bodies, origins)
         functions.append(function)
+    if all(new is old for new, old in zip(functions, program.functions, strict=True)):
+        return Collapsed(program)
     known = {f.key for f in functions}
     added = [f for f in bodies.values() if f.key not in known]
-    if not origins:
-        return Collapsed(program)
-    opsets = {**program.opsets, keys.BACKEND_DOMAIN: 1}
+    opsets = {**program.opsets, keys.BACKEND_DOMAIN: 1} if added else program.opsets
     return Collapsed(dataclasses.replace(program, functions=(*functions, *added), opsets=opsets), origins)
 
 
@@ -83,11 +85,25 @@ def collapse_function(
             origins[function.key, call.outputs[0]] = tuple(function.ops[i] for i in members)
             entries.append((members[0], call))
     ops = _ordered(sorted(entries, key=lambda entry: entry[0]))
-    ops = _without_dead_constants(ops, function.outputs)
-    alive = {*function.inputs, *function.outputs, *(v for op in ops for v in (*op.inputs, *op.outputs))}
-    types = {name: known for name, known in function.types.items() if name in alive}
-    own_opsets = {**function.opsets, keys.BACKEND_DOMAIN: 1}
-    return dataclasses.replace(function, ops=ops, types=types, opsets=own_opsets)
+    ends = _ends(function)
+    ops = _without_dead_constants(ops, ends)
+    read = {v for op in ops for v in (*op.inputs, *captured(op))}
+    alive = {*function.inputs, *read, *(v for op in ops for v in op.outputs)}
+    return dataclasses.replace(
+        function,
+        ops=ops,
+        outputs=tuple(v for v in function.outputs if v in ends or v in read),
+        types={name: known for name, known in function.types.items() if name in alive},
+        opsets={**function.opsets, keys.BACKEND_DOMAIN: 1},
+    )
+
+
+def _ends(function: Function) -> tuple[str, ...]:
+    """The outputs that count: of a main those that no op reads, of other functions all."""
+    if function.meta.get(keys.ENTRY_KEY) != "1":
+        return function.outputs
+    read = {v for op in function.ops for v in (*op.inputs, *captured(op))}
+    return tuple(v for v in function.outputs if v not in read)
 
 
 # --- grouping -------------------------------------------------------------------------------------
@@ -117,7 +133,7 @@ def _join_only_reader(
 ) -> bool:
     """Rule 2, once; from the end, so that a chain of groups joins in one walk."""
     joined = False
-    ends = set(function.outputs)
+    ends = set(_ends(function))
     for root in sorted(groups.members, reverse=True):
         if root not in groups.members:
             continue
@@ -182,7 +198,7 @@ class _Writer:
         for i, op in enumerate(function.ops):
             for name in (*op.inputs, *captured(op)):
                 self._readers[name].add(self._group_of.get(i, -1))
-        for name in function.outputs:
+        for name in _ends(function):
             self._readers[name].add(-1)
 
     def call(self, members: Sequence[int], bodies: dict[str, Function]) -> Op | None:

@@ -126,7 +126,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
-    """One entry per wire id: who sends, who receives, what and how. A half that is not in the file is None."""
+    """One entry per wire id: who sends, who receives, what. A half that is not in the file is None."""
     found: dict[str, dict[str, Any]] = {}
     for function in functions:
         for op in walk_ops(function.ops):

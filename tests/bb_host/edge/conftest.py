@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.installer import install
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
+from bb_edge.loading import load
+from bb_host import (
+    AggregatorSlot,
+    Compiler,
+    DataSourceSlot,
+    ModelSlot,
+    Module,
+    PeerSelectorSlot,
+    S,
+)
+from bb_host.edge.arrivals import captured
+from bb_host.learn import mlp, trainable
+from bb_host.program import Function, Op, Program
+from bb_host.text import parse_function
+
+COMPILED = {keys.COMPILED_KEY: keys.COMPILED_VERSION, keys.TARGETS_KEY: "Main", keys.MODULE_KEY: "M"}
+BACKEND = {f"{keys.BINDING_PREFIX}Main.backend": "backend|bb.NumPyBackend|1"}
+
+
+def main_of(text: str) -> Function:
+    """A partition main from text; opsets are taken from its ops."""
+    function = parse_function(text)
+    domains = {op.domain for op in function.ops}
+    opsets = {domain: 21 if domain == "" else 1 for domain in sorted({"", *domains})}
+    meta = {**function.meta, keys.ENTRY_KEY: "1", keys.PARTITION_KEY: "self"}
+    return dataclasses.replace(function, opsets=opsets, meta=meta)
+
+
+@pytest.fixture(scope="session")
+def main() -> Callable[[str], Function]:
+    return main_of
+
+
+@pytest.fixture(scope="session")
+def compiled() -> Callable[..., Program]:
+    """compiled(text, *more): a compiled program with one target `Main`, its backend bound."""
+
+    def build(text: str, *more: str) -> Program:
+        functions = (main_of(text), *(dataclasses.replace(parse_function(t), opsets={"": 21}) for t in more))
+        opsets = {d: v for f in functions for d, v in f.opsets.items()}
+        opsets.update({f.domain: 1 for f in functions})
+        return Program("M", functions, {**COMPILED, **BACKEND}, opsets)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def run_main() -> Callable[..., dict[str, np.ndarray]]:
+    """run_main(artifact, inputs): one invoke on an installed node; the outputs that surfaced."""
+
+    def run(artifact: bytes, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        node = install(PeerId.from_name("t"), (), load(artifact), ["Main"], NodeConfig())
+        node.invoke("Main", inputs)
+        found = node.poll(0)
+        assert [s for s in found if isinstance(s, steps.OpFailed)] == []
+        return {s.topic: np.asarray(s.value) for s in found if isinstance(s, steps.AppEvent)}
+
+    return run
+
+
+# --- an abstract engine: when is what there ---------------------------------------------------------
+
+ANY = ("Any", "DeadlineMatch", "Threshold")
+
+
+def _fires(op: Op, there: set[str]) -> bool:
+    reads = [v for v in (*op.inputs, *captured(op)) if v]
+    return any(v in there for v in reads) if op.op_type in ANY else all(v in there for v in reads)
+
+
+def availability(function: Function, order: Sequence[str]) -> dict[str, int]:
+    """After how many of the inputs (in `order`) each value is there."""
+    there: set[str] = set()
+    when: dict[str, int] = {}
+    for count, name in enumerate(["", *order]):
+        there.add(name)
+        changed = True
+        while changed:
+            changed = False
+            for op in function.ops:
+                new = [v for v in op.outputs if v and v not in there]
+                if new and _fires(op, there):
+                    there.update(new)
+                    changed = True
+        for value in there:
+            when.setdefault(value, count)
+    return when
+
+
+@pytest.fixture(scope="session")
+def same_times() -> Callable[[Function, Function], None]:
+    """Asserts that no value comes later, whatever the order in which the inputs arrive.
+
+    Values that only ONNX ops read may move inside a group; what others read, and what surfaces, may not.
+    """
+
+    def check(before: Function, after: Function) -> None:
+        read = {v for op in before.ops for v in (*op.inputs, *captured(op))}
+        seen = {v for op in before.ops if op.domain for v in op.inputs} | (set(before.outputs) - read)
+        for order in itertools.islice(itertools.permutations(before.inputs), 24):
+            old, new = availability(before, order), availability(after, order)
+            late = {v: (old[v], new.get(v)) for v in seen if v in old and old[v] != new.get(v)}
+            assert late == {}, f"inputs in order {order}"
+
+    return check
+
+
+# --- a federated program ----------------------------------------------------------------------------
+
+
+class Tiny(Module):
+    """A round of federated learning, two local steps."""
+
+    name, home = "Tiny", "Server"
+    clients = PeerSelectorSlot("clients", peer_class="Client")
+    model, agg = ModelSlot("model"), AggregatorSlot("agg", at="Server")
+    shard = DataSourceSlot("shard", at="Client")
+
+    def bootstrap(self, g: Any) -> None:
+        self.shard.reset(g)
+
+    def body(self, g: Any) -> None:
+        with g.rounds(times=2) as start:
+            peers = self.clients.sample(g, n=2, after=start)
+            r = g.request("global", peers, self.model.params(g, after=start), deadline_ns=30 * S)
+            done = self.model.load_parameters(g, r.value)
+            for _ in range(2):
+                x, y = self.shard.next_batch(g, after=done)
+                p = g.onnx.softmax(self.model.forward(g, x), axis=1)
+                done = self.model.step(g, after=self.model.backward(g, (p - y) / 4.0))
+            r.reply([self.model.params(g, after=done), self.shard.num_samples(g, after=done)])
+            weights, n = r.answer
+            self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, round=start.round)
+            new, total = self.agg.aggregate(g, after=r.closed)
+            self.model.load_parameters(g, new)
+            g.app_emit("round", total)
+
+
+def tiny_compiler() -> Compiler:
+    return (
+        Compiler()
+        .bind_peer_selector("clients", "bb.PresenceSelector")
+        .bind_model("model", "bb.GraphModel", trainable(mlp([4, 3, 2], 1)))
+        .bind_aggregator("agg", "bb.FedAvg")
+        .bind_data_source("shard", "bb.ArrayDataSource", {"batch_size": 4, "one_hot": 2})
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny() -> tuple[Module, Compiler]:
+    """A small federated module and its compiler."""
+    return Tiny(), tiny_compiler()
