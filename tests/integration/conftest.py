@@ -96,8 +96,14 @@ class Federation:
 
     # --- listening ------------------------------------------------------------------------------------
 
-    def wait(self, condition: Callable[[Line | Ended], bool], what: str) -> Line | Ended:
-        """The next event for which the condition holds."""
+    def wait(
+        self, condition: Callable[[Line | Ended], bool], what: str, since: int | None = None
+    ) -> Line | Ended:
+        """The next event for which the condition holds; with `since`, one heard from there on counts too."""
+        if since is not None:
+            for event in self.heard[since:]:
+                if condition(event):
+                    return event
         deadline = time.monotonic() + PATIENCE_S
         while (event := self.events.next(deadline)) is not None:
             self.heard.append(event)
@@ -108,18 +114,16 @@ class Federation:
 
     def ended(self, child: Child) -> int:
         """Its exit code, once it has ended."""
-        known = [e for e in self.heard if isinstance(e, Ended) and e.child is child]
-        found = (
-            known[0] if known else self.wait(lambda e: isinstance(e, Ended) and e.child is child, "an end")
-        )
+        found = self.wait(lambda e: isinstance(e, Ended) and e.child is child, f"{child.name} ends", since=0)
         assert isinstance(found, Ended)
         return found.code
 
-    def says(self, child: Child, text: str) -> str:
+    def says(self, child: Child, text: str, since: int | None = None) -> str:
         """The next line of its log that holds the text."""
         found = self.wait(
             lambda e: isinstance(e, Line) and e.child is child and e.error and text in e.text,
             f"{child.name} says {text!r}",
+            since,
         )
         assert isinstance(found, Line)
         return found.text

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 
+import paho.mqtt.publish as publish
+import paho.mqtt.subscribe as subscribe
 import pytest
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.peers import decode_presence
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -91,10 +94,14 @@ def test_a_node_told_to_end_says_goodbye(mosquitto_broker, federation):
     clients = [f.client(number) for number in range(3)]
     server = f.server("--log-level", "debug")
     f.full_round()
+    before = len(f.heard)
     code, summary = f.end(clients[0])
     assert (code, summary["summary"]) == (0, "client-0")
-    f.says(server, "PeerDown")
+    f.says(server, "PeerDown", since=before)
     f.round(lambda v: 0 < v[3] < f.artifacts.samples, "the others go on")
+    host, peer = mosquitto_broker.host, PeerId.from_name("client-0")
+    kept = subscribe.simple(f"bb/test/presence/{peer}", hostname=host, port=mosquitto_broker.port)
+    assert not decode_presence(kept.payload).up
     code, summary = f.end(server)
     assert code == 0
     assert summary["peak_rss_bytes"] > 0
@@ -110,8 +117,6 @@ def test_an_unreachable_broker_does_not_end_a_node(federation):
 
 
 def test_malformed_envelopes_of_a_stranger_are_counted(mosquitto_broker, federation):
-    import paho.mqtt.publish as publish
-
     f = federation(mosquitto_broker, rounds=0, pause_ms=20)
     for number in range(3):
         f.client(number)
