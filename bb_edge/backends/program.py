@@ -80,6 +80,11 @@ class NumPyProgram(BackendProgram):
                 )
         plan.run_into(inputs, outputs)
 
+    @property
+    def arena_bytes(self) -> int | None:
+        """Bytes of the last run's plan; None before the first run, or where shapes depend on data."""
+        return getattr(self._plan, "arena_bytes", None)
+
     def plan_for(self, inputs: Sequence[np.ndarray]) -> StaticPlan | _SplitPlan:
         """The plan for these inputs' shapes and dtypes, made now where there is none."""
         specs = self._specs

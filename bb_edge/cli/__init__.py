@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from bb_edge import __version__
-from bb_edge.cli import inspect, run
+from bb_edge.cli import bench, check, inspect, run
 from bb_edge.ir.errors import BBError
 
 
@@ -18,6 +18,8 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     run.add_parser(verbs)
     inspect.add_parser(verbs)
+    check.add_parser(verbs)
+    bench.add_parser(verbs)
     return top
 
 

@@ -1,0 +1,149 @@
+"""`bb-edge bench`: how long one inference takes here, how much memory, and what a cold start costs.
+
+Latencies are those of a target as a function (`bb_edge.open_model`). Cold start is the time from the spawn of
+a fresh Python to its first output; the peak of its memory is that process's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bb_edge.inference import InferenceError, Model, open_model
+from bb_edge.ir.types import dtype_of_elem
+
+PERCENTILES = (50, 90, 99)
+COLD_RUNS = 3
+MAX_RUNS = 1_000_000
+
+_FRESH = """
+import sys
+import numpy as np
+import bb_edge
+model = bb_edge.open_model(sys.argv[1], sys.argv[2])
+with np.load(sys.argv[3]) as inputs:
+    model.run(dict(inputs))
+with open("/proc/self/status") as status:
+    sys.stdout.write(status.read().partition("VmHWM:")[2].split()[0])
+"""
+
+
+def add_parser(verbs: Any) -> None:
+    p: argparse.ArgumentParser = verbs.add_parser("bench", help="measure inference on this device")
+    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("--target", metavar="NAME", help="partition, where there are several")
+    p.add_argument("--inputs", type=Path, metavar="IN.npz", help="an array per input (default: seeded noise)")
+    p.add_argument("--outputs", type=Path, metavar="OUT.npz", help="write the results there")
+    p.add_argument("--runs", type=int, default=200, metavar="N", help="inferences to time (default: 200)")
+    p.add_argument("--no-cold-start", action="store_true", help="start no fresh processes")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=run)
+
+
+def noise(model: Model) -> dict[str, np.ndarray]:
+    """Seeded inputs of the declared shapes, open dims 1: normal numbers, or zeros and ones for integers."""
+    rng = np.random.default_rng(0)
+    found: dict[str, np.ndarray] = {}
+    for name, value in model.inputs.items():
+        dtype = dtype_of_elem(value.node.elem_type or 0)
+        if dtype is None or value.shape is None:
+            raise InferenceError(f"input {name!r} declares no type and shape", "bench", "give --inputs")
+        shape = [d if isinstance(d, int) else 1 for d in value.shape]
+        array = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        found[name] = np.asarray(array).astype(dtype)
+    return found
+
+
+def measure(model: Model, inputs: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+    """Latencies in microseconds: mean, least, and percentiles, after a few runs to warm up."""
+    for _ in range(min(runs, 10)):
+        model.run(inputs)
+    times = np.empty(runs)
+    clock = time.perf_counter_ns
+    for i in range(runs):
+        began = clock()
+        model.run(inputs)
+        times[i] = clock() - began
+    times /= 1000
+    found = {"mean_us": float(times.mean()), "min_us": float(times.min())}
+    found.update((f"p{p}_us", float(np.percentile(times, p))) for p in PERCENTILES)
+    return found
+
+
+def cold_start(artifact: Path, target: str, inputs: Path) -> dict[str, float]:
+    """Median time from spawn to first output in milliseconds, and the largest peak memory in bytes."""
+    times, peaks = [], []
+    for _ in range(COLD_RUNS):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", _FRESH, str(artifact), target, str(inputs)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        times.append((time.perf_counter() - began) * 1000)
+        if done.returncode or not done.stdout.strip().isdigit():
+            reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise InferenceError(f"a fresh process failed: {reason}", "bench", "try --no-cold-start")
+        peaks.append(int(done.stdout) * 1024)
+    return {"cold_start_ms": sorted(times)[len(times) // 2], "peak_rss_bytes": max(peaks)}
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise InferenceError(
+                    "one array, not a named one per input", str(path), "write it with np.savez"
+                )
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError) as error:
+        raise InferenceError(f"not an .npz file: {error}", str(path)) from error
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import tempfile
+
+    if not 0 < arguments.runs <= MAX_RUNS:
+        raise InferenceError(f"--runs {arguments.runs}", hint=f"1 to {MAX_RUNS}")
+    began = time.perf_counter()
+    model = open_model(arguments.artifact, arguments.target)
+    opened = (time.perf_counter() - began) * 1000
+    inputs = _load(arguments.inputs) if arguments.inputs else noise(model)
+    began = time.perf_counter()
+    outputs = model.run(inputs)
+    first = (time.perf_counter() - began) * 1000
+    if arguments.outputs:
+        with open(arguments.outputs, "wb") as target:  # np.savez would add a suffix of its own to the name
+            np.savez(target, **outputs)  # type: ignore[arg-type]
+    found: dict[str, object] = {
+        "artifact": arguments.artifact.name,
+        "target": model.target,
+        "runs": arguments.runs,
+        "open_ms": opened,
+        "first_run_ms": first,
+        **measure(model, inputs, arguments.runs),
+    }
+    found["arena_bytes"] = getattr(model.program, "arena_bytes", None)
+    if not arguments.no_cold_start and Path("/proc/self/status").exists():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "inputs.npz"
+            np.savez(path, **inputs)  # type: ignore[arg-type]
+            found.update(cold_start(arguments.artifact, model.target, path))
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    for key, value in found.items():
+        text = f"{value:,.1f}" if isinstance(value, float) else "-" if value is None else str(value)
+        print(f"{key:16} {text}")
+    return 0
