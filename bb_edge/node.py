@@ -245,10 +245,12 @@ class Node:
     def _queue(self, graph: BoundGraph, values: Mapping[int, object]) -> int:
         engine = self._engine
         number = engine.pool.mint()
+        claims = {c for site in values for c in graph.input_claims.get(site, ())}
+        claim_set = tuple(sorted(claims)) if values else graph.claims.get(INVOKE, ())
 
         def fill(execution: Execution) -> None:
             execution.notify = True
-            execution.claim_set = graph.claims.get(INVOKE, ())
+            execution.claim_set = claim_set
             frame = execution.frame_of(graph.regions[0])
             for site, value in values.items():
                 engine.write(frame, site, value)

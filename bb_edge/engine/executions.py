@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 INVOKE = -1
-"""Key of `BoundGraph.claims` for executions that start at the function's inputs."""
+"""Key of `BoundGraph.claims` for executions that start without any value."""
 
 
 class State(enum.Enum):
@@ -120,11 +120,12 @@ class BoundRegion:
 class BoundGraph:
     """A graph of one node.
 
-    `claims` tells for an entry op (by index, INVOKE for the function's inputs) which components an execution
-    that starts there must claim: the unshared ones that its flow writes.
+    `claims` tells for an entry op (by index, INVOKE for an invoke without inputs) which components an
+    execution that starts there must claim: the unshared ones that its flow writes. `input_claims` tells the
+    same for a value at a function input, by site.
     """
 
-    __slots__ = ("claims", "index", "ops", "regions", "slot", "target")
+    __slots__ = ("claims", "index", "input_claims", "ops", "regions", "slot", "target")
 
     def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
         self.slot = slot
@@ -133,6 +134,7 @@ class BoundGraph:
         self.ops = tuple(BoundOp(spec, target) for spec in slot.ops)
         self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
         self.claims: dict[int, tuple[int, ...]] = {}
+        self.input_claims: dict[int, tuple[int, ...]] = {}
 
 
 class Frame:

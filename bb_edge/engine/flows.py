@@ -50,9 +50,10 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
         for op in graph.ops:
             if op.spec.kind is OpKind.ENTRY:
                 graph.claims[op.index] = _flow(graph, readers, own_writes, [op.index], op.spec.region)
-        starts = [r for site in graph.slot.inputs.values() for r in readers.get(site, ())]
-        starts = starts or [op.index for op in graph.ops if op.pulls]
-        graph.claims[INVOKE] = _flow(graph, readers, own_writes, starts, 0)
+        for site in graph.slot.inputs.values():
+            graph.input_claims[site] = _flow(graph, readers, own_writes, readers.get(site, ()), 0)
+        pulled = [op.index for op in graph.ops if op.pulls]
+        graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)
 
 
 def _flow(
