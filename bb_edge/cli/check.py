@@ -100,10 +100,11 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
             dtype = dtype_of_elem(value.node.elem_type or 0) if value is not None else None
             if value is None or dtype is None or value.shape is None:
                 break
-            if not all(isinstance(d, int) for d in value.shape):
+            shape = [d for d in value.shape if isinstance(d, int)]
+            if len(shape) != len(value.shape):
                 break
             # A plan looks at shapes and dtypes alone: one element stands for all.
-            arrays.append(np.broadcast_to(np.zeros((), dtype), value.shape))
+            arrays.append(np.broadcast_to(np.zeros((), dtype), shape))
         if len(arrays) != len(declared):
             continue
         prepared = NumPyBackend().prepare(function)
@@ -131,9 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0 if fine else 1
     for verdict in found:
-        print(
-            f"target {verdict.target} (class {verdict.peer_class}): {'runs' if verdict.runs else 'does not run'}"
-        )
+        word = "runs" if verdict.runs else "does not run"
+        print(f"target {verdict.target} (class {verdict.peer_class}): {word}")
         if verdict.weight_bytes:
             print(f"  weights: {verdict.weight_bytes} bytes")
         if verdict.arena_bytes is not None:
