@@ -25,7 +25,7 @@ class SourceFileError(AuthoringError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`module` is a Module, a Program or a ModelProto; `compiler` is None where the file names none."""
+    """`module` is a recorded Program or a ModelProto; `compiler` is None where the file names none."""
 
     module: Any
     compiler: Compiler | None = None
@@ -43,7 +43,10 @@ def read_source(path: Path) -> Source:
         raise SourceFileError(
             f"no function {ENTRY}()", str(path), "define one that returns (module, compiler)"
         )
-    return _source(_call(entry, path), path)
+    source = _source(_call(entry, path), path)
+    if hasattr(source.module, "record"):  # the author's `body` runs here
+        return Source(_call(source.module.record, path), source.compiler)
+    return source
 
 
 def read_model(path: Path) -> Any:

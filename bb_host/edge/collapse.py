@@ -11,8 +11,8 @@
    one that several groups read stays outside.
 4. The functions are named by their content; equal groups share one. Its inputs are in order of first use,
    its outputs in order of definition. A group fails as a whole.
-5. Results that nobody reads are dropped, and so is the output port of a main whose value an ONNX op of its own
-   group read and nobody else: the engine surfaces an output only where no op reads it.
+5. Results that nobody reads are dropped, and so is the output port of a main whose value only the own group
+   reads: the engine surfaces an output only where no op reads it.
 6. Left alone: ops that no backend runs (`is_tensor_op`), functions of backends and components.
 
 Running it again changes nothing. Pure: programs in and out.

@@ -132,7 +132,7 @@ class Tiny(Module):
     shard = DataSourceSlot("shard", at="Client")
 
     def bootstrap(self, g: Any) -> None:
-        self.shard.reset(g)
+        self.shard.reset(g, self.shard.on_data_loaded(g))
 
     def body(self, g: Any) -> None:
         with g.rounds(times=2) as start:

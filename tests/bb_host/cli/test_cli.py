@@ -1,0 +1,227 @@
+"""`bb-host` as its user calls it, through `main` and once as a process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from bb_edge.ir.errors import BBError
+from bb_host.cli import error_line, main
+
+PROGRAM = """
+from __future__ import annotations
+from bb_host import Compiler, Module
+import helper_beside
+
+class Classify(Module):
+    name = "Classify"
+
+    def body(self, g):
+        x = g.input("x", "F32", (None, 4))
+        g.output("y", g.onnx.softmax(x * helper_beside.SCALE, axis=1))
+
+def program():
+    return Classify(), Compiler()
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """write(text, name="classify.py"): a file beside `helper_beside.py`, which the program imports."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("classify", "helper_beside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "helper_beside.py").write_text("SCALE = 2.0\n")
+
+    def put(text: str, name: str = "classify.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return put
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_compile_writes_the_artifacts_and_reports(write, tmp_path, capsys):
+    code, out, err = run(
+        capsys, "compile", write(PROGRAM), "--target", "edge", "-o", tmp_path / "build", "--timings"
+    )
+    assert (code, err) == (0, "")
+    names = sorted(p.name for p in (tmp_path / "build").iterdir())
+    assert names == ["Classify.Classify.edge.map.json", "Classify.Classify.edge.onnx", "Classify.onnx"]
+    assert "Classify.Classify.edge.onnx" in out
+    assert "type_solver" in out and "collapse" in out
+
+
+def test_compile_reports_as_json(write, tmp_path, capsys):
+    code, out, _ = run(capsys, "compile", write(PROGRAM), "-o", tmp_path / "build", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["module"] == "Classify"
+    assert len(found["files"]) == 3
+    (target,) = found["targets"]
+    assert target["bytes_after"] == found["bytes"]["Classify.Classify.edge.onnx"]
+    assert {"collapse", "strip", "check"} <= set(found["steps_ns"])
+    assert len(found["passes"]) >= 17
+
+
+def test_portable_target(write, tmp_path, capsys):
+    code, _, _ = run(capsys, "compile", write(PROGRAM), "--target", "portable", "-o", tmp_path / "build")
+    assert code == 0
+    assert [p.name for p in (tmp_path / "build").iterdir()] == ["Classify.onnx"]
+
+
+@pytest.mark.parametrize("returns", ["Classify()", "Classify().build()", "(Classify(), Compiler())"])
+def test_what_program_may_return(returns, write, tmp_path, capsys):
+    text = PROGRAM.replace("return Classify(), Compiler()", f"return {returns}")
+    code, _, err = run(capsys, "compile", write(text), "-o", tmp_path / "build")
+    assert (code, err) == (0, "")
+
+
+def test_inspect_every_form(write, tmp_path, capsys):
+    path = write(PROGRAM)
+    run(capsys, "compile", path, "-o", tmp_path / "build")
+    for file, form in (
+        (path, "recorded"),
+        (tmp_path / "build" / "Classify.onnx", "compiled"),
+        (tmp_path / "build" / "Classify.Classify.edge.onnx", "edge"),
+    ):
+        code, out, _ = run(capsys, "inspect", file, "--json")
+        assert code == 0
+        assert json.loads(out)["form"] == form
+        assert form in run(capsys, "inspect", file)[1]
+
+
+def test_version(capsys):
+    assert "onnx " in run(capsys, "version")[1]
+    assert json.loads(run(capsys, "version", "--json")[1])["numpy"]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+REFUSED = {
+    "an error of recording, at the author's line": (
+        PROGRAM.replace('g.output("y"', 'g.input("x", "F32", (None, 4))\n        g.output("y"'),
+        r"classify.py:11: error: ",
+    ),
+    "an exception in the author's code": (
+        PROGRAM.replace("helper_beside.SCALE", "helper_beside.SCALES"),
+        r"classify.py:11: error: AttributeError: ",
+    ),
+    "a syntax error": (
+        PROGRAM.replace("def program():", "def program(:"),
+        r"classify.py:13: error: SyntaxError: ",
+    ),
+    "a module that is not there": (
+        PROGRAM.replace("import helper_beside", "import no_such_module_here"),
+        r"classify.py:4: error: ModuleNotFoundError: ",
+    ),
+    "no program()": (PROGRAM.replace("def program", "def other"), "no function program()"),
+    "program() that returns nothing": (PROGRAM.replace("return Cl", "Cl"), "returns nothing"),
+    "program() that returns too much": (
+        PROGRAM.replace("Compiler()\n", "Compiler(), 1\n"),
+        "returns 3 values",
+    ),
+    "program() that returns something else": (
+        PROGRAM.replace("return Classify(), Compiler()", "return 7"),
+        "cannot be compiled",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_are_one_line_without_a_traceback(name, write, tmp_path, capsys):
+    text, expected = REFUSED[name]
+    code, out, err = run(capsys, "compile", write(text), "-o", tmp_path / "build")
+    assert (code, out) == (1, "")
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("absent.py", None, "no such file"),
+        ("absent.onnx", None, "No such file"),
+        ("damaged.onnx", b"\xff\xff", "no ONNX model"),
+        ("notes.txt", b"hello", "neither .py nor .onnx"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["compile", "inspect"])
+def test_files_that_are_none(verb, name, content, expected, tmp_path, capsys):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    more = ["-o", str(tmp_path / "build")] if verb == "compile" else []
+    code, _, err = run(capsys, verb, path, *more)
+    assert code == 1
+    assert expected in err and name in err
+
+
+def test_a_shape_that_is_none(write, tmp_path, capsys):
+    code, _, err = run(capsys, "compile", write(PROGRAM), "--shape", "x=a,b", "-o", tmp_path / "build")
+    assert code == 1
+    assert "NAME=1,3,224,224" in err
+
+
+def test_a_wrong_command_line_is_two(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["compile"])
+    assert caught.value.code == 2
+
+
+def test_without_the_host_extra_it_says_what_to_install(write, capsys, monkeypatch):
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "onnx" else real(name, *a)
+    )
+    code, _, err = run(capsys, "compile", write(PROGRAM))
+    assert code == 1
+    assert "pip install 'bytesandbrains-edge[host]'" in err
+    assert run(capsys, "version")[0] == 0
+
+
+def test_the_command_starts_without_onnx():
+    """--help must work on an edge install: nothing of the host extra is imported for it."""
+    script = "import sys; sys.modules['onnx'] = None\nfrom bb_host.cli import main\nmain(['version'])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_authors_line_leads():
+    assert error_line(BBError("bad", "fed.py:12", "do so")) == "fed.py:12: error: bad (do so)"
+    assert error_line(BBError("bad", "fed.py:12, Relu 'x'")) == "fed.py:12: error: Relu 'x': bad"
+    assert error_line(BBError("bad", "slot 'x'")) == "bb-host: error: slot 'x': bad"
+    assert error_line(BBError("two\nlines", "fed.py:1")) == "fed.py:1: error: two lines"
+
+
+def test_an_ordinary_model_compiles(tmp_path, capsys):
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, tmp_path / "net.onnx")
+    code, _, err = run(capsys, "compile", tmp_path / "net.onnx", "--shape", "x=1,4", "-o", tmp_path)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "net.net.edge.onnx").exists()
+    assert json.loads(run(capsys, "inspect", tmp_path / "net.net.edge.onnx", "--json")[1])["form"] == "edge"
