@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import time
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from bb_edge.ir import keys
 from bb_host.compiler import verify
 from bb_host.compiler.errors import UnknownStage
 from bb_host.compiler.options import Options, Stats
@@ -122,4 +124,15 @@ def run_pipeline(
         _log.debug("%s", report)
         reports.append(report)
         program = after
-    return program, tuple(reports)
+    return _with_figures(program, reports), tuple(reports)
+
+
+def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:
+    """The counters in the model's metadata, those of several passes summed; times are no part of a model."""
+    figures: dict[str, int] = {}
+    for report in reports:
+        for name, value in report.counters.items():
+            figures[name] = figures.get(name, 0) + value
+    meta = {k: v for k, v in program.meta.items() if not k.startswith(keys.TELEMETRY_PREFIX)}
+    meta.update((keys.TELEMETRY_PREFIX + name, str(value)) for name, value in figures.items() if value)
+    return dataclasses.replace(program, meta=meta)

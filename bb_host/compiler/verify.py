@@ -1,7 +1,7 @@
 """Checks at the seams between passes (compiler.txt part 14): values and types, wire pairs, calls.
 
-A function, or a body, that a pass left alone is not looked at again. What fails here is a defect of the stage before,
-and the message says which; the author's own mistakes are found by the passes.
+A function, or a body, that a pass left alone is not looked at again. What fails here is a defect of the stage
+before, and the message says which; the author's own mistakes are found by the passes.
 """
 
 from __future__ import annotations

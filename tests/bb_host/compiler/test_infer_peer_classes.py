@@ -73,14 +73,14 @@ def test_then_the_class_of_the_inputs_and_of_control_inputs() -> None:
         f"b, l = role.data_loader.NextBatch() {SHARD}",
         f"y = role.model.Forward(b) {MODEL}",
         "z = Relu(y) {at_class=Server}",
-        f"w = role.model.Params(z) {{slot=model, control_inputs=1}}",
+        "w = role.model.Params(z) {slot=model, control_inputs=1}",
     )
     assert found == dict.fromkeys(["b", "y", "z", "w"], "Client")
 
 
 def test_then_the_scope() -> None:
     found = placed(
-        f"y = role.model.Params() {{slot=model, at_class=Client}}",
+        "y = role.model.Params() {slot=model, at_class=Client}",
         "z = Relu(y)",
         "u = RandomNormal<shape=[1]>() {at_class=Client}",
         "w = Add(u, z) {at_class=Server}",

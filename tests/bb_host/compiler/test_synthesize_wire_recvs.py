@@ -1,5 +1,6 @@
 """Pass 7: what each wire op becomes."""
 
+# ruff: noqa: E501 - programs have one op per line
 from __future__ import annotations
 
 from collections.abc import Callable

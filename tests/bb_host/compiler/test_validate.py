@@ -83,29 +83,37 @@ HEAD = "program P {module=P}\n\n"
             "a.py:9",
         ),
         (
-            "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
-            "{slot=m, required_trait=model, slot_id=1, concrete_type=T, instance=0}",
+            (
+                "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
+                "{slot=m, required_trait=model, slot_id=1, concrete_type=T, instance=0}"
+            ),
             errors.MalformedSlotMetadata,
             "both concrete and generic",
             "",
         ),
         (
-            "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
-            '{slot="a.b", required_trait=model, slot_id=1}',
+            (
+                "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
+                '{slot="a.b", required_trait=model, slot_id=1}'
+            ),
             errors.MalformedSlotMetadata,
             "'a.b' is no name",
             "",
         ),
         (
-            "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
-            "{slot=m, required_trait=model, slot_id=one}",
+            (
+                "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
+                "{slot=m, required_trait=model, slot_id=one}"
+            ),
             errors.MalformedSlotMetadata,
             "slot id 'one'",
             "",
         ),
         (
-            "function program.P(x: F32) -> (a)\n  a = Add(x, b) {source=a.py:1}\n"
-            "  b = Relu(a) {source=a.py:2}\n  c = Abs(b)",
+            (
+                "function program.P(x: F32) -> (a)\n  a = Add(x, b) {source=a.py:1}\n"
+                "  b = Relu(a) {source=a.py:2}\n  c = Abs(b)"
+            ),
             errors.CyclicGraph,
             "Add → a (a.py:1), Relu → b (a.py:2)",
             "function P",
@@ -117,17 +125,21 @@ HEAD = "program P {module=P}\n\n"
             "a.py:3",
         ),
         (
-            "function program.P(c: BOOL[], x: F32, p: PeerIdVec) -> (y)\n"
-            "  y = If<then_branch=graph t() -> (h) {\n    h = wire.Send(x, p)\n"
-            "  }, else_branch=graph e() -> (h) {\n    h = Identity(x)\n  }>(c) {source=a.py:11}",
+            (
+                "function program.P(c: BOOL[], x: F32, p: PeerIdVec) -> (y)\n"
+                "  y = If<then_branch=graph t() -> (h) {\n    h = wire.Send(x, p)\n"
+                "  }, else_branch=graph e() -> (h) {\n    h = Identity(x)\n  }>(c) {source=a.py:11}"
+            ),
             errors.WireInSubgraph,
             "Send stands in a branch",
             "a.py:11",
         ),
         (
-            "function program.P(c: BOOL[], x: F32) -> (y)\n"
-            "  y = If<then_branch=graph t() -> (h) {\n    h = Identity(ghost)\n"
-            "  }, else_branch=graph e() -> (h) {\n    h = Identity(x)\n  }>(c) {source=a.py:12}",
+            (
+                "function program.P(c: BOOL[], x: F32) -> (y)\n"
+                "  y = If<then_branch=graph t() -> (h) {\n    h = Identity(ghost)\n"
+                "  }, else_branch=graph e() -> (h) {\n    h = Identity(x)\n  }>(c) {source=a.py:12}"
+            ),
             errors.DanglingInput,
             "'ghost'",
             "a.py:12",
@@ -187,7 +199,7 @@ def test_ops_of_a_protocol_slot_without_its_class_are_taken_on_trust(
     program: Callable[[str], Program],
 ) -> None:
     given = program(
-        HEAD
-        + 'function program.P(x: F32) -> (y)\n  y: F32 = "my.ops"::Go(x) {slot=p, required_trait=protocol, slot_id=1}'
+        HEAD + 'function program.P(x: F32) -> (y)\n  y: F32 = "my.ops"::Go(x) '
+        "{slot=p, required_trait=protocol, slot_id=1}"
     )
     assert stage("validate").run(given, Options(), Stats()) is given
