@@ -51,9 +51,17 @@ class ProgramProtoError(BBError):
 def from_proto(model: Any) -> Program:
     """The light form of a ModelProto.
 
-    Raises ProgramProtoError for value types and attributes that have none, naming the value.
+    Raises ProgramProtoError for value types and attributes that have none, naming the value, and for names
+    that are no text.
     """
-    meta = _meta(model)
+    try:
+        return _read_program(model)
+    except UnicodeError as error:  # some protobuf runtimes decode at access, others hand out bytes
+        raise ProgramProtoError(f"a name is no text: {error}", "model") from error
+
+
+def _read_program(model: Any) -> Program:
+    meta = _meta(model, "model")
     graph_name = model.graph.name
     name = meta.get(keys.MODULE_KEY) or graph_name
     rest = ModelProto()
@@ -65,7 +73,7 @@ def from_proto(model: Any) -> Program:
         name,
         tuple(_read_function(f) for f in model.functions),
         meta,
-        {entry.domain: entry.version for entry in model.opset_import},
+        _opsets(model, "model"),
         "" if graph_name == name else graph_name,
         b"" if extra == _default_rest(graph_name) else extra,
     )
@@ -92,8 +100,28 @@ def _copy_field(field: Any, value: Any, target: Any) -> None:
             getattr(target, field.name).add().MergeFromString(item.SerializeToString())
 
 
-def _meta(message: Any) -> dict[str, str]:
-    return {entry.key: entry.value for entry in message.metadata_props}
+def _check_text(where: str, *texts: str) -> None:
+    """Refuses names that are not UTF-8: protobuf hands them out as bytes."""
+    try:
+        "".join(texts)
+    except TypeError:
+        wrong = next(t for t in texts if not isinstance(t, str))
+        raise ProgramProtoError(f"{wrong!r} is no text", where, "names are UTF-8") from None
+
+
+def _meta(message: Any, where: str) -> dict[str, str]:
+    found = {entry.key: entry.value for entry in message.metadata_props}
+    _check_text(where, *found, *found.values())
+    return found
+
+
+def _opsets(message: Any, where: str) -> dict[str, int]:
+    """The imports; of a domain that stands twice the highest version holds."""
+    found: dict[str, int] = {}
+    for entry in message.opset_import:
+        found[entry.domain] = max(entry.version, found.get(entry.domain, entry.version))
+    _check_text(where, *found)
+    return found
 
 
 def _rest(message: Any, names: frozenset[str], kind: Any) -> bytes:
@@ -110,7 +138,8 @@ def _rest(message: Any, names: frozenset[str], kind: Any) -> bytes:
 
 def _read_function(function: Any) -> Function:
     where = f"function {function.name}"
-    meta = _meta(function)
+    _check_text(where, function.name, function.domain, *function.input, *function.output, *function.attribute)
+    meta = _meta(function, where)
     slots: dict[str, Slot] = {}
     for name in function.attribute:
         slots[name] = _read_slot(name, meta, None)
@@ -126,7 +155,7 @@ def _read_function(function: Any) -> Function:
         types,
         slots,
         meta,
-        {entry.domain: entry.version for entry in function.opset_import},
+        _opsets(function, where),
         _rest(function, _FUNCTION_REST, FunctionProto),
         foreign,
     )
@@ -146,10 +175,12 @@ def _read_slot(name: str, meta: dict[str, str], state: AttrValue | None) -> Slot
 def _read_op(node: Any, where: str) -> Op:
     attrs = {a.name: read_attribute(a, where) for a in node.attribute} if node.attribute else {}
     meta = {entry.key: entry.value for entry in node.metadata_props}
+    inputs, outputs = tuple(node.input), tuple(node.output)
+    _check_text(where, node.op_type, node.domain, node.name, *inputs, *outputs, *attrs, *meta, *meta.values())
     extra = b""
     if node.overload or node.doc_string or node.device_configurations:
         extra = _rest(node, _NODE_REST, NodeProto)
-    return Op(node.op_type, node.domain, tuple(node.input), tuple(node.output), attrs, meta, node.name, extra)
+    return Op(node.op_type, node.domain, inputs, outputs, attrs, meta, node.name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:
@@ -158,6 +189,7 @@ def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType],
     for info in infos:
         if not info.HasField("type"):
             continue
+        _check_text(where, info.name)
         serialized = info.type.SerializeToString(deterministic=True)
         try:
             types[info.name], exact = _type_of(serialized)
@@ -172,6 +204,8 @@ def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType],
 def _type_of(serialized: bytes) -> tuple[ValueType, bool]:
     """A type, and whether writing it gives the same bytes again."""
     value = from_type_proto(TypeProto.FromString(serialized))
+    if value.shape is not None:
+        _check_text("a shape", *(d for d in value.shape if d is not None and not isinstance(d, int)))
     return value, _type_bytes(value) == serialized
 
 
@@ -235,14 +269,17 @@ def read_graph(graph: Any, where: str = "") -> Subgraph:
     """The light form of a GraphProto."""
     where = f"{where}, graph {graph.name}" if where else f"graph {graph.name}"
     types, foreign = _read_types([*graph.input, *graph.output, *graph.value_info], where)
+    inputs, outputs = tuple(i.name for i in graph.input), tuple(o.name for o in graph.output)
+    initializers = {t.name: read_tensor(t) for t in graph.initializer}
+    _check_text(where, graph.name, *inputs, *outputs, *initializers)
     return Subgraph(
         graph.name,
-        tuple(i.name for i in graph.input),
-        tuple(o.name for o in graph.output),
+        inputs,
+        outputs,
         tuple(_read_op(node, where) for node in graph.node),
         types,
-        {t.name: read_tensor(t) for t in graph.initializer},
-        _meta(graph),
+        initializers,
+        _meta(graph, where),
         _rest(graph, _GRAPH_REST, GraphProto),
         foreign,
     )

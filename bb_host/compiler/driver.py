@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import onnx
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_host.compiler.bindings import check_against, make_binding
 from bb_host.compiler.errors import InfeasibleDeadline, UnknownStage, UnsupportedModule
 from bb_host.compiler.options import Binding, Options
@@ -195,7 +196,10 @@ def as_program(module: Source) -> Program:
     if isinstance(module, Recordable):
         return module.record()
     if hasattr(module, "functions") and hasattr(module, "metadata_props"):
-        return from_proto(module)
+        try:
+            return from_proto(module)
+        except BBError as error:
+            raise UnsupportedModule(error.what, error.where, error.hint) from error
     raise UnsupportedModule(
         f"{type(module).__name__} cannot be compiled",
         "Compiler.compile",

@@ -323,6 +323,8 @@ def recv(op: Op, row: OpDef, terms: Terms) -> None:
         if isinstance(first, ValueType) and end > tail and op.outputs[0] not in terms.types:
             terms.put(op.outputs[0], first, op)
         return
+    if not op.inputs or len(op.outputs) < 2:
+        raise conflict(op, "it needs a request, and the outputs closed and missing")
     terms.element(op.inputs[0], types.WIRE_REQ_ID, op)
     for name, node in zip(op.outputs, (types.TRIGGER, _PEERS), strict=False):
         if name:

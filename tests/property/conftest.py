@@ -94,7 +94,7 @@ class Remote(Module):
 
 
 class Author:
-    """Takes one random step after another; a place's values are all F32 of one shape, so that any may meet."""
+    """Takes one random step after another. The values of a place are all F32 of one shape: any may meet."""
 
     def __init__(self, g: Any, rng: random.Random) -> None:
         self.g = g

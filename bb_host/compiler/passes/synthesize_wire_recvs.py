@@ -266,6 +266,12 @@ class _Surfaces:
         home = classes_of(request, self.home)[0] if keys.HOME_CLASS_KEY in request.meta else None
         if self._each(request):
             found.append(self._receiver(sent, OP_RECV_RESP, op.outputs, home))
+        elif not self.read.isdisjoint(op.outputs):
+            raise MalformedWireOp(
+                "its answers are read one by one, and its request keeps a batch",
+                hint=f"{keys.ANSWER_MODE_KEY}={keys.ANSWER_EACH} on the request",
+                op=op,
+            )
         asked = op.meta[keys.WIRE_REQUEST_KEY]
         if asked not in self.collectors:
             found.append(self._new_collector(request, sent, home))

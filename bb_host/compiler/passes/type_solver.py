@@ -17,11 +17,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from bb_edge.ir import keys, opsets, types
-from bb_edge.ir.opsets import OpDef, Opset
+from bb_edge.ir.opsets import OpDef, Opset, Ready
 from bb_edge.ir.opsets.wire import OP_SEND_RESP
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.errors import UnresolvedType
+from bb_host.compiler.errors import MalformedOp, UnresolvedType
 from bb_host.compiler.onnx_inference import infer
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.type_relations import Relation, relation_of
@@ -32,6 +32,8 @@ NAME = "type_solver"
 
 _MOST_SWEEPS = 64
 """Walks over one function; each narrows something, and a program needs a handful."""
+
+_NO_LIMIT = 1 << 30
 
 Solve = Callable[[Op, Terms], None]
 Key = tuple[str, str]
@@ -179,10 +181,33 @@ class _Solver:
 
 
 def _by_row(row: OpDef, relation: Relation) -> Solve:
+    if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
+
+        def solve_wire(op: Op, terms: Terms) -> None:
+            relation(op, row, terms)
+
+        return solve_wire
+    fewest = row.min_inputs
+    most = _NO_LIMIT if row.max_inputs is None else row.max_inputs
+    needed = bool(row.relation and row.outputs) and row.outputs[0].ready is not Ready.OPTIONAL
+    yields = int(needed)
+
     def solve(op: Op, terms: Terms) -> None:
+        count = len(op.inputs)
+        if count < fewest or (count > most and len(flow.data_inputs(op)) > most) or len(op.outputs) < yields:
+            raise _misfit(op, row)
         relation(op, row, terms)
 
     return solve
+
+
+def _misfit(op: Op, row: OpDef) -> MalformedOp:
+    takes = f"{row.min_inputs}" + (" or more" if row.max_inputs is None else f" to {row.max_inputs}")
+    return MalformedOp(
+        f"it has {len(flow.data_inputs(op))} inputs and {len(op.outputs)} outputs",
+        hint=f"it takes {takes} inputs and yields {len(row.outputs)} outputs",
+        op=op,
+    )
 
 
 def _nothing(op: Op, terms: Terms) -> None:

@@ -185,6 +185,8 @@ class _Known:
 def _in_onnx(op_type: str, version: int) -> bool:
     from onnx import defs
 
+    if not 0 < version < 2**31:
+        return False
     try:
         defs.get_schema(op_type, version, "")
     except (defs.SchemaError, RuntimeError):
