@@ -51,6 +51,9 @@ class NodeDoors(Protocol):
     ) -> None:
         """A peer came up or went down."""
 
+    def peer_failed(self, peer: PeerId) -> None:
+        """The carrier could not bring something to a peer (for MQTT, a reason code of 128 or more)."""
+
 
 class Transport(Protocol):
     """Moves envelopes for one node, from the driver's thread; delivers into the node's doors."""

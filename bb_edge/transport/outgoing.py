@@ -1,0 +1,298 @@
+"""What a node has for its broker: envelopes that wait, and those that wait for their PUBACK. No IO.
+
+At most the broker's receive maximum is under way; the rest waits here within a count and a number of bytes,
+and at the bound the oldest best-effort envelope goes, counted. What was under way when a connection broke is
+sent again at the next one (MQTT 5.0 section 4.4), under its packet identifier where the session is the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, MutableMapping
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.broker import MAX_PACKET_BYTES
+from bb_edge.transport.chunks import HEADER_BYTES, Chunk, cut
+from bb_edge.transport.packets import FAILURE, NO_MATCHING_SUBSCRIBERS, publish_header
+
+FIRST_MID, LAST_MID = 1024, 65_535
+"""Packet identifiers of ours; the lower ones are paho's, which needs one per SUBSCRIBE."""
+MAX_WINDOW = 64
+"""Publishes under way, even where the broker allows more: what it has in its hands it may lose."""
+AT_ONCE = 256 * 1024
+"""Bytes that may lie in the socket's queue before no more packets are made."""
+MAX_OVERHEAD = 32
+"""Fixed header, topic length, identifier and properties of a PUBLISH, at most."""
+LEAST_CHUNK = 256
+MAX_ALIASES = 256
+"""Aliases that we use of those that a broker offers; each costs a topic in memory on both sides."""
+ALIAS_PATIENCE = 8
+"""An alias is given to another topic when it was not used for so many times their number of publishes."""
+
+
+class Item:
+    """One PUBLISH to be: an envelope, a chunk of one, or a presence."""
+
+    __slots__ = (
+        "chunk",
+        "chunk_topic",
+        "durable",
+        "expires_ns",
+        "head",
+        "mid",
+        "payload",
+        "peer",
+        "retain",
+        "size",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes | memoryview,
+        *,
+        peer: PeerId | None = None,
+        expires_ns: int = 0,
+        durable: bool = False,
+        retain: bool = False,
+        chunk_topic: bytes = b"",
+        head: bytes = b"",
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.peer = peer
+        self.expires_ns = expires_ns  # monotonic; 0 is never
+        self.durable = durable
+        self.retain = retain
+        self.chunk_topic = chunk_topic  # where its chunks go; empty: it is not cut
+        self.head = head  # of a chunk
+        self.chunk = bool(head)
+        self.size = len(head) + len(payload)
+        self.mid = 0
+
+
+class Aliases:
+    """Topic -> alias of one connection. A topic pays its full length once, and two bytes from then on."""
+
+    __slots__ = ("_clock", "_maximum", "_used")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = min(maximum, MAX_ALIASES)
+        self._used: OrderedDict[bytes, tuple[int, int]] = OrderedDict()  # topic -> (alias, last use)
+        self._clock = 0
+
+    def of(self, topic: bytes) -> tuple[int, bool]:
+        """(alias, whether this publish defines it); (0, False) where the topic has none."""
+        if not self._maximum:
+            return 0, False
+        self._clock += 1
+        found = self._used.get(topic)
+        if found is not None:
+            self._used[topic] = (found[0], self._clock)
+            self._used.move_to_end(topic)
+            return found[0], False
+        if len(self._used) < self._maximum:
+            alias = len(self._used) + 1
+        else:
+            # Giving aliases away in turns would cost bytes and save none.
+            oldest, (alias, last) = next(iter(self._used.items()))
+            if self._clock - last < ALIAS_PATIENCE * self._maximum:
+                return 0, False
+            del self._used[oldest]
+        self._used[topic] = (alias, self._clock)
+        return alias, True
+
+
+class Outgoing:
+    """The sending half of a connection; survives it."""
+
+    def __init__(self, max_waiting: int, max_bytes: int, counters: MutableMapping[str, int]) -> None:
+        self._max_waiting = max_waiting
+        self._max_bytes = max_bytes
+        self._counters = counters
+        self._first: deque[Item] = deque()  # what goes before everything else: presence, what is sent again
+        self._waiting: deque[Item] = deque()
+        self._flying: dict[int, Item] = {}
+        self._cut: Iterator[Chunk] | None = None
+        self._whole: Item | None = None  # the envelope that is being cut
+        self._bytes = 0
+        self._next_mid = FIRST_MID
+        self._next_transfer = 0
+        self._same_session = False
+        self._v5 = True
+        self._window = 0
+        self._packet_bytes = MAX_PACKET_BYTES
+        self._aliases = Aliases(0)
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._waiting) + len(self._flying) + (self._whole is not None)
+
+    @property
+    def bytes_held(self) -> int:
+        """Payload bytes of everything that waits or is under way."""
+        return self._bytes
+
+    @property
+    def congested(self) -> bool:
+        """Whether something waits for a place."""
+        return bool(self._waiting)
+
+    # --- what is to go ---------------------------------------------------------------------------------
+
+    def put(self, item: Item) -> None:
+        """Takes an item; at the bound the oldest best-effort one goes, or the newcomer if there is none."""
+        while self._over(item.size):
+            if not self._drop_oldest():
+                self._counters["dropped"] += 1
+                return
+        self._bytes += item.size
+        self._waiting.append(item)
+
+    def put_first(self, item: Item) -> None:
+        """Takes an item that goes before all others and is never dropped; for the few of presence."""
+        self._bytes += item.size
+        self._first.append(item)
+
+    def _over(self, size: int) -> bool:
+        if not self._bytes:
+            return False  # one envelope may be larger than the bound
+        return len(self._waiting) >= self._max_waiting or self._bytes + size > self._max_bytes
+
+    def _drop_oldest(self) -> bool:
+        for index, item in enumerate(self._waiting):
+            if not item.durable:
+                del self._waiting[index]
+                self._gone(item, "dropped")
+                return True
+        return False
+
+    def _gone(self, item: Item, counter: str) -> None:
+        self._bytes -= item.size
+        self._counters[counter] += 1
+
+    # --- connections -----------------------------------------------------------------------------------
+
+    def connected(
+        self, *, v5: bool, same_session: bool, window: int, aliases: int, packet_bytes: int, transfer: int
+    ) -> None:
+        """A connection stands: what the broker allows, and a random start for transfer numbers."""
+        self._v5 = v5
+        self._same_session = same_session
+        self._window = min(window, MAX_WINDOW)
+        self._aliases = Aliases(aliases if v5 else 0)
+        self._packet_bytes = packet_bytes
+        self._next_transfer = transfer
+
+    def disconnected(self) -> None:
+        """What was under way goes first next time, in its order."""
+        again = [item for item in self._flying.values() if not item.retain]
+        for item in self._flying.values():
+            if item.retain:  # presence is said anew at each connection
+                self._bytes -= item.size
+        self._flying.clear()
+        self._first = deque([*again, *(item for item in self._first if not item.retain)])
+        self._window = 0
+
+    # --- packets ---------------------------------------------------------------------------------------
+
+    def pieces(self, queued_bytes: int, now_ns: int) -> Iterator[bytes | memoryview]:
+        """Bytes for the socket, as far as the broker's window and `AT_ONCE` go."""
+        while len(self._flying) < self._window and queued_bytes < AT_ONCE:
+            item = self._take(now_ns)
+            if item is None:
+                return
+            header = self._header(item, now_ns)
+            queued_bytes += len(header) + item.size
+            counters = self._counters
+            counters["sent"] += not (item.chunk or item.retain)
+            counters["chunks_sent"] += item.chunk
+            counters["sent_bytes"] += len(header) + item.size
+            if len(item.payload) <= 4096:
+                yield b"".join((header, item.head, item.payload))
+            else:
+                yield header + item.head
+                yield item.payload
+
+    def _take(self, now_ns: int) -> Item | None:
+        """The next item that is still worth sending and fits into a packet."""
+        while True:
+            if self._first:
+                item = self._first.popleft()
+            elif self._cut is not None:
+                chunk = next(self._cut, None)
+                if chunk is None:
+                    self._end_cut("cut")
+                    continue
+                whole = self._whole
+                assert whole is not None
+                item = Item(
+                    whole.chunk_topic,
+                    chunk.data,
+                    peer=whole.peer,
+                    expires_ns=whole.expires_ns,
+                    durable=whole.durable,
+                    head=chunk.head,
+                )
+                self._bytes += item.size
+            elif self._waiting:
+                item = self._waiting.popleft()
+            else:
+                return None
+            if item.expires_ns and item.expires_ns <= now_ns:
+                self._gone(item, "expired")
+                if item.chunk:
+                    self._end_cut("expired")
+                continue
+            if MAX_OVERHEAD + len(item.topic) + item.size <= self._packet_bytes:
+                return item
+            room = self._packet_bytes - MAX_OVERHEAD - len(item.chunk_topic) - HEADER_BYTES
+            if not item.chunk_topic or room < LEAST_CHUNK:
+                self._gone(item, "too_large")
+                continue
+            self._end_cut("cut")  # a transfer that a broken connection left behind
+            self._next_transfer = (self._next_transfer + 1) & 0xFFFF_FFFF_FFFF_FFFF
+            self._cut, self._whole = cut(item.payload, room, self._next_transfer), item
+
+    def _end_cut(self, counter: str) -> None:
+        whole, self._cut, self._whole = self._whole, None, None
+        if whole is not None:
+            self._gone(whole, counter)
+
+    def _header(self, item: Item, now_ns: int) -> bytes:
+        dup = bool(item.mid) and self._same_session
+        if not dup:
+            item.mid = self._mint()
+        self._flying[item.mid] = item
+        alias, new = (0, False) if item.retain else self._aliases.of(item.topic)
+        expiry = -(-(item.expires_ns - now_ns) // 1_000_000_000) if item.expires_ns else 0
+        return publish_header(
+            item.topic if new or not alias else b"",
+            item.mid,
+            item.size,
+            v5=self._v5,
+            dup=dup,
+            retain=item.retain,
+            alias=alias,
+            expiry_s=min(expiry, 0xFFFF_FFFF),
+        )
+
+    def _mint(self) -> int:
+        flying = self._flying
+        mid = self._next_mid
+        while mid in flying:
+            mid = mid + 1 if mid < LAST_MID else FIRST_MID
+        self._next_mid = mid + 1 if mid < LAST_MID else FIRST_MID
+        return mid
+
+    def acknowledged(self, mid: int, reason: int) -> Item | None:
+        """The broker has it, or has refused it (reason >= 128): the item, None for a foreign identifier."""
+        item = self._flying.pop(mid, None)
+        if item is None:
+            return None
+        self._bytes -= item.size
+        if reason >= FAILURE:
+            self._counters["refused"] += 1
+        elif reason == NO_MATCHING_SUBSCRIBERS:
+            self._counters["unheard"] += 1
+        return item

@@ -1,0 +1,94 @@
+"""A node's doors that keep what comes, and several real transports that are waited for in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from bb_edge.engine.ingress import IngressFull
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.mqtt import Broker, MqttOptions, MqttTransport
+
+
+class Doors:
+    """A node's doors that keep what comes; the transport under test is the real one."""
+
+    def __init__(self, name: str, epoch: int = 1, full: int = 0) -> None:
+        self.peer_id = PeerId.from_name(name)
+        self.epoch = epoch
+        self.classes = ("Client",)
+        self.got: list[tuple[bytes, PeerId]] = []
+        self.presence: dict[PeerId, tuple[bool, int]] = {}
+        self.failed: list[PeerId] = []
+        self.full = full
+
+    def deliver_inbound(self, data, src_peer, observed_address=None):
+        if self.full:
+            self.full -= 1
+            raise IngressFull("full", "ingress")
+        self.got.append((data, src_peer))
+
+    def peer_presence(self, peer, up, addresses=(), meta=None, *, epoch=0, classes=()):
+        self.presence[peer] = (up, epoch)
+
+    def peer_failed(self, peer):
+        self.failed.append(peer)
+
+
+class Loop:
+    """Several transports, waited for in turn until a condition holds."""
+
+    def __init__(self) -> None:
+        self.transports: list[MqttTransport] = []
+        self.logs: list[str] = []
+
+    def join(
+        self,
+        doors: Doors,
+        url: str | Broker,
+        federation: str = "test",
+        options: MqttOptions | None = None,
+        version: str = "auto",
+    ) -> MqttTransport:
+        transport = MqttTransport(
+            doors,
+            url if isinstance(url, Broker) else Broker.from_url(url),
+            federation,
+            on_log=lambda _, m: self.logs.append(m),
+            options=options,
+            version=version,
+        )
+        transport.start()
+        self.transports.append(transport)
+        return transport
+
+    def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"did not come about; logs: {self.logs}"
+            for transport in self.transports:
+                transport.wait(0.01)
+
+    def close(self) -> None:
+        for transport in self.transports:
+            transport.stop()
+
+
+@pytest.fixture
+def doors() -> type[Doors]:
+    """`doors(name, epoch=1, full=0)`; `full` is how many envelopes it refuses."""
+    return Doors
+
+
+@pytest.fixture
+def loop():
+    found = Loop()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def url() -> Callable[..., str]:
+    return lambda broker: f"mqtt://{broker.host}:{broker.port}"
