@@ -69,12 +69,13 @@ def _import(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem if path.stem not in sys.modules else f"bb_program_{path.stem}"  # `json.py` is not json
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     loader = spec.loader
     assert loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses and pickling look a class's module up
+    sys.modules[name] = module  # dataclasses and pickling look a class's module up
     _call(lambda: loader.exec_module(module), path)
     return module
 

@@ -205,6 +205,8 @@ def _write_all(folder: Path, files: Mapping[str, bytes]) -> list[Path]:
             written.append((temporary, folder / name))
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
+                stream.flush()
+                os.fsync(handle)
             os.chmod(temporary, 0o644)  # mkstemp gives it to its owner alone
         for temporary, place in written:
             os.replace(temporary, place)

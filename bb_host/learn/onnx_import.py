@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,12 @@ class ImportedModel:
         return self.function.inputs[: len(self.function.inputs) - len(self.parameters)]
 
 
-def import_onnx(source: onnx.ModelProto | str | Path | bytes, name: str = "model") -> ImportedModel:
+def import_onnx(
+    source: onnx.ModelProto | str | Path | bytes, name: str = "model", frozen: Collection[str] = ()
+) -> ImportedModel:
     """Reads an inference model: from a proto, a file (external data beside it), or bytes.
+
+    `frozen` names initializers that stay as they are, as constants of the graph.
 
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
@@ -55,7 +60,11 @@ def import_onnx(source: onnx.ModelProto | str | Path | bytes, name: str = "model
     graph = read_graph(model.graph, where)
     initializers = {**graph.initializers, **_constants(graph)}
     inputs = tuple(v for v in graph.inputs if v not in initializers)
-    trained = _trained(graph, initializers)
+    unknown = sorted(set(frozen) - set(graph.initializers))
+    if unknown:
+        known = ", ".join(graph.initializers) or "none"
+        raise ModelImportError(f"no initializer {unknown[0]!r} to freeze", where, f"initializers: {known}")
+    trained = _trained(graph, initializers) - set(frozen)
     parameters = {n: array_of(t) for n, t in initializers.items() if n in trained}
     ops: list[Op] = []
     for key, tensor in initializers.items():

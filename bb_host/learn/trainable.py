@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,19 +84,21 @@ def trainable(
     momentum: float = 0.0,
     *,
     learning: bool = True,
+    frozen: Collection[str] = (),
 ) -> TrainableModel:
     """Makes an inference model trainable.
 
     `model` has one input and one output; its f32 initializers are the parameters, in their order. `loss` is
     what `Evaluate` answers: `softmax_cross_entropy` (output = logits [N, …, classes], target = one-hot of the
     same shape, f32) or `mse`, each the mean over the batch. `learning_rate` and `momentum` are defaults that
-    a device's configuration may override. With `learning=False` there is no gradient graph.
+    a device's configuration may override. With `learning=False` there is no gradient graph. Initializers that
+    are `frozen` are no parameters: they are neither trained nor sent.
 
     Raises ModelImportError, NotDifferentiableError, LearnError.
     """
     if loss not in LOSSES:
         raise LearnError(f"unknown loss {loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
-    imported = import_onnx(model)
+    imported = import_onnx(model, frozen=frozen)
     function = imported.function
     if len(imported.inputs) != 1:
         raise LearnError(f"it has {len(imported.inputs)} inputs, a trainable model has one", "model")

@@ -88,6 +88,13 @@ def test_what_program_may_return(returns, write, tmp_path, capsys):
     assert (code, err) == (0, "")
 
 
+def test_a_program_file_does_not_stand_in_for_a_module_of_its_name(write, tmp_path, capsys):
+    text = PROGRAM.replace("import helper_beside\n", "import json, helper_beside\nassert json.dumps\n")
+    code, _, err = run(capsys, "compile", write(text, "json.py"), "-o", tmp_path / "build")
+    assert (code, err) == (0, "")
+    assert sys.modules["json"] is json
+
+
 def test_inspect_every_form(write, tmp_path, capsys):
     path = write(PROGRAM)
     run(capsys, "compile", path, "-o", tmp_path / "build")

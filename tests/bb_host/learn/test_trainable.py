@@ -247,6 +247,20 @@ def test_import_takes_weights_as_parameters_and_leaves_the_rest_constant():
     assert found.function.opsets[""] == 21
 
 
+def test_frozen_initializers_are_constants():
+    model = trainable(small_net(), frozen=["cw", "cb", "scale", "shift"])
+    assert list(model.model.parameters) == ["dw", "db"]
+    assert model.gradient is not None
+    assert "Conv" not in [op.op_type for op in model.gradient.backward.ops]
+    learner = component(model)
+    x = np.random.default_rng(2).standard_normal((4, 1, 8, 8)).astype(np.float32)
+    np.testing.assert_allclose(
+        learner.forward(Ctx(), x), component(trainable(small_net())).forward(Ctx(), x), rtol=1e-5
+    )
+    with pytest.raises(ModelImportError, match="'zz'"):
+        trainable(small_net(), frozen=["zz"])
+
+
 def test_import_reads_files_and_bytes(tmp_path):
     path = tmp_path / "net.onnx"
     onnx.save(small_net(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
