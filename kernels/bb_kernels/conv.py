@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from .bias import spread
 from .depthwise import narrow
 from .depthwise import suits as narrow_suits
 from .errors import KernelShapeError
@@ -75,8 +76,16 @@ class Convolution:
             specs.append(TensorSpec(dtype, (self.channels, *self.win.kernel, *self.win.out)))
         return tuple(specs)
 
-    def bind(self, x: Array, w: Array, b: Array | None, out: Array, scratch: tuple[Array, ...]) -> Bound:
-        """One run over these arrays; bias ``b`` is [M] or None."""
+    def bind(
+        self,
+        x: Array,
+        w: Array,
+        b: Array | None,
+        out: Array,
+        scratch: tuple[Array, ...],
+        known_bias: bool = False,
+    ) -> Bound:
+        """One run over these arrays; bias ``b`` is [M] or None, and never changes where ``known_bias``."""
         bias = None if b is None else b.reshape(-1, 1)
         if 0 in out.shape:
             return _nothing
@@ -84,7 +93,7 @@ class Convolution:
             # Weights that are a view, such as a transposed activation in a gradient: reshaping them below
             # would copy what they hold now. Copied anew at each run instead.
             own = np.empty(w.shape, w.dtype)
-            inner = self.bind(x, own, b, out, scratch)
+            inner = self.bind(x, own, b, out, scratch, known_bias)
 
             def refreshed() -> None:
                 np.copyto(own, w)
@@ -92,10 +101,10 @@ class Convolution:
 
             return refreshed
         if self.win.pointwise:
-            return self._pointwise(x, w, bias, out)
+            return self._pointwise(x, w, bias, out, known_bias)
         steps = []
         for n in range(self.batch):
-            steps.append(self._image(x[n], w, bias, out[n], list(scratch)))
+            steps.append(self._image(x[n], w, bias, out[n], list(scratch), known_bias))
         if len(steps) == 1:
             return steps[0]
 
@@ -105,13 +114,14 @@ class Convolution:
 
         return run
 
-    def _pointwise(self, x: Array, w: Array, bias: Array | None, out: Array) -> Bound:
+    def _pointwise(self, x: Array, w: Array, bias: Array | None, out: Array, known_bias: bool) -> Bound:
         area = prod(self.win.out)
         groups = self.groups
         weights = w.reshape(groups, self.maps // groups, -1)
         shape_in: tuple[int, ...] = (self.batch, groups, self.channels // groups, area)
         result = out.reshape(self.batch, groups, -1, area)
         plane = out.reshape(self.batch, -1, area) if self.batch > 1 else out.reshape(-1, area)
+        bias = spread(bias, plane.shape, known_bias)
         if groups == 1:
             shape_in, weights, result = (self.batch, self.channels, area), weights[0], result[:, 0]
         if x.flags.c_contiguous:
@@ -136,7 +146,9 @@ class Convolution:
 
         return run_copy
 
-    def _image(self, x: Array, w: Array, bias: Array | None, out: Array, scratch: list[Array]) -> Bound:
+    def _image(
+        self, x: Array, w: Array, bias: Array | None, out: Array, scratch: list[Array], known_bias: bool
+    ) -> Bound:
         win = self.win
         source, pad = x, None
         if not win.pads_nothing:
@@ -168,6 +180,7 @@ class Convolution:
             gather = window_view(source, win, 1)
             product = out.reshape(groups, self.maps // groups, -1)
             wanted = result = out.reshape(self.maps, -1)
+        bias = spread(bias, wanted.shape, known_bias)
         matrix = columns.reshape(groups, depth, -1)
         multiply: Ufunc = np.matmul
         if groups == 1:
@@ -235,13 +248,14 @@ def _conv(call: Call) -> Prepared:
     conv = convolution(call, x, w)
     check_bias(call, 2, conv.maps)
     n = len(call.inputs)
-    weights = call.constant(1)
+    weights, known_bias = call.constant(1), call.constant(2) is not None
     depthwise = conv.groups == conv.channels == conv.maps and conv.batch > 0
     if weights is not None and depthwise and narrow_suits(conv.win, conv.channels, x.dtype):
-        return narrow(conv.batch, conv.win, weights, n)
+        return narrow(conv.batch, conv.win, weights, n, known_bias)
 
     def bind(*arrays: Any) -> Bound:
-        return conv.bind(arrays[0], arrays[1], arrays[2] if n > 2 else None, arrays[n], arrays[n + 1 :])
+        bias = arrays[2] if n > 2 else None
+        return conv.bind(arrays[0], arrays[1], bias, arrays[n], arrays[n + 1 :], known_bias)
 
     return Prepared(
         (TensorSpec(x.dtype, conv.out_shape),), run_bound(bind), conv.scratch(x.dtype), binder=bind

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .bias import spread
 from .spec import Array, Bound, Dtype, Prepared, TensorSpec, run_bound
 from .windows import Windows, view_of
 
@@ -38,7 +39,7 @@ def banded(weights: Array, win: Windows) -> Array:
     return table.reshape(weights.shape[0], -1, results)
 
 
-def narrow(batch: int, win: Windows, weights: Array, n_inputs: int) -> Prepared:
+def narrow(batch: int, win: Windows, weights: Array, n_inputs: int, known_bias: bool) -> Prepared:
     """The kernel; arguments are those of Conv (the weights come from ``weights``, known when preparing)."""
     channels, dtype = weights.shape[0], weights.dtype
     table = banded(weights, win)
@@ -58,6 +59,7 @@ def narrow(batch: int, win: Windows, weights: Array, n_inputs: int) -> Prepared:
         )  # fmt: skip
         rows = gathered.reshape(channels, win.out[0], -1)
         flat = out.reshape(channels, -1)
+        bias = spread(bias, flat.shape, known_bias)
 
         def run() -> None:
             if pads:
