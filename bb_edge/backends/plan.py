@@ -2,7 +2,8 @@
 
 1. **Place**: results that the caller gets are written by their last kernel straight into the caller's
    arrays; the others lie in the arena by their lifetimes, in the memory of an input that dies where the
-   kernel allows it.
+   kernel allows it. The offsets are worked out here, or are those of the artifact's own plan
+   (`stored_plan.py`).
 2. **Bind**: arguments become arrays. Steps over the arena alone are bound once and for all; steps that read
    the caller's inputs or write its outputs have those arguments set at each run, and cleared after it.
 """
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bb_edge.backends.arena import Arena
 from bb_edge.backends.fitting import STAGE_BYTES, Alias, Fitted, Value, copy_of, copy_run, wants_binding
-from bb_edge.backends.plan_memory import ALIGNMENT, Lifetime, live_bytes, plan_memory
+from bb_edge.backends.plan_memory import Layout, Lifetime, live_bytes, plan_memory
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
 
-__all__ = ["PlanLimits", "StaticPlan"]
+__all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +32,41 @@ class PlanLimits:
     arena_bytes: int = 0
 
 
-@dataclass(slots=True)
-class _Placed:
+@dataclass(frozen=True, slots=True)
+class Placed:
     """Where everything lies: offset per buffer (roots only), and the results that must be copied out."""
 
-    offsets: list[int]
+    offsets: Sequence[int]
     total: int
     lower_bound: int
-    copies: list[int]
+    copies: Sequence[int]
 
 
-class _Placing:
-    """Decides which results are written directly, which buffers share memory, and where they lie."""
+class Placing:
+    """Decides which results are written directly and which buffers share memory; `lives` need a layout.
+
+    A fitted graph is placed once: its buffers are changed.
+    """
 
     def __init__(self, fitted: Fitted, outputs: Sequence[int]) -> None:
         self.fitted = fitted
         self.outputs = outputs
-
-    def run(self) -> _Placed:
-        buffers = self.fitted.buffers
-        copies = self._place_results()
+        self.copies = self._place_results()
         self._reuse_inputs()
-        roots = [i for i, b in enumerate(buffers) if b.external < 0 and b.root < 0]
-        lives = [Lifetime(buffers[i].spec.nbytes, buffers[i].first, buffers[i].last) for i in roots]
-        layout = plan_memory(lives)
-        offsets = [-1] * len(buffers)
-        for i, offset in zip(roots, layout.offsets, strict=True):
+        buffers = fitted.buffers
+        self._roots = [i for i, b in enumerate(buffers) if b.external < 0 and b.root < 0]
+        self.lives = [
+            Lifetime(buffers[i].spec.nbytes, buffers[i].first, buffers[i].last) for i in self._roots
+        ]
+
+    def placed(self, layout: Layout | None = None) -> Placed:
+        """With a layout of `lives`, which is made here where none is given."""
+        if layout is None:
+            layout = plan_memory(self.lives)
+        offsets = [-1] * len(self.fitted.buffers)
+        for i, offset in zip(self._roots, layout.offsets, strict=True):
             offsets[i] = offset
-        return _Placed(offsets, layout.total, live_bytes(lives), copies)
+        return Placed(offsets, layout.total, live_bytes(self.lives), self.copies)
 
     def _place_results(self) -> list[int]:
         buffers, end = self.fitted.buffers, len(self.fitted.steps)
@@ -126,13 +135,11 @@ class _Binding:
     them.
     """
 
-    def __init__(self, fitted: Fitted, placed: _Placed, outputs: Sequence[int]) -> None:
+    def __init__(self, fitted: Fitted, placed: Placed, outputs: Sequence[int], arena: Arena) -> None:
         self.fitted = fitted
         self.placed = placed
         self.shapes = [fitted.values[number].spec.shape for number in outputs]
-        raw = np.empty(placed.total + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-        self.arena = raw[start : start + placed.total]
+        self.arena = arena.take(placed.total)
         self.steps: list[tuple[Callable[..., object], Sequence[object]]] = []
         self.patches: list[tuple[list[object], int, int]] = []
         self.derived: list[tuple[int, tuple[Alias, ...]]] = []
@@ -220,8 +227,8 @@ def _only_step(bound: _Binding) -> tuple[Callable[..., object], tuple[int, ...]]
 class StaticPlan:
     """A plan ready to run for the results `outputs` (value numbers). Its arena serves one run at a time.
 
-    `arena_bytes` is the arena's size, `live_bytes` the lower bound for it. BackendMemoryError above the
-    limit.
+    `arena_bytes` is what it takes of the arena, `live_bytes` the lower bound for it. `placed` where the graph
+    was placed before. BackendMemoryError above the limit.
     """
 
     __slots__ = (
@@ -235,11 +242,19 @@ class StaticPlan:
         "output_specs",
     )
 
-    def __init__(self, fitted: Fitted, outputs: Sequence[int], limits: PlanLimits) -> None:
-        placed = _Placing(fitted, outputs).run()
+    def __init__(
+        self,
+        fitted: Fitted,
+        outputs: Sequence[int],
+        limits: PlanLimits,
+        arena: Arena | None = None,
+        placed: Placed | None = None,
+    ) -> None:
+        if placed is None:
+            placed = Placing(fitted, outputs).placed()
         if limits.arena_bytes and placed.total > limits.arena_bytes:
             raise BackendMemoryError(placed.total, limits.arena_bytes, f"graph {fitted.graph.name!r}")
-        bound = _Binding(fitted, placed, outputs)
+        bound = _Binding(fitted, placed, outputs, arena or Arena())
         self.arena_bytes = placed.total
         self.live_bytes = placed.lower_bound
         self.n_steps = len(bound.steps)

@@ -1,0 +1,51 @@
+"""The memory that plans lie in.
+
+A run leaves nothing behind in it and takes nothing from the run before, so that plans which never run at the
+same time may lie in the same bytes: those of one program for several shapes, and those of all programs of a
+node's backend, since an engine runs one op at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bb_edge.backends.plan_memory import ALIGNMENT
+
+__all__ = ["Arena"]
+
+
+class Arena:
+    """One block, as large as the largest plan that was announced or asked for. Serves one run at a time.
+
+    A plan larger than what was announced gets a new block, in which later plans lie too; those made before
+    stay where they are.
+    """
+
+    __slots__ = ("_block", "_reserved")
+
+    def __init__(self) -> None:
+        self._reserved = 0
+        self._block = np.empty(0, np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block that is there; 0 before the first plan."""
+        return int(self._block.nbytes)
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of the largest plan announced or made."""
+        return self._reserved
+
+    def reserve(self, nbytes: int) -> None:
+        """Announces a plan: nothing is allocated yet."""
+        self._reserved = max(self._reserved, nbytes)
+
+    def take(self, nbytes: int) -> np.ndarray:
+        """`nbytes` of uint8, aligned to `ALIGNMENT`."""
+        self.reserve(nbytes)
+        if self._block.nbytes < nbytes:
+            raw = np.empty(self._reserved + ALIGNMENT, np.uint8)
+            start = -raw.ctypes.data % ALIGNMENT
+            self._block = raw[start : start + self._reserved]
+        return self._block[:nbytes]

@@ -1,0 +1,213 @@
+"""The memory plan that an artifact brings: a line of text in a function's metadata (docs/design/artifact.md).
+
+    v1|<basis>|<crc32>|<entry>|<entry>…
+    entry = <inputs> <results> <steps> <arena> <live> <buffers>
+
+`inputs` are the dtypes and shapes that it is made for (`float32[1x3x32x32],int64[]`), `results` how many of
+the function's outputs, `steps` how many kernel calls, `arena` and `live` bytes, `buffers` a list of
+`offset:nbytes:first:last`, each in the memory that the plan lays out, in the order in which they come up.
+
+Nothing here is trusted. `decode` checks the text by itself: version, checksum, numbers, alignment, bounds,
+and that buffers which are alive together share no byte. `StoredEntry.check` then holds it against what this
+runtime's kernels need. Only offsets are ever used.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bb_edge.backends.plan_memory import ALIGNMENT, Layout, Lifetime, first_overlap, live_bytes
+from bb_edge.roles.errors import BackendError
+from bb_kernels import TensorSpec
+
+__all__ = [
+    "BASIS",
+    "FORMAT",
+    "MAX_PLAN_TEXT",
+    "MemoryPlanError",
+    "StoredEntry",
+    "StoredPlan",
+    "decode",
+    "encode",
+]
+
+FORMAT = "v1"
+"""Of the text."""
+
+BASIS = f"1-{8 * np.dtype(np.intp).itemsize}"
+"""What decides which buffers a graph has: a number that is raised when fitting, placing or kernels' scratch
+change, and the width of an index. A plan on another basis is used where it fits and else made anew.
+"""
+
+MAX_PLAN_TEXT = 4 * 1024 * 1024
+MAX_BUFFERS = 100_000
+MAX_ENTRIES = 8
+_MAX_NUMBER = 1 << 48
+_DIGITS = re.compile(r"0|[1-9][0-9]{0,14}")
+_SPEC = re.compile(r"([a-z]+[0-9]*)\[((?:[0-9]+(?:x[0-9]+)*)?)\]")
+_DTYPES = {
+    np.dtype(name).name: np.dtype(name)
+    for name in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+}
+
+
+class MemoryPlanError(BackendError):
+    """An artifact's memory plan is damaged, unsafe, or made for something else."""
+
+    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint or "compile the program again, or copy the file again")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """The plan for one set of input shapes. `lives` and `offsets` go together, buffer by buffer."""
+
+    inputs: tuple[TensorSpec, ...]
+    results: int
+    steps: int
+    arena: int
+    live: int
+    lives: tuple[Lifetime, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.offsets, self.arena)
+
+    def check(self, lives: Sequence[Lifetime], steps: int, where: str) -> None:
+        """MemoryPlanError unless these are the buffers that the kernels here need."""
+        if steps != self.steps or len(lives) != len(self.lives):
+            raise MemoryPlanError(
+                f"its memory plan has {len(self.lives)} buffers in {self.steps} steps, the kernels here need "
+                f"{len(lives)} in {steps}",
+                where,
+            )
+        for number, (needed, planned) in enumerate(zip(lives, self.lives, strict=True)):
+            if needed != planned:
+                raise MemoryPlanError(
+                    f"buffer {number} of its memory plan has {planned.nbytes} bytes in steps {planned.first} "
+                    f"to {planned.last}, the kernels here need {needed.nbytes} in {needed.first} to "
+                    f"{needed.last}",
+                    where,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """All entries of one function. `native`: made on this runtime's `BASIS`."""
+
+    entries: tuple[StoredEntry, ...]
+    basis: str = BASIS
+
+    @property
+    def native(self) -> bool:
+        return self.basis == BASIS
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def encode(plan: StoredPlan) -> str:
+    """The text; equal plans give equal text."""
+    body = "|".join(_entry(entry) for entry in plan.entries)
+    return f"{FORMAT}|{plan.basis}|{_checksum(plan.basis, body)}|{body}"
+
+
+def _checksum(basis: str, body: str) -> str:
+    return f"{zlib.crc32(f'{basis}|{body}'.encode()):08x}"
+
+
+def _entry(entry: StoredEntry) -> str:
+    inputs = ",".join(f"{spec.dtype.name}[{'x'.join(map(str, spec.shape))}]" for spec in entry.inputs)
+    buffers = ",".join(
+        f"{offset}:{life.nbytes}:{life.first}:{life.last}"
+        for offset, life in zip(entry.offsets, entry.lives, strict=True)
+    )
+    return f"{inputs or '-'} {entry.results} {entry.steps} {entry.arena} {entry.live} {buffers or '-'}"
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def decode(text: str, where: str = "memory plan") -> StoredPlan:
+    """The plan that a text holds, safe in itself. MemoryPlanError names what is wrong with it."""
+    if len(text) > MAX_PLAN_TEXT:
+        raise MemoryPlanError(f"its memory plan has {len(text)} characters, {MAX_PLAN_TEXT} at most", where)
+    version, *rest = text.split("|", 3)
+    if version != FORMAT:
+        raise MemoryPlanError(
+            f"its memory plan is {version[:16]!r}, this runtime takes {FORMAT!r}",
+            where,
+            "compile it with the matching bb-host",
+        )
+    if len(rest) != 3:
+        raise MemoryPlanError("its memory plan is cut off", where)
+    basis, checksum, body = rest
+    if _checksum(basis, body) != checksum:
+        raise MemoryPlanError("the checksum of its memory plan is wrong", where)
+    parts = body.split("|")
+    if len(parts) > MAX_ENTRIES:
+        raise MemoryPlanError(f"its memory plan is for {len(parts)} shapes, {MAX_ENTRIES} at most", where)
+    return StoredPlan(tuple(_read_entry(part, where) for part in parts), basis)
+
+
+def _read_entry(text: str, where: str) -> StoredEntry:
+    fields = text.split(" ")
+    if len(fields) != 6:
+        raise MemoryPlanError(f"an entry of its memory plan has {len(fields)} fields instead of 6", where)
+    inputs = () if fields[0] == "-" else tuple(_read_spec(spec, where) for spec in fields[0].split(","))
+    results, steps, arena, live = (_number(field, where) for field in fields[1:5])
+    texts = [] if fields[5] == "-" else fields[5].split(",")
+    if len(texts) > MAX_BUFFERS:
+        raise MemoryPlanError(f"its memory plan has {len(texts)} buffers, {MAX_BUFFERS} at most", where)
+    lives, offsets = [], []
+    for number, buffer in enumerate(texts):
+        numbers = [_number(n, where) for n in buffer.split(":")]
+        if len(numbers) != 4:
+            raise MemoryPlanError(
+                f"buffer {number} of its memory plan has {len(numbers)} numbers, not 4", where
+            )
+        offset, nbytes, first, last = numbers
+        if offset % ALIGNMENT:
+            raise MemoryPlanError(
+                f"buffer {number} of its memory plan lies at {offset}, which is no multiple of {ALIGNMENT}",
+                where,
+            )
+        if offset + nbytes > arena:
+            raise MemoryPlanError(
+                f"buffer {number} of its memory plan ends at {offset + nbytes}, beyond the arena of {arena}",
+                where,
+            )
+        if not first <= last <= steps:  # what is copied out at the end lives beyond the last one
+            raise MemoryPlanError(
+                f"buffer {number} of its memory plan lives from step {first} to {last} of {steps}", where
+            )
+        offsets.append(offset)
+        lives.append(Lifetime(nbytes, first, last))
+    overlap = first_overlap(lives, offsets)
+    if overlap is not None:
+        raise MemoryPlanError(
+            f"buffers {overlap[0]} and {overlap[1]} of its memory plan are alive together and overlap", where
+        )
+    if live_bytes(lives) != live:
+        raise MemoryPlanError(f"its memory plan says {live} bytes are alive at once, they are not", where)
+    return StoredEntry(inputs, results, steps, arena, live, tuple(lives), tuple(offsets))
+
+
+def _number(text: str, where: str) -> int:
+    if not _DIGITS.fullmatch(text) or int(text) > _MAX_NUMBER:
+        raise MemoryPlanError(f"{text[:24]!r} in its memory plan is no number of bytes or steps", where)
+    return int(text)
+
+
+def _read_spec(text: str, where: str) -> TensorSpec:
+    found = _SPEC.fullmatch(text)
+    dtype = _DTYPES.get(found[1]) if found else None
+    if found is None or dtype is None or text.count("x") >= 64:
+        raise MemoryPlanError(f"{text[:48]!r} in its memory plan is no dtype and shape", where)
+    return TensorSpec(dtype, tuple(_number(dim, where) for dim in found[2].split("x") if dim))
