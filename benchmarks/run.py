@@ -23,6 +23,7 @@ from benchmarks.measuring import Row, machine, table  # noqa: E402
 NAMES = {
     "engine": "engine cost per op",
     "inference": "inference against onnxruntime",
+    "compile": "compile time against onnxruntime's session",
     "wire": "envelopes over mosquitto against raw paho",
     "federated_round": "a federated round against bare paho",
 }
