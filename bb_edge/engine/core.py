@@ -23,6 +23,7 @@ from bb_edge.engine.graph_slot import EAGER_MASK
 from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
+from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.wire.caps import RaisedSite
 
@@ -43,6 +44,7 @@ class Engine:
         self.own_peer = own_peer
         self.rng = rng
         self.components: tuple[Component, ...] = tuple(components)
+        self.backends = tuple(c for c in self.components if isinstance(c, Backend))
         self.slots = dict(slots)
         self.class_of_target = dict(class_of_target)
         self.local_addresses: tuple[bytes, ...] = ()

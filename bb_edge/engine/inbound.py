@@ -341,7 +341,7 @@ class Inbound:
         after three it is blocked until the queue drains.
         """
         engine = self._engine
-        if peer == engine.own_peer:
+        if peer == engine.own_peer or not self._ingress.contributes(peer):
             return
         last, count = self._noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:

@@ -252,6 +252,11 @@ class Ingress:
         """Whether the entries' queue has no place for one more of a peer."""
         return bool(self._external.refuses(peer, 1))
 
+    def contributes(self, peer: PeerId) -> bool:
+        """Whether a peer holds at least an equal share of what is taken: the others need not be told off."""
+        external = self._external
+        return external.held.get(peer, 0) * len(external.held) >= external.used
+
     @property
     def fill_ratio(self) -> float:
         return self._external.used / self._external.limit

@@ -132,6 +132,14 @@ class Cycle:
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """Runs one cycle at `now_ns`; returns its steps, none when there was nothing to do."""
+        entered = [(backend, backend.enter()) for backend in self.engine.backends]
+        try:
+            return self._cycle(now_ns)
+        finally:
+            for backend, token in reversed(entered):
+                backend.leave(token)
+
+    def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
         engine = self.engine
         engine.now_ns = engine.ctx.now_ns = now_ns
         self._left = engine.config.cycle_op_budget

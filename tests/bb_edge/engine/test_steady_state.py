@@ -1,0 +1,199 @@
+"""After install and warm-up a steady stream leaves live objects and memory flat (architecture rule 4).
+
+`BB_STEADY=100000` runs the long version: that many executions per case.
+"""
+
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import TRIGGER
+
+EXECUTIONS = int(os.environ.get("BB_STEADY", "960"))
+WARM_UP = 300
+MS = 1_000_000
+
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
+
+FEDERATION = f"""
+program Demo {{module=Demo, binding.Server.p="peer_selector|bb.PresenceSelector|1", binding.Server.agg="aggregator|bb.FedAvg|2"}}
+function program.Server(x: F32[4], round: I64[]) -> () {{entry=1, partition=Server}}
+  slot p: peer_selector peer_class=Client
+  slot agg: aggregator
+  all: PeerIdVec = role.peer_selector.CurrentView() {{slot=p}}
+  up: PeerIdVec = gate.PeerHealthGateTx(all)
+  to: PeerIdVec = gate.BackoffGateTx(up)
+  r: WireReqId = wire.SendReqBatched(x, to, all) {{{ASK}, wire.answer_mode=each, deadline_ns=5000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[4], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  w: F32[4] = Add(y, x)
+  c: CommandId = role.aggregator.Contribute(w, "", who, round) {{slot=agg}}
+  t: Tensor, n: F32[] = role.aggregator.Aggregate(closed) {{slot=agg, control_inputs=1}}
+  syscall.AppEmit<name="t">(t)
+function program.Client() -> () {{entry=1, partition=Client}}
+  x0: F32[4], s0: PeerIdVec, r0: WireReqId = wire.RecvReq() {{{ASK}}}
+  x: F32[4], s: PeerIdVec, r: WireReqId = gate.DedupGateRx(x0, s0, r0)
+  y: F32[4] = Mul(x, x)
+  h: Trigger = wire.SendResp(y, s, r) {{{REPLY}}}
+"""
+
+LOCAL = """
+program Demo {module=Demo, binding.Main.i="index|bb.FlatIndex|1"}
+function program.Main(x: F32[2], go: Trigger) -> () {entry=1, partition=self}
+  slot i: index
+  late: Trigger = syscall.Sleep<duration_ns=1000>(go)
+  in: Trigger = syscall.Limit.Acquire<name="l", n=1>(late)
+  y: F32[2] = syscall.GateDispatch(x, in)
+  z: F32[2] = module.Twice(y)
+  ids: I64, d: F32 = role.index.Search<k=1>(z) {slot=i}
+  b: Composite = composite.Bundle<.composite.child_count=2, .composite.child_types="ai.bytesandbrains.tensor.f32,ai.bytesandbrains.tensor.f32">(x, z)
+  syscall.AppEmit<name="b">(b)
+  syscall.Record<name="r">(z)
+  syscall.IncrMetric<name="m">(in)
+  n: Trigger = syscall.Threshold<n=3>(in)
+  syscall.AppNotify<name="n">(n)
+  syscall.Hold.Stash<slot="h">(z)
+  done: Trigger = syscall.Serialize.Enqueue<queue="q">(z)
+  taken: F32[2] = syscall.Serialize.Dequeue<queue="q">(done)
+function module.Twice(v: F32[2]) -> (w) {}
+  w: F32[2] = Add(v, v)
+"""
+
+
+SAMPLES = 24
+"""Per half. Heaps are cleaned of their dead now and then, so what is compared is the floor of the samples."""
+
+
+def flat(work: Callable[[int], None]) -> None:
+    """Runs `work(i)` and compares the floors of live objects and traced bytes of the two halves."""
+    done = iter(range(10**9))
+    tracemalloc.start()  # before the warm-up: what rings and pools held before is not traced, and gets replaced
+    floors = []
+    try:
+        for _ in range(WARM_UP):
+            work(next(done))
+        for _ in range(2):
+            seen = []
+            for _ in range(SAMPLES):
+                for _ in range(EXECUTIONS // SAMPLES // 2):
+                    work(next(done))
+                gc.collect()
+                seen.append((len(gc.get_objects()), tracemalloc.get_traced_memory()[0]))
+            floors.append([min(column) for column in zip(*seen, strict=True)])
+    finally:
+        tracemalloc.stop()
+    (objects, traced), (objects_after, traced_after) = floors
+    # One object or 16 bytes per execution would show as half of EXECUTIONS of them.
+    assert objects_after - objects < EXECUTIONS // 16, floors
+    assert traced_after - traced < EXECUTIONS * 4, floors
+
+
+def test_local_executions(bench):
+    b = bench(LOCAL)
+    node = b.node
+    x = np.ones(2, np.float32)
+    clock = [0]
+
+    def work(_: int) -> None:
+        node.invoke("Main", {"x": x, "go": TRIGGER})
+        ended = 0
+        while not ended:
+            due = node.next_deadline_ns()
+            assert due is not None
+            clock[0] = max(clock[0] + 1, due)
+            for step in node.poll(clock[0]):
+                assert not isinstance(step, steps.OpFailed), step
+                ended += isinstance(step, steps.ExecutionEnded)
+
+    flat(work)
+
+
+class Net:
+    """Nodes joined directly: what one hands out, another is given in the next turn."""
+
+    def __init__(self, nodes: dict[PeerId, Any]) -> None:
+        self.nodes = nodes
+        self.now_ns = 0
+        self.events = 0
+
+    def turn(self, until_events: int) -> None:
+        for _ in range(50):
+            if self.events >= until_events:
+                return
+            self.now_ns += MS
+            for peer, node in self.nodes.items():
+                for step in node.poll(self.now_ns):
+                    assert not isinstance(step, steps.OpFailed | steps.WireReceiveFailed), step
+                    if isinstance(step, steps.SendEnvelope):
+                        self.nodes[step.peer].deliver_inbound(step.payload, peer)
+                    self.events += isinstance(step, steps.AppEvent)
+        raise AssertionError("a round without end")
+
+
+@pytest.mark.parametrize("greeting", [(), (b"\xe2\x01" + bytes(8),)], ids=["silent", "with addresses"])
+def test_rounds_of_requests(compile_text, greeting):
+    data = compile_text(FEDERATION)
+    config = NodeConfig(max_requests=4)
+    made = [
+        install(PeerId.from_name(name), greeting, data, [target], config, seed=n)
+        for n, (name, target) in enumerate([("server", "Server"), ("a", "Client"), ("b", "Client")])
+    ]
+    net = Net({node.peer_id: node for node in made})
+    for node in made:
+        for other in made:
+            if node is not other:
+                address = b"\xe2\x01" + bytes(8)
+                node.peer_presence(other.peer_id, True, (address,), epoch=1, classes=other.classes)
+    x = np.ones(4, np.float32)
+
+    def work(i: int) -> None:
+        made[0].invoke("Server", {"x": x, "round": np.asarray(i, np.int64)})
+        net.turn(net.events + 1)
+
+    flat(work)
+    assert made[0].counters["requests.open"] == 0
+
+
+def test_envelopes_that_are_refused_leave_nothing(compile_text):
+    """Garbage, spoofed, unroutable and late envelopes, and those of ever new peers."""
+    data = compile_text(FEDERATION)
+    config = NodeConfig(max_peers=32)
+    node = install(PeerId.from_name("server"), (), data, ["Server", "Client"], config, seed=1)
+    from bb_edge.ir.address import site_suffix
+    from bb_edge.wire import envelope
+    from bb_edge.wire.envelope import Ack, Envelope, Fill
+
+    good = Fill(site_suffix(0xA1), b"\x08\x01\x10\x01J\x04\x00\x00\x80?", False, 0x101)
+    envelopes = [
+        b"\xff\xff",
+        envelope.encode(Envelope(fills=[good], src_peer=PeerId.from_name("q").to_bytes())),
+        envelope.encode(Envelope(fills=[Fill(site_suffix(0xFF), b"", True, 0)], epoch=3, seq=1)),
+        envelope.encode(Envelope(fills=[good], kind=envelope.RESPONSE, wire_req_id=77, epoch=3, seq=2)),
+        envelope.encode(Envelope(acks=(Ack(5, 6, (8,)),))),
+        envelope.encode(Envelope(fills=[good], kind=envelope.REQUEST, wire_req_id=7, epoch=3, seq=3, remaining_deadline_ns=10)),
+    ]  # fmt: skip
+    peers = [PeerId.from_int(n) for n in range(200)]
+    clock = [0]
+
+    def work(i: int) -> None:
+        clock[0] += 100 * MS
+        node.deliver_inbound(envelopes[i % len(envelopes)], peers[i * 7 % len(peers)])
+        for _ in range(3):
+            node.poll(clock[0])
+
+    flat(work)
+    assert node.counters["ingress.bytes"] == 0
