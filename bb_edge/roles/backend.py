@@ -10,7 +10,7 @@ On the hot path the runtime calls neither, but the `BackendProgram` that `prepar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -66,8 +66,11 @@ class BackendProgram:
 
     `offload` says that a run may take long and leaves the interpreter lock, so that the engine may hand it to
     its executor. `resident` inputs, given to `prepare`, are read in place at each run and not passed to it.
+    `call(ctx, *arrays) -> array`, where a program has it, is `run` for one result without tuples; it is to be
+    called between the backend's `enter` and `leave`.
     """
 
+    call: Callable[..., np.ndarray] | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     offload: ClassVar[bool] = False
@@ -158,6 +161,13 @@ class Backend(Component):
         whose *contents* may change between runs (a model's parameters). The program's inputs are the others.
         """
         return _ExecutedProgram(self, function, dict(resident or {}))
+
+    def enter(self) -> object:
+        """Called once before a poll's ops; what it returns goes to `leave`. For state that runs share."""
+        return None
+
+    def leave(self, token: object) -> None:
+        """Called once after a poll's ops, whatever happened."""
 
     def dispatch(
         self,

@@ -16,7 +16,10 @@ from bb_edge.roles.backend import Backend, Functions
 
 
 def _run_of(op: BoundOp, backend: Backend, function: FunctionProto, functions: Functions) -> Run:
-    run_program = backend.prepare(function, functions).run
+    program = backend.prepare(function, functions)
+    run_program = program.run
+    if len(op.outs) == 1 and program.call is not None:
+        return program.call
     if len(op.outs) == 1:
         return lambda ctx, *inputs: run_program(inputs)[0]
     return lambda ctx, *inputs: run_program(inputs)
@@ -50,13 +53,16 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     function.output.extend(n for n in node.output if n)
     for domain, version in env.opsets.items():
         function.opset_import.add(domain=domain, version=version)
-    run_program = _backend(env, node_slot(op)).prepare(function, env.functions).run
+    program = _backend(env, node_slot(op)).prepare(function, env.functions)
+    run_program = program.run
     position = [i for i, name in enumerate([*names, *captured]) if name]
     first = {name: i for i, name in reversed(list(enumerate([*names, *captured]))) if name}
     order = [first[name] for name in function.input]
     plain = order == list(range(len(op.spec.inputs))) and len(position) == len(op.spec.inputs)
     outs = [i for i, name in enumerate(node.output) if name]
     single = len(op.outs) == 1
+    if single and plain and program.call is not None:
+        return program.call
 
     def run(ctx: Any, *inputs: Any) -> object:
         results = run_program(inputs if plain else tuple(inputs[i] for i in order))
