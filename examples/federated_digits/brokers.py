@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,16 +48,19 @@ class OwnBroker:
         self.child.end()
 
 
-def start_broker(folder: Path, events: Events, kind: str = "") -> OwnBroker:
+def start_broker(folder: Path, events: Events, kind: str = "", config: Sequence[str] = ()) -> OwnBroker:
     """Starts a broker and returns when it listens; `kind` is mosquitto, amqtt, or empty for either.
 
-    No other process may use `events` yet. Raises BrokerError.
+    `config` holds further lines for mosquitto. No other process may use `events` yet. Raises BrokerError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mosquitto = shutil.which("mosquitto") or shutil.which("mosquitto", path=SBIN)
     if kind != "amqtt" and mosquitto is not None:
         return _start(
-            "mosquitto", folder, events, lambda port: [mosquitto, "-c", _mosquitto_config(folder, port)]
+            "mosquitto",
+            folder,
+            events,
+            lambda port: [mosquitto, "-c", _mosquitto_config(folder, port, config)],
         )
     if kind != "mosquitto" and importlib.util.find_spec("amqtt") is not None:
         return _start(
@@ -92,7 +95,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _mosquitto_config(folder: Path, port: int) -> Path:
+def _mosquitto_config(folder: Path, port: int, config: Sequence[str]) -> Path:
     lines = [
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
@@ -100,6 +103,7 @@ def _mosquitto_config(folder: Path, port: int) -> Path:
         "persistence true",
         f"persistence_location {folder}/",
         "log_dest stderr",
+        *config,
     ]
     if os.geteuid() == 0:
         lines.append("user root")  # otherwise it becomes a user who can't write to the folder
