@@ -98,8 +98,7 @@ def direct_call(program: NumPyProgram) -> Callable[..., Array] | None:
     """`call(ctx, *arrays) -> array` for engines: the short way without a tuple around the result.
 
     To be called between `hush` and `unhush`, which a poll does once for all of its ops. None where the
-    program
-    has no short way.
+    program has no short way.
     """
     if len(program.graph.nodes) != 1 or program.resident or len(program.graph.outputs) != 1:
         return None
