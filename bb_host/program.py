@@ -8,7 +8,6 @@ and written back.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -85,8 +84,9 @@ class Op:
     extra: bytes = b""
 
     def with_meta(self, changes: Mapping[str, str]) -> Op:
-        """A copy with these metadata keys set."""
-        return dataclasses.replace(self, meta={**self.meta, **changes})
+        """A copy with these metadata keys set. Built in full, because passes stamp every op this way."""
+        meta = {**self.meta, **changes}
+        return Op(self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra)
 
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""

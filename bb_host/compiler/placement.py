@@ -33,6 +33,7 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
+_HANDS_ON_PEERS = _PEER_OPS | _PEER_SYSCALLS
 _CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
 _UNWRITABLE = frozenset(",=|# \n\t")
 
@@ -97,9 +98,9 @@ class _Placer:
     def _needs(self, op: Op) -> tuple[str, ...]:
         """The values whose class is the op's: a reply's request id crosses over by itself."""
         names = flow.reads(op)
-        if flow.is_wire(op) and op.op_type == OP_SEND_RESP:
+        if op.op_type == OP_SEND_RESP and flow.is_wire(op):
             names = names[:-1]
-        return tuple(n for n in names if n)
+        return tuple(n for n in names if n) if "" in names else names
 
     # --- the run
 
@@ -186,20 +187,31 @@ class _Placer:
         """Rule 2, and rule 3 with `scopes`, in the order of the ops, until lists of peers stand still too."""
         while True:
             before = len(self.values), len(self.peers)
-            for index, op in enumerate(self.ops):
-                if self.is_constant[index]:
-                    continue
-                self._peers_through(op)
+            for index in self._unsettled():
+                op = self.ops[index]
+                if op.op_type in _HANDS_ON_PEERS:
+                    self._peers_through(op)
                 if self.placed[index] is None:
                     found = self._class_of_inputs(index)
                     if found is None and scopes:
                         found = op.meta.get(keys.AT_CLASS_KEY)
                     if found is not None:
                         self._place(index, found)
-                elif flow.is_wire(op):
+                elif op.domain == keys.WIRE_DOMAIN:
                     self._wire_outputs(index, op)
             if (len(self.values), len(self.peers)) == before:
                 return
+
+    def _unsettled(self) -> list[int]:
+        """Ops that a walk may still learn something about, in order."""
+        wire = keys.WIRE_DOMAIN
+        return [
+            index
+            for index, where in enumerate(self.placed)
+            if (where is None and not self.is_constant[index])
+            or self.ops[index].domain == wire
+            or self.ops[index].op_type in _HANDS_ON_PEERS
+        ]
 
     def _class_of_inputs(self, index: int) -> str | None:
         for name in self.needs[index]:
@@ -317,7 +329,7 @@ class _Placer:
                 there = self.values.get(name)
                 if there is not None and there != where:
                     raise self._crossing(index, op, where)
-            if flow.is_send_flavored(op) and flow.is_recorded_form(op) and self._destination(op) is None:
+            if self._is_send(index) and flow.is_recorded_form(op) and self._destination(op) is None:
                 raise AmbiguousPlacement(
                     f"nothing says which class its peers {flow.peers_input(op)!r} are of",
                     hint="take them from a selector with peer_class=, an input, or a .sender",
@@ -360,6 +372,7 @@ class _Placer:
             if where is not None:
                 order.setdefault(where)
         rank = {name: i for i, name in enumerate(order)}
+        single = {name: (name,) for name in order}
         copies: dict[str, set[str]] = {}
         outputs = set(self.function.outputs)
         found: list[tuple[str, ...]] = [()] * len(self.ops)
@@ -370,13 +383,13 @@ class _Placer:
                 classes = set().union(*(copies.get(n, ()) for n in op.outputs))
                 if not classes or not outputs.isdisjoint(op.outputs):
                     classes.add(self.home)
+                found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
             else:
                 assert where is not None
-                classes = {where}
-            found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
+                found[index] = single[where]
             for name in self.needs[index]:
                 if name in self.constant:
-                    copies.setdefault(name, set()).update(classes)
+                    copies.setdefault(name, set()).update(found[index])
         used = set().union(*found) if found else {self.home}
         used.update(self.inputs.values())
         for name in self.inputs.values():

@@ -133,7 +133,7 @@ def elementwise(op: Op, row: OpDef, terms: Terms) -> None:
         if source is not None and not source.node.abstract and source.node.elem_type is not None:
             if result is None:
                 seen[op.outputs[0]] = source
-                terms.changed = True
+                terms.touched.append(op.outputs[0])
                 return
             if source is result or (source.node is result.node and source.shape == result.shape):
                 return
@@ -150,7 +150,7 @@ def broadcast(op: Op, row: OpDef, terms: Terms) -> None:
             if a is b or a.shape == b.shape:
                 if result is None:
                     seen[op.outputs[0]] = a
-                    terms.changed = True
+                    terms.touched.append(op.outputs[0])
                     return
                 if result is a or (result.node is a.node and result.shape == a.shape):
                     return
@@ -257,6 +257,34 @@ def solve_ports(op: Op, row: OpDef, terms: Terms) -> None:
                     terms.put(name, found, op)
                 elif terms.is_open(name):
                     terms.element(name, found.node, op)
+
+
+def _fixed_ports(row: OpDef) -> Relation:
+    """`solve_ports` for a row without variables and variadic ports; the fast way is "nothing is new"."""
+    wanted = tuple(None if p.type == types.TRIGGER.id else _known_node(p.type) for p in row.inputs)
+    yielded = tuple(_known_node(p.type) for p in row.outputs)
+    least = row.min_inputs
+    controlled = keys.CONTROL_INPUTS_KEY
+
+    def solve(op: Op, row: OpDef, terms: Terms) -> None:
+        seen = terms.types
+        names = flow.data_inputs(op) if controlled in op.meta else op.inputs
+        if len(names) > len(wanted) or len(op.outputs) > len(yielded) or len(names) < least or "" in names:
+            solve_ports(op, row, terms)
+            return
+        for values, nodes in ((names, wanted), (op.outputs, yielded)):
+            for name, node in zip(values, nodes, strict=False):
+                if node is not None and name:
+                    known = seen.get(name)
+                    if known is None or (known.node is not node and known.node.parent is not node):
+                        terms.element(name, node, op)
+
+    return solve
+
+
+def _known_node(text: str) -> TypeNode | None:
+    node = types.by_id(text)
+    return None if node is ANY else node
 
 
 def _joined(op: Op, a: ValueType, b: ValueType, is_output: bool, terms: Terms) -> ValueType:
@@ -449,7 +477,10 @@ def register_relation(name: str, relation: Relation) -> None:
 
 def relation_of(row: OpDef) -> Relation:
     """The relation of a catalog row; ports alone where its name is unknown."""
-    return RELATIONS.get(row.relation) or _custom.get(row.relation) or solve_ports
+    found = RELATIONS.get(row.relation) or _custom.get(row.relation) or solve_ports
+    if found is solve_ports and not any(p.variadic or p.is_variable for p in (*row.inputs, *row.outputs)):
+        return _fixed_ports(row)
+    return found
 
 
 __all__ = ["RELATIONS", "Relation", "register_relation", "relation_of"]

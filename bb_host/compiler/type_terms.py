@@ -32,8 +32,7 @@ class Terms:
         self.replies = replies
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
-        self.changed = False
-        self.calls: list[tuple[Op, list[ValueType | None]]] = []
+        self.touched: list[str] = []  # names whose types were narrowed since the solver looked
 
     def get(self, name: str) -> ValueType | None:
         return self.types.get(name)
@@ -45,7 +44,7 @@ class Terms:
         known = self.types.get(name)
         if known is None:
             self.types[name] = found
-            self.changed = True
+            self.touched.append(name)
             return
         if known is found:
             return
@@ -60,7 +59,7 @@ class Terms:
             shape = found.shape if shape is None else self._merged(name, known, found, op)
         if node is not known.node or shape is not known.shape:
             self.types[name] = ValueType(node, shape)
-            self.changed = True
+            self.touched.append(name)
 
     def _merged(self, name: str, known: ValueType, found: ValueType, op: Op) -> Shape:
         a, b = known.shape, found.shape

@@ -45,18 +45,23 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) -> Function:
     placement = place(function, slots, home)
     ops: list[Op] = []
-    changed = False
+    stamped = 0
+    home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers
     for op, classes in zip(function.ops, placement.ops, strict=True):
-        stamps = {keys.HOME_CLASS_KEY: classes[0] if len(classes) == 1 else ",".join(classes)}
-        peers = [f"{n}={placement.peers[n]}" for n in op.outputs if n in placement.peers]
-        if peers:
-            stamps[keys.PEER_CLASS_KEY] = ",".join(peers)
-        if any(op.meta.get(k) != v for k, v in stamps.items()):
-            stats.count("peer_classes_stamped")
-            op = op.with_meta(stamps)
-            changed = True
+        where = classes[0] if len(classes) == 1 else ",".join(classes)
+        known = op.meta
+        if leads.keys().isdisjoint(op.outputs):
+            if known.get(home_class) != where:
+                op = op.with_meta({home_class: where})
+                stamped += 1
+        else:
+            peers = ",".join(f"{n}={leads[n]}" for n in op.outputs if n in leads)
+            if known.get(home_class) != where or known.get(peer_class) != peers:
+                op = op.with_meta({home_class: where, peer_class: peers})
+                stamped += 1
         ops.append(op)
+    stats.count("peer_classes_stamped", stamped)
     inputs = {keys.INPUT_CLASS_PREFIX + name: where for name, where in placement.inputs.items()}
-    if not changed and all(function.meta.get(k) == v for k, v in inputs.items()):
+    if not stamped and all(function.meta.get(k) == v for k, v in inputs.items()):
         return function
     return dataclasses.replace(function, ops=tuple(ops), meta={**function.meta, **inputs})

@@ -2,8 +2,8 @@
 
 1. Each op relates the types of its inputs and outputs (`bb_host.compiler.type_relations`); ONNX operators
    beyond the catalog are asked of ONNX's own inference. What an author declared is narrowed, never widened.
-2. Ops are walked in order; where types come from further down (a reply, a queue, an operand of known element
-   type) the walk is repeated until nothing changes.
+2. Ops are walked in order; what comes from further down (a reply, a queue, an operand of known element type)
+   is followed from op to op until nothing changes.
 3. A function that is called is solved before its callers; its untyped inputs take the types of the calls.
 4. Types that cannot be those of one op are refused: `TypeConstraintFailed`.
 5. A value without a type, or of type `Any`, is refused: `UnresolvedType`, unless strict types are off. The
@@ -14,11 +14,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Opset, Ready
-from bb_edge.ir.opsets.wire import OP_SEND_RESP
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp, UnresolvedType
@@ -30,8 +31,8 @@ from bb_host.program import Function, Op, Program
 
 NAME = "type_solver"
 
-_MOST_SWEEPS = 64
-"""Walks over one function; each narrows something, and a program needs a handful."""
+_MOST_STEPS = 64
+"""Visits per op on average; each but the last narrows something, and a program needs a handful."""
 
 _NO_LIMIT = 1 << 30
 
@@ -131,39 +132,66 @@ class _Solver:
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
                 linked = True
         terms = Terms(function, self._functions, replies)
+        changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
             known = terms.types.get(name)
             if given is not None and (known is None or known.node is types.ANY):
                 terms.types[name] = given
-                terms.changed = True
+                changed = True
         version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
         plans = self._plans
-        changed = terms.changed
-        for _ in range(_MOST_SWEEPS):
-            terms.changed = False
-            for op in function.ops:
-                plan = plans.get((op.domain, op.op_type))
-                if plan is None:
-                    plan = plans[op.domain, op.op_type] = self._plan(op, version)
-                plan(op, terms)
-            if linked:
-                _link(function, terms)
-            changed = changed or terms.changed
-            if not terms.changed or not self._is_open(function, terms):
-                break
-        if not changed:
-            return function
-        return dataclasses.replace(function, types=terms.types)
+        upstream: list[tuple[int, str]] = []  # what an op said about a value that is not its own
+        touched = terms.touched
+        for index, op in enumerate(function.ops):
+            plan = plans.get((op.domain, op.op_type))
+            if plan is None:
+                plan = plans[op.domain, op.op_type] = self._plan(op, version)
+            plan(op, terms)
+            if touched:
+                changed = True
+                upstream += [(index, name) for name in touched if name not in op.outputs]
+                touched.clear()
+        if upstream or linked or replies:
+            changed = self._settle(function, terms, upstream, linked) or changed
+        return dataclasses.replace(function, types=terms.types) if changed else function
 
-    def _is_open(self, function: Function, terms: Terms) -> bool:
-        """Whether another walk could still narrow something."""
-        seen = terms.types
-        for op in function.ops:
-            for name in op.outputs:
-                known = seen.get(name)
-                if name and (known is None or known.node.abstract or known.shape is None):
-                    return True
-        return any(terms.is_open(name) for name in function.inputs)
+    def _settle(
+        self, function: Function, terms: Terms, upstream: list[tuple[int, str]], linked: bool
+    ) -> bool:
+        """Follows what the first walk learned too late, from op to op, until nothing changes."""
+        ops = function.ops
+        yields = {name: i for i, op in enumerate(ops) for name in op.outputs if name}
+        readers = flow.readers(ops)
+        collectors = {
+            flow.wire_id(op): i
+            for i, op in enumerate(ops)
+            if op.op_type == OP_RECV_RESP_BATCHED and op.domain == keys.WIRE_DOMAIN
+        }
+        todo = _Agenda()
+        todo.add(collectors.values())
+        for index, name in upstream:
+            todo.add(i for i in (yields.get(name, index), *readers.get(name, ())) if i < index)
+        changed = False
+        for _ in range(_MOST_STEPS * (len(ops) + 1)):
+            if not todo:
+                if linked:
+                    _link(function, terms)
+                if not terms.touched:
+                    break
+                changed = True
+                todo.add(i for name in terms.touched for i in readers.get(name, ()))
+                terms.touched.clear()
+                continue
+            index = todo.pop()
+            op = ops[index]
+            self._plans[op.domain, op.op_type](op, terms)
+            for name in terms.touched:
+                changed = True
+                todo.add(i for i in (yields.get(name, index), *readers.get(name, ())) if i != index)
+            terms.touched.clear()
+            if op.op_type == OP_SEND_RESP and flow.wire_id(op) in collectors:
+                todo.add((collectors[flow.wire_id(op)],))
+        return changed
 
     def _plan(self, op: Op, version: int) -> Solve:
         """How ops of this kind are solved."""
@@ -178,6 +206,28 @@ class _Solver:
         if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
             return _call
         return _nothing
+
+
+class _Agenda:
+    """Op numbers to look at, the first in the program first, each once at a time."""
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._there: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number not in self._there:
+                self._there.add(number)
+                heapq.heappush(self._heap, number)
+
+    def pop(self) -> int:
+        number = heapq.heappop(self._heap)
+        self._there.discard(number)
+        return number
 
 
 def _by_row(row: OpDef, relation: Relation) -> Solve:
