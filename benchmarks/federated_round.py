@@ -103,10 +103,9 @@ def federate(job: Job, command: Command, rounds: int, clients: int, last_alone: 
                 if event.child.name == "server" and event.code == 0:
                     break
                 raise ChildError(f"{event.child.name} ended with {event.code}:\n{event.child.tail}")
-            if event.record.get("event") == "round":
+            value = event.record.get("value")
+            if isinstance(value, list) and value[3] > 0:  # else nobody was there to be asked yet
                 result.times.append(time.monotonic())
-                value = event.record["value"]
-                assert isinstance(value, list)
                 result.accuracy = float(value[2])
             _keep(event.record, result)
         else:
