@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bb_edge.ir import keys, onnx_pb2
-from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
 from bb_edge.roles.backend import Functions
 from bb_edge.roles.errors import BackendWalkError
@@ -126,7 +126,7 @@ def lower(
         opset = _version_of(graph, version)
         names, wanted = list(graph.input), list(graph.output)
     else:
-        opset = version or onnx_opset.VERSION
+        opset = version or ONNX_VERSION
         initialized = {tensor.name for tensor in graph.initializer}
         names = [info.name for info in graph.input if info.name not in initialized]
         wanted = [info.name for info in graph.output]
@@ -146,7 +146,7 @@ def _version_of(function: onnx_pb2.FunctionProto, otherwise: int | None) -> int:
     for opset in function.opset_import:
         if opset.domain in _ONNX:
             return int(opset.version)
-    return otherwise or onnx_opset.VERSION
+    return otherwise or ONNX_VERSION
 
 
 class _Lowering:

@@ -10,7 +10,6 @@ A layout that somebody else made is checked by `first_overlap` before memory is 
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,6 +130,8 @@ def _climb(
     lifetimes: Sequence[Lifetime], order: list[int], best: Layout, bound: int, attempts: int
 ) -> Layout:
     """Small changes of the order, kept where they do no harm."""
+    import random  # here: few plans need it, and it loads more than the rest of this package
+
     rng = random.Random(len(lifetimes))
     for _ in range(attempts):
         if best.total <= bound:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import total_ordering
 
 from bb_edge.ir import base58, varint
@@ -57,6 +56,8 @@ class PeerId:
     @classmethod
     def from_name(cls, name: str) -> PeerId:
         """The sha2-256 multihash of a name."""
+        import hashlib  # here: it loads OpenSSL, 4 MB, which what only infers never needs
+
         return cls(SHA2_256, hashlib.sha256(name.encode()).digest())
 
     @classmethod

@@ -7,38 +7,49 @@ get, `Later` how they answer later; `TRIGGER` and `Composite` are the values tha
 
 from __future__ import annotations
 
-from bb_edge.roles.backend import PRIMITIVE_METHODS, Backend, BackendAttrs, BackendProgram, Functions, Tensor
-from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
-from bb_edge.roles.component import Component, ComponentEnv
-from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, Scheduler
-from bb_edge.roles.contracts import (
-    Aggregator,
-    Codec,
-    DataSource,
-    Index,
-    Model,
-    PeerSelector,
-    ProtocolComponent,
-    method_name,
-    offers,
-)
-from bb_edge.roles.errors import (
-    BackendError,
-    BackendMemoryError,
-    BackendRunError,
-    BackendWalkError,
-    CompletionError,
-    CompletionExpiredError,
-    CompletionLostError,
-    ComponentError,
-    ComponentStateError,
-    ContractError,
-    MaterializeError,
-    OptionalMethodError,
-    RoleError,
-    UnsupportedOpsError,
-)
-from bb_edge.roles.values import TRIGGER, Composite, Trigger
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.roles.backend import (
+        PRIMITIVE_METHODS,
+        Backend,
+        BackendAttrs,
+        BackendProgram,
+        Functions,
+        Tensor,
+    )
+    from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
+    from bb_edge.roles.component import Component, ComponentEnv
+    from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, Scheduler
+    from bb_edge.roles.contracts import (
+        Aggregator,
+        Codec,
+        DataSource,
+        Index,
+        Model,
+        PeerSelector,
+        ProtocolComponent,
+        method_name,
+        offers,
+    )
+    from bb_edge.roles.errors import (
+        BackendError,
+        BackendMemoryError,
+        BackendRunError,
+        BackendWalkError,
+        CompletionError,
+        CompletionExpiredError,
+        CompletionLostError,
+        ComponentError,
+        ComponentStateError,
+        ContractError,
+        MaterializeError,
+        OptionalMethodError,
+        RoleError,
+        UnsupportedOpsError,
+    )
+    from bb_edge.roles.values import TRIGGER, Composite, Trigger
 
 __all__ = [
     # values
@@ -89,3 +100,92 @@ __all__ = [
     "MaterializeError",
     "UnsupportedOpsError",
 ]
+
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "PRIMITIVE_METHODS",
+            "Backend",
+            "BackendAttrs",
+            "BackendProgram",
+            "Functions",
+            "Tensor",
+        ),
+        "backend",
+    ),
+    **dict.fromkeys(
+        (
+            "CompletionHandle",
+            "CompletionSink",
+            "Later",
+        ),
+        "completion",
+    ),
+    **dict.fromkeys(
+        (
+            "Component",
+            "ComponentEnv",
+        ),
+        "component",
+    ),
+    **dict.fromkeys(
+        (
+            "AddressBookView",
+            "Bus",
+            "Ctx",
+            "PeerView",
+            "Scheduler",
+        ),
+        "context",
+    ),
+    **dict.fromkeys(
+        (
+            "Aggregator",
+            "Codec",
+            "DataSource",
+            "Index",
+            "Model",
+            "PeerSelector",
+            "ProtocolComponent",
+            "method_name",
+            "offers",
+        ),
+        "contracts",
+    ),
+    **dict.fromkeys(
+        (
+            "BackendError",
+            "BackendMemoryError",
+            "BackendRunError",
+            "BackendWalkError",
+            "CompletionError",
+            "CompletionExpiredError",
+            "CompletionLostError",
+            "ComponentError",
+            "ComponentStateError",
+            "ContractError",
+            "MaterializeError",
+            "OptionalMethodError",
+            "RoleError",
+            "UnsupportedOpsError",
+        ),
+        "errors",
+    ),
+    **dict.fromkeys(
+        (
+            "TRIGGER",
+            "Composite",
+            "Trigger",
+        ),
+        "values",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value  # kept, so that this runs once per name
+    return value

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_edge.ir.opsets.onnx import PRIMITIVES
+from bb_edge.ir.primitives import PRIMITIVES
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import BackendError, ContractError, MaterializeError
 

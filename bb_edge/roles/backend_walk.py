@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bb_edge.ir import keys, onnx_pb2
-from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.roles.errors import BackendWalkError, UnsupportedOpsError
 
@@ -65,7 +65,7 @@ def execute_single(
     if not backend._own_execute:
         raise UnsupportedOpsError((op_type,), f"backend {backend.TYPE_NAME or type(backend).__name__}")
     function = onnx_pb2.FunctionProto(name=op_type, domain=keys.BACKEND_DOMAIN)
-    function.opset_import.add(domain=keys.ONNX_DOMAIN, version=onnx_opset.VERSION)
+    function.opset_import.add(domain=keys.ONNX_DOMAIN, version=ONNX_VERSION)
     names: list[str] = []
     given: dict[str, Tensor] = {}
     handles = iter(inputs)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.records import OpKind, Table
+from bb_edge.ir.primitives import ONNX_VERSION, PRIMITIVES
 
-VERSION = 21
-"""The opset that the DSL records."""
+__all__ = ["OPSETS", "PRIMITIVES", "VERSION"]
+
+VERSION = ONNX_VERSION
 
 _t = Table(keys.ONNX_DOMAIN, VERSION)
 
@@ -118,18 +120,5 @@ _t.op(
     "body:graph",
     relation="subgraph",
 )
-
-PRIMITIVES = (
-    *("Add", "Sub", "Mul", "Div", "Neg", "Abs"),
-    *("Sqrt", "Pow", "Exp", "Log"),
-    "MatMul",
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"),
-    *("Reshape", "Transpose", "Concat", "Slice", "Split", "Squeeze", "Unsqueeze", "Identity", "Cast"),
-    *("Equal", "Greater", "Less"),
-    "Where",
-    "Constant",
-    "Gather",
-)
-"""The 30 operators that every Backend has as typed methods (backend_contract.txt)."""
 
 OPSETS = {keys.ONNX_DOMAIN: _t.opset()}
