@@ -86,7 +86,9 @@ class Op:
     def with_meta(self, changes: Mapping[str, str]) -> Op:
         """A copy with these metadata keys set. Built in full, because passes stamp every op this way."""
         meta = {**self.meta, **changes}
-        return Op(self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra)
+        return Op(
+            self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra
+        )
 
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""

@@ -16,6 +16,7 @@ from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pipeline import (
     CANONICAL_PASS_NAMES,
     PRE_PASS_NAMES,
+    Observer,
     PassReport,
     Stage,
     run_pipeline,
@@ -171,8 +172,8 @@ class Compiler:
         """The same in the light form."""
         return self.run(module).program
 
-    def run(self, module: Source) -> Compilation:
-        """The same with a report of every pass."""
+    def run(self, module: Source, observe: Observer | None = None) -> Compilation:
+        """The same with a report of every pass; `observe` sees the program before and after each."""
         program = as_program(module)
         if keys.COMPILED_KEY in program.meta:
             return Compilation(program)
@@ -185,7 +186,7 @@ class Compiler:
             self.per_hop_budget_ns,
         )
         check_against(program, options)
-        compiled, reports = run_pipeline(program, options, self.disabled, self.extra)
+        compiled, reports = run_pipeline(program, options, self.disabled, self.extra, observe)
         return Compilation(compiled, reports)
 
 

@@ -6,9 +6,9 @@ import dataclasses
 import importlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from bb_edge.ir import keys
 from bb_host.compiler import verify
@@ -55,6 +55,10 @@ class Stage(Protocol):
     def run(self, program: Program, options: Options, stats: Stats) -> Program:
         """The rewritten program; the same object where nothing changes."""
         ...
+
+
+Observer: TypeAlias = "Callable[[str, Program, Program], None]"
+"""Gets a stage's name, and the program before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +114,12 @@ def run_pipeline(
     options: Options,
     disabled: frozenset[str] = frozenset(),
     extra: Sequence[tuple[str, Stage]] = (),
+    observe: Observer | None = None,
 ) -> tuple[Program, tuple[PassReport, ...]]:
-    """Runs all stages. The given program is not touched; a failing stage raises its typed error."""
+    """Runs all stages. The given program is not touched; a failing stage raises its typed error.
+
+    `observe(name, before, after)` is called behind each stage, outside the times that are reported.
+    """
     reports = []
     seam = verify.Seam(options, disabled)
     for one in stages(disabled, extra):
@@ -123,6 +131,8 @@ def run_pipeline(
         report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
         _log.debug("%s", report)
         reports.append(report)
+        if observe is not None:
+            observe(one.NAME, program, after)
         program = after
     return _with_figures(program, reports), tuple(reports)
 

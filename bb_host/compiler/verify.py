@@ -6,7 +6,8 @@ before, and the message says which; the author's own mistakes are found by the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import (
@@ -41,6 +42,7 @@ class Seam:
     def __init__(self, options: Options, disabled: frozenset[str]) -> None:
         self._typed = options.strict_types
         self._done = set(disabled & {"validate"})
+        self._seen: dict[int, Crossings] = {}  # by identity of the ops, which it keeps alive
 
     def check(self, name: str, earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
@@ -61,11 +63,38 @@ class Seam:
             problem = values_problem(function, typed)
             if problem:
                 raise SeamError(f"{problem} after {name}", f"function {function.name}")
-        problem = calls_problem(later.functions)
+        crossings = [self._crossings(f) for f in later.functions]
+        problem = calls_problem(later.functions, crossings)
         if not problem and "synthesize_wire_recvs" in self._done:
-            problem = wire_problem(later.functions)
+            problem = wire_problem(crossings)
         if problem:
             raise SeamError(f"{problem} after {name}", later.name)
+
+    def _crossings(self, function: Function) -> Crossings:
+        found = self._seen.get(id(function.ops))
+        if found is None:
+            found = self._seen[id(function.ops)] = crossings_of(function)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Crossings:
+    """The ops of a function that lead out of it: calls of functions of ours, and wire ops."""
+
+    ops: tuple[Op, ...]
+    calls: tuple[Op, ...]
+    wire: tuple[Op, ...]
+
+
+_CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
+_LEADS_OUT = _CALLED | {keys.WIRE_DOMAIN}
+
+
+def crossings_of(function: Function) -> Crossings:
+    """One walk over the ops."""
+    found = [op for op in function.ops if op.domain in _LEADS_OUT]
+    wire = tuple(op for op in found if op.domain == keys.WIRE_DOMAIN)
+    return Crossings(function.ops, tuple(op for op in found if op.domain in _CALLED), wire)
 
 
 def values_problem(function: Function, typed: bool) -> str:
@@ -89,24 +118,22 @@ def values_problem(function: Function, typed: bool) -> str:
     return ""
 
 
-def calls_problem(functions: Iterable[Function]) -> str:
+def calls_problem(functions: Sequence[Function], crossings: Iterable[Crossings]) -> str:
     """A call of a function of ours that is not there. Ops of components' own opsets are no calls."""
     keyed = {f.key for f in functions}
-    ours = {keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN}
-    for function in functions:
-        for op in function.ops:
-            if op.domain in ours and (op.domain, op.op_type) not in keyed:
+    for function, crossing in zip(functions, crossings, strict=True):
+        for op in crossing.calls:
+            if (op.domain, op.op_type) not in keyed:
                 return f"{label(op)} in {function.name} calls {op.op_type!r}, which is not there"
     return ""
 
 
-def wire_problem(functions: Iterable[Function]) -> str:
+def wire_problem(crossings: Iterable[Crossings]) -> str:
     """Halves of one wire id that do not fit each other. A half alone is an open port."""
     halves: dict[str, list[Op]] = {}
-    for function in functions:
-        for op in function.ops:
-            if op.domain == keys.WIRE_DOMAIN:
-                halves.setdefault(flow.wire_id(op), []).append(op)
+    for crossing in crossings:
+        for op in crossing.wire:
+            halves.setdefault(flow.wire_id(op), []).append(op)
     for number, ops in halves.items():
         if not number:
             return f"{label(ops[0])} has no wire id"

@@ -22,7 +22,7 @@ from bb_host.compiler.passes.insert_async_deadlines import CHECK
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.slot_table import targets_of
 from bb_host.compiler.tx_chain import TX_GATES, gated_input
-from bb_host.compiler.verify import calls_problem, values_problem, wire_problem
+from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
 from bb_host.program import Function, Op, Program
 
 NAME = "validate_runtime_complete"
@@ -106,7 +106,8 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
         yield from _stamps(function)
         if flow.is_main(function) and flow.has_wire(function):
             yield from _wire(function)
-    for problem in (calls_problem(program.functions), wire_problem(program.functions)):
+    crossings = [crossings_of(f) for f in program.functions]
+    for problem in (calls_problem(program.functions, crossings), wire_problem(crossings)):
         if problem:
             yield problem
 
