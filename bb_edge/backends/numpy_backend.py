@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import CONTROL_OPS
 from bb_edge.backends.fitting import failed
 from bb_edge.backends.lowering import FlatGraph, lower
 from bb_edge.backends.plan import PlanLimits
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.backends.quiet import hush, unhush
+from bb_edge.backends.stored_plan import StoredPlan, decode
 from bb_edge.ir import keys, onnx_pb2
-from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.component import ComponentEnv
@@ -30,19 +32,31 @@ _KEPT_KERNELS = 256  # of typed primitives; a few hundred bytes each
 
 
 class NumPyBackend(Backend):
-    """Tensors are NumPy arrays. Configuration: `arena_limit`, bytes that one plan may take (0 = no limit)."""
+    """Tensors are NumPy arrays. Configuration: `arena_limit`, bytes that one plan may take (0 = no limit).
+
+    `shared_arena`: all its programs lie in one block of memory and must not run at the same time; so it is on
+    a node, whose engine runs one op after the other. Else each program has a block of its own.
+    """
 
     TYPE_NAME: ClassVar[str] = "bb.NumPyBackend"
 
-    def __init__(self, arena_limit: int = 0) -> None:
+    def __init__(self, arena_limit: int = 0, *, shared_arena: bool = False) -> None:
         self._limits = PlanLimits(arena_limit)
+        self.arena = Arena() if shared_arena else None
         self._programs: OrderedDict[bytes, NumPyProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+
+    def enter(self) -> object:
+        """Floating point warnings are off for a poll's ops, as ONNX wants it."""
+        return hush()
+
+    def leave(self, token: object) -> None:
+        unhush(token)
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> NumPyBackend:
         env.expect_keys(("arena_limit",))
-        return cls(env.integer("arena_limit", 0))
+        return cls(env.integer("arena_limit", 0), shared_arena=True)
 
     def supported_ops(self) -> frozenset[str]:
         return frozenset(supported_ops()) | CONTROL_OPS
@@ -58,17 +72,32 @@ class NumPyBackend(Backend):
         functions: Functions | None = None,
         resident: Mapping[str, np.ndarray] | None = None,
     ) -> BackendProgram:
-        """UnsupportedOpsError names every operator without a kernel, BackendWalkError a malformed graph."""
-        return self._program(lower(function, functions), resident)
+        """UnsupportedOpsError names every operator without a kernel, BackendWalkError a malformed graph,
+        MemoryPlanError a memory plan of the function that cannot be used.
+        """
+        text = _plan_text(function, functions)
+        stored = decode(text, f"graph {function.name!r}") if text is not None else None
+        return self._program(lower(function, functions), resident, stored)
 
-    def _program(self, graph: FlatGraph, resident: Mapping[str, np.ndarray] | None = None) -> NumPyProgram:
+    def _program(
+        self,
+        graph: FlatGraph,
+        resident: Mapping[str, np.ndarray] | None = None,
+        stored: StoredPlan | None = None,
+    ) -> NumPyProgram:
         self._check(graph)
         known = dict(resident or {})
         by_name = dict(zip(graph.input_names, graph.inputs, strict=True))
         unknown = sorted(set(known) - set(by_name))
         if unknown:
             raise BackendRunError(f"resident input {unknown[0]!r} is no input of it", f"graph {graph.name!r}")
-        return NumPyProgram(graph, {by_name[name]: array for name, array in known.items()}, self._limits)
+        return NumPyProgram(
+            graph,
+            {by_name[name]: array for name, array in known.items()},
+            self._limits,
+            arena=self.arena,
+            stored=stored,
+        )
 
     def _check(self, graph: FlatGraph) -> None:
         missing: dict[str, str] = {}
@@ -133,7 +162,7 @@ class NumPyBackend(Backend):
                     self._kernels.popitem(last=False)
                 specs = [None if a is None else TensorSpec(a.dtype, a.shape) for a in arrays]
                 constants = [parameters.get(i) for i in range(len(arrays))]
-                kernel = prepare(op_type, onnx_opset.VERSION, attributes, specs, constants, n_outputs)
+                kernel = prepare(op_type, ONNX_VERSION, attributes, specs, constants, n_outputs)
                 self._kernels[key] = kernel
             return evaluate(kernel, arrays)
         except KernelError as error:
@@ -144,3 +173,19 @@ class NumPyBackend(Backend):
     def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> np.ndarray:
         """A read-only array over the payload itself, where it is aligned."""
         return tensor_from_wire(type_hash, payload)
+
+
+def _plan_text(function: onnx_pb2.FunctionProto, functions: Functions | None) -> str | None:
+    """The function's memory plan; that of the one function that it calls, where it does nothing else."""
+    for entry in function.metadata_props:
+        if entry.key == keys.MEMORY_PLAN_KEY:
+            return entry.value
+    if len(function.node) != 1 or functions is None:
+        return None
+    (call,) = function.node
+    callee = functions.get((call.domain, call.op_type))
+    if callee is None or (call.input, call.output) != (function.input, function.output):
+        return None
+    if (len(callee.input), len(callee.output)) != (len(call.input), len(call.output)):
+        return None
+    return next((e.value for e in callee.metadata_props if e.key == keys.MEMORY_PLAN_KEY), None)

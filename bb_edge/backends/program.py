@@ -1,7 +1,8 @@
 """A prepared graph: plans per shapes of the inputs, and what happens where shapes depend on data.
 
 `NumPyProgram.run` looks its plan up by the inputs' shapes and dtypes; the last plan is tried first, so that
-the steady state costs one comparison per input. Plans are kept for the last `MAX_PLANS` sets of shapes.
+the steady state costs one comparison per input. Plans are kept for the last `MAX_PLANS` sets of shapes. A
+plan that the artifact brings is checked when the program is made and used for the shapes it is for.
 
 A graph with a node whose result's shape depends on data (`NonZero`, `If`, `Loop`, …) runs in three parts: the
 plan up to the node, the node, and a program of its own for the rest, which has plans per the shapes it meets.
@@ -14,12 +15,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import run_control
 from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
 from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
-from bb_edge.backends.plan import PlanLimits, StaticPlan
+from bb_edge.backends.plan import Placed, Placing, PlanLimits, StaticPlan
 from bb_edge.backends.quiet import hush, unhush
-from bb_edge.backends.single_op import short_run
+from bb_edge.backends.single_op import direct_call, short_run
+from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
@@ -32,11 +35,21 @@ MAX_PLANS = 8
 MAX_DYNAMIC = 100
 """Data-dependent nodes in a row; each takes three frames of Python's stack. Detectors have some twenty."""
 
+CHECKED_AT_ONCE = 64 * 1024 * 1024
+"""Bytes of inputs up to which a plan that the artifact brings is held against the kernels when the program is
+made; for larger ones at their first run.
+"""
+
 _Spec = tuple[tuple[int, ...], np.dtype]
 
 
 class NumPyProgram(BackendProgram):
-    """See the module. `resident` inputs are read where they lie, at every run."""
+    """See the module. `resident` inputs are read where they lie, at every run.
+
+    `arena` is the memory of its plans, shared with programs that never run at the same time; `stored` the
+    plan that the artifact brings, which MemoryPlanError refuses. `plans_made` counts plans, `plans_stale`
+    stored ones that were made for kernels with other needs and replaced.
+    """
 
     def __init__(
         self,
@@ -44,8 +57,11 @@ class NumPyProgram(BackendProgram):
         resident: Mapping[int, np.ndarray] | None = None,
         limits: PlanLimits | None = None,
         depth: int = 0,
+        arena: Arena | None = None,
+        stored: StoredPlan | None = None,
     ) -> None:
         self.graph = fold_constants(graph)
+        self.arena = Arena() if arena is None else arena
         self.limits = limits or PlanLimits()
         self.resident = dict(resident or {})
         self.depth = depth
@@ -53,9 +69,15 @@ class NumPyProgram(BackendProgram):
         self.input_names = tuple(name for value, name in named if value not in self.resident)
         self.output_names = graph.output_names
         self.plans_made = 0
+        self.plans_stale = 0
         self._plans: OrderedDict[tuple[_Spec, ...], StaticPlan | _SplitPlan] = OrderedDict()
         self._specs: tuple[_Spec, ...] | None = None
         self._plan: StaticPlan | _SplitPlan | None = None
+        self.call = direct_call(self)
+        self._stored: dict[tuple[_Spec, ...], tuple[StoredEntry, bool]] = {}
+        self._placed: dict[tuple[_Spec, ...], tuple[Fitted, Placed]] = {}  # checked, not yet run
+        if stored is not None:
+            self._adopt(stored)
         short = short_run(self)
         if short is not None:
             self.run = short  # type: ignore[method-assign, assignment]
@@ -120,15 +142,60 @@ class NumPyProgram(BackendProgram):
         return plan
 
     def _make(self, key: tuple[_Spec, ...]) -> StaticPlan | _SplitPlan:
-        fitted = fit(self.graph, [TensorSpec(dtype, shape) for shape, dtype in key], self.resident)
+        if key in self._placed:
+            fitted, placed = self._placed.pop(key)
+            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, placed)
+        fitted = self._fit(key)
         if fitted.stop == len(self.graph.nodes):
-            return StaticPlan(fitted, self.graph.outputs, self.limits)
+            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, self._place(fitted, key))
         if self.depth >= MAX_DYNAMIC:
             raise BackendRunError(
                 f"more than {MAX_DYNAMIC} results in a row have shapes that depend on data",
                 self.graph.nodes[fitted.stop].where,
             )
         return _SplitPlan(self, fitted)
+
+    def _fit(self, key: tuple[_Spec, ...]) -> Fitted:
+        return fit(self.graph, [TensorSpec(dtype, shape) for shape, dtype in key], self.resident)
+
+    # --- the artifact's own plan ----------------------------------------------------------------------
+
+    def _adopt(self, stored: StoredPlan) -> None:
+        """Takes the entries for these results and inputs; others are for other uses of the function."""
+        for entry in stored.entries:
+            if entry.results != len(self.graph.outputs) or len(entry.inputs) != len(self.input_names):
+                continue
+            key = tuple((spec.shape, spec.dtype) for spec in entry.inputs)
+            self._stored[key] = (entry, stored.native)
+            if sum(spec.nbytes for spec in entry.inputs) > CHECKED_AT_ONCE:
+                continue
+            try:
+                fitted = self._fit(key)
+            except BackendRunError as error:
+                raise MemoryPlanError(
+                    f"its memory plan is for shapes that do not fit it: {error}", self._where
+                ) from error
+            if fitted.stop < len(self.graph.nodes):
+                raise MemoryPlanError(
+                    "it has a memory plan, but the shape of a result depends on data", self._where
+                )
+            self._placed[key] = (fitted, self._place(fitted, key))
+
+    def _place(self, fitted: Fitted, key: tuple[_Spec, ...]) -> Placed:
+        placing = Placing(fitted, self.graph.outputs)
+        entry, native = self._stored.get(key, (None, False))
+        layout = None
+        if entry is not None:
+            try:
+                entry.check(placing.lives, len(fitted.steps), self._where)
+                layout = entry.layout
+            except MemoryPlanError:
+                if native:
+                    raise
+                self.plans_stale += 1
+        placed = placing.placed(layout)
+        self.arena.reserve(placed.total)
+        return placed
 
 
 class _SplitPlan:
@@ -139,6 +206,7 @@ class _SplitPlan:
     def __init__(self, program: NumPyProgram, fitted: Fitted) -> None:
         graph, stop = program.graph, fitted.stop
         self.limits = program.limits
+        self.arena = program.arena
         self.depth = program.depth
         self.node: FlatNode = graph.nodes[stop]
         self.prepared: Prepared | None = fitted.dynamic
@@ -156,7 +224,9 @@ class _SplitPlan:
         # The caller's inputs go on as they are; the rest of `passed` are the results of the first plan.
         self.handed = [(v, fitted.values[v].source) for v in passed if self._is_input(fitted, v)]
         self.computed = [v for v in passed if not self._is_input(fitted, v)]
-        self.first = StaticPlan(fitted, self.computed, program.limits) if self.computed else None
+        self.first = (
+            StaticPlan(fitted, self.computed, program.limits, program.arena) if self.computed else None
+        )
         follows = {value for node in rest for value in node.inputs} | set(graph.outputs)
         self.tail_inputs = [v for v in (*passed, *self.node.outputs) if v in follows and v != OMITTED]
         self.tail = NumPyProgram(
@@ -173,6 +243,7 @@ class _SplitPlan:
             self.resident,
             program.limits,
             program.depth + 1,
+            program.arena,
         )
 
     @staticmethod
@@ -210,5 +281,5 @@ class _SplitPlan:
 
     def _body(self, body: Body) -> BackendProgram:
         if not isinstance(body.program, NumPyProgram):
-            body.program = NumPyProgram(body.graph, None, self.limits, self.depth + 1)
+            body.program = NumPyProgram(body.graph, None, self.limits, self.depth + 1, self.arena)
         return body.program
