@@ -30,8 +30,8 @@ class GradientBuilder:
         self._memo: dict[object, str] = {}
         self._constants: dict[str, Array] = {}
         for op in forward.ops:
-            value = op.attrs.get("value") if op.op_type == "Constant" else None
-            if isinstance(value, np.ndarray):
+            value = _constant_of(op)
+            if value is not None:
                 self._constants[op.outputs[0]] = value
 
     # --- writing ----------------------------------------------------------------------------------
@@ -242,6 +242,20 @@ class GradientBuilder:
         axes = self.op("Squeeze", self.op("NonZero", differs), self.ints(0))
         summed = self.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
         return self.op("Reshape", summed, small)
+
+
+def _constant_of(op: Op) -> Array | None:
+    """What a Constant holds; None for other ops, and for strings and sparse tensors."""
+    if op.op_type != "Constant":
+        return None
+    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64)):
+        if name in op.attrs:
+            return np.asarray(op.attrs[name], dtype)
+    for name in ("value_float", "value_floats"):
+        if name in op.attrs:
+            return np.asarray(op.attrs[name], np.float32)
+    value = op.attrs.get("value")
+    return value if isinstance(value, np.ndarray) else None
 
 
 def _is_settled(big: Shape, small: Shape) -> bool:

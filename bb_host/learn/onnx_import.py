@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
-from bb_edge.ir.types import ValueType, tensor_type
+from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph, walk_ops
@@ -27,6 +27,9 @@ __all__ = ["ImportedModel", "import_onnx"]
 
 _STATISTICS = {"BatchNormalization": (3, 4)}
 """Inputs that are learned by counting and not by a gradient: mean and variance stay as they are."""
+
+
+_ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not None and t != TENSOR_BF16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def import_onnx(
     where, model = _load(source)
     model = _at_our_opset(model, where)
     graph = read_graph(model.graph, where)
-    initializers = {**graph.initializers, **_constants(graph)}
+    initializers = {n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()}
     inputs = tuple(v for v in graph.inputs if v not in initializers)
     unknown = sorted(set(frozen) - set(graph.initializers))
     if unknown:
@@ -123,6 +126,13 @@ def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     return model
 
 
+def _plain_tensor(tensor: Array | RawTensor) -> Array | RawTensor:
+    """A tensor that is more than an array only by its name or doc string, as that array."""
+    if isinstance(tensor, RawTensor) and tensor.elem_type in _ARRAY_TYPES:
+        return array_of(tensor)
+    return tensor
+
+
 def _constants(graph: Subgraph) -> dict[str, Array | RawTensor]:
     """Weights that an exporter wrote as Constant nodes."""
     found: dict[str, Array | RawTensor] = {}
@@ -135,9 +145,8 @@ def _constants(graph: Subgraph) -> dict[str, Array | RawTensor]:
 
 def _trained(graph: Subgraph, initializers: dict[str, Array | RawTensor]) -> set[str]:
     """The f32 initializers that are data: at least one dimension, read by an op as what it computes with."""
-    given = {n for n in graph.initializers if isinstance(initializers[n], np.ndarray)}
-    arrays = {n: array_of(graph.initializers[n]) for n in given}
-    found = {n for n, a in arrays.items() if a.dtype == np.float32 and a.ndim >= 1}
+    given = [(n, initializers[n]) for n in graph.initializers]
+    found = {n for n, a in given if isinstance(a, np.ndarray) and a.dtype == np.float32 and a.ndim >= 1}
     read: set[str] = set()
     for op in graph.ops:
         steering = (*SHAPE_INPUTS.get(op.op_type, ()), *_STATISTICS.get(op.op_type, ()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, one, rule
@@ -133,6 +135,8 @@ def _layer_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Want
     axis = int(op.attrs.get("axis", -1)) % rank  # type: ignore[arg-type]
     axes = g.ints(*range(axis, rank))
     mean, inverse = g.extra_output(op, 1, f"{y}_mean"), g.extra_output(op, 2, f"{y}_inv")
+    if g.dtype(x) != np.float32:  # both are computed, and come, in float32 (stash_type)
+        mean, inverse = g.cast(mean, g.dtype(x)), g.cast(inverse, g.dtype(x))
     normal = g.op("Mul", g.op("Sub", x, mean), inverse)
     dx = ds = db = None
     if wants[0]:

@@ -137,6 +137,61 @@ def _conv_weights(g: GradientBuilder, x: str, dy: str, weights: list[int], at: _
     return _turned(g, dw, at.rank)
 
 
+@rule("ConvTranspose")
+def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """The adjoint of a convolution from the output's shape to the input's: dX is that convolution of dY."""
+    (x, w), y, dy = op.inputs[:2], op.outputs[0], one(dys)
+    weights = g.static_dims(op, w, range(g.rank(op, w)))
+    rank = len(weights) - 2
+    dims, out = g.static_dims(op, y, range(2, 2 + rank)), g.static_dims(op, x, range(2, 2 + rank))
+    strides, dilations = _ints(op, "strides", [1] * rank), _ints(op, "dilations", [1] * rank)
+    pads = _ints(op, "pads", [0] * 2 * rank)
+    begin, end = pads[:rank], pads[rank:]
+    auto = op.attrs.get("auto_pad", b"NOTSET")
+    if auto == b"VALID":
+        begin, end = [0] * rank, [0] * rank
+    elif "output_shape" in op.attrs or auto != b"NOTSET":
+        total = [
+            max(0, s * (o - 1) + e + d * (k - 1) + 1 - dim)
+            for s, o, e, d, k, dim in zip(
+                strides,
+                out,
+                _ints(op, "output_padding", [0] * rank),
+                dilations,
+                weights[2:],
+                dims,
+                strict=True,
+            )
+        ]
+        small, large = [n // 2 for n in total], [n - n // 2 for n in total]
+        begin, end = (small, large) if auto == b"SAME_UPPER" else (large, small)
+    # What the output was lengthened by at the end lies beyond the last window.
+    reach = [
+        s * (o - 1) + d * (k - 1) + 1 for s, o, d, k in zip(strides, out, dilations, weights[2:], strict=True)
+    ]
+    end = [min(e, r - b - dim) for e, r, b, dim in zip(end, reach, begin, dims, strict=True)]
+    cut = [max(0, -e) for e in end]
+    if any(cut):
+        dims = [dim - c for dim, c in zip(dims, cut, strict=True)]
+        axes = g.ints(*range(2, 2 + rank))
+        whole, dy = dy, g.op("Slice", dy, g.ints(*[0] * rank), g.ints(*dims), axes)
+    else:
+        whole = dy
+    at = _Window(weights[2:], strides, dilations, begin, [max(0, e) for e in end], dims, out)
+    group = op.attrs.get("group", 1)
+    assert isinstance(group, int)
+    grads: list[str | None] = [None, None]
+    if wants[0]:
+        grads[0] = g.op("Conv", dy, w, strides=at.strides, dilations=at.dilations, pads=at.pads, group=group)
+    if wants[1]:
+        grads[1] = _conv_weights(g, dy, x, weights, at, group)
+    if len(op.inputs) > 2:
+        grads.append(
+            g.op("ReduceSum", whole, g.ints(0, *range(2, 2 + rank)), keepdims=0) if wants[2] else None
+        )
+    return grads
+
+
 @rule("AveragePool")
 def _average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Each entry's share goes back to the entries it was the mean of: a transposed convolution by ones."""

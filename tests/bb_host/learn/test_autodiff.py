@@ -145,6 +145,15 @@ def test_the_refusal_names_the_authors_line(read):
         differentiate(read(text), ["x"])
 
 
+@pytest.mark.parametrize("constant", ["value=I64[1]{1}", "value_ints=[1]"])
+def test_every_spelling_of_a_constant_is_read(constant, read):
+    text = f"""function f(x: F32[4,3]) -> (y)
+  a = Constant<{constant}>()
+  y = ReduceSum<keepdims=0>(x, a)
+"""
+    assert differentiate(read(text), ["x"]).activations == ()
+
+
 def test_an_op_off_the_way_is_not_asked(read):
     text = """function f(x: F32[4], w: F32[4]) -> (z)
   i = Constant<value=I64[]{0}>()

@@ -257,6 +257,28 @@ def test_convolutions(x, w, attrs, check_gradient, runtime):
     check_gradient(fn(f"x: F64[{x}], w: F64[{w}], b: F64[{w.split(',')[0]}]", call), run=runtime)
 
 
+TRANSPOSED = [
+    ("2,3,4,3", "3,2,3,2", ""),
+    ("n,3,4,3", "3,2,3,2", "strides=[2, 3], pads=[1, 0, 1, 1]"),
+    ("1,2,3,4", "2,2,3,3", "strides=[3, 2], output_padding=[2, 1]"),
+    ("1,2,3,4", "2,2,2,3", "strides=[2, 2], output_padding=[1, 1], pads=[0, 1, 1, 1]"),
+    ("1,2,4,4", "2,3,2,2", "dilations=[2, 3], strides=[2, 1]"),
+    ("2,4,3,3", "4,3,2,2", "group=2, strides=[2, 2]"),
+    ("1,2,3,3", "2,2,3,3", "strides=[2, 2], output_shape=[6, 7]"),
+    ("1,2,3,3", "2,2,3,3", 'strides=[2, 2], auto_pad="SAME_UPPER"'),
+    ("1,2,3,3", "2,2,3,3", 'strides=[2, 2], auto_pad="SAME_LOWER"'),
+    ("1,2,5", "2,2,3", "strides=[2]"),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), TRANSPOSED)
+def test_transposed_convolutions(x, w, attrs, check_gradient, runtime):
+    group = 2 if "group" in attrs else 1
+    call = f"y = ConvTranspose<{attrs}>(x, w, b)" if attrs else "y = ConvTranspose(x, w, b)"
+    bias = int(w.split(",")[1]) * group
+    check_gradient(fn(f"x: F64[{x}], w: F64[{w}], b: F64[{bias}]", call), run=runtime)
+
+
 POOLS = [
     ("1,2,4,6", "kernel_shape=[2, 2], strides=[2, 2]"),
     ("n,2,5,5", "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]"),
