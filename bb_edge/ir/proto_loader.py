@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
+
+
+def _name(serialized: bytes) -> str:
+    """A FileDescriptorProto's name: field 1, which protobuf writes first. Parsing it would load descriptor_pb2."""
+    assert serialized[0] == 0x0A
+    assert serialized[1] < 0x80
+    return serialized[2 : 2 + serialized[1]].decode()
 
 
 def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
@@ -15,9 +22,8 @@ def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
     classes, enum wrappers and the enums' values.
     """
     pool = descriptor_pool.Default()
-    proto = descriptor_pb2.FileDescriptorProto.FromString(serialized)
     pool.AddSerializedFile(serialized)
-    file = pool.FindFileByName(proto.name)
+    file = pool.FindFileByName(_name(serialized))
     get_class = getattr(message_factory, "GetMessageClass", None)
     if get_class is None:  # protobuf before 4.22
         factory: Any = message_factory.MessageFactory(pool)
