@@ -319,6 +319,8 @@ class _Builder:
         lazy, behind = self.lazy_sites()
         regions, openers = self.node_regions(lazy)
         ops: list[OpSpec] = []
+        read = {name for n, _, _, _ in self.nodes for name in (*n.input, *captured_names(n))}
+        read.update(self.function.output)
         first_op_of_node: dict[int, int] = {}
         for index, (node, attrs, meta, definition) in enumerate(self.nodes):
             sites = [self.site_of[name] if name else -1 for name in node.input]
@@ -364,8 +366,13 @@ class _Builder:
                 bool(outputs) and all(s in lazy for s in outputs if s >= 0) and any(s >= 0 for s in outputs)
             )
             pulls: tuple[int, ...] = ()
-            if own_lazy:
+            if own_lazy and not read.isdisjoint(node.output):
                 waits = len(live) or 1  # a bare source waits for being pulled
+            elif own_lazy and not live:
+                waits, pulls = (
+                    LAZY,
+                    (index,),
+                )  # nobody will pull it: it starts with the flows without an entry
             else:
                 lazies = {s for s in live if s in lazy}
                 waits = (len(live) - len(lazies)) + LAZY * len(lazies)
