@@ -9,7 +9,7 @@ from google.protobuf.internal import enum_type_wrapper
 
 
 def _name(serialized: bytes) -> str:
-    """A FileDescriptorProto's name: field 1, which protobuf writes first. Parsing it would load descriptor_pb2."""
+    """A FileDescriptorProto's name, its first field; parsing the whole would load descriptor_pb2."""
     assert serialized[0] == 0x0A
     assert serialized[1] < 0x80
     return serialized[2 : 2 + serialized[1]].decode()
