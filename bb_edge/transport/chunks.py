@@ -78,6 +78,8 @@ class Reassembly:
         self._at_once = at_once
         self._max_bytes = max_bytes
         self._max_envelope = max_envelope
+        # One sender may always bring the largest envelope, in chunks of some 500 bytes or more.
+        self._max_per_peer = max(max_bytes // 2, max_envelope + max_envelope // 4)
         self._age_ns = age_ns
         self._open: OrderedDict[tuple[PeerId, int], _Transfer] = OrderedDict()  # by last use
         self._per_peer: dict[PeerId, int] = {}
@@ -121,9 +123,7 @@ class Reassembly:
             return None
         cost = expected + PER_CHUNK_COST
         mine = self._per_peer.get(peer, 0)
-        if self.bytes_held + cost > self._max_bytes or (
-            mine and mine + cost > max(self._max_bytes // 2, self._max_envelope)
-        ):
+        if self.bytes_held + cost > self._max_bytes or mine + cost > self._max_per_peer:
             self._drop(key)
             raise ChunkError("full", f"{self.bytes_held} bytes of chunks wait already")
         if transfer is None:

@@ -20,10 +20,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
-from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket
+from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
 CONNECT_TIMEOUT_S = 5.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
+STABLE_S = 5.0
+"""A connection that broke sooner does not reset the waits: two processes of one name, of which each takes the
+session from the other, would go on at full speed (not every broker says 0x8E), and so would a broker that
+accepts and dies.
+"""
 CONNACK_S = 3.0
 """How long a broker may take to answer a CONNECT. Some answer a version they don't know with silence."""
 INCOMING_ALIASES = 64
@@ -89,6 +94,7 @@ class Connection:
         self.leaving = False
         self._turned_away = ""
         self._connack_by = 0.0
+        self._connected_at = 0.0
         self._hangups = 0
         self._dialing: threading.Thread | None = None
         self._dialed_error: OSError | ValueError | None = None
@@ -151,12 +157,11 @@ class Connection:
             protocol=self._version,
             reconnect_on_failure=False,
         )
-        client.connect_timeout = CONNECT_TIMEOUT_S
         client.will_set(*self._will, qos=1, retain=True)
         if self._broker.username is not None:
             client.username_pw_set(self._broker.username, self._broker.password)
-        if self._tls is not None:
-            client.tls_set_context(self._tls)
+        broker, tls = self._broker, self._tls
+        client.connector = lambda: connect(broker.host, broker.port, CONNECT_TIMEOUT_S, tls)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_subscribe = self._on_subscribe
@@ -243,8 +248,8 @@ class Connection:
             self._turned_away = str(reason)
             return
         self.connected = True
+        self._connected_at = time.monotonic()
         self._hangups = 0
-        self._retry_s = RETRY_FIRST_S
         self._counters["connects"] += 1
         named = getattr(properties, "MaximumPacketSize", MAX_PACKET_BYTES) if self.v5 else MAX_PACKET_BYTES
         client.subscribe([(name, 1) for name in self._filters])
@@ -281,8 +286,9 @@ class Connection:
             return
         if was_connected:
             self._counters["disconnects"] += 1
+            if time.monotonic() - self._connected_at >= STABLE_S:
+                self._retry_s = RETRY_FIRST_S
             if flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER:
-                # Another process is this peer. Taking the session back at once would go on for ever.
                 self._retry_s = RETRY_MAX_S
                 self._log("error", f"another client of {self._broker} has the name {self._client_id}")
             self._later(f"connection to {self._broker} lost: {reason}")

@@ -1,0 +1,185 @@
+"""Against a real mosquitto: chunks, hostile messages, aliases, expiry, sessions, refusals, paho's seam."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from bb_edge.engine.steps import SendEnvelope
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.chunks import cut
+from bb_edge.transport.connection import RETRY_FIRST_S
+from bb_edge.transport.mqtt import MqttOptionError, MqttOptions
+from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket
+
+S = 1_000_000_000
+pytestmark = pytest.mark.broker
+
+
+def publish(broker, *messages: tuple[str, bytes]) -> None:
+    """Publishes as a foreign client, and returns when the broker has acknowledged all."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.connect(broker.host, broker.port)
+    client.loop_start()
+    for topic, payload in messages:
+        client.publish(topic, payload, qos=1).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+
+
+def pair(loop, doors, address, **options):
+    a, b = doors("a"), doors("b")
+    ta, tb = loop.join(a, address, **options), loop.join(b, address, **options)
+    loop.until(lambda: b.peer_id in a.presence and a.peer_id in b.presence)
+    return a, b, ta, tb
+
+
+@pytest.mark.parametrize("limit", ["the broker's", "an option"])
+def test_a_value_above_the_packet_limit_arrives_whole(start_broker, loop, doors, url, limit):
+    config, options = (["max_packet_size 20000"], MqttOptions())
+    if limit == "an option":
+        config, options = [], MqttOptions(max_packet_bytes=20_000)
+    broker = start_broker("mosquitto", config=config)
+    a, b, ta, tb = pair(loop, doors, url(broker), options=options)
+    large, small = random.Random(1).randbytes(300_000), b"small"
+    ta.send(SendEnvelope(b.peer_id, large))
+    ta.send(SendEnvelope(b.peer_id, small))
+    loop.until(lambda: len(b.got) == 2)
+    assert b.got == [(large, a.peer_id), (small, a.peer_id)]
+    assert ta.counters["cut"] == tb.counters["joined"] == 1
+    assert ta.counters["chunks_sent"] == tb.counters["chunks_received"] > 15
+    assert ta.counters["disconnects"] == 0
+
+
+def test_chunks_travel_over_311_as_well(mosquitto_broker, loop, doors, url):
+    options = MqttOptions(max_packet_bytes=20_000)
+    a, b, ta, _ = pair(loop, doors, url(mosquitto_broker), options=options, version="3.1.1")
+    large = random.Random(2).randbytes(100_000)
+    ta.send(SendEnvelope(b.peer_id, large))
+    loop.until(lambda: b.got == [(large, a.peer_id)])
+    assert ta.protocol == "3.1.1"
+
+
+def test_hostile_chunks_are_counted_and_the_node_goes_on(mosquitto_broker, loop, doors, url):
+    options = MqttOptions(max_envelope_bytes=100_000, chunked_bytes=100_000)
+    a, b, ta, tb = pair(loop, doors, url(mosquitto_broker), options=options)
+    mallory = PeerId.from_name("mallory")
+    topic = f"bb/test/{b.peer_id}/chunk/{mallory}"
+    first = next(iter(cut(bytes(50_000), 30_000, 7)))
+    too_large = next(iter(cut(bytes(200_000), 30_000, 8)))
+    publish(
+        mosquitto_broker,
+        (topic, b""),
+        (topic, b"\x01" * 40),
+        (topic, bytes(first.head)),
+        (topic, too_large.head + bytes(too_large.data)),
+        (f"bb/test/{b.peer_id}/chunk/nobody", b"x"),
+    )
+    loop.until(lambda: tb.counters["chunks_refused"] == 4 and tb.counters["malformed"] == 1)
+    ta.send(SendEnvelope(b.peer_id, b"hello"))
+    loop.until(lambda: b.got == [(b"hello", a.peer_id)])
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_what_is_above_the_receiver_s_limit_costs_it_nothing(mosquitto_broker, loop, doors, url, version):
+    options = MqttOptions(max_envelope_bytes=50_000)
+    a, b, _, tb = pair(loop, doors, url(mosquitto_broker), options=options, version=version)
+    topic = f"bb/test/{b.peer_id}/from/{a.peer_id}"
+    publish(mosquitto_broker, (topic, bytes(3_000_000)), (topic, b"after"))
+    loop.until(lambda: b.got == [(b"after", a.peer_id)])
+    # In MQTT 5 the broker itself keeps it back; in 3.1.1 it comes, and is thrown away as it does.
+    assert tb.counters["oversize"] == (0 if version == "5" else 1)
+    assert tb.counters["disconnects"] == 0
+
+
+def test_a_topic_costs_its_length_once(mosquitto_broker, loop, doors, url):
+    a, b, ta, _ = pair(loop, doors, url(mosquitto_broker))
+    before = ta.counters["sent_bytes"]
+    for _ in range(10):
+        ta.send(SendEnvelope(b.peer_id, b"x"))
+    loop.until(lambda: len(b.got) == 10)
+    topic = len(f"bb/test/{b.peer_id}/from/{a.peer_id}")
+    assert ta.counters["sent_bytes"] - before < 10 * 16 + topic
+
+
+def test_an_envelope_that_expires_at_the_broker_does_not_arrive(mosquitto_broker, loop, doors, url):
+    a, b, ta, tb = pair(loop, doors, url(mosquitto_broker))
+    tb.wait(0)
+    loop.transports.remove(tb)
+    tb._connection.client.socket().close()  # its session stays at the broker
+    loop.until(lambda: a.presence[b.peer_id][0] is False)
+    ta.send(SendEnvelope(b.peer_id, b"short", expires_in_ns=1))
+    ta.send(SendEnvelope(b.peer_id, b"soon", expires_in_ns=1 * S))
+    ta.send(SendEnvelope(b.peer_id, b"long", expires_in_ns=600 * S))
+    loop.until(lambda: ta.waiting == 0)
+    assert ta.counters["expired"] == 1  # the first one did not even leave
+    b2 = doors("b", epoch=2)
+    time.sleep(2.5)  # a broker's clock cannot be turned
+    loop.join(b2, url(mosquitto_broker))
+    loop.until(lambda: bool(b2.got))
+    assert [data for data, _ in b2.got] == [b"long"]
+
+
+def test_a_peer_that_nobody_listens_for_is_counted(mosquitto_broker, loop, doors, url):
+    a = doors("a")
+    ta = loop.join(a, url(mosquitto_broker))
+    loop.until(lambda: ta.connected)
+    ta.send(SendEnvelope(PeerId.from_name("nobody"), b"x"))
+    loop.until(lambda: ta.counters["unheard"] == 1)
+
+
+def test_a_broker_that_refuses_the_password_is_asked_again_and_says_so(
+    start_broker, loop, doors, url, tmp_path
+):
+    users = tmp_path / "users"
+    subprocess.run(["mosquitto_passwd", "-b", "-c", str(users), "ann", "right"], check=True)
+    users.chmod(0o644)
+    broker = start_broker("mosquitto", config=["allow_anonymous false", f"password_file {users}"])
+    address = f"{broker.host}:{broker.port}"
+    wrong = loop.join(doors("a"), f"mqtt://ann:wrong@{address}")
+    loop.until(lambda: wrong.counters["refused"] >= 2)
+    assert wrong.protocol == "5"
+    assert any("refuses" in line and "uthoriz" in line for line in loop.logs)
+    assert not any("wrong" in line for line in loop.logs)
+    right = loop.join(doors("b"), f"mqtt://ann:right@{address}")
+    loop.until(lambda: right.connected)
+
+
+def test_two_clients_of_one_name_do_not_chase_each_other(mosquitto_broker, loop, doors, url):
+    one = loop.join(doors("a", epoch=1), url(mosquitto_broker))
+    loop.until(lambda: one.connected)
+    two = loop.join(doors("a", epoch=2), url(mosquitto_broker))
+    loop.until(lambda: one.counters["disconnects"] + two.counters["disconnects"] >= 4)
+    assert max(one._connection._retry_s, two._connection._retry_s) >= 4 * RETRY_FIRST_S
+
+
+def test_what_the_broker_never_acknowledged_is_sent_again(start_broker, loop, doors, url):
+    broker = start_broker("mosquitto")
+    a = doors("a")
+    ta = loop.join(a, url(broker))
+    loop.until(lambda: ta.connected and ta.waiting == 0)
+    broker.kill()
+    ta.send(SendEnvelope(a.peer_id, b"in between"))
+    loop.until(lambda: not ta.connected)
+    ta.send(SendEnvelope(a.peer_id, b"while away"))
+    broker.start()
+    loop.until(lambda: [data for data, _ in a.got] == [b"in between", b"while away"] and not ta.waiting)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"receive_maximum": 0}, {"max_packet_bytes": 100}, {"keepalive_s": 70_000}]
+)
+def test_an_impossible_option_is_refused_by_name(changes):
+    with pytest.raises(MqttOptionError, match=next(iter(changes))):
+        MqttOptions(**changes)
+
+
+def test_paho_still_makes_its_socket_where_we_replace_it():
+    assert callable(paho.Client._create_socket)
+    assert {"recv", "send", "close", "fileno", "setblocking"} <= set(dir(SharedSocket))
+    assert issubclass(EnvelopeClient, paho.Client)

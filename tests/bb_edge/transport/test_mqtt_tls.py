@@ -1,0 +1,204 @@
+"""The broker of firmware_shims for devices in the field: certificates, access rules, and who is kept out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from bb_edge.engine.steps import SendEnvelope
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, MqttOptions
+from bb_edge.wire.envelope import Envelope, encode
+
+MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "mosquitto"
+OPENSSL = shutil.which("openssl")
+NOT_AUTHORIZED = 135
+PROGRAM = """program P {module=P, targets="Main"}
+function program.Main(x: F32) -> () {entry=1, partition=Main}
+  syscall.AppEmit<name="x">(x)
+"""
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(OPENSSL is None, reason="no openssl on this machine"),
+]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """`certificates(name)` -> (certificate, key), made once each by an authority of this test."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "2")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+
+    def make(name: str) -> tuple[str, str]:
+        if not (folder / f"{name}.crt").exists():
+            openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+            sign = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+            openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign)
+        return str(folder / f"{name}.crt"), str(folder / f"{name}.key")
+
+    return make
+
+
+@pytest.fixture
+def tls_broker(start_broker, certificates):
+    """Our configuration for the field, its paths and port exchanged; `acl=False` leaves the rules out."""
+
+    def start(acl: bool = True):
+        certificate, key = certificates("broker")
+        kept = []
+        for line in (MOSQUITTO / "mosquitto-tls.conf").read_text().splitlines():
+            if not line or line.startswith(("#", "listener", "persistence", "log_", "allow_anonymous")):
+                continue
+            kept.append(line)
+        text = "\n".join(kept)
+        for name, path in (
+            ("cafile", certificates("ca")[0]),
+            ("certfile", certificate),
+            ("keyfile", key),
+            ("acl_file", str(MOSQUITTO / "bb.acl")),
+        ):
+            text, count = re.subn(rf"(?m)^{name} .*$", f"{name} {path}", text)
+            assert count == 1
+        lines = text.splitlines()
+        if not acl:
+            lines = [line for line in lines if not line.startswith("acl_file")]
+        return start_broker("mosquitto", config=[*lines, "allow_anonymous false"])
+
+    return start
+
+
+@pytest.fixture
+def admitted(certificates):
+    """`admitted(broker, name)`: the Broker record of a peer that has a certificate."""
+
+    def make(broker, name: str) -> Broker:
+        certificate, key = certificates(str(PeerId.from_name(name)))
+        return Broker.from_url(
+            f"mqtts://{broker.host}:{broker.port}",
+            ca_file=certificates("ca")[0],
+            cert_file=certificate,
+            key_file=key,
+        )
+
+    return make
+
+
+def mallory(broker, certificates, topic: str, payload: bytes) -> int:
+    """Publishes with a good certificate of the name mallory; the broker's reason code."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, "mallory", protocol=MQTTProtocolVersion.MQTTv5)
+    context = ssl.create_default_context(cafile=certificates("ca")[0])
+    context.load_cert_chain(*certificates(str(PeerId.from_name("mallory"))))
+    client.tls_set_context(context)
+    codes: list[int] = []
+    client.on_publish = lambda c, u, mid, reason, p: codes.append(reason.value)
+    client.connect(broker.host, broker.port)
+    client.loop_start()
+    client.publish(topic, payload, qos=1).wait_for_publish(20)
+    client.disconnect()
+    client.loop_stop()
+    client.on_publish = None
+    return codes[0]
+
+
+def test_nodes_with_certificates_meet_and_large_values_pass(tls_broker, admitted, loop, doors):
+    broker = tls_broker()
+    a, b = doors("a"), doors("b")
+    options = MqttOptions(max_packet_bytes=50_000)
+    ta = loop.join(a, admitted(broker, "a"), options=options)
+    tb = loop.join(b, admitted(broker, "b"))
+    loop.until(lambda: a.presence.get(b.peer_id) == (True, 1) and b.presence.get(a.peer_id) == (True, 1))
+    large = bytes(range(256)) * 2000
+    ta.send(SendEnvelope(b.peer_id, large))  # in chunks
+    tb.send(SendEnvelope(a.peer_id, large))  # whole
+    loop.until(lambda: bool(a.got and b.got))
+    assert a.got == [(large, b.peer_id)]
+    assert b.got == [(large, a.peer_id)]
+    assert ta.counters["cut"] == 1
+    assert ta.counters["refused"] == tb.counters["refused"] == 0
+
+
+def test_a_spoofed_sender_is_refused_by_the_broker(tls_broker, admitted, certificates, loop, doors):
+    broker = tls_broker()
+    a, b = doors("a"), doors("b")
+    tb = loop.join(b, admitted(broker, "b"))
+    loop.until(lambda: tb.connected)
+    topic = f"bb/test/{b.peer_id}/from/{a.peer_id}"
+    assert mallory(broker, certificates, topic, b"forged") == NOT_AUTHORIZED
+    own = f"bb/test/{b.peer_id}/from/{PeerId.from_name('mallory')}"
+    assert mallory(broker, certificates, own, b"own") == 0
+    loop.until(lambda: b.got == [(b"own", PeerId.from_name("mallory"))])
+
+
+def test_a_refused_publish_is_counted_and_told_to_the_node(tls_broker, admitted, loop, doors):
+    broker = tls_broker()
+    b = doors("b")
+    # A node that runs under another name than its certificate's: the rules let it say nothing.
+    ta = loop.join(doors("a"), admitted(broker, "mallory"))
+    loop.until(lambda: ta.connected)
+    ta.send(SendEnvelope(b.peer_id, b"x"))
+    loop.until(lambda: ta._node.failed == [b.peer_id])
+    assert ta.counters["refused"] >= 2  # its presence too
+    assert any("refuses a publish" in line for line in loop.logs)
+
+
+def test_without_rules_the_node_itself_refuses_a_spoofed_envelope(
+    tls_broker, admitted, certificates, loop, bench
+):
+    broker = tls_broker(acl=False)
+    node = bench(PROGRAM, peer="b").node
+    tb = loop.join(node, admitted(broker, "b"))
+    loop.until(lambda: tb.connected)
+    victim, other = PeerId.from_name("a"), PeerId.from_name("mallory")
+    forged = encode(Envelope(src_peer=other.to_bytes(), epoch=1, seq=1))
+    assert mallory(broker, certificates, f"bb/test/{node.peer_id}/from/{victim}", forged) == 0
+    loop.until(lambda: tb.counters["received"] == 1)
+    node.poll(1)
+    assert node.counters["ingress.spoofed"] == 1
+
+
+def test_a_broker_with_a_foreign_certificate_is_not_spoken_to(tls_broker, certificates, loop, doors):
+    broker = tls_broker()
+    stranger = Broker.from_url(f"mqtts://{broker.host}:{broker.port}", ca_file=certificates("broker")[0])
+    ta = loop.join(doors("a"), stranger)
+    loop.until(lambda: any("certificate verify failed" in line.lower() for line in loop.logs))
+    assert not ta.connected
+
+
+def test_a_node_without_a_certificate_is_not_let_in(tls_broker, certificates, loop, doors):
+    broker = tls_broker()
+    bare = Broker.from_url(f"mqtts://{broker.host}:{broker.port}", ca_file=certificates("ca")[0])
+    ta = loop.join(doors("a"), bare, version="5")
+    loop.until(lambda: len([line for line in loop.logs if "next try" in line]) >= 2)
+    assert not ta.connected
+
+
+def test_files_that_are_no_certificates_are_named(tmp_path):
+    broken = tmp_path / "broken.pem"
+    broken.write_text("no certificate")
+    with pytest.raises(BrokerFileError, match=r"broken\.pem"):
+        Broker.from_url("mqtts://h", ca_file=str(broken)).tls_context()
+    with pytest.raises(BrokerFileError, match=r"missing\.pem"):
+        Broker.from_url("mqtts://h", ca_file=str(tmp_path / "missing.pem")).tls_context()
+
+
+def test_files_need_mqtts_and_a_key_needs_a_certificate():
+    with pytest.raises(BrokerUrlError, match="ca_file"):
+        Broker.from_url("mqtt://h", ca_file="x")
+    with pytest.raises(BrokerUrlError, match="cert_file"):
+        Broker.from_url("mqtts://h", key_file="x")
+    with pytest.raises(BrokerUrlError) as caught:
+        Broker.from_url("http://user:secret@h")
+    assert "secret" not in str(caught.value)
