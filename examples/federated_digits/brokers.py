@@ -100,6 +100,7 @@ def _mosquitto_config(folder: Path, port: int, config: Sequence[str]) -> Path:
         f"listener {port} 127.0.0.1",
         "allow_anonymous true",
         "set_tcp_nodelay true",  # without it a round trip takes 40 ms and more
+        "max_queued_messages 10000",  # the default, 1000, drops what a burst leaves to a slower reader
         "persistence true",
         f"persistence_location {folder}/",
         "log_dest stderr",
