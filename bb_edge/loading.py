@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
 
-from bb_edge.engine.graph_slot import GraphSlot, LoadError, build_graph, metadata
+from bb_edge.engine.graph_slot import GraphSlot, build_graph
+from bb_edge.engine.node_values import LoadError, metadata
 from bb_edge.engine.program import Binding, FunctionKey, Program, Target
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError

@@ -29,67 +29,19 @@ Act = Callable[..., Array]
 
 def short_run(program: NumPyProgram) -> Run | None:
     """A `run` for the program that goes the short way where it can; None where it never could."""
-    if len(program.graph.nodes) != 1 or program.resident or len(program.graph.outputs) != 1:
+    call = direct_call(program)
+    if call is None:
         return None
-    return {1: _one_input, 2: _two_inputs}.get(len(program.input_names), _none)(program)
-
-
-def _none(program: NumPyProgram) -> Run | None:
-    return None
-
-
-def _one_input(program: NumPyProgram) -> Run:
-    act: Act | None = None
-    shape: tuple[int, ...] = ()
-    dtype: Any = None
+    count = len(program.input_names)
 
     def run(inputs: Sequence[Array]) -> tuple[Array, ...]:
-        nonlocal act, shape, dtype
-        if act is not None and len(inputs) == 1:
-            a = inputs[0]
-            if a.dtype is dtype and a.shape == shape:
-                token = hush()
-                try:
-                    return (act(a),)
-                except KernelError:
-                    pass  # the planned way gives the error its place
-                finally:
-                    unhush(token)
-        plan = program.plan_for(inputs)
-        results = plan.run(inputs)
-        act = _act(plan, inputs)
-        if act is not None:
-            shape, dtype = inputs[0].shape, inputs[0].dtype
-        return results
-
-    return run
-
-
-def _two_inputs(program: NumPyProgram) -> Run:
-    act: Act | None = None
-    shape_a: tuple[int, ...] = ()
-    shape_b: tuple[int, ...] = ()
-    dtype_a: Any = None
-    dtype_b: Any = None
-
-    def run(inputs: Sequence[Array]) -> tuple[Array, ...]:
-        nonlocal act, shape_a, shape_b, dtype_a, dtype_b
-        if act is not None and len(inputs) == 2:
-            a, b = inputs
-            if a.dtype is dtype_a and b.dtype is dtype_b and a.shape == shape_a and b.shape == shape_b:
-                token = hush()
-                try:
-                    return (act(a, b),)
-                except KernelError:
-                    pass  # the planned way gives the error its place
-                finally:
-                    unhush(token)
-        plan = program.plan_for(inputs)
-        results = plan.run(inputs)
-        act = _act(plan, inputs)
-        if act is not None:
-            (shape_a, dtype_a), (shape_b, dtype_b) = ((array.shape, array.dtype) for array in inputs)
-        return results
+        if len(inputs) != count:
+            return program.plan_for(inputs).run(inputs)  # refuses them, and says how many it has
+        token = hush()
+        try:
+            return (call(None, *inputs),)
+        finally:
+            unhush(token)
 
     return run
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, LoadError, build_graph
+from bb_edge.engine.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, build_graph
+from bb_edge.engine.node_values import LoadError
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_host.program_proto import to_proto
 from bb_host.text import parse
