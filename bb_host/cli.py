@@ -49,11 +49,26 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
+    p.add_argument(
+        "--explain",
+        metavar="PASS",
+        help="write nothing; show the program before and after a pass (name or 1-17)",
+    )
     p.set_defaults(run=_compile)
     p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
     p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=_inspect)
+    p = verbs.add_parser("graph", help="draw partitions, ops and wire edges")
+    p.add_argument(
+        "file", type=Path, help="a recorded, compiled or edge .onnx, or a program file (compiled first)"
+    )
+    p.add_argument(
+        "-o", "--out", type=Path, required=True, help="OUT.svg, .png, .pdf, or .dot (Graphviz notation)"
+    )
+    p.add_argument("--recorded", action="store_true", help="a program file as it was recorded")
+    p.add_argument("--partitions", action="store_true", help="partitions only, without their ops")
+    p.set_defaults(run=_graph)
     p = verbs.add_parser("version", help="versions of what compiling depends on")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=_versions)
@@ -100,6 +115,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.source_file import read_source
 
     source = read_source(arguments.file)
+    if arguments.explain is not None:
+        return _explain(source, arguments.explain)
     shapes = dict(_shape(text) for text in arguments.shape)
     build = build_edge(
         source.module, source.compiler, shapes or None, portable=arguments.target == "portable"
@@ -113,6 +130,14 @@ def _compile(arguments: argparse.Namespace) -> int:
         print(table([a.report for a in build.artifacts]))
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
+    return 0
+
+
+def _explain(source: Any, name: str) -> int:
+    from bb_host.compiler import Compiler
+    from bb_host.explain import explain
+
+    print(explain(source.module, source.compiler or Compiler(), name))
     return 0
 
 
@@ -146,6 +171,21 @@ def _inspect(arguments: argparse.Namespace) -> int:
     program = as_program(read_source(arguments.file).module)
     found = describe(program, arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0)
     print(json.dumps(found) if arguments.json else render(found, arguments.file.name))
+    return 0
+
+
+def _graph(arguments: argparse.Namespace) -> int:
+    from bb_host.compiler import Compiler
+    from bb_host.compiler.driver import as_program
+    from bb_host.drawing import write_drawing
+    from bb_host.source_file import read_source
+
+    source = read_source(arguments.file)
+    program = as_program(source.module)
+    if arguments.file.suffix == ".py" and not arguments.recorded:
+        program = (source.compiler or Compiler()).compile_program(program)
+    written, remark = write_drawing(program, arguments.out, ops=False if arguments.partitions else None)
+    print(remark or written)
     return 0
 
 
