@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import (
@@ -13,7 +15,7 @@ from bb_edge.ir.opsets.wire import (
     RECV_FLAVORED,
     SEND_FLAVORED,
 )
-from bb_host.program import Function, Op, Program, Subgraph
+from bb_host.program import Function, Op, Program, Subgraph, walk_ops
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
 """Recv-flavored ops that start an execution."""
@@ -91,10 +93,58 @@ def is_wire_entry(op: Op) -> bool:
     return op.domain == keys.WIRE_DOMAIN and op.op_type in WIRE_ENTRIES
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What kinds of ops and what metadata a list of ops holds: passes skip what is not there.
+
+    `kinds` are those of the list itself, `domains` those of subgraphs too; `meta` all metadata keys in it.
+    """
+
+    kinds: frozenset[tuple[str, str]]
+    domains: frozenset[str]
+    meta: frozenset[str]
+    has_subgraphs: bool
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether ops run on slots. Of branches nothing is known here but that they are there."""
+        return keys.SLOT_KEY in self.meta or self.has_subgraphs
+
+
+_summaries: OrderedDict[int, tuple[tuple[Op, ...], Summary]] = OrderedDict()
+_KEPT_SUMMARIES = 16
+
+
+def summary(ops: tuple[Op, ...]) -> Summary:
+    """The summary of a list of ops. One walk; ops do not change, so it is remembered while it is in use."""
+    known = _summaries.get(id(ops))
+    if known is not None and known[0] is ops:
+        return known[1]
+    found = _summarize(ops)
+    _summaries[id(ops)] = (ops, found)
+    while len(_summaries) > _KEPT_SUMMARIES:
+        _summaries.popitem(last=False)
+    return found
+
+
+def _summarize(ops: tuple[Op, ...]) -> Summary:
+    kinds: set[tuple[str, str]] = set()
+    meta: set[str] = set()
+    inner: set[str] = set()
+    subgraphs = False
+    for op in ops:
+        kinds.add((op.domain, op.op_type))
+        meta.update(op.meta)
+        if op.attrs and has_subgraph(op):
+            subgraphs = True
+            inner.update(o.domain for _, graph in op.subgraphs() for o in walk_ops(graph.ops))
+    domains = {domain for domain, _ in kinds} | inner
+    return Summary(frozenset(kinds), frozenset(domains), frozenset(meta), subgraphs)
+
+
 def has_wire(function: Function) -> bool:
-    """Whether a wire op stands in the function (subgraphs aside)."""
-    wire = keys.WIRE_DOMAIN
-    return any(op.domain == wire for op in function.ops)
+    """Whether a wire op stands in the function."""
+    return keys.WIRE_DOMAIN in summary(function.ops).domains
 
 
 def payload_inputs(op: Op) -> tuple[str, ...]:
@@ -145,6 +195,8 @@ LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAM
 
 def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
     """The ops of a function (subgraphs included) that call functions of the program."""
+    if summary(function.ops).domains <= LEAF_DOMAINS:
+        return
     for op in function.ops:
         if op.domain not in LEAF_DOMAINS:
             callee = keyed.get((op.domain, op.op_type))
@@ -152,17 +204,10 @@ def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iter
                 yield op, callee
 
 
-def used_opsets(ops: Iterable[Op], declared: Mapping[str, int]) -> dict[str, int]:
+def used_opsets(ops: tuple[Op, ...], declared: Mapping[str, int]) -> dict[str, int]:
     """The opset imports that ops need, at the versions declared for them; sorted by domain."""
-    domains: dict[str, None] = {}
-    stack = list(ops)
-    for op in stack:
-        domains[op.domain] = None
-        if op.attrs:
-            for _, graph in op.subgraphs():
-                stack.extend(graph.ops)
     found = {}
-    for domain in sorted(domains):
+    for domain in sorted(summary(ops).domains):
         table = opsets.opset(domain)
         found[domain] = declared.get(domain) or (1 if table is None else table.version)
     return found

@@ -61,6 +61,8 @@ def check_joins(function: Function) -> Joins | None:
 
 def _entries(function: Function) -> int:
     count = 1 if function.inputs else 0
+    if flow.summary(function.ops).domains.isdisjoint((keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN)):
+        return count
     for op in function.ops:
         if not op.inputs and op.domain in (keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN):
             row = opsets.lookup(op.domain, op.op_type)

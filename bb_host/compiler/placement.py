@@ -58,8 +58,12 @@ def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) ->
             return False
     if any(k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()):
         return False
-    wire, at = keys.WIRE_DOMAIN, keys.AT_CLASS_KEY
-    return not any(op.domain == wire or (op.meta and op.meta.get(at, home) != home) for op in function.ops)
+    if flow.has_wire(function):
+        return False
+    at = keys.AT_CLASS_KEY
+    return at not in flow.summary(function.ops).meta or not any(
+        op.meta.get(at, home) != home for op in function.ops
+    )
 
 
 def place(function: Function, slots: Mapping[str, Slot], home: str) -> Placement:

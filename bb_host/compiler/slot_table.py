@@ -14,6 +14,8 @@ from bb_host.program import Function, Op, Program, Slot, walk_ops
 def slotted_ops(function: Function) -> Iterator[Op]:
     """The ops of a function that run on a slot, those in branches included."""
     slot = keys.SLOT_KEY
+    if not flow.summary(function.ops).has_slots:
+        return
     for op in function.ops:
         if op.meta and slot in op.meta:
             yield op

@@ -92,6 +92,8 @@ _LEADS_OUT = _CALLED | {keys.WIRE_DOMAIN}
 
 def crossings_of(function: Function) -> Crossings:
     """One walk over the ops."""
+    if flow.summary(function.ops).domains.isdisjoint(_LEADS_OUT):
+        return Crossings(function.ops, (), ())
     found = [op for op in function.ops if op.domain in _LEADS_OUT]
     wire = tuple(op for op in found if op.domain == keys.WIRE_DOMAIN)
     return Crossings(function.ops, tuple(op for op in found if op.domain in _CALLED), wire)

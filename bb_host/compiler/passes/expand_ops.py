@@ -20,6 +20,7 @@ import numpy as np
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.onnx_pb2 import AttributeProto
+from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute
@@ -41,6 +42,8 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 def _expand(function: Function, stats: Stats) -> Function:
+    if not any(_expansion(*kind) for kind in flow.summary(function.ops).kinds):
+        return function
     changed: dict[int, Op] = {}
     for index, op in enumerate(function.ops):
         row = _expansion(op.domain, op.op_type)

@@ -24,6 +24,8 @@ LATER_DEADLINE_NS = 30_000_000_000
 """How long an op of a component may take where nobody says otherwise."""
 
 _NOT_OURS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
+_AT_ONCE = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN})
+"""Domains whose ops answer at once, or wait on purpose."""
 CHECK = "DeadlineCheck"
 
 
@@ -36,14 +38,15 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 def _stamp(function: Function, stats: Stats) -> Function:
+    if flow.summary(function.ops).domains <= _AT_ONCE:
+        return function
     changed: dict[int, tuple[Op, ...]] = {}
     types: dict[str, ValueType] = {}
     requests: dict[str, str] = {}
     checked: set[str] | None = None
-    onnx = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN)
     for index, op in enumerate(function.ops):
         domain = op.domain
-        if domain in onnx:
+        if domain in _AT_ONCE:
             continue
         if domain == keys.WIRE_DOMAIN:
             if op.op_type == OP_SEND_REQ:

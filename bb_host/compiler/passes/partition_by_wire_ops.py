@@ -70,14 +70,16 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
                 "rename one of them",
             )
     stats.count("partition_count", len(order))
-    stats.count("wire_ops", sum(1 for f in functions for op in f.ops if flow.is_wire(op)))
+    stats.count("wire_ops", sum(1 for f in functions if flow.has_wire(f) for op in f.ops if flow.is_wire(op)))
     return dataclasses.replace(program, functions=(*functions, *others))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Part:
-    ops: list[Op] = dataclasses.field(default_factory=list)
-    inputs: list[str] = dataclasses.field(default_factory=list)
+    """What one class has of a function; `whole` where that is all of it."""
+
+    ops: tuple[Op, ...] = ()
+    inputs: tuple[str, ...] = ()
     whole: bool = False
 
 
@@ -86,19 +88,20 @@ _NOTHING = _Part()
 
 def _split(function: Function, home: str) -> dict[str, _Part]:
     """The ops and inputs of each class. One class, unstamped: all of them, shared."""
-    key = keys.HOME_CLASS_KEY
-    if not any(key in op.meta for op in function.ops) and not any(
+    if keys.HOME_CLASS_KEY not in flow.summary(function.ops).meta and not any(
         k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()
     ):
-        return {home: _Part(list(function.ops), list(function.inputs), True)}
-    parts: dict[str, _Part] = {}
+        return {home: _Part(function.ops, function.inputs, True)}
+    ops: dict[str, list[Op]] = {}
+    inputs: dict[str, list[str]] = {}
     for op in function.ops:
         for where in classes_of(op, home):
-            parts.setdefault(where, _Part()).ops.append(op)
+            ops.setdefault(where, []).append(op)
     for name in function.inputs:
         where = function.meta.get(keys.INPUT_CLASS_PREFIX + name) or home
-        parts.setdefault(where, _Part()).inputs.append(name)
-    return parts
+        inputs.setdefault(where, []).append(name)
+    classes = dict.fromkeys([*ops, *inputs])
+    return {c: _Part(tuple(ops.get(c, ())), tuple(inputs.get(c, ()))) for c in classes}
 
 
 def _order(home: str, parts: dict[str, _Part], starts: dict[str, _Part]) -> list[str]:
@@ -112,16 +115,18 @@ def _values(function: Function, part: _Part) -> dict[str, object]:
         return {"ops": function.ops, "inputs": function.inputs}
     there = {*part.inputs, *(n for op in part.ops for n in op.outputs)}
     return {
-        "ops": tuple(part.ops),
-        "inputs": tuple(part.inputs),
+        "ops": part.ops,
+        "inputs": part.inputs,
         "types": {n: t for n, t in function.types.items() if n in there},
         "outputs": tuple(n for n in function.outputs if n in there),
         "foreign_types": {n: t for n, t in function.foreign_types.items() if n in there},
     }
 
 
-def _slots(ops: list[Op], declared: dict[str, Slot]) -> dict[str, Slot]:
-    used = {op.meta[keys.SLOT_KEY] for op in ops if keys.SLOT_KEY in op.meta}
+def _slots(ops: tuple[Op, ...], declared: dict[str, Slot]) -> dict[str, Slot]:
+    used: set[str] = set()
+    if keys.SLOT_KEY in flow.summary(ops).meta:
+        used.update(op.meta[keys.SLOT_KEY] for op in ops if keys.SLOT_KEY in op.meta)
     return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
 
 

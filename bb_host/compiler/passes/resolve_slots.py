@@ -129,7 +129,7 @@ def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
 
 def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
-    if function.domain == keys.COMPONENT_DOMAIN:
+    if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
         return function
     changed: dict[int, Op] = {}
     for index, op in enumerate(function.ops):

@@ -201,10 +201,16 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
     seen = known.seen
     domains: set[str] = set()
     roles = _ROLE_DOMAINS
+    there = flow.summary(function.ops)
+    new = set(there.kinds)
+    placed = keys.SLOT_KEY in there.meta or not there.domains.isdisjoint(roles)
     for op in function.ops:
+        if not new and not placed and not there.has_subgraphs:
+            break
         domain = op.domain
         if (domain, op.op_type) not in seen:
             known.check(op, version)
+            new.discard((domain, op.op_type))
             if domain not in domains:
                 domains.add(domain)
                 _imported(op, domain, imported, program.opsets)

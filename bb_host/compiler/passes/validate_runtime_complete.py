@@ -113,20 +113,17 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
 
 
 def _stamps(function: Function) -> Iterator[str]:
-    """Imports and numbers, in one walk."""
+    """Imports and numbers."""
     imported = function.opsets
-    seen: set[str] = set()
-    numbers = frozenset(_NUMBERS)
-    for op in function.ops:
-        if op.domain not in seen:
-            seen.add(op.domain)
-            if op.domain not in imported and (op.domain or keys.ONNX_DOMAIN_ALIAS) not in imported:
-                yield f"{function.name} does not import {op.domain or keys.ONNX_DOMAIN_ALIAS!r}"
-        meta = op.meta
-        if meta and not numbers.isdisjoint(meta):
-            for key in _NUMBERS:
-                if key in meta and not meta[key].isdigit():
-                    yield f"{label(op)}: {key} is {meta[key]!r}, no number"
+    there = flow.summary(function.ops)
+    for domain in sorted(there.domains):
+        if domain not in imported and (domain or keys.ONNX_DOMAIN_ALIAS) not in imported:
+            yield f"{function.name} does not import {domain or keys.ONNX_DOMAIN_ALIAS!r}"
+    numbers = [key for key in _NUMBERS if key in there.meta]
+    for op in function.ops if numbers else ():
+        for key in numbers:
+            if key in op.meta and not op.meta[key].isdigit():
+                yield f"{label(op)}: {key} is {op.meta[key]!r}, no number"
 
 
 def _wire(function: Function) -> Iterator[str]:
