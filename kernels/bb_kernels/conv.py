@@ -126,16 +126,18 @@ class Convolution:
             shape_in, weights, result = (self.batch, self.channels, area), weights[0], result[:, 0]
         if x.flags.c_contiguous:
             columns = x.reshape(shape_in)
-            product: Ufunc = np.matmul
+            product: Ufunc = partial(np.matmul, weights)
             if self.batch == 1:
                 columns, result = columns[0], result[0]
-                product = np.dot if groups == 1 else np.matmul
+                if groups == 1:
+                    product = weights.dot
             if bias is None:
-                return partial(product, weights, columns, result)
+                return partial(product, columns, result)
+            add = np.add
 
             def run() -> None:
-                product(weights, columns, result)
-                np.add(plane, bias, plane)
+                product(columns, result)
+                add(plane, bias, plane)
 
             return run
 
@@ -182,17 +184,17 @@ class Convolution:
             wanted = result = out.reshape(self.maps, -1)
         bias = spread(bias, wanted.shape, known_bias)
         matrix = columns.reshape(groups, depth, -1)
-        multiply: Ufunc = np.matmul
+        multiply: Ufunc = partial(np.matmul, weights)
         if groups == 1:
             weights, matrix, product = weights[0], matrix[0], product[0]
-            multiply = np.dot if product.flags.c_contiguous else np.matmul
+            multiply = weights.dot if product.flags.c_contiguous else partial(np.matmul, weights)
 
         def run() -> None:
             if pad is not None:
                 pad.fill(0)
                 np.copyto(inner, x)
             np.copyto(columns, gather)
-            multiply(weights, matrix, product)
+            multiply(matrix, product)
             if bias is not None:
                 np.add(wanted, bias, result)
             elif wanted is not result:
