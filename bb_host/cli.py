@@ -47,6 +47,17 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME=1,3,224,224",
         help="fix an input of an ordinary ONNX model",
     )
+    p.add_argument(
+        "--max-batch", type=int, metavar="N", help="plan memory for batches of N where the batch is open"
+    )
+    p.add_argument("--ram", type=_size, metavar="SIZE", help="refuse what needs more: 32M, 512K, bytes")
+    p.add_argument("--flash", type=_size, metavar="SIZE", help="refuse an artifact that is larger")
+    p.add_argument(
+        "--interpreter",
+        type=_size,
+        metavar="SIZE",
+        help="RAM of Python and the runtime on the device, instead of the estimate",
+    )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
     p.add_argument(
@@ -89,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except BBError as error:
         print(error_line(error), file=sys.stderr)
+        table = getattr(error, "table", "")  # of a program that does not fit
+        if table:
+            print(table, file=sys.stderr)
     except BrokenPipeError:  # the reader has seen enough: `bb-host inspect … | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at the end)
     except OSError as error:
@@ -110,6 +124,7 @@ def error_line(error: BBError) -> str:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
+    from bb_host.edge.budget import Limits
     from bb_host.edge.report import table, timings
     from bb_host.edge.target import build_edge
     from bb_host.source_file import read_source
@@ -119,7 +134,12 @@ def _compile(arguments: argparse.Namespace) -> int:
         return _explain(source, arguments.explain)
     shapes = dict(_shape(text) for text in arguments.shape)
     build = build_edge(
-        source.module, source.compiler, shapes or None, portable=arguments.target == "portable"
+        source.module,
+        source.compiler,
+        shapes or None,
+        portable=arguments.target == "portable",
+        max_batch=arguments.max_batch,
+        limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
     )
     written = build.write(arguments.out, keep=[arguments.file])
     if arguments.json:
@@ -128,6 +148,9 @@ def _compile(arguments: argparse.Namespace) -> int:
     print(f"{build.module}: {', '.join(str(path) for path in written if path.suffix == '.onnx')}")
     if build.artifacts:
         print(table([a.report for a in build.artifacts]))
+    if arguments.ram is not None or arguments.flash is not None:
+        for artifact in build.artifacts:
+            print(f"\n{artifact.budget.table()}")
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
     return 0
@@ -153,6 +176,15 @@ def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
         ],
         "steps_ns": dict(build.steps_ns),
     }
+
+
+def _size(text: str) -> int:
+    from bb_host.edge.columns import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

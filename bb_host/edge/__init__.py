@@ -1,4 +1,4 @@
-"""The back half of --target edge: collapse ONNX ops into backend subgraphs, strip, source map, report."""
+"""The back half of --target edge: collapse ONNX ops, strip, plan memory, budget, source map, report."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bb_host.edge.budget import Budget, BudgetError, Limits
     from bb_host.edge.collapse import Collapsed
+    from bb_host.edge.memory_plan import PlannedGraph
     from bb_host.edge.report import TargetReport
     from bb_host.edge.strip import StripError, Stripped, targets_of
     from bb_host.edge.target import Artifact, Build, EdgeError, build_edge, compile_edge
 
 _WHERE = {
     "Artifact": "target",
+    "Budget": "budget",
+    "BudgetError": "budget",
     "Build": "target",
     "Collapsed": "collapse",
     "EdgeError": "target",
+    "Limits": "budget",
+    "PlannedGraph": "memory_plan",
     "StripError": "strip",
     "Stripped": "strip",
     "TargetReport": "report",
@@ -26,9 +32,13 @@ _WHERE = {
 
 __all__ = [
     "Artifact",
+    "Budget",
+    "BudgetError",
     "Build",
     "Collapsed",
     "EdgeError",
+    "Limits",
+    "PlannedGraph",
     "StripError",
     "Stripped",
     "TargetReport",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
 from bb_edge.ir.types import by_wire_hash
 from bb_host.edge.arrivals import is_constant
@@ -47,6 +48,7 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         "opsets": dict(sorted(program.opsets.items())),
         "partitions": [_partition(program, f) for f in tops],
         "wire": _wire(tops),
+        "memory": [entry for f in program.functions for entry in _memory(f)],
     }
 
 
@@ -120,6 +122,34 @@ def _state(slot: Slot) -> dict[str, Any]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+# --- memory plans -------------------------------------------------------------------------------------------
+
+
+def _memory(function: Function) -> Iterable[dict[str, Any]]:
+    """The plans of a function, one per set of shapes; what is wrong with them where they are damaged."""
+    text = function.meta.get(keys.MEMORY_PLAN_KEY)
+    if text is None:
+        return
+    try:
+        plan = decode(text, function.name)
+    except MemoryPlanError as error:
+        yield {"function": function.name, "damaged": error.what}
+        return
+    for entry in plan.entries:
+        yield {
+            "function": function.name,
+            "shapes": [f"{spec.dtype.name}{list(spec.shape)}" for spec in entry.inputs],
+            "results": entry.results,
+            "steps": entry.steps,
+            "arena_bytes": entry.arena,
+            "live_bytes": entry.live,
+            "buffers": [
+                {"offset": offset, "bytes": life.nbytes, "first": life.first, "last": life.last}
+                for offset, life in zip(entry.offsets, entry.lives, strict=True)
+            ],
+        }
 
 
 # --- wire edges -----------------------------------------------------------------------------------
@@ -214,7 +244,21 @@ def render(found: dict[str, Any], name: str) -> str:
             for edge in found["wire"]
         ]
         lines += columns(cells).splitlines()
+    if found["memory"]:
+        lines += ["", "memory plans", *columns([_plan_cells(plan) for plan in found["memory"]]).splitlines()]
     return "\n".join(lines)
+
+
+def _plan_cells(plan: dict[str, Any]) -> list[str]:
+    if "damaged" in plan:
+        return [f"  {plan['function']}", f"damaged: {plan['damaged']}", "", ""]
+    ratio = plan["arena_bytes"] / plan["live_bytes"] if plan["live_bytes"] else 1.0
+    return [
+        f"  {plan['function']}",
+        ", ".join(plan["shapes"]) or "no inputs",
+        f"{len(plan['buffers'])} buffers in {plan['steps']} steps",
+        f"arena {plan['arena_bytes']:,} bytes, {ratio:.2f}× the lower bound",
+    ]
 
 
 def _slot_notes(slot: dict[str, Any]) -> str:

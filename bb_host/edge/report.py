@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bb_edge.ir import keys
 from bb_host.edge.arrivals import is_constant
+from bb_host.edge.columns import columns
 from bb_host.edge.strip import functions_of
 from bb_host.program import Function, Program, Subgraph, walk_ops
 from bb_host.program_proto import array_of, function_to_proto
 
-__all__ = ["TargetReport", "describe_target", "table"]
+if TYPE_CHECKING:
+    from bb_host.edge.budget import Budget
+    from bb_host.edge.memory_plan import PlannedGraph
+
+__all__ = ["TargetReport", "columns", "describe_target", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,10 @@ class TargetReport:
     """One target. Ops are those that the engine runs in main and bootstrap, Constants not counted.
 
     `bytes_before` are those of the target's functions in the portable model, `bytes_after` the artifact's;
-    `calls` are calls of the `subgraphs` that were made; `parameters` are entries of tensors.
+    `calls` are calls of the `subgraphs` that were made; `parameters` are entries of tensors. `planned` of
+    `graphs` have a memory plan; `arena_bytes` is the largest of these, `live_bytes` its lower bound,
+    `plan_ratio` the worst ratio of the two. `rss_bytes` is the peak predicted with empty queues,
+    `ram_bytes` and `flash_bytes` are what the budget counts, `memory` its rows and the plans.
     """
 
     target: str
@@ -35,6 +43,15 @@ class TargetReport:
     bytes_before: int
     bytes_after: int
     parameters: int
+    graphs: int = 0
+    planned: int = 0
+    arena_bytes: int = 0
+    live_bytes: int = 0
+    plan_ratio: float = 1.0
+    rss_bytes: int = 0
+    ram_bytes: int = 0
+    flash_bytes: int = 0
+    memory: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -42,9 +59,17 @@ class TargetReport:
 
 
 def describe_target(
-    portable: Program, stripped: Program, target: str, artifact: bytes, file: str = ""
+    portable: Program,
+    stripped: Program,
+    target: str,
+    artifact: bytes,
+    file: str,
+    planned: Sequence[PlannedGraph],
+    budget: Budget,
 ) -> TargetReport:
     """`portable` is the compiled program, `stripped` the target's, `artifact` its bytes."""
+    known = [graph for graph in planned if not graph.reason]
+    largest = max(known, key=lambda graph: graph.arena, default=None)
     before, after = functions_of(portable, target), stripped.functions
     bodies = [f for f in after if f.domain == keys.BACKEND_DOMAIN]
     main = next(f for f in before if f.name == target)
@@ -64,6 +89,15 @@ def describe_target(
             for slot in f.slots.values()
             if isinstance(slot.state, Subgraph)
         ),
+        len(planned),
+        len(known),
+        largest.arena if largest else 0,
+        largest.live if largest else 0,
+        round(max((graph.ratio for graph in known), default=1.0), 4),
+        budget.rss_bytes,
+        budget.ram_bytes,
+        budget.flash_bytes,
+        {**budget.to_dict(), "plans": [graph.to_dict() for graph in planned]},
     )
 
 
@@ -77,11 +111,11 @@ def _entries(state: Subgraph) -> int:
     return sum(int(np.prod(array_of(tensor).shape)) for tensor in state.initializers.values())
 
 
-_HEADS = ("target", "class", "ops", "subgraphs", "bytes", "parameters", "file")
+_HEADS = ("target", "class", "ops", "subgraphs", "bytes", "parameters", "arena", "plan", "RSS", "file")
 
 
 def table(rows: Sequence[TargetReport]) -> str:
-    """The rows for people: ops and bytes as before → after."""
+    """The rows for people: ops and bytes as before → after; the plan as a multiple of its lower bound."""
     cells: list[Sequence[str]] = [_HEADS]
     for row in rows:
         cells.append(
@@ -92,17 +126,22 @@ def table(rows: Sequence[TargetReport]) -> str:
                 f"{row.subgraphs}, called {row.calls}×" if row.subgraphs else "–",
                 f"{row.bytes_before:,} → {row.bytes_after:,}",
                 f"{row.parameters:,}",
+                _arena(row),
+                f"{row.plan_ratio:.2f}×" if row.planned else "–",
+                f"{'≥ ' if row.planned < row.graphs else ''}{row.rss_bytes / 2**20:.1f} MiB",
                 row.file,
             )
         )
     return columns(cells)
 
 
-def columns(cells: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, two spaces apart."""
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
-    return "\n".join(lines)
+def _arena(row: TargetReport) -> str:
+    if not row.graphs:
+        return "–"
+    open_graphs = f"{row.graphs - row.planned} on the device" if row.planned < row.graphs else ""
+    if not row.planned:
+        return open_graphs
+    return ", ".join(filter(None, (f"{row.arena_bytes:,}", open_graphs)))
 
 
 def timings(passes: Sequence[Any], further: Mapping[str, int]) -> str:

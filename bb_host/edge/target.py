@@ -1,8 +1,8 @@
 """`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
 
-1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. source map, 5. report. Everything
-is checked before anything is written: ONNX's checker on every model, and the device's own `load`. Files
-appear whole or not at all.
+1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. plan memory, 5. source map,
+6. budget and report. Everything is checked before anything is written: ONNX's checker on every model, the
+device's own `load`, and the device's RAM and flash where they are given. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import onnx.checker
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.loading import load
+from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
+from bb_host.edge.memory_plan import PlannedGraph, plan_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip, targets_of
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
     from bb_host.compiler.pipeline import PassReport
 
-__all__ = ["Artifact", "Build", "EdgeError", "build_edge", "compile_edge"]
+__all__ = ["Artifact", "Build", "BudgetError", "EdgeError", "Limits", "build_edge", "compile_edge"]
 
 
 class EdgeError(CompileError):
@@ -49,6 +51,8 @@ class Artifact:
     data: bytes
     source_map: bytes
     report: TargetReport
+    planned: tuple[PlannedGraph, ...]
+    budget: Budget
 
     @property
     def file(self) -> str:
@@ -102,14 +106,17 @@ def compile_edge(
     compiler: Compiler | None = None,
     out_dir: str | Path | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    max_batch: int | None = None,
+    limits: Limits | None = None,
 ) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
     With `out_dir` the files are written there: `<Module>.onnx`, and per target
-    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model.
-    Raises typed errors (`BBError`).
+    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model,
+    `max_batch` is what memory is planned for where a batch is open, `limits` are the device's.
+    Raises typed errors (`BBError`), BudgetError over a limit.
     """
-    build = build_edge(source, compiler, shapes)
+    build = build_edge(source, compiler, shapes, max_batch=max_batch, limits=limits)
     if out_dir is not None:
         build.write(out_dir)
     return build
@@ -121,8 +128,15 @@ def build_edge(
     shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     portable: bool = False,
+    max_batch: int | None = None,
+    limits: Limits | None = None,
 ) -> Build:
     """`compile_edge` without files; `portable` stops at the compiled model."""
+    limits = limits or Limits()
+    if max_batch is not None and max_batch < 1:
+        raise EdgeError(f"a batch of {max_batch}", "max_batch", "it is at least 1")
+    if portable and (limits.ram is not None or limits.flash is not None):
+        raise EdgeError("the portable model is for no device", "limits", "RAM and flash are a target's")
     program, passes = _compiled(source, compiler, shapes)
     module = program.meta.get(keys.MODULE_KEY) or program.name
     steps: dict[str, int] = {}
@@ -140,14 +154,18 @@ def build_edge(
     for target in targets_of(program):
         with _timed(steps, "strip"):
             stripped = strip(collapsed.program, target)
-            artifact = to_bytes(stripped.program)
+        with _timed(steps, "plan"):
+            final, planned = plan_program(stripped.program, target, max_batch)
+            artifact = to_bytes(final)
         with _timed(steps, "check"):
             _check(artifact, f"target {target}")
         with _timed(steps, "report"):
             mapped = to_json(source_map(collapsed.program, collapsed.origins, stripped, artifact))
             file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
-            report = describe_target(program, stripped.program, target, artifact, file)
-        artifacts.append(Artifact(target, stripped.program, artifact, mapped, report))
+            budget = budget_of(final, target, artifact, planned, limits)
+            report = describe_target(program, final, target, artifact, file, planned, budget)
+        artifacts.append(Artifact(target, final, artifact, mapped, report, planned, budget))
+    refuse([artifact.budget for artifact in artifacts], limits)
     return Build(module, program, data, tuple(artifacts), passes, steps)
 
 
