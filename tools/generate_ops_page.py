@@ -47,8 +47,8 @@ TITLES = {
     keys.ROLE_PEER_SELECTOR_DOMAIN: "Methods of `PeerSelectorSlot`.",
     keys.ONNX_DOMAIN: (
         "The operators that every backend runs: `g.onnx.softmax(x, axis=1)`. What they compute is ONNX's to"
-        " say (<https://onnx.ai/onnx/operators/>). All other ONNX operators can be recorded too, and run where"
-        " a backend has them."
+        " say (<https://onnx.ai/onnx/operators/>). All other ONNX operators can be recorded too, and run"
+        " where a backend has them."
     ),
 }
 
