@@ -11,7 +11,7 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host.compiler.bindings import check_against, make_binding
-from bb_host.compiler.errors import InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.compiler.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
 from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pipeline import (
     CANONICAL_PASS_NAMES,
@@ -176,6 +176,12 @@ class Compiler:
         """The same with a report of every pass; `observe` sees the program before and after each."""
         program = as_program(module)
         if keys.COMPILED_KEY in program.meta:
+            if self.bindings:
+                raise BindingError(
+                    "it is compiled already, and its slots are bound",
+                    program.name,
+                    "compile the recorded one",
+                )
             return Compilation(program)
         if not program.functions:
             raise UnsupportedModule("a program without functions", program.name, "record a module")

@@ -8,7 +8,7 @@ that reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bb_edge.ir import keys, opsets, types
@@ -401,24 +401,4 @@ class _Placer:
         return Placement(tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used))
 
 
-def classes_of(op: Op, home: str) -> tuple[str, ...]:
-    """The classes that placement stamped on an op; home where it stamped none."""
-    text = op.meta.get(keys.HOME_CLASS_KEY)
-    if text is None:
-        return (home,)
-    return tuple(text.split(",")) if "," in text else (text,)
-
-
-def peer_classes(ops: Iterable[Op]) -> dict[str, str]:
-    """The classes that lists of peers lead to, as placement stamped them on the ops that yield them."""
-    found: dict[str, str] = {}
-    for op in ops:
-        text = op.meta.get(keys.PEER_CLASS_KEY) if op.meta else None
-        if text:
-            for entry in text.split(","):
-                name, _, where = entry.rpartition("=")
-                found[name] = where
-    return found
-
-
-__all__ = ["Placement", "classes_of", "is_single_class", "peer_classes", "place"]
+__all__ = ["Placement", "is_single_class", "place"]

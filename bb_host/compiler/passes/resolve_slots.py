@@ -10,6 +10,7 @@
 5. Graphs that a construction state brings become functions `<slot>.<graph>` of the component domain, with
    `#<target>` behind where targets have different bindings.
 6. A slot name has one number throughout the program, and every op that runs on it carries it.
+7. A binding for a partition that the program does not have is refused: `BindingError`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
-from bb_host.compiler.errors import AmbiguousRole
+from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
 from bb_host.program import Function, Op, Program, Slot
@@ -35,6 +36,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("slots_resolved", 0)
     stats.count("slots_unbound", 0)
     targets = targets_of(program)
+    _known_targets(targets, options)
     for target in targets:
         _one_kind_per_role(target)
     slots = {t.main.key: _slots(t, options, stats) for t in targets}
@@ -56,6 +58,18 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     ):
         return program
     return dataclasses.replace(program, functions=tuple(functions))
+
+
+def _known_targets(targets: list[TargetSlots], options: Options) -> None:
+    """Rule 7."""
+    names = [t.main.name for t in targets]
+    for binding in options.bindings:
+        if binding.target is not None and binding.target not in names:
+            raise BindingError(
+                f"the program has no partition {binding.target!r}",
+                f"bind_{binding.role}({binding.slot!r})",
+                f"its partitions: {', '.join(names)}",
+            )
 
 
 def _one_kind_per_role(target: TargetSlots) -> None:

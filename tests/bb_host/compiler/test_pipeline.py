@@ -82,6 +82,8 @@ def test_the_last_passes_find_nothing_to_do_on_their_own_result(program: Callabl
 def test_a_compiled_program_is_taken_as_it_is(program: Callable[[str], Program]) -> None:
     done = BOUND.compile_program(program(FEDERATED))
     assert Compiler().compile_program(done) is done
+    with pytest.raises(errors.BindingError, match="compiled already"):
+        BOUND.compile_program(done)
 
 
 def test_a_span_per_pass_with_time_and_counters(

@@ -144,3 +144,11 @@ def test_one_role_is_concrete_or_generic() -> None:
         stage("resolve_slots").run(given, Options(), Stats())
     assert caught.value.where == "a.py:3"
     assert "role model both concrete ('b', x.M) and generic ('a')" in caught.value.what
+
+
+def test_a_binding_for_a_partition_that_is_not_there_is_refused(program: Callable[[str], Program]) -> None:
+    compiler = Compiler().bind_model("model", "a.Model", target="Cliemt")
+    with pytest.raises(errors.BindingError) as caught:
+        stage("resolve_slots").run(program(TEXT), Options(bindings=compiler.bindings), Stats())
+    assert "no partition 'Cliemt'" in caught.value.what
+    assert "Server, Client" in caught.value.hint
