@@ -1,4 +1,4 @@
-"""Runs the benchmarks and prints their tables: run.py [--only NAME] [--quick] [--json FILE]."""
+"""Runs the benchmarks and prints their tables: run.py [--only NAME] [--quick] [--page]."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from benchmarks.measuring import Row, machine, table  # noqa: E402
+from benchmarks.page import update  # noqa: E402
 
 NAMES = {
     "engine": "engine cost per op",
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--only", action="append", choices=sorted(NAMES), help="repeatable; default: all")
     p.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, not how fast")
     p.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    p.add_argument("--page", action="store_true", help="put the tables into docs/benchmarks.md")
     arguments = p.parse_args(argv)
     rows: dict[str, list[Row]] = {}
     code = 0
@@ -58,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "rows": {n: [r.as_json() for r in found] for n, found in rows.items()},
         }
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.page:
+        update(ROOT / "docs" / "benchmarks.md", rows, machine())
     print("\n" + ", ".join(f"{key} {value}" for key, value in machine().items()))
     return code
 
