@@ -48,6 +48,7 @@ class Session:
     recorded: dict[tuple[int, tuple[tuple[str, ValueType], ...]], ModuleRecord] = field(default_factory=dict)
     components: list[Function] = field(default_factory=list)
     open_modules: list[Module] = field(default_factory=list)
+    seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)
 
@@ -88,6 +89,7 @@ class Session:
         key = (id(module), tuple(sorted(given.items(), key=lambda item: item[0])))
         found = self.recorded.get(key)
         if found is None:
+            self.seen.append(module)
             found = self.recorded[key] = module._record(self, given)
         return found
 

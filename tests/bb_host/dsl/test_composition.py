@@ -435,3 +435,28 @@ def test_functions_and_slots_are_records() -> None:
     program = Cell().record()
     assert isinstance(program.functions[0], Function)
     assert isinstance(program.functions[0].slots["model"], Slot)
+
+
+class Scaled(Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def body(self, g):
+        g.output("y", g.input("x", "F32", [1]) * self.factor)
+
+
+def test_a_module_that_lives_for_one_call_is_not_taken_for_a_later_one():
+    """Both modules of a round may get the same address in memory."""
+
+    class Parent(Module):
+        def body(self, g):
+            x = g.input("x", "F32", [1])
+            for number in range(50):
+                for factor in (2.0, 3.0):
+                    g.output(f"y{factor}_{number}", g.call(Scaled(factor), x=x)["y"])
+
+    program = Parent().record()
+    assert [f.name for f in program.functions] == ["Parent", "Scaled", "Scaled_2"]
+    calls = [op.op_type for op in program.functions[0].ops]
+    assert calls == ["Scaled", "Scaled_2"] * 50
