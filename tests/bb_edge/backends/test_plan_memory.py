@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bb_edge.backends.plan_memory import ALIGNMENT, Layout, Lifetime, _by_time, live_bytes, plan_memory
+from bb_edge.backends.plan_memory import (
+    ALIGNMENT,
+    THOROUGH,
+    Layout,
+    Lifetime,
+    _by_time,
+    first_overlap,
+    live_bytes,
+    plan_memory,
+)
 
 
 def overlaps(lives: list[Lifetime], offsets: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -78,3 +87,39 @@ def test_very_many_buffers_are_laid_out_in_one_pass() -> None:
     """A graph from the network must not cost its number of nodes squared."""
     lives = [Lifetime(640, step, step + 1) for step in range(50_000)]
     assert plan_memory(lives).total == live_bytes(lives)
+
+
+@given(
+    raw=st.lists(
+        st.tuples(st.integers(0, 200), st.integers(0, 9), st.integers(0, 4), st.integers(0, 400)), max_size=14
+    )
+)
+def test_an_overlap_is_found_where_there_is_one(raw: list[tuple[int, int, int, int]]) -> None:
+    lives = [Lifetime(size, first, first + length) for size, first, length, _ in raw]
+    offsets = tuple(offset for *_, offset in raw)
+    every = {frozenset(pair) for pair in overlaps(lives, offsets)}
+    found = first_overlap(lives, offsets)
+    assert (found is None) == (not every)
+    assert found is None or frozenset(found) in every
+
+
+def hard(seed: int) -> list[Lifetime]:
+    """Lifetimes without any order to them."""
+    rng = random.Random(seed)
+    count = rng.choice((10, 20, 40, 60))
+    lives = []
+    for number in range(count):
+        first = rng.choice((number, rng.randrange(count)))
+        length = rng.choice((1, 1, 2, count // 2, rng.randrange(1, count)))
+        lives.append(Lifetime(int(2 ** rng.uniform(6, 18)), first, first + length))
+    return lives
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_time_even_hard_cases_stay_near_the_lower_bound(seed: int) -> None:
+    lives = hard(seed)
+    layout = plan_memory(lives, THOROUGH)
+    assert first_overlap(lives, layout.offsets) is None
+    assert layout.total <= 1.05 * live_bytes(lives)
+    assert layout.total <= plan_memory(lives).total
+    assert layout == plan_memory(lives, THOROUGH)
