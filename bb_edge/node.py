@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine import steps
+from bb_edge.engine.binding import Run
 from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import INVOKE, BoundGraph, Execution
+from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw
 from bb_edge.engine.neighbours import Neighbours
 from bb_edge.engine.poll import Cycle
@@ -116,7 +117,9 @@ class Node:
         engine = self._engine
         return {
             **engine.counters,
+            "ingress.dropped": engine.counters.get("ingress.dropped", 0),
             "bus.dropped": engine.bus.dropped,
+            "frontier.depth_peak": engine.depth_peak,
             "pending_async.count": engine.parking.count,
             "executions.active": len(engine.pool.active),
             "executions.peak": engine.pool.peak,
@@ -150,6 +153,15 @@ class Node:
         """The peers of a class that are up, as the node knows it."""
         found: tuple[PeerId, ...] = self._neighbours.peers.up_peers(peer_class)
         return found
+
+    def observe_ops(self, wrap: Callable[[BoundOp], Run]) -> None:
+        """Has every op run through what `wrap(op)` makes of its `run`; for tracers, before the first poll.
+
+        The loop of a node that nobody observes knows nothing of it and pays nothing for it.
+        """
+        for graph in self._engine.graphs:
+            for op in graph.ops:
+                op.run = wrap(op)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 

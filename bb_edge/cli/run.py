@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.render import LEVELS, Output, step_record
 from bb_edge.engine import steps
-from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
+
 
 class ArgumentError(BBError):
-    """A value on the command line that cannot be."""
+    """A value on the command line that cannot be, or one that is missing."""
+
+
+class MissingArgument(ArgumentError):
+    """Neither a flag nor the configuration says it."""
+
+
+class BoardFailure(BBError):
+    """The machine cannot do what a node needs: clock, entropy, memory accounts, the state folder."""
 
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
-        "run", help="install an artifact and run it against a broker"
+        "run",
+        help="install an artifact and run it against a broker",
+        description="Flags override what the file of --config says; docs/operations.md lists its keys.",
     )
-    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("artifact", type=Path, nargs="?", help="a compiled .onnx file")
     p.add_argument(
-        "--target", action="append", required=True, metavar="NAME", help="partition to run (repeatable)"
+        "--config", type=Path, metavar="FILE", help="a .json or .toml file with all of what follows"
     )
-    p.add_argument(
-        "--peer", required=True, metavar="NAME", help="this node's name; its peer id is hashed from it"
-    )
-    p.add_argument(
-        "--broker", required=True, metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://…"
-    )
-    p.add_argument(
-        "--federation", default="default", metavar="NAME", help="nodes of one federation find each other"
-    )
+    p.add_argument("--target", action="append", metavar="NAME", help="partition to run (repeatable)")
+    p.add_argument("--peer", metavar="NAME", help="this node's name; its peer id is hashed from it")
+    p.add_argument("--broker", metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://…")
+    p.add_argument("--federation", metavar="NAME", help="nodes of one federation find each other")
     p.add_argument(
         "--set",
         action="append",
@@ -43,7 +53,7 @@ def add_parser(verbs: Any) -> None:
         metavar="SLOT.KEY=VALUE",
         help="configure a component, for example shard.path=data.npz (repeatable)",
     )
-    p.add_argument("--budget", choices=("edge", "host"), default="edge", help="capacities of the node")
+    p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--seed", type=int, help="seed of the node's generator, for repeatable runs")
     p.add_argument(
         "--load", action="append", default=[], metavar="MODULE", help="import a module with components"
@@ -51,11 +61,19 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
     p.add_argument("--cert", metavar="FILE", help="client certificate")
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: 5, or what there is")
+    p.add_argument("--state", type=Path, metavar="FOLDER", help="the node's files; no other node may use it")
     p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
+    p.add_argument("--trace", type=Path, metavar="FILE", help="write polls and ops for Perfetto")
+    p.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve counters at /metrics (Prometheus); on loopback where no host is named",
+    )
     p.add_argument("--json", action="store_true", help="logs as JSON lines")
-    p.add_argument("--log-level", choices=LEVELS, default="info")
-    p.set_defaults(run=run)
+    p.add_argument("--log-level", choices=LEVELS, help="default: info")
+    p.set_defaults(run=run, usage_error=p.error)
 
 
 def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
@@ -79,37 +97,110 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
     return found
 
 
+def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> RunConfig:
+    """The file of --config, and the flags over it. ArgumentError names what is said by neither.
+
+    Where no state folder is named, the service manager's ($STATE_DIRECTORY) is taken.
+    """
+    from bb_edge.config_file import RunConfig, load_config
+
+    config = RunConfig() if arguments.config is None else load_config(arguments.config)
+    given: dict[str, Any] = {
+        "artifact": arguments.artifact,
+        "targets": tuple(arguments.target or ()) or None,
+        "broker": arguments.broker,
+        **{name: getattr(arguments, name) for name in _SAME_NAME},
+        "load": (*config.load, *arguments.load),
+        "until_done": arguments.until_done or config.until_done,
+        "summary": arguments.summary or config.summary,
+        "log_json": arguments.json or config.log_json,
+    }
+    components = {slot: dict(values) for slot, values in config.components.items()}
+    for slot, values in parse_set(arguments.set).items():
+        components.setdefault(slot, {}).update(values)
+    state = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
+    if config.state is None and arguments.state is None and state:
+        given["state"] = Path(state.partition(":")[0])
+    changes = {name: value for name, value in given.items() if value is not None}
+    config = replace(config, **changes, components=components)
+    for name, flag in (
+        ("artifact", "an artifact"),
+        ("targets", "--target"),
+        ("peer", "--peer"),
+        ("broker", "--broker"),
+    ):
+        if not getattr(config, name):
+            raise ArgumentError(f"{flag} is missing", "run", f'give it, or "{name}" in the file of --config')
+    return config
+
+
+_SAME_NAME = (
+    "peer",
+    "federation",
+    "budget",
+    "seed",
+    "ca",
+    "cert",
+    "key",
+    "mqtt_version",
+    "state",
+    "trace",
+    "metrics",
+    "log_level",
+)
+
+
 def run(arguments: argparse.Namespace) -> int:
+    from bb_shims import ShimError
+
+    try:
+        config = settings(arguments)
+    except MissingArgument as error:
+        arguments.usage_error(str(error))  # exit code 2, as for every wrong command line
+        raise
+    try:
+        return _run(config)
+    except ShimError as error:
+        raise BoardFailure(str(error), "board") from error
+
+
+def _run(config: RunConfig) -> int:
+    from bb_edge.cli.service import Service
     from bb_edge.installer import install
     from bb_edge.loading import load
     from bb_edge.registry import default_registry
     from bb_edge.transport.driver import Driver
-    from bb_edge.transport.mqtt import Broker, MqttTransport
+    from bb_edge.transport.mqtt import MqttTransport
     from bb_shims import detect
 
-    output = Output(arguments.json, arguments.log_level)
-    broker = Broker.from_url(
-        arguments.broker, ca_file=arguments.ca, cert_file=arguments.cert, key_file=arguments.key
-    )
-    for module in arguments.load:
+    output = Output(config.log_json, config.log_level)
+    broker = config.broker_record()
+    for module in config.load:
         default_registry().load_module(module)
-    program = load(arguments.artifact.read_bytes())
+    name, artifact = config.peer, config.artifact
+    assert name is not None and artifact is not None  # settings
+    program = load(artifact.read_bytes())
     board = detect()
-    peer = PeerId.from_name(arguments.peer)
-    config = NodeConfig.edge() if arguments.budget == "edge" else NodeConfig.host()
+    peer = PeerId.from_name(name)
     now_ns = board.clock.monotonic_ns()
     node = install(
         peer,
         (Address.empty().with_peer(peer).to_bytes(),),
         program,
-        arguments.target,
-        config,
-        components=parse_set(arguments.set),
+        config.targets,
+        config.node_config(),
+        components=config.components,
         clock_offset_ns=board.clock.wall_ns() - now_ns,
-        seed=board.entropy.bytes(16) if arguments.seed is None else arguments.seed,
+        seed=board.entropy.bytes(16) if config.seed is None else config.seed,
     )
     transport = MqttTransport(
-        node, broker, arguments.federation, on_log=output.log, meta={"name": arguments.peer}
+        node,
+        broker,
+        config.federation,
+        on_log=output.log,
+        options=config.transport_options(node.config),
+        meta={"name": name},
+        version=config.mqtt_version,
     )
     unfinished = node.open_rounds
 
@@ -127,17 +218,26 @@ def run(arguments: argparse.Namespace) -> int:
             level = _LEVEL.get(type(step), "debug")
             output.log(level, type(step).__name__, **_without_step(step))
 
-    driver = Driver(node, transport, board.clock, report)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: driver.stop())
-    output.log("info", f"{arguments.peer} runs {', '.join(node.targets)} as {peer}", module=program.module)
-    done = arguments.until_done and unfinished > 0
-    driver.run((lambda: unfinished <= 0) if done else None)
-    if arguments.summary:
+    with Service(config, board, node, transport, output) as service:
+        driver = Driver(
+            node,
+            transport,
+            board.clock,
+            report,
+            polled=service.polled,
+            beat=service.beat,
+            max_wait_s=service.max_wait_s,
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: driver.stop())
+        output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
+        done = config.until_done and unfinished > 0
+        driver.run((lambda: unfinished <= 0) if done else None)
+    if config.summary:
         memory = board.memory.info()
         output.record(
             {
-                "summary": arguments.peer,
+                "summary": name,
                 "peak_rss_bytes": memory.peak_rss_bytes,
                 "protocol": transport.protocol,
                 "polls": driver.polls,
@@ -145,7 +245,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "counters": node.counters,
             }
         )
-    output.log("info", f"{arguments.peer} has stopped")
+    output.log("info", f"{name} has stopped")
     return 0
 
 

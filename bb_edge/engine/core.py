@@ -62,7 +62,9 @@ class Engine:
         self.runnable: deque[Execution] = deque()
         self.steps: list[steps.EngineStep] = []
         self.counters: dict[str, int] = {}
+        self.depth_peak = 0
         self.neighbours: Any = None
+        self.control: Any = None
         self.peers: Any = None
         self.address_book: Any = None
         self.rings: dict[str, deque[object]] = {}
@@ -118,6 +120,10 @@ class Engine:
         done = 0
         while runnable and done < limit:
             execution = runnable[0]
+            # The frontier: this execution's ready ops, and at least one of every other runnable one.
+            depth = len(execution.ready) + len(runnable) - 1
+            if depth > self.depth_peak:
+                self.depth_peak = depth
             done += self._run(execution, limit - done)
             if execution.ready:
                 break  # the budget is spent

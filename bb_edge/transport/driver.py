@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bb_edge.engine import steps
@@ -17,21 +17,39 @@ class Clock(Protocol):
 
 
 Report = Callable[[steps.EngineStep], None]
+Polled = Callable[[int, int, Sequence[steps.EngineStep]], None]
+"""Takes (began, ended, steps) of one poll; monotonic nanoseconds."""
 
 MAX_WAIT_S = 1.0
 """Longest sleep: keep-alives and stop requests are looked at that often."""
 
 
 class Driver:
-    """Runs one node on one thread until it is stopped."""
+    """Runs one node on one thread until it is stopped.
+
+    `report` sees every step that is not an envelope; `polled` every poll (for traces and metrics: who gives
+    none pays for no clock); `beat(now_ns)` is called once per turn of the loop, at least every `max_wait_s`:
+    the place to pet a watchdog, because a loop that hangs does not get there.
+    """
 
     def __init__(
-        self, node: NodeDoors, transport: Transport, clock: Clock, report: Report | None = None
+        self,
+        node: NodeDoors,
+        transport: Transport,
+        clock: Clock,
+        report: Report | None = None,
+        *,
+        polled: Polled | None = None,
+        beat: Callable[[int], None] | None = None,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self._node = node
         self._transport = transport
         self._clock = clock
         self._report = report
+        self._polled = polled
+        self._beat = beat
+        self._max_wait_s = max_wait_s
         self._stop = threading.Event()
         self._thread = 0
         self.polls = 0
@@ -43,17 +61,19 @@ class Driver:
 
     def run(self, idle: Callable[[], bool] | None = None) -> None:
         """Polls until `stop`, or until `idle()` says that it is done; then shuts the node down in order."""
-        node, transport, clock = self._node, self._transport, self._clock
+        node, transport, clock, beat = self._node, self._transport, self._clock, self._beat
+        longest = self._max_wait_s
         self._thread = threading.get_ident()
         node.set_waker(self._wake)
         transport.start()
         try:
             while not self._stop.is_set() and not (idle is not None and idle()):
-                self._poll(clock.monotonic_ns())
+                now = clock.monotonic_ns()
+                self._poll(now)
+                if beat is not None:
+                    beat(now)
                 due = node.next_deadline_ns()
-                wait = (
-                    MAX_WAIT_S if due is None else min(MAX_WAIT_S, max(0, due - clock.monotonic_ns()) / 1e9)
-                )
+                wait = longest if due is None else min(longest, max(0, due - clock.monotonic_ns()) / 1e9)
                 transport.wait(wait)
             node.fire_lifecycle(steps.Phase.SHUTDOWN)
             self._poll(clock.monotonic_ns())
@@ -64,7 +84,10 @@ class Driver:
     def _poll(self, now_ns: int) -> None:
         self.polls += 1
         send, report = self._transport.send, self._report
-        for step in self._node.poll(now_ns):
+        found = self._node.poll(now_ns)
+        if self._polled is not None:
+            self._polled(now_ns, self._clock.monotonic_ns(), found)
+        for step in found:
             if isinstance(step, steps.SendEnvelope):
                 send(step)
             elif report is not None:

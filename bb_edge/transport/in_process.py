@@ -35,10 +35,14 @@ class Seen:
 class Simulation:
     """A network of nodes with presence.
 
-    Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair.
+    Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair. Without `presence` nobody tells
+    the nodes of each other.
     """
 
-    def __init__(self, seed: int = 0, latency_ns: int = 1_000_000, jitter_ns: int = 0) -> None:
+    def __init__(
+        self, seed: int = 0, latency_ns: int = 1_000_000, jitter_ns: int = 0, presence: bool = True
+    ) -> None:
+        self._presence = presence
         self._random = random.Random(seed)
         self._latency_ns = latency_ns
         self._jitter_ns = jitter_ns
@@ -78,6 +82,8 @@ class Simulation:
             self._tell(other, gone, False)
 
     def _tell(self, listener: NodeDoors, about: NodeDoors, up: bool) -> None:
+        if not self._presence:
+            return
         address = Address.empty().with_peer(about.peer_id).to_bytes()
         peer, epoch, classes = about.peer_id, about.epoch, about.classes
         self.at(

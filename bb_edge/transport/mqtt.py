@@ -211,8 +211,10 @@ class MqttTransport:
         )
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes as well
-            os.write(self._wake_w, b"\0")
+        # A full pipe wakes as well; after `stop` (a second signal) there is nobody to wake.
+        with contextlib.suppress(BlockingIOError):
+            if self._wake_w >= 0:
+                os.write(self._wake_w, b"\0")
 
     def wait(self, timeout_s: float | None) -> None:
         connection = self._connection
@@ -254,8 +256,9 @@ class MqttTransport:
                 self.wait(0.05)
         self._watch(-1, False)
         connection.close()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
+        fds, self._wake_w = (self._wake_r, self._wake_w), -1
+        for fd in fds:
+            os.close(fd)
 
     # --- what the connection tells ----------------------------------------------------------------------
 

@@ -1,0 +1,149 @@
+"""What surrounds a node that runs: its state folder, the service manager, a trace, metrics.
+
+All of it hangs on the driver's loop: the watchdog is petted where the work is done, so a node that hangs is
+restarted, and one that merely waits is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from bb_edge.cli.render import Output
+from bb_edge.engine.steps import EngineStep
+from bb_edge.transport.driver import MAX_WAIT_S, Polled
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
+    from bb_edge.node import Node
+    from bb_edge.observe.metrics import MetricsServer
+    from bb_edge.observe.trace import Trace
+    from bb_edge.transport.mqtt import MqttTransport
+    from bb_shims import Board
+
+PETS_PER_TIMEOUT = 3
+
+
+class Service:
+    """A context around `Driver.run`; entering it opens everything, leaving it closes what was opened."""
+
+    def __init__(
+        self, config: RunConfig, board: Board, node: Node, transport: MqttTransport, output: Output
+    ) -> None:
+        self._config = config
+        self._board = board
+        self._node = node
+        self._transport = transport
+        self._output = output
+        self._stack = ExitStack()
+        self._trace: Trace | None = None
+        self._metrics: MetricsServer | None = None
+        self._pet_every_ns = 0
+        self._next_pet_ns = 0
+        self._was_connected: bool | None = None
+        self.polled: Polled | None = None
+        self.max_wait_s = MAX_WAIT_S
+
+    def __enter__(self) -> Service:
+        with self._stack:
+            self._open()
+            self._stack = self._stack.pop_all()  # all is open: it closes at the end, whatever happens
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        config, board, output = self._config, self._board, self._output
+        name = config.peer or ""
+        if config.state is not None:
+            storage = board.storage(config.state)
+            self._stack.callback(storage.close)
+            output.log("info", f"state in {config.state}", free_bytes=storage.free_bytes())
+        if config.trace is not None:
+            from bb_edge.observe.trace import Trace
+
+            self._trace = Trace(config.trace, name, board.clock.monotonic_ns)
+            self._stack.callback(self._end_trace, self._trace)
+            self._node.observe_ops(self._trace.wrap)
+        if config.metrics is not None:
+            from bb_edge.observe.metrics import MetricsServer, parse_address
+
+            host, port = parse_address(config.metrics)
+            labels = {"node": name, "federation": config.federation}
+            self._metrics = MetricsServer(host, port, labels)
+            self._stack.callback(self._metrics.close)
+            self._publish()
+            output.log("info", f"metrics at http://{host}:{self._metrics.port}/metrics")
+        if self._trace is not None or self._metrics is not None:
+            self.polled = self._polled
+        if not board.clock.wall_is_set():
+            output.log("warning", "the wall clock is not set: timestamps of this node mean nothing yet")
+        watchdog, notifier = board.watchdog, board.notifier
+        if watchdog is not None:
+            self._pet_every_ns = max(1, watchdog.timeout_ns // PETS_PER_TIMEOUT)
+            self.max_wait_s = min(MAX_WAIT_S, self._pet_every_ns / 1e9)
+        if notifier is not None:
+            self._stack.callback(self._tell, notifier.stopping)
+            self._tell(notifier.ready)
+
+    # --- the driver's loop ----------------------------------------------------------------------------
+
+    def beat(self, now_ns: int) -> None:
+        """Once per turn of the loop."""
+        if self._pet_every_ns and now_ns >= self._next_pet_ns and self._board.watchdog is not None:
+            self._next_pet_ns = now_ns + self._pet_every_ns
+            self._tell(self._board.watchdog.pet)
+        if self._metrics is not None and self._metrics.due(now_ns):
+            self._publish()
+        connected = self._transport.connected
+        if connected != self._was_connected:
+            self._was_connected = connected
+            notifier = self._board.notifier
+            if notifier is not None:
+                where = "connected" if connected else "waiting for the broker"
+                self._tell(lambda: notifier.status(f"{', '.join(self._node.targets)}: {where}"))
+        trace = self._trace
+        if trace is not None and trace.error:
+            self._output.log("error", f"the trace has ended: {trace.error}")
+            self._trace = None
+
+    def _polled(self, began_ns: int, ended_ns: int, found: Sequence[EngineStep]) -> None:
+        if self._metrics is not None:
+            self._metrics.cycles.add(ended_ns - began_ns)
+        if self._trace is not None:
+            self._trace.polled(began_ns, ended_ns, found)
+
+    def _publish(self) -> None:
+        if self._metrics is None:
+            return
+        memory = self._board.memory.info()
+        transport = self._transport
+        self._metrics.publish(
+            {
+                **self._node.counters,
+                **{f"mqtt.{name}": value for name, value in transport.counters.items()},
+                "mqtt.connected": int(transport.connected),
+                "mqtt.waiting": transport.waiting,
+                "process.rss_bytes": memory.rss_bytes,
+                "process.peak_rss_bytes": memory.peak_rss_bytes,
+            }
+        )
+
+    def _tell(self, say: Callable[[], None]) -> None:
+        """Speaks to the service manager; that it does not listen is no reason to stop."""
+        from bb_shims import WatchdogError
+
+        try:
+            say()
+        except WatchdogError as error:
+            self._output.log("warning", str(error))
+
+    def _end_trace(self, trace: Trace) -> None:
+        trace.close()
+        if trace.error:
+            self._output.log("error", f"the trace has ended: {trace.error}")

@@ -1,0 +1,287 @@
+"""`bb-edge run --config FILE`: everything that a device is told about itself, in one JSON or TOML file.
+
+Every key is checked: an unknown one is refused by name, with the one that it resembles, and a value of the
+wrong type with what is expected. Flags override the file. The reference is docs/operations.md.
+
+Paths (artifact, state, trace and the broker's files) are relative to the file's own folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from bb_edge.engine.config import ConfigError, NodeConfig
+from bb_edge.ir.errors import BBError
+from bb_edge.transport.broker import Broker, MqttOptions
+from bb_edge.wire.caps import EnvelopeCaps
+
+MAX_BYTES = 1024 * 1024
+"""A configuration is written by hand; what is larger is another file."""
+
+VERSIONS = ("auto", "5", "3.1.1")
+BUDGETS = ("edge", "host")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class ConfigFileError(BBError):
+    """A configuration that cannot be read or cannot be: names the file, the key and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What `bb-edge run` needs to know. None, empty or False where it is not said."""
+
+    artifact: Path | None = None
+    targets: tuple[str, ...] = ()
+    peer: str | None = None
+    federation: str = "default"
+    broker: str | None = None  # URL
+    username: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    mqtt_version: str = "auto"
+    mqtt_options: Mapping[str, int] = field(default_factory=dict)
+    components: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    budget: str = "edge"
+    limits: Mapping[str, object] = field(default_factory=dict)
+    caps: Mapping[str, int] = field(default_factory=dict)
+    state: Path | None = None
+    seed: int | None = None
+    load: tuple[str, ...] = ()
+    until_done: bool = False
+    summary: bool = False
+    log_level: str = "info"
+    log_json: bool = False
+    metrics: str | None = None
+    trace: Path | None = None
+
+    def node_config(self) -> NodeConfig:
+        """The budget with the limits of the file. ConfigError names a field that cannot be."""
+        base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
+        caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
+        return base.with_(**{**self.limits, "caps": caps})
+
+    def broker_record(self) -> Broker:
+        """Where the broker is, with files and credentials. BrokerUrlError, ConfigFileError."""
+        if self.broker is None:
+            raise ConfigFileError("no broker", "run", 'write --broker URL, or "broker" in the configuration')
+        found = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
+        if self.username is not None:
+            found = replace(found, username=self.username)
+        return found if self.password is None else replace(found, password=self.password)
+
+    def transport_options(self, node: NodeConfig) -> MqttOptions:
+        """The connection's limits: the node's own budget, where the file does not say otherwise."""
+        envelope = node.caps.total_bytes
+        fitting = {
+            "max_envelope_bytes": envelope,
+            "chunked_bytes": max(node.ingress_bytes // 2, 2 * envelope),
+            "max_waiting": node.outbound_queue,
+            "max_waiting_bytes": max(node.ingress_bytes, envelope),
+            "receive_maximum": min(64, node.ingress_entries),
+        }
+        return MqttOptions(**{**fitting, **self.mqtt_options})
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def load_config(path: Path) -> RunConfig:
+    """Reads a `.json` or `.toml` file. ConfigFileError names what is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigFileError(f"cannot be read: {error.strerror}", str(path)) from error
+    if len(data) > MAX_BYTES:
+        raise ConfigFileError(f"more than {MAX_BYTES} bytes", str(path), "is it the right file?")
+    parse = _parsers().get(path.suffix.lower())
+    if parse is None:
+        raise ConfigFileError(f"a {path.suffix or 'nameless'} file", str(path), "write .json or .toml")
+    try:
+        text = data.decode("utf-8")
+        found = parse(text, path)
+    except (ValueError, RecursionError) as error:
+        raise ConfigFileError(f"does not parse: {error}", str(path)) from error
+    return _Reader(path).config(found)
+
+
+def _parsers() -> dict[str, Callable[[str, Path], object]]:
+    return {".json": lambda text, _: json.loads(text, object_pairs_hook=_no_doubles), ".toml": _toml}
+
+
+def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
+    return found
+
+
+def _toml(text: str, path: Path) -> object:
+    for name in ("tomllib", "tomli"):  # Python 3.10 has no tomllib
+        try:
+            return importlib.import_module(name).loads(text)
+        except ImportError:
+            continue
+    raise ConfigFileError(
+        "Python 3.10 reads TOML only with the package tomli",
+        str(path),
+        "pip install 'bytesandbrains-edge[toml]', or write the file as JSON",
+    )
+
+
+class _Reader:
+    """Checks a parsed file, key by key."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _fail(self, key: str, what: str, hint: str = "") -> ConfigFileError:
+        return ConfigFileError(f"{key}: {what}" if key else what, str(self._path), hint)
+
+    def _table(self, value: object, key: str, known: Mapping[str, object] | None) -> dict[str, Any]:
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            raise self._fail(key, "a table of names is expected")
+        for name in value if known is not None else ():
+            if known is not None and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                full = f"{key}.{name}" if key else name
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
+                raise self._fail(full, "unknown key", hint)
+        return value
+
+    def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
+        """A value of exactly that type; None where it is absent."""
+        if name not in table:
+            return None
+        value = table[name]
+        if type(value) is not kind:
+            full = f"{key}.{name}" if key else name
+            raise self._fail(full, f"{say} is expected, not {value!r:.60}")
+        return value
+
+    def _text(
+        self, table: Mapping[str, Any], key: str, name: str, choices: tuple[str, ...] = ()
+    ) -> str | None:
+        value: str | None = self._value(table, key, name, str, "a text")
+        if value is not None and choices and value not in choices:
+            raise self._fail(f"{key}.{name}" if key else name, f"{value!r}", f"one of {', '.join(choices)}")
+        return value
+
+    def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
+        return bool(self._value(table, key, name, bool, "true or false"))
+
+    def _file(self, table: Mapping[str, Any], key: str, name: str) -> Path | None:
+        text = self._text(table, key, name)
+        return None if text is None else self._path.parent / text
+
+    def _texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+        value = self._value(table, "", name, list, "a list of texts") or []
+        if not all(isinstance(item, str) for item in value):
+            raise self._fail(name, "a list of texts is expected")
+        return tuple(value)
+
+    def _numbers(self, value: object, key: str, known: tuple[str, ...], extra: str = "") -> dict[str, Any]:
+        table = self._table(value, key, dict.fromkeys((*known, extra) if extra else known))
+        for name, number in table.items():
+            if name != extra and type(number) is not int:
+                raise self._fail(f"{key}.{name}", f"a whole number is expected, not {number!r:.60}")
+        return table
+
+    def config(self, parsed: object) -> RunConfig:
+        top = self._table(parsed, "", _TOP)
+        found: dict[str, Any] = {
+            "artifact": self._file(top, "", "artifact"),
+            "targets": self._texts(top, "targets"),
+            "peer": self._text(top, "", "peer"),
+            "state": self._file(top, "", "state"),
+            "trace": self._file(top, "", "trace"),
+            "load": self._texts(top, "load"),
+            "seed": self._value(top, "", "seed", int, "a whole number"),
+            "metrics": self._text(top, "", "metrics"),
+            "until_done": self._flag(top, "", "until_done"),
+            "summary": self._flag(top, "", "summary"),
+            "federation": self._text(top, "", "federation"),
+            "budget": self._text(top, "", "budget", BUDGETS),
+        }
+        found.update(self._broker(top.get("broker", {})))
+        log = self._table(top.get("log", {}), "log", {"level": 0, "json": 0})
+        found["log_level"] = self._text(log, "log", "level", LEVELS)
+        found["log_json"] = self._flag(log, "log", "json")
+        components = self._table(top.get("components", {}), "components", None)
+        found["components"] = {
+            slot: self._table(values, f"components.{slot}", None) for slot, values in components.items()
+        }
+        limits = dict(self._numbers(top.get("limits", {}), "limits", LIMITS, "caps"))
+        found["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
+        found["limits"] = limits
+        config = RunConfig(**{name: value for name, value in found.items() if value is not None})
+        try:
+            config.transport_options(config.node_config())
+        except ConfigError as error:
+            raise self._fail("limits", error.what, error.hint) from error
+        except BBError as error:
+            raise self._fail("", str(error)) from error
+        return config
+
+    def _broker(self, value: object) -> dict[str, Any]:
+        if isinstance(value, str):
+            return {"broker": value}
+        names = ("url", "ca", "cert", "key", "username", "password", "password_file", "mqtt_version")
+        table = self._table(value, "broker", dict.fromkeys((*names, *OPTIONS)))
+        options = {name: table[name] for name in OPTIONS if name in table}
+        self._numbers(options, "broker", OPTIONS)
+        found: dict[str, Any] = {
+            "broker": self._text(table, "broker", "url"),
+            "username": self._text(table, "broker", "username"),
+            "password": self._text(table, "broker", "password"),
+            "mqtt_version": self._text(table, "broker", "mqtt_version", VERSIONS),
+            "mqtt_options": options,
+        }
+        for name in ("ca", "cert", "key"):
+            path = self._file(table, "broker", name)
+            found[name] = None if path is None else str(path)
+        secret = self._file(table, "broker", "password_file")
+        if secret is not None:
+            if found["password"] is not None:
+                raise self._fail("broker", "password and password_file", "write one of them")
+            try:
+                found["password"] = secret.read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                raise self._fail("broker.password_file", f"{secret} cannot be read: {error}") from error
+        return found
+
+
+LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))
+CAPS = tuple(spec.name for spec in fields(EnvelopeCaps) if spec.name != "site_fill_bytes")
+OPTIONS = tuple(spec.name for spec in fields(MqttOptions))
+_TOP = dict.fromkeys(
+    (
+        "artifact",
+        "targets",
+        "peer",
+        "federation",
+        "broker",
+        "components",
+        "budget",
+        "limits",
+        "state",
+        "seed",
+        "load",
+        "until_done",
+        "summary",
+        "log",
+        "metrics",
+        "trace",
+    )
+)

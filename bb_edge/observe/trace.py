@@ -1,0 +1,171 @@
+"""`--trace FILE`: what a node did when, for Perfetto or chrome://tracing ("Trace Event Format", JSON array).
+
+Polls and the ops in them are complete events ("X") of one thread, so that ops nest in their poll; other
+steps are instants. Times are microseconds since the trace began. The file is bounded: at the limit, or when
+the disk is full, the trace ends and says so; the node goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from bb_edge.engine import steps
+from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.parking import PENDING
+from bb_edge.ir.errors import BBError
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Some two million events. A browser takes no more either."""
+BUFFERED_EVENTS = 2_000
+POLLS, TRANSPORT = 1, 2
+
+_QUIET = (steps.OpCompleted, steps.OpSink, steps.AsyncSuspended, steps.OpTrigger)
+
+
+class TraceError(BBError):
+    """The trace file cannot be written."""
+
+
+class Trace:
+    """Writes one trace. All methods belong to the driver's thread."""
+
+    def __init__(
+        self, path: Path | str, name: str, clock_ns: Callable[[], int], max_bytes: int = MAX_BYTES
+    ) -> None:
+        """Opens the file. TraceError where it cannot be written; `name` labels the process."""
+        self._clock_ns = clock_ns
+        self._began_ns = clock_ns()
+        self._left = max_bytes
+        self._lines: list[str] = []
+        self.dropped = 0
+        """Events beyond the limit."""
+        self.error = ""
+        """Why the trace has ended early; empty as long as it has not."""
+        try:
+            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
+        except OSError as error:
+            raise TraceError(f"{path}: {error.strerror}", "trace") from error
+        self._file.write("[\n")
+        for thread, label in ((0, name), (POLLS, "polls and ops"), (TRANSPORT, "steps")):
+            kind = "thread_name" if thread else "process_name"
+            self._add({"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": label}})
+
+    def wrap(self, op: BoundOp) -> Callable[..., Any]:
+        """An op's `run`, timed; for `Node.observe_ops`."""
+        run, clock_ns, add, began_ns = op.run, self._clock_ns, self._add, self._began_ns
+        name, category = op.spec.op_type, op.spec.domain or "ai.onnx"
+        node, target = op.spec.name, op.target
+
+        def timed(ctx: Any, *inputs: Any) -> Any:
+            start = clock_ns()
+            outcome = "failed"
+            try:
+                result = run(ctx, *inputs)
+                outcome = "suspended" if result is PENDING else "done"
+                return result
+            finally:
+                add(
+                    {
+                        "name": name,
+                        "cat": category,
+                        "ph": "X",
+                        "ts": (start - began_ns) / 1000,
+                        "dur": (clock_ns() - start) / 1000,
+                        "pid": 1,
+                        "tid": POLLS,
+                        "args": {
+                            "node": node,
+                            "target": target,
+                            "execution": ctx.execution.id,
+                            "outcome": outcome,
+                        },
+                    }
+                )
+
+        return timed
+
+    def polled(self, began_ns: int, ended_ns: int, found: Sequence[steps.EngineStep]) -> None:
+        """One poll and its steps; polls that found nothing to do are left out."""
+        if not found:
+            return
+        ts = (began_ns - self._began_ns) / 1000
+        self._add(
+            {
+                "name": "poll",
+                "cat": "engine",
+                "ph": "X",
+                "ts": ts,
+                "dur": (ended_ns - began_ns) / 1000,
+                "pid": 1,
+                "tid": POLLS,
+                "args": {"steps": len(found)},
+            }
+        )
+        at = (ended_ns - self._began_ns) / 1000
+        for step in found:
+            if isinstance(step, _QUIET):
+                continue
+            event: dict[str, object] = {
+                "name": type(step).__name__,
+                "cat": "step",
+                "ph": "i",
+                "s": "t",
+                "ts": at,
+                "pid": 1,
+                "tid": TRANSPORT,
+            }
+            event["args"] = _arguments(step)
+            self._add(event)
+
+    def _add(self, event: dict[str, object]) -> None:
+        if self._file is None:
+            return
+        line = json.dumps(event, separators=(",", ":"))
+        self._left -= len(line) + 2
+        if self._left < 0:
+            self.dropped += 1
+            return
+        self._lines.append(line)
+        if len(self._lines) >= BUFFERED_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is buffered. Where the disk does not take it, the trace ends and `error` says why."""
+        file, lines, self._lines = self._file, self._lines, []
+        if file is None or not lines:
+            return
+        try:
+            file.write("".join(f"{line},\n" for line in lines))
+        except OSError as error:
+            self._file = None
+            self.error = f"{file.name}: {error.strerror}"
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def close(self) -> None:
+        """Writes the end; the file is whole JSON then. (Viewers take one without an end as well.)"""
+        self.flush()
+        file, self._file = self._file, None
+        if file is None:
+            return
+        last = {"name": "trace_end", "ph": "M", "pid": 1, "tid": 0, "args": {"dropped_events": self.dropped}}
+        try:
+            with file:
+                file.write(json.dumps(last) + "\n]\n")
+        except OSError as error:
+            self.error = f"{file.name}: {error.strerror}"
+
+
+def _arguments(step: steps.EngineStep) -> dict[str, object]:
+    found: dict[str, object] = {}
+    if isinstance(step, steps.SendEnvelope):
+        return {"peer": str(step.peer), "bytes": len(step.payload), "resent": step.resent}
+    for name in ("target", "execution", "op", "peer", "reason", "topic", "round", "port", "failed", "error"):
+        value = getattr(step, name, None)
+        if value is not None:
+            found[name] = value if isinstance(value, int | bool) else str(value)[:200]
+    return found
