@@ -25,6 +25,7 @@ from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Module, S
 from bb_host.compiler.flow import reads
+from bb_host.edge import compile_edge
 from bb_host.program import Function, Op, Program, Subgraph
 from bb_host.program_proto import to_proto
 
@@ -361,19 +362,20 @@ class Oracle:
 class Federation:
     """The partitions of a compiled program on nodes of a simulation: one server, several of the others."""
 
-    def __init__(self, model: onnx.ModelProto, counts: Mapping[str, int], seed: int) -> None:
-        data = model.SerializeToString()
-        self.program = load(data)
+    def __init__(self, artifacts: Mapping[str, bytes], counts: Mapping[str, int], seed: int) -> None:
+        programs = {target: load(data) for target, data in artifacts.items()}
+        server = programs["Server"]
+        self.inputs = server.functions[server.targets["Server"].main].input
         self.simulation = Simulation(seed, jitter_ns=200_000)
         self.peers: dict[str, tuple[PeerId, ...]] = {}
         self.server: Any = None
         for target, count in counts.items():
             ids = tuple(PeerId.from_name(f"{target}-{n}") for n in range(count))
             self.peers[target] = ids
-            if target not in self.program.targets:
+            if target not in programs:
                 continue
             for number, peer in enumerate(ids):
-                node = install(peer, (), self.program, [target], NodeConfig.host(), seed=seed + number)
+                node = install(peer, (), programs[target], [target], NodeConfig.host(), seed=seed + number)
                 self.simulation.add(node)
                 if target == "Server":
                     self.server = node
@@ -381,8 +383,7 @@ class Federation:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
         """Invokes the server and gives the values of each app event."""
-        known = self.program.functions[self.program.targets["Server"].main].input
-        self.server.invoke("Server", {k: v for k, v in inputs.items() if k in known})
+        self.server.invoke("Server", {k: v for k, v in inputs.items() if k in self.inputs})
         self.simulation.run(for_ns=60_000_000_000)
         found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for event in self.simulation.events():
@@ -416,15 +417,22 @@ def random_module() -> Callable[..., Module]:
 
 @pytest.fixture
 def compute() -> Callable[..., tuple[dict[str, Any], dict[str, Any], list[Any]]]:
-    """`compute(module, seed)`: (events of the oracle, events of the federation, its failures)."""
+    """`compute(module, seed)`: (events of the oracle, events of the federation, its failures).
 
-    def run(module: Module, seed: int) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    With `edge` the nodes run one stripped artifact each, else all the same portable model.
+    """
+
+    def run(
+        module: Module, seed: int, edge: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         rng = np.random.default_rng(seed)
         x, y = (rng.standard_normal(SHAPE).astype(np.float32) for _ in range(2))
         counts = {"Server": 1, "Client": CLIENTS, "Edge": 1}
         program = module.record()
         expected = Oracle(program).run({"x": x, "y": y, **{k: Peers(n) for k, n in counts.items()}})
-        federation = Federation(Compiler().compile(program), counts, seed)
+        build = compile_edge(to_proto(program), Compiler())
+        artifacts = {a.target: a.data if edge else build.data for a in build.artifacts}
+        federation = Federation(artifacts, counts, seed)
         got = federation.run({"x": x, "y": y, **federation.peers})
         return expected, got, federation.failures()
 

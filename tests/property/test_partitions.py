@@ -13,12 +13,13 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 from bb_host import Compiler
 from bb_host.program_proto import to_proto
 
-PROGRAMS = int(os.environ.get("BB_RANDOM_PROGRAMS", "40"))
+PROGRAMS = int(os.environ.get("BB_RANDOM_PROGRAMS", "30"))
 
 
+@pytest.mark.parametrize("edge", [False, True], ids=["portable", "edge"])
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_partitions_compute_what_the_program_says(seed, random_module, compute):
-    expected, got, failures = compute(random_module(seed), seed)
+def test_partitions_compute_what_the_program_says(seed, edge, random_module, compute):
+    expected, got, failures = compute(random_module(seed), seed, edge=edge)
     assert not failures
     assert {k: len(v) for k, v in got.items()} == {k: len(v) for k, v in expected.items()}
     for topic, rows in expected.items():
