@@ -101,7 +101,7 @@ def plan_program(
         if function.key not in protos:
             functions.append(function)
             continue
-        planner = _Planner(function, protos, _types(program, function), max_batch)
+        planner = _Planner(function, protos, *_known_inputs(program, function), max_batch)
         other = _other_backend(program, target, function)
         planned = (
             PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
@@ -128,16 +128,21 @@ def _other_backend(program: Program, target: str, function: Function) -> str:
     return "" if kind == NumPyBackend.TYPE_NAME else kind
 
 
-def _types(program: Program, function: Function) -> dict[str, ValueType]:
-    """Types of its inputs: its own, else those of the values that its callers pass."""
+def _known_inputs(program: Program, function: Function) -> tuple[dict[str, ValueType], dict[str, str]]:
+    """Types of its inputs: its own, else those of the values that its callers pass. And what the author
+    calls them: the ports that are passed.
+    """
     types = {name: function.types[name] for name in function.inputs if name in function.types}
+    ports: dict[str, str] = {}
     for caller in program.functions:
         for op in walk_ops(caller.ops):
             if (op.domain, op.op_type) == function.key:
                 for name, value in zip(function.inputs, op.inputs, strict=False):
                     if name not in types and value in caller.types:
                         types[name] = caller.types[value]
-    return types
+                    if keys.ENTRY_KEY in caller.meta and value in caller.inputs:
+                        ports.setdefault(name, value)
+    return types, ports
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +180,13 @@ class _Planner:
         function: Function,
         protos: Mapping[FunctionKey, Any],
         types: Mapping[str, ValueType],
+        ports: Mapping[str, str],
         max_batch: int | None,
     ) -> None:
         self.function = function
         self.protos = protos
         self.types = types
+        self.ports = ports
         self.max_batch = max_batch
 
     def plan(self, uses: Sequence[_Use]) -> PlannedGraph:
@@ -224,15 +231,18 @@ class _Planner:
             known = self.types.get(name)
             dtype = dtype_of_elem(known.node.elem_type or 0) if known is not None else None
             specs[name] = TensorSpec(dtype or largest.dtype, largest.shape)
-        return specs, ", ".join(f"{name} as {list(largest.shape)}" for name in open_inputs)
+        return specs, ", ".join(
+            f"{self.ports.get(name, name)} as {list(largest.shape)}" for name in open_inputs
+        )
 
     def _spec(self, name: str) -> TensorSpec:
         known = self.types.get(name)
+        port = self.ports.get(name, name)
         if known is None or known.shape is None:
-            raise _OpenShape(f"nothing is known of the shape of input {name!r}")
+            raise _OpenShape(f"nothing is known of the shape of input {port!r}")
         dtype = dtype_of_elem(known.node.elem_type or 0)
         if dtype is None:
-            raise _OpenShape(f"nothing is known of the element type of input {name!r}")
+            raise _OpenShape(f"nothing is known of the element type of input {port!r}")
         batch = known.shape[0] if known.shape else None
         dims = []
         for axis, dim in enumerate(known.shape):
@@ -241,7 +251,7 @@ class _Planner:
             elif self.max_batch is not None and (axis == 0 or (dim is not None and dim == batch)):
                 dims.append(self.max_batch)
             else:
-                raise _OpenShape(f"dim {axis} of input {name!r} is open ({known})")
+                raise _OpenShape(f"dim {axis} of input {port!r} is open ({known})")
         return TensorSpec(np.dtype(dtype), tuple(dims))
 
     # --- plans ----------------------------------------------------------------------------------------
