@@ -59,6 +59,7 @@ _runs = itertools.count(1)
 
 def edge_command(job: Job, federation: str, name: str, rounds: int, clients: int) -> list[str | Path]:
     folder = job.artifacts[rounds, clients]
+    more: tuple[str, ...]
     if name == "server":
         more = ("--set", f"test.path={job.test}", "--until-done")
         artifact, target = folder / "FederatedDigits.Server.edge.onnx", "Server"

@@ -33,7 +33,8 @@ def update(page: Path, rows: Mapping[str, Sequence[Row]], machine: Mapping[str, 
     blocks["machine"] = ", ".join(f"{key} {value}" for key, value in machine.items()) + "\n"
     for name, block in blocks.items():
         pattern = re.compile(_BLOCK.format(re.escape(name)), re.DOTALL)
-        text, count = pattern.subn(lambda match, block=block: match[1] + block + match[2], text)
-        if count != 1:
-            raise ValueError(f"{page.name}: {count} places for {name!r}, one is expected")
+        places = list(pattern.finditer(text))
+        if len(places) != 1:
+            raise ValueError(f"{page.name}: {len(places)} places for {name!r}, one is expected")
+        text = text[: places[0].end(1)] + block + text[places[0].start(2) :]
     page.write_text(text)

@@ -113,7 +113,7 @@ class Raw:
         self._expected = -1
         self._back = threading.Event()
         self.client = raw_client(f"{prefix}-asker")
-        self.client.on_connect = lambda *_: self.client.subscribe(f"{prefix}/asker", qos=1)
+        subscribe_on_connect(self.client, f"{prefix}/asker")
         self.client.on_message = self._message
         self.client.connect("127.0.0.1", port)
         self.client.loop_start()
@@ -150,6 +150,13 @@ def raw_client(name: str) -> paho.Client:
     return client
 
 
+def subscribe_on_connect(client: paho.Client, topic: str) -> None:
+    def connected(client: paho.Client, *_: object) -> None:
+        client.subscribe(topic, qos=1)
+
+    client.on_connect = connected
+
+
 def listen_raw(port: int, prefix: str) -> None:
     """The raw receiver's process: counts data, sends pings back."""
     taken = 0
@@ -162,7 +169,7 @@ def listen_raw(port: int, prefix: str) -> None:
             taken += 1
 
     client = raw_client(f"{prefix}-listener")
-    client.on_connect = lambda *_: client.subscribe(f"{prefix}/listener", qos=1)
+    subscribe_on_connect(client, f"{prefix}/listener")
     client.on_message = message
     client.connect("127.0.0.1", port)
     client.loop_forever()
@@ -185,7 +192,13 @@ def run(rounds: int = 9, seconds: float = 60.0) -> list[Row]:
         # By default mosquitto drops what waits beyond 1,000 messages: a burst would measure its memory.
         broker = start_broker(folder / "broker", events, "mosquitto", ["max_queued_messages 0"])
         port = int(broker.url.rpartition(":")[2])
-        bb_edge_run = [sys.executable, "-m", "bb_edge.cli", "run", folder / "Echo.Listener.edge.onnx"]
+        bb_edge_run: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "bb_edge.cli",
+            "run",
+            folder / "Echo.Listener.edge.onnx",
+        ]
         listener = ("--target", "Listener", "--peer", "listener", "--budget", "host", "--federation", "wire")
         children = [
             Child("listener", [*bb_edge_run, *listener, "--broker", broker.url], folder / "ours.log", events),
@@ -211,16 +224,23 @@ def rows_of(ours: Ours, raw: Raw, size: str, count: int, rounds: int, seconds: f
     x = np.arange(count, dtype=np.uint64).astype(np.uint8)
     payload, trips, burst = x.tobytes(), TRIPS[size], BURST[size]
 
-    def ours_trips() -> float:
-        return seconds_of(lambda: [ours.trip(x) for _ in range(trips)] and None) / trips * 1e3
-
-    def raw_trips() -> float:
-        return seconds_of(lambda: [raw.trip(payload) for _ in range(trips)] and None) / trips * 1e3
+    def milliseconds(trip: Callable[[], None]) -> float:
+        began = time.perf_counter()
+        for _ in range(trips):
+            trip()
+        return (time.perf_counter() - began) / trips * 1e3
 
     ours.trip(x)
     raw.trip(payload)
     ours.on_top = 0
-    ms = in_turns({"bb_edge": ours_trips, "paho": raw_trips}, rounds, seconds / 2)
+    ms = in_turns(
+        {
+            "bb_edge": lambda: milliseconds(lambda: ours.trip(x)),
+            "paho": lambda: milliseconds(lambda: raw.trip(payload)),
+        },
+        rounds,
+        seconds / 2,
+    )
     rate = in_turns(
         {
             "bb_edge": lambda: burst / seconds_of(lambda: ours.burst(x, burst)),

@@ -39,7 +39,7 @@ def accuracy(g: Graph, logits: Output, one_hot: Output) -> Output:
     guess = g.onnx.arg_max(logits, axis=1, keepdims=0)
     truth = g.onnx.arg_max(one_hot, axis=1, keepdims=0)
     hit = g.onnx.cast(g.onnx.equal(guess, truth), to=FLOAT)
-    return g.onnx.reduce_mean(hit, keepdims=0)
+    return g.onnx.reduce_mean(hit, keepdims=False)
 
 
 class FederatedDigits(Module):
