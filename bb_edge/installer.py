@@ -12,6 +12,7 @@ import cbor2
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.control import ControlPlane
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.flows import find_claims, touch_set
@@ -33,7 +34,7 @@ from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
-from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
+from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
 from bb_edge.wire.delivery import LinkConfig, Links
@@ -318,7 +319,13 @@ class _Installer:
 
         outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
         requests.on_closed = outbound.forget_ask
-        outbound.on_lost = requests.settle_peer
+        control = engine.control = ControlPlane(engine, outbound)
+
+        def lost(req_id: int, peer: PeerId) -> None:
+            if not control.lost(req_id, peer):
+                requests.settle_peer(req_id, peer)
+
+        outbound.on_lost = lost
         missing: list[str] = []
         of_targets: dict[str, Planned] = {}
         for target in self.targets:
@@ -366,6 +373,10 @@ class _Installer:
         engine.graphs = tuple(g for graphs in graphs_by_target.values() for g in graphs.values())
         inbound = Inbound(engine, ingress, links, requests, ports)
         neighbours.attach(inbound, outbound)
+        for slot, (binding, target) in bindings.items():
+            component = components[slot]
+            if isinstance(component, ProtocolComponent):
+                control.add(binding.slot_id, index[slot], component, target.name, slot, inbound)
         cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
         neighbours.on_peer_up = cycle.peer_up
         of_slots: dict[str, Planned] = {}

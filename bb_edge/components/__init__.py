@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bb_edge.components.array_data_source import ArrayDataSource
     from bb_edge.components.constant_view import ConstantView
+    from bb_edge.components.cyclon import Cyclon
     from bb_edge.components.fed_avg import FedAvg
     from bb_edge.components.flat_index import FlatIndex
     from bb_edge.components.float16_codec import Float16Codec
+    from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayDataSource",
     "ConstantView",
+    "Cyclon",
     "FedAvg",
     "FlatIndex",
     "Float16Codec",
+    "GlobalRegistryClient",
+    "GlobalRegistryServer",
     "GraphModel",
     "PresenceSelector",
     "ScalarQuantizer",
@@ -29,9 +34,12 @@ __all__ = [
 _MODULES = {
     "ArrayDataSource": "array_data_source",
     "ConstantView": "constant_view",
+    "Cyclon": "cyclon",
     "FedAvg": "fed_avg",
     "FlatIndex": "flat_index",
     "Float16Codec": "float16_codec",
+    "GlobalRegistryClient": "global_registry",
+    "GlobalRegistryServer": "global_registry",
     "GraphModel": "graph_model",
     "PresenceSelector": "presence_selector",
     "ScalarQuantizer": "scalar_quantizer",

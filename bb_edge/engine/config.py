@@ -50,6 +50,8 @@ class NodeConfig:
     cycle_op_budget: int = 1_000
     # Open requests at once.
     max_requests: int = 64
+    # Requests that components have made of their counterparts and that wait for an answer.
+    max_component_calls: int = 256
     # Values that wait in one stateful op (Threshold, Hold, Serialize, Limit); at the bound the newcomer
     # fails.
     op_state_entries: int = 64

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.executions import BoundOp, Execution, Frame
+from bb_edge.engine.parking import OpError
 from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bb_edge.engine.control import Outlet
     from bb_edge.engine.core import Engine
     from bb_edge.roles.completion import Later
 
 
 class Scheduler:
-    """The engine's timers as components see them."""
+    """The engine's timers as components see them; `outlet` is whose they are, None: of the op that runs."""
 
-    __slots__ = ("_engine",)
+    __slots__ = ("_engine", "_outlet")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, outlet: Outlet | None = None) -> None:
         self._engine = engine
+        self._outlet = outlet
+
+    def after(self, delay_ns: int, callback: Callable[[Any], object]) -> int:
+        """Calls `callback(ctx)` once, `delay_ns` from now, at the earliest in the next poll.
+
+        Returns a token for `cancel`. TimersFull at `max_timers`.
+        """
+        engine = self._engine
+        outlet = self._outlet or engine.control.outlet_of(engine.ctx.op.component)
+        name = getattr(callback, "__name__", "timer")
+        return engine.timers.at(engine.now_ns + max(delay_ns, 1), lambda _now_ns: outlet.call(name, callback))
+
+    def cancel(self, token: int) -> None:
+        """Forgets a timer of `after`; one that is past is fine."""
+        self._engine.timers.cancel(token)
 
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
@@ -34,36 +52,24 @@ def _settle(later: Later, result: object) -> None:
         later.complete(result)
 
 
-class OpContext:
-    """`execution`, `frame`, `op` and `now_ns` are those of the op that runs."""
+class _Surroundings:
+    """What does not depend on who asks: the node's parts that every `ctx` shows."""
 
-    __slots__ = ("_generator", "engine", "execution", "frame", "later_token", "now_ns", "op")
+    __slots__ = ("_generator", "engine")
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.now_ns = 0
-        self.later_token = 0
         self._generator: np.random.Generator | None = None
-        self.execution: Execution
-        self.frame: Frame
-        self.op: BoundOp
-
-    @property
-    def exec_id(self) -> int:
-        return self.execution.id
-
-    @property
-    def target(self) -> str:
-        return self.op.target
 
     @property
     def own_peer(self) -> PeerId:
         return self.engine.own_peer
 
     @property
-    def own_class(self) -> str:
-        """The peer class of the partition that the op stands in."""
-        return self.engine.class_of_target[self.op.target]
+    def own_classes(self) -> tuple[str, ...]:
+        """The peer classes that the node presents."""
+        found: tuple[str, ...] = self.engine.neighbours.own_classes
+        return found
 
     @property
     def peers(self) -> Any:
@@ -82,10 +88,6 @@ class OpContext:
         return self.engine.bus
 
     @property
-    def scheduler(self) -> Scheduler:
-        return self.engine.scheduler
-
-    @property
     def rng(self) -> np.random.Generator:
         """NumPy generator, seeded from the node's seed; made on first use."""
         if self._generator is None:
@@ -93,6 +95,89 @@ class OpContext:
 
             self._generator = default_rng(self.engine.rng.getrandbits(64))
         return self._generator
+
+
+class ControlContext(_Surroundings):
+    """What a component's timers, callbacks and remote ops see: no execution stands behind them."""
+
+    __slots__ = ("_outlet", "scheduler")
+
+    def __init__(self, engine: Engine, outlet: Outlet) -> None:
+        super().__init__(engine)
+        self._outlet = outlet
+        self.scheduler = Scheduler(engine, outlet)
+
+    @property
+    def now_ns(self) -> int:
+        return self.engine.now_ns
+
+    @property
+    def exec_id(self) -> int:
+        return 0
+
+    @property
+    def own_class(self) -> str:
+        return self.engine.class_of_target[self._outlet.target]
+
+    def dependency(self, slot: str) -> Any:
+        """The component bound to another slot of the same target."""
+        return self.engine.component_of(self._outlet.target, slot)
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """Refused: nothing is parked here."""
+        raise OpError("no op to answer later for", f"slot {self._outlet.name!r}", "send the answer instead")
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """See `ProtocolCtx.send`."""
+        return self._outlet.send(peer, op, payload, deadline_ns)
+
+    def request(
+        self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Callable[[Any, Any], object]
+    ) -> None:
+        """See `ProtocolCtx.request`."""
+        self._outlet.request(peer, op, payload, deadline_ns, done)
+
+
+class OpContext(_Surroundings):
+    """`execution`, `frame`, `op` and `now_ns` are those of the op that runs."""
+
+    __slots__ = ("execution", "frame", "later_token", "now_ns", "op")
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.now_ns = 0
+        self.later_token = 0
+        self.execution: Execution
+        self.frame: Frame
+        self.op: BoundOp
+
+    @property
+    def exec_id(self) -> int:
+        return self.execution.id
+
+    @property
+    def target(self) -> str:
+        return self.op.target
+
+    @property
+    def own_class(self) -> str:
+        """The peer class of the partition that the op stands in."""
+        return self.engine.class_of_target[self.op.target]
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.engine.scheduler
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """See `ProtocolCtx.send`."""
+        found: bool = self.engine.control.outlet_of(self.op.component).send(peer, op, payload, deadline_ns)
+        return found
+
+    def request(
+        self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Callable[[Any, Any], object]
+    ) -> None:
+        """See `ProtocolCtx.request`."""
+        self.engine.control.outlet_of(self.op.component).request(peer, op, payload, deadline_ns, done)
 
     @property
     def random(self) -> random.Random:

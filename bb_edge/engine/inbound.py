@@ -7,14 +7,15 @@ before that leaves no trace but a counter and a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress, Raw
+from bb_edge.engine.parking import OpError
 from bb_edge.engine.requests import Requests
 from bb_edge.ir import keys
 from bb_edge.ir.address import SUFFIX_SITE, AddressError, parse_suffix
@@ -34,6 +35,8 @@ BACKOFF_OP = "Backoff"
 NOTICE_INTERVAL_NS = 1_000_000_000
 NOTICES_BEFORE_BLOCK = 3
 PRESSURE = 0.75
+
+Remote = Callable[[PeerId, Fill, Envelope], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,16 @@ class Inbound:
         self._ports = ports
         self._caps = engine.config.caps
         self._noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
-        self._remote: dict[tuple[int, str], Any] = {}
+        self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
 
-    def register_remote(self, component: int, op: str, handler: Any) -> None:
-        """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, payload)`."""
-        self._remote[component, op] = handler
+    def register_remote(self, ref: int, op: str, handler: Remote, component: int = -1) -> None:
+        """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, fill, envelope)`.
+
+        `component` is the index of the component behind it, which a bootstrap may lock.
+        """
+        if (ref, op) in self._remote:
+            raise OpError(f"remote op {op!r} of component {ref} stands twice", "install")
+        self._remote[ref, op] = (handler, component)
 
     # --- one envelope ---------------------------------------------------------------------------------
 
@@ -148,10 +156,12 @@ class Inbound:
             return self._refuse(peer, verdict.name.lower(), step=verdict is Verdict.NO_ROOM)
         if message.kind == envelope.RESPONSE:
             return self._answer(peer, message, now_ns)
-        if not entry or only_control:
+        if only_control:
+            if reason := self._closed_to(peer, message):
+                return self._refuse(peer, reason)
             self._mark(peer, message, now_ns)
             for fill in message.fills:
-                self._control(peer, fill)
+                self._control(peer, fill, message)
             return False
         if self._ingress.full if own else self._ingress.full_for(peer):
             self._notice(peer, now_ns)
@@ -193,7 +203,7 @@ class Inbound:
         execution.deadline_ns = deadline_ns
         touched: dict[int, Port] = {}
         for fill in message.fills:
-            port = self._route(peer, fill)
+            port = self._route(peer, fill, message)
             if port is None:
                 continue
             try:
@@ -224,7 +234,7 @@ class Inbound:
             if site >= 0:
                 self._engine.write(frame, site, value)
 
-    def _route(self, peer: PeerId, fill: Fill) -> Port | None:
+    def _route(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
         try:
             kind, number, op = parse_suffix(fill.dest_suffix)
         except AddressError as error:
@@ -232,7 +242,7 @@ class Inbound:
             self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
             return None
         if kind != SUFFIX_SITE:
-            self._control(peer, fill, number, op or "")
+            self._dispatch(peer, fill, message, number, op or "")
             return None
         port = self._ports.get(number)
         if port is None:
@@ -276,6 +286,9 @@ class Inbound:
         """
         req_id = message.wire_req_id
         self._mark(peer, message, now_ns)
+        if self._engine.control.expects(req_id, peer):
+            self._engine.control.answer(req_id, message)
+            return False
         if not self._requests.expects(req_id, peer):
             return self._refuse(peer, "late_answers", step=False)
         cohort = self._requests.sites(req_id)
@@ -284,7 +297,7 @@ class Inbound:
         try:
             # Where nobody reads the answers there are no sites for them: that one came is all that counts.
             for fill in message.fills if cohort.mode != keys.ANSWER_NONE else ():
-                port = self._route(peer, fill)
+                port = self._route(peer, fill, message)
                 if port is None:
                     raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
                 values[port.index] = self._value(port, fill)
@@ -310,26 +323,44 @@ class Inbound:
 
     # --- control plane --------------------------------------------------------------------------------
 
-    def _control(self, peer: PeerId, fill: Fill, number: int | None = None, op: str = "") -> None:
-        if number is None:
+    def _closed_to(self, peer: PeerId, message: Envelope) -> str:
+        """Why component ops are refused now, unmarked, so that a request comes again; "" where they pass."""
+        blocked = peer in self._engine.neighbours.blocked
+        if not blocked and not self._engine.locked:
+            return ""
+        for fill in message.fills:
             try:
-                kind, number, name = parse_suffix(fill.dest_suffix)
-            except AddressError as error:
-                self._engine.count("ingress.unroutable")
-                self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
-                return
-            if kind == SUFFIX_SITE:
-                return
-            op = name or ""
-        handler = self._remote.get((number, op))
+                kind, ref, op = parse_suffix(fill.dest_suffix)
+            except AddressError:
+                continue  # reported where it is dispatched
+            if kind != SUFFIX_SITE and ref:  # notices to the engine itself always pass
+                if blocked:
+                    return "blocked"
+                if self._remote.get((ref, op or ""), (None, -1))[1] in self._engine.locked:
+                    return "bootstrapping"
+        return ""
+
+    def _control(self, peer: PeerId, fill: Fill, message: Envelope) -> None:
+        try:
+            kind, ref, op = parse_suffix(fill.dest_suffix)
+        except AddressError as error:
+            self._engine.count("ingress.unroutable")
+            self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
+            return
+        if kind != SUFFIX_SITE:
+            self._dispatch(peer, fill, message, ref, op or "")
+
+    def _dispatch(self, peer: PeerId, fill: Fill, message: Envelope, ref: int, op: str) -> None:
+        """Hands a fill to the component op that it names; only ops declared `remote` can be named."""
+        handler, _ = self._remote.get((ref, op), (None, -1))
         if handler is None:
             self._engine.count("ingress.unroutable")
             self._engine.emit(
-                steps.WireReceiveFailed(peer, "Unroutable", f"no remote op {op!r} of component {number}")
+                steps.WireReceiveFailed(peer, "Unroutable", f"no remote op {op!r} of component {ref}")
             )
             return
         try:
-            handler(peer, fill.payload)
+            handler(peer, fill, message)
         except WireReceiveError as error:
             self._failed(peer, error)
 

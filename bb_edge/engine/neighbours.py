@@ -78,7 +78,9 @@ class Neighbours:
     def attach(self, inbound: Inbound, outbound: Outbound) -> None:
         """Ties in the two halves of the wire; called once at install."""
         self._outbound = outbound
-        inbound.register_remote(0, "Backoff", self._told_to_back_off)
+        inbound.register_remote(
+            0, "Backoff", lambda peer, fill, _message: self._told_to_back_off(peer, fill.payload)
+        )
 
     # --- presence and health -------------------------------------------------------------------------------
 
@@ -145,6 +147,7 @@ class Neighbours:
         engine.emit(steps.PeerDown(peer, reason))
         engine.bus.publish(Bus.PEER_DOWN)
         self._requests.peer_down(peer)
+        engine.control.peer_down(peer)
 
     # --- what gates ask -------------------------------------------------------------------------------
 

@@ -52,11 +52,15 @@ class Outbound:
         return len(self._units)
 
     def add(self, unit: Unit, ctx: Any) -> bool:
+        """Queues a unit of the op that runs, as `queue` does."""
+        return self.queue(unit, ctx.op.target, ctx.execution.id, ctx.op.spec.name)
+
+    def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
         engine = self._engine
         if unit.peer != engine.own_peer and engine.address_book.lookup(unit.peer) is None:
             engine.count("wire.unresolved")
-            engine.emit(steps.PeerResolveFailed(unit.peer, ctx.op.target, ctx.execution.id, ctx.op.spec.name))
+            engine.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False
         if len(self._units) >= engine.config.outbound_queue:
             self._drop_one()

@@ -70,7 +70,8 @@ class Cycle:
 
     def start_at_first_poll(self, target: str) -> None:
         """For targets that need no bootstrap: at install nobody knows yet what time it is."""
-        if any(target in found for found in (self._pulses, self._intervals, self.rounds)):
+        parts = (self._pulses, self._intervals, self.rounds, self.engine.control.targets)
+        if any(target in found for found in parts):
             self._to_start.append(target)
 
     def start_target(self, target: str) -> None:
@@ -84,6 +85,7 @@ class Cycle:
             self._arm(graph, op, self.engine.now_ns)
         for rounds in self.rounds.get(target, ()):
             rounds.start()
+        self.engine.control.start(target)
 
     def _offer(
         self,
@@ -140,13 +142,14 @@ class Cycle:
                 backend.leave(token)
 
     def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
-        engine = self.engine
+        engine, entries = self.engine, self.ingress.entries
         engine.now_ns = engine.ctx.now_ns = now_ns
         self._left = engine.config.cycle_op_budget
         while self._to_start:
             self.start_target(self._to_start.pop(0))
         self._take_in(now_ns)
-        self._run(now_ns)
+        if engine.runnable or entries:
+            self._run(now_ns)
         for kind in engine.bus.take():
             for graph, op in self._events.get(kind, ()):
                 if self.ingress.full:
@@ -154,7 +157,8 @@ class Cycle:
                     engine.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
                 else:
                     self._offer(graph, op, kind, internal=False)
-        self._run(now_ns)
+        if engine.runnable or entries:
+            self._run(now_ns)
         while self._left > 0:
             callback = engine.timers.pop_due(now_ns)
             if callback is None:
@@ -162,13 +166,17 @@ class Cycle:
             callback(now_ns)
             self._run(now_ns)
         self._complete()
-        self._run(now_ns)
+        if engine.runnable or entries:
+            self._run(now_ns)
         while self._due_phases:
             phase = self._due_phases.popleft()
             engine.emit(steps.LifecycleFired(phase))
             for graph, op in self._phases.get(phase, ()):
                 self._offer(graph, op, TRIGGER)
-        self._run(now_ns)
+            if phase == steps.Phase.SHUTDOWN:
+                engine.control.stop()
+        if engine.runnable or entries:
+            self._run(now_ns)
         if self._left <= 0 and (engine.runnable or self._admissible):
             engine.count("cycles.over_budget")
             engine.emit(steps.CycleBudgetExceeded(engine.config.cycle_op_budget))

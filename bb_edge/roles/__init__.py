@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
     from bb_edge.roles.component import Component, ComponentEnv
-    from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, Scheduler
+    from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, ProtocolCtx, Scheduler
     from bb_edge.roles.contracts import (
         Aggregator,
         Codec,
@@ -69,6 +69,7 @@ __all__ = [
     "DataSource",
     "PeerSelector",
     "ProtocolComponent",
+    "ProtocolCtx",
     "Backend",
     "BackendAttrs",
     "BackendProgram",
@@ -134,6 +135,7 @@ _HOMES = {
             "Bus",
             "Ctx",
             "PeerView",
+            "ProtocolCtx",
             "Scheduler",
         ),
         "context",

@@ -4,7 +4,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bb_edge.roles.completion import Later
     from bb_edge.roles.component import Component
 
-__all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "Scheduler"]
+__all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "ProtocolCtx", "Scheduler"]
 
 
 class PeerView(Protocol):
@@ -31,12 +31,23 @@ class AddressBookView(Protocol):
     def lookup(self, peer: PeerId) -> Sequence[Address] | None:
         """The peer's addresses in order; None for an unknown peer and for one without an address."""
 
+    def learn(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None = None) -> bool:
+        """Merges addresses that somebody claims for a peer; True where that is news. AddressError,
+        AddressBookFullError.
+        """
+
 
 class Scheduler(Protocol):
     """Timers of the engine."""
 
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
+
+    def after(self, delay_ns: int, callback: Callable[[ProtocolCtx], object]) -> int:
+        """Calls `callback(ctx)` once, `delay_ns` from now, for a protocol component; gives a token."""
+
+    def cancel(self, token: int) -> None:
+        """Forgets a timer of `after`; one that is past is fine."""
 
 
 class Bus(Protocol):
@@ -94,3 +105,31 @@ class Ctx(Protocol):
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks this op: the method returns the result, and somebody completes it."""
+
+
+class ProtocolCtx(Ctx, Protocol):
+    """What a protocol component sees. In timers and hooks `exec_id` is 0, and `later` is refused."""
+
+    @property
+    def own_classes(self) -> tuple[str, ...]:
+        """The peer classes that the node presents."""
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """Sends `payload` to the remote op `op` of the component in the same slot of the peer; once, one way.
+
+        False where nobody knows where the peer is.
+        """
+
+    def request(
+        self,
+        peer: PeerId,
+        op: str,
+        payload: bytes,
+        deadline_ns: int,
+        done: Callable[[ProtocolCtx, bytes | None], object],
+    ) -> None:
+        """Asks the peer's remote op `op`; `done(ctx, reply)` is called once, in a later poll.
+
+        `reply` is None where the peer is down, unknown, or silent for `deadline_ns`; b"" where the op gave
+        nothing. CapacityError where `NodeConfig.max_component_calls` wait already.
+        """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.ir.opsets import Opset
     from bb_edge.roles.completion import Later
-    from bb_edge.roles.context import Ctx
+    from bb_edge.roles.context import Ctx, ProtocolCtx
     from bb_edge.roles.values import Trigger
 
     Peers = tuple[PeerId, ...]
@@ -214,11 +214,30 @@ class PeerSelector(_Contract):
 
 
 class ProtocolComponent(_Contract):
-    """A component with ops of its own; each op of its opset calls the method of that name."""
+    """A component with ops of its own; each op of its opset calls the method of that name.
+
+    An op declared `remote` is called by the component in the same slot of another node, which sends to it
+    with `ctx.send` or `ctx.request`: `method(ctx, sender, payload)`, with bytes that only the component
+    reads, and gives None or the reply. It runs outside of executions, as do timers (`ctx.scheduler.after`)
+    and the two hooks below; `ctx` is a `ProtocolCtx` there. A component may serve another role beside it:
+    `class Gossip(PeerSelector, ProtocolComponent)`.
+    """
 
     ROLE: ClassVar[str] = keys.ROLE_PROTOCOL
+    shared: ClassVar[bool] = True
 
     @classmethod
     @abstractmethod
     def atomic_opset(cls) -> Opset:
-        """The ops that it brings: domain, version, ports, attributes."""
+        """The ops that it brings: domain, version, ports, attributes.
+
+        Ops fire when all their inputs are there, or as sources where they have none; entries and ports that
+        take the first of several arrivals are the framework's. A remote op has the inputs `sender:PeerId,
+        payload:Bytes` and no output or `reply:Bytes`.
+        """
+
+    def started(self, ctx: ProtocolCtx) -> None:
+        """Called once, when the slot's target begins to run (after its bootstrap, where it has one)."""
+
+    def stopping(self, ctx: ProtocolCtx) -> None:
+        """Called when the node shuts down; what is sent here still leaves."""

@@ -11,8 +11,8 @@ from bb_edge.engine.graph_slot import build_graph
 from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_edge.ir.opsets import AttrKind, Effect, OpDef
-from bb_edge.roles import method_name, offers
+from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
+from bb_edge.roles import ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
 
 def bind(op: BoundOp, env: BindEnv) -> Run:
     """Binds a role op. OpError where the slot has no component, or the component does not offer the op."""
-    definition = op.spec.definition
-    assert definition is not None
     slot = op.spec.meta.get(keys.SLOT_KEY, "")
     engine = env.engine
     index = engine.slots.get((env.graph.target, slot))
@@ -48,6 +46,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
             f"slot {slot!r} is bound to nothing", where=op.spec.name, hint="bind it at compile time"
         )
     component = engine.components[index]
+    definition = op.spec.definition or _own_op(op, component)
     if not offers(component, op.spec.op_type):
         raise OpError(f"{component.TYPE_NAME} does not offer {op.spec.op_type}", where=f"slot {slot!r}")
     op.component = op.touches = index
@@ -58,6 +57,19 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
     return calls_of(engine, component, method, attributes(op, definition), op.takes_first)
+
+
+def _own_op(op: BoundOp, component: Component) -> OpDef:
+    """The row of a component's own opset. OpError where it declares no such op, or one that cannot run."""
+    table = component.atomic_opset() if isinstance(component, ProtocolComponent) else None
+    found = table.ops.get(op.spec.op_type) if table is not None and table.domain == op.spec.domain else None
+    if found is None:
+        raise OpError(
+            f"{component.TYPE_NAME} has no op {op.spec.domain}::{op.spec.op_type}", where=op.spec.name
+        )
+    if found.kind is OpKind.ENTRY or any(port.ready is Ready.ANY for port in found.inputs):
+        raise OpError("an op of a component is no entry and waits for all its inputs", where=op.spec.name)
+    return found
 
 
 def calls_of(

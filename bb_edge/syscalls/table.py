@@ -48,6 +48,8 @@ def binder(op: BoundOp, graph_keys: frozenset[tuple[str, str]]) -> Bind | None:
         return role_ops.bind if spec.definition is not None else None
     if (spec.domain, spec.op_type) in graph_keys:
         return calls.bind
+    if spec.definition is None and keys.SLOT_KEY in spec.meta and spec.domain not in STATELESS:
+        return role_ops.bind  # an op of a component's own opset
     found = STATELESS.get(spec.domain, {}).get(spec.op_type)
     if found is None and spec.definition is not None and spec.definition.kind is OpKind.ENTRY:
         return _entry

@@ -1,0 +1,283 @@
+"""`bb.GlobalRegistryServer` and `bb.GlobalRegistryClient`: one node knows everybody who has told it lately.
+
+Both are bound to the slot of the same name, the server in one partition, the client in the others. A client
+announces its classes and addresses and gets, in the same handshake, the peers that it asks for with theirs;
+then it shows that it is alive three times within its time-to-live. Who does not is forgotten.
+
+    client: ──started──► ANNOUNCING ──granted──► KNOWN ──heartbeat granted──► KNOWN
+                            ▲  │ refused or silent: again, after a wait that doubles │
+                            └──┴────────────── unknown to the server ────────────────┘
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from bb_edge.components.peer_lists import (
+    MAX_ROWS,
+    Descriptor,
+    fields_of,
+    learn,
+    own_addresses,
+    peer_of,
+    rows,
+)
+from bb_edge.components.presence_selector import sample_of
+from bb_edge.ir.opsets import Opset, Table
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
+from bb_edge.roles.errors import ComponentError
+from bb_edge.wire import cbor
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.roles.context import Ctx, ProtocolCtx
+
+__all__ = ["GlobalRegistryClient", "GlobalRegistryServer"]
+
+MS = 1_000_000
+S = 1_000_000_000
+MAX_CLASSES = 16
+MAX_CLASS_NAME = 256
+LONGEST_WAIT_NS = 60 * S
+
+
+def _classes(found: object) -> tuple[str, ...]:
+    good = isinstance(found, list) and len(found) <= MAX_CLASSES
+    if not isinstance(found, list) or not good:
+        raise ComponentError(f"classes are a list of at most {MAX_CLASSES}", "registry")
+    if not all(isinstance(c, str) and len(c) <= MAX_CLASS_NAME for c in found):
+        raise ComponentError(f"a class is a text of at most {MAX_CLASS_NAME} letters", "registry")
+    return tuple(found)
+
+
+def _number(fields: dict[str, object], key: str) -> int:
+    value = fields.get(key)
+    if type(value) is not int or value < 0:
+        raise ComponentError(f"{key} is no number", "registry")
+    return value
+
+
+class _Registry(PeerSelector, ProtocolComponent):
+    """What both sides share: the opset. A side that does not serve an op refuses it."""
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table("bb.GlobalRegistry")
+        ask = "sender:PeerId, payload:Bytes"
+        table.op(
+            "Announce", ask, "reply:Bytes", "", "A peer tells of itself, and asks for others.", remote=True
+        )
+        table.op("Heartbeat", ask, "reply:Bytes", "", "A peer is still there.", remote=True)
+        table.op("Leave", ask, "", "", "A peer goes.", remote=True)
+        return table.opset()
+
+    def announce(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
+        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+
+    def heartbeat(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
+        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+
+    def leave(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> None:
+        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+
+    @abstractmethod
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]: ...
+
+    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
+        return sample_of(ctx, self.current_view(ctx), n, min)
+
+
+@dataclass(slots=True)
+class _Member:
+    classes: tuple[str, ...]
+    addresses: tuple[bytes, ...]
+    ttl_ns: int
+    expires_ns: int
+
+
+class GlobalRegistryServer(_Registry):
+    """Configuration: `max_peers` (512, at most 1024) are known at once, a newcomer beyond is refused;
+    `max_ttl_ns` (10 min) bounds what a peer can ask for.
+
+    Its view is the members that list the slot's class. A change of members is a new `version`; who has seen
+    the current one is not told everything again.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryServer"
+
+    def __init__(self, peer_class: str, max_peers: int = 512, max_ttl_ns: int = 600 * S) -> None:
+        self._peer_class = peer_class
+        self._max_peers = max_peers
+        self._max_ttl_ns = max_ttl_ns
+        self._members: dict[PeerId, _Member] = {}
+        self._timer = 0
+        self.version = 1
+        self.refused = 0
+        self.expired = 0
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> GlobalRegistryServer:
+        env.expect_keys(("max_peers", "max_ttl_ns"))
+        return cls(
+            env.peer_class,
+            env.integer("max_peers", 512, 1, MAX_ROWS),
+            env.integer("max_ttl_ns", 600 * S, 1 * S),
+        )
+
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
+        return tuple(sorted(self._of_class(self._peer_class, ctx.now_ns)))
+
+    def _of_class(self, peer_class: str, now_ns: int) -> list[PeerId]:
+        return [p for p, m in self._members.items() if peer_class in m.classes and m.expires_ns > now_ns]
+
+    def announce(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
+        """{classes, addresses, ttl_ns, wants} → {ttl_ns, version, peers}; ttl_ns 0 where there is no room."""
+        fields = fields_of(payload)
+        classes = _classes(fields.get("classes"))
+        wants = fields.get("wants")
+        (said,) = rows([[sender.to_bytes(), 0, fields.get("addresses")]])
+        ttl_ns = min(_number(fields, "ttl_ns"), self._max_ttl_ns)
+        known = self._members.get(sender)
+        if known is None and len(self._members) >= self._max_peers:
+            self.refused += 1
+            return cbor.dumps({"ttl_ns": 0, "version": self.version, "peers": None})
+        learn(ctx, sender, said.addresses)
+        if known is None or (known.classes, known.addresses) != (classes, said.addresses):
+            self.version += 1
+        self._members[sender] = _Member(classes, said.addresses, ttl_ns, ctx.now_ns + ttl_ns)
+        self._watch(ctx)
+        return self._granted(ctx, sender, ttl_ns, wants, 0)
+
+    def heartbeat(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
+        """{version, wants} → {ttl_ns, version, peers}; ttl_ns 0 where the sender is not known (any more)."""
+        fields = fields_of(payload)
+        member = self._members.get(sender)
+        if member is None:
+            return cbor.dumps({"ttl_ns": 0, "version": self.version, "peers": None})
+        member.expires_ns = ctx.now_ns + member.ttl_ns
+        return self._granted(ctx, sender, member.ttl_ns, fields.get("wants"), _number(fields, "version"))
+
+    def leave(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> None:
+        if self._members.pop(sender, None) is not None:
+            self.version += 1
+
+    def _granted(self, ctx: ProtocolCtx, sender: PeerId, ttl_ns: int, wants: object, seen: int) -> bytes:
+        peers = None
+        if seen != self.version and isinstance(wants, str):
+            found = sorted(p for p in self._of_class(wants, ctx.now_ns) if p != sender)
+            peers = [Descriptor(p, 0, self._members[p].addresses).row() for p in found]
+        return cbor.dumps({"ttl_ns": ttl_ns, "version": self.version, "peers": peers})
+
+    def _watch(self, ctx: ProtocolCtx) -> None:
+        """One timer, at the time at which the next member would be forgotten."""
+        ctx.scheduler.cancel(self._timer)
+        self._timer = 0
+        if self._members:
+            first = min(m.expires_ns for m in self._members.values())
+            self._timer = ctx.scheduler.after(first - ctx.now_ns, self._sweep)
+
+    def _sweep(self, ctx: ProtocolCtx) -> None:
+        gone = [p for p, m in self._members.items() if m.expires_ns <= ctx.now_ns]
+        for peer in gone:
+            del self._members[peer]
+        if gone:
+            self.expired += len(gone)
+            self.version += 1
+        self._watch(ctx)
+
+
+class GlobalRegistryClient(_Registry):
+    """Configuration: `server` (base58 id) or `server_name`; `ttl_ns` (30 s), how long the server should keep
+    the node without hearing of it.
+
+    Its view is what the server last said of the slot's class; while the server is silent the view stays.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryClient"
+
+    def __init__(self, server: PeerId, peer_class: str, ttl_ns: int = 30 * S) -> None:
+        self._server = server
+        self._peer_class = peer_class
+        self._asked_ttl_ns = ttl_ns
+        self._ttl_ns = 0  # granted; 0 while the server does not know us
+        self._version = 0
+        self._view: tuple[PeerId, ...] = ()
+        self._wait_ns = 0
+        self._stopped = False
+        self.heartbeats = 0
+        self.announcements = 0
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> GlobalRegistryClient:
+        env.expect_keys(("server", "server_name", "ttl_ns"))
+        return cls(
+            peer_of(env, "server", "server_name"), env.peer_class, env.integer("ttl_ns", 30 * S, 1 * S)
+        )
+
+    @property
+    def registered(self) -> bool:
+        """Whether the server has granted the last announcement or heartbeat."""
+        return self._ttl_ns > 0
+
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
+        return self._view
+
+    def started(self, ctx: ProtocolCtx) -> None:
+        learn(ctx, self._server)
+        self._speak(ctx)
+
+    def stopping(self, ctx: ProtocolCtx) -> None:
+        self._stopped = True  # what is still on its way must not announce the node again
+        if self.registered:
+            ctx.send(self._server, "Leave", b"\xa0")
+
+    def _speak(self, ctx: ProtocolCtx) -> None:
+        """Announces the node, or shows that it is alive."""
+        if self._stopped:
+            return
+        deadline_ns = max(min(self._asked_ttl_ns // 3, 10 * S), 1)
+        if self.registered:
+            self.heartbeats += 1
+            said: dict[str, object] = {"version": self._version, "wants": self._peer_class}
+            ctx.request(self._server, "Heartbeat", cbor.dumps(said), deadline_ns, self._heard)
+            return
+        self.announcements += 1
+        said = {
+            "classes": list(ctx.own_classes)[:MAX_CLASSES],
+            "addresses": list(own_addresses(ctx)),
+            "ttl_ns": self._asked_ttl_ns,
+            "wants": self._peer_class,
+        }
+        ctx.request(self._server, "Announce", cbor.dumps(said), deadline_ns, self._heard)
+
+    def _heard(self, ctx: ProtocolCtx, reply: bytes | None) -> None:
+        """Takes the server's answer; speaks again in a third of what it granted, or after a longer wait."""
+        was_registered = self.registered
+        self._ttl_ns = 0
+        try:
+            if reply is not None:
+                self._take(ctx, reply)
+        finally:
+            if self.registered:
+                self._wait_ns = 0
+                pause = self._ttl_ns // 3
+            elif was_registered and reply is not None:
+                pause = 0  # forgotten by the server: told anew at once
+            else:
+                self._wait_ns = min(self._wait_ns * 2 or 1 * S, LONGEST_WAIT_NS)
+                pause = self._wait_ns
+            # Those that lost their server together do not come back together.
+            spread = int(ctx.rng.integers(max(pause // 10, 1)))
+            ctx.scheduler.after(pause + (0 if self.registered else spread), self._speak)
+
+    def _take(self, ctx: ProtocolCtx, reply: bytes) -> None:
+        fields = fields_of(reply)
+        peers = fields.get("peers")
+        found = None if peers is None else rows(peers)
+        version, ttl_ns = _number(fields, "version"), _number(fields, "ttl_ns")
+        if found is not None:
+            self._view = tuple(sorted(d.peer for d in found if learn(ctx, d.peer, d.addresses)))
+        self._version, self._ttl_ns = version, ttl_ns

@@ -1,0 +1,270 @@
+"""The control plane: components that speak to their counterparts on other nodes (semantics §6 "Sites", §8).
+
+A component with `remote` ops is reached at `/component/<ref>/op/<name>`; `ref` is its slot's number in the
+artifact, so a slot speaks to the slot of the same name at the peer, whatever component is bound there. One
+fill carries one op; its payload is the component's own affair. What comes in is handled at once, in the
+ingress phase, outside of any execution.
+
+    request ──► WAITING ──answer │ peer down │ could not be sent │ deadline──► settled: `done` is called once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine import steps
+from bb_edge.engine.context import ControlContext
+from bb_edge.engine.outbound import Outbound, Unit
+from bb_edge.engine.parking import CapacityError, OpError
+from bb_edge.ir import types
+from bb_edge.ir.address import Address
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import envelope
+from bb_edge.wire.envelope import Envelope, Fill
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
+    from bb_edge.engine.inbound import Inbound
+    from bb_edge.roles import ProtocolComponent
+
+Method = Callable[..., object]
+
+Done = Callable[[Any, "bytes | None"], object]
+"""`done(ctx, reply)`: None where there is no reply and none will come."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A request that waits for its answer."""
+
+    peer: PeerId
+    outlet: Outlet
+    op: str
+    done: Done
+    timer: int
+
+
+class Outlet:
+    """One component's side of the control plane: what its `ctx.send` and `ctx.request` do."""
+
+    __slots__ = ("_plane", "_suffixes", "component", "ctx", "name", "target")
+
+    def __init__(
+        self, plane: ControlPlane, ref: int, component: ProtocolComponent, target: str, slot: str
+    ) -> None:
+        self._plane = plane
+        self.component = component
+        self.target = target
+        self.name = slot
+        self.ctx = ControlContext(plane.engine, self)
+        remote = [op.name for op in component.atomic_opset().ops.values() if op.remote]
+        self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}
+
+    def _fill(self, op: str, payload: bytes) -> Fill:
+        suffix = self._suffixes.get(op)
+        if suffix is None:
+            known = ", ".join(self._suffixes) or "none"
+            raise OpError(
+                f"{self.component.TYPE_NAME} has no remote op {op!r}",
+                f"slot {self.name!r}",
+                f"it has: {known}",
+            )
+        assert types.BYTES.wire_hash is not None
+        return Fill(suffix, payload, False, types.BYTES.wire_hash)
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""
+        now_ns = self._plane.engine.now_ns
+        unit = Unit(
+            peer,
+            [self._fill(op, payload)],
+            envelope.NONE,
+            0,
+            now_ns + deadline_ns if deadline_ns else 0,
+            False,
+            None,
+        )
+        return self._plane.queue(unit, self, op)
+
+    def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
+        """Asks the peer; `done(ctx, reply)` is called once, in a later poll, with None where nobody answers.
+
+        Raises CapacityError where `max_component_calls` wait already, OpError without a deadline.
+        """
+        self._plane.ask(self, peer, op, self._fill(op, payload), deadline_ns, done)
+
+    def handle(
+        self, op: str, method: Callable[..., object], peer: PeerId, fill: Fill, asked: Envelope
+    ) -> None:
+        """Calls a remote op; what it gives is the reply, where a reply is asked for."""
+        plane = self._plane
+        plane.engine.count("control.received")
+        try:
+            reply = method(self.ctx, peer, bytes(fill.payload))
+            if reply is not None and not isinstance(reply, bytes):
+                raise TypeError(f"a remote op replies with bytes or nothing, not {type(reply).__name__}")
+        # The border to users' components: what they raise ends this call only; the asker hears nothing.
+        except Exception as error:  # noqa: BLE001
+            self.failed(op, error)
+            return
+        if asked.kind != envelope.REQUEST:
+            return
+        now_ns = plane.engine.now_ns
+        deadline = now_ns + asked.remaining_deadline_ns if asked.remaining_deadline_ns else 0
+        fills = [Fill(fill.dest_suffix, b"", True, 0) if reply is None else self._fill(op, reply)]
+        plane.queue(Unit(peer, fills, envelope.RESPONSE, asked.wire_req_id, deadline, False, None), self, op)
+
+    def call(self, where: str, function: Callable[..., object], *arguments: object) -> None:
+        """Runs a component's callback; what it raises is reported."""
+        try:
+            function(self.ctx, *arguments)
+        except Exception as error:  # noqa: BLE001 (the border, as above)
+            self.failed(where, error)
+
+    def failed(self, where: str, error: BaseException) -> None:
+        self._plane.engine.component_failed(self.target, f"{self.name}.{where}", error)
+
+
+class ControlPlane:
+    """All outlets of a node, and the requests that they have made, bounded by `max_component_calls`."""
+
+    def __init__(self, engine: Engine, outbound: Outbound) -> None:
+        self.engine = engine
+        self._outbound = outbound
+        self._outlets: dict[int, Outlet] = {}
+        self._calls: dict[int, _Call] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    # --- install --------------------------------------------------------------------------------------
+
+    def add(
+        self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str, inbound: Inbound
+    ) -> None:
+        """Ties in a component; its remote ops can be reached from now on."""
+        outlet = self._outlets[index] = Outlet(self, ref, component, target, slot)
+        for op, method in remote_methods(component).items():
+            inbound.register_remote(ref, op, partial(outlet.handle, op, method), index)
+
+    def outlet_of(self, component: int) -> Outlet:
+        """The outlet of a component, by index. OpError where it is no protocol."""
+        outlet = self._outlets.get(component)
+        if outlet is None:
+            raise OpError("the component has no ops of its own", "control plane", "derive ProtocolComponent")
+        return outlet
+
+    def start(self, target: str) -> None:
+        """A target runs: its components begin."""
+        for outlet in self._outlets.values():
+            if outlet.target == target:
+                outlet.call("started", outlet.component.started)
+
+    def stop(self) -> None:
+        """The node shuts down: components say goodbye."""
+        for outlet in self._outlets.values():
+            outlet.call("stopping", outlet.component.stopping)
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Targets with components that want to be started."""
+        return frozenset(outlet.target for outlet in self._outlets.values())
+
+    # --- asking ---------------------------------------------------------------------------------------
+
+    def queue(self, unit: Unit, outlet: Outlet, op: str) -> bool:
+        """Hands a unit to the outbound side."""
+        self.engine.count("control.sent")
+        return self._outbound.queue(unit, outlet.target, 0, f"{outlet.name}.{op}")
+
+    def ask(self, outlet: Outlet, peer: PeerId, op: str, fill: Fill, deadline_ns: int, done: Done) -> None:
+        engine = self.engine
+        if deadline_ns <= 0:
+            raise OpError("a request needs a deadline", f"slot {outlet.name!r}, {op}")
+        if len(self._calls) >= engine.config.max_component_calls:
+            raise CapacityError(
+                f"{len(self._calls)} requests of components wait already",
+                f"slot {outlet.name!r}, {op}",
+                "raise NodeConfig.max_component_calls, or shorten deadlines",
+            )
+        number = engine.rng.getrandbits(64) or 1
+        until = engine.now_ns + deadline_ns
+        timer = engine.timers.at(until, lambda _now_ns: self._expired(number), reserved=True)
+        self._calls[number] = _Call(peer, outlet, op, done, timer)
+        unit = Unit(peer, [fill], envelope.REQUEST, number, until, False, None)
+        if not self.queue(unit, outlet, op):
+            self.lost(number, peer)
+
+    def lost(self, number: int, peer: PeerId) -> bool:
+        """A request will not be answered: `done` hears of it in the next poll. False where it is not ours."""
+        call = self._calls.get(number)
+        if call is None or call.peer != peer:
+            return False
+        # Not at once: the component is still in the call that asked.
+        self.engine.timers.cancel(call.timer)
+        call.timer = self.engine.timers.at(
+            self.engine.now_ns, lambda _now_ns: self._settle(number, None), reserved=True
+        )
+        return True
+
+    def peer_down(self, peer: PeerId) -> None:
+        """Nobody waits for a peer that is down."""
+        for number in [n for n, call in self._calls.items() if call.peer == peer]:
+            self.lost(number, peer)
+
+    def expects(self, number: int, peer: PeerId) -> bool:
+        call = self._calls.get(number)
+        return call is not None and call.peer == peer
+
+    def answer(self, number: int, message: Envelope) -> None:
+        """Takes an expected answer. One that is not the single fill of the op asked for counts as none."""
+        call = self._calls[number]
+        fills = message.fills
+        good = len(fills) == 1 and fills[0].dest_suffix == call.outlet._fill(call.op, b"").dest_suffix
+        if not good:
+            self.engine.count("wire.receive_errors")
+            self.engine.emit(steps.WireReceiveFailed(call.peer, "DecodeFailed", f"no answer to {call.op}"))
+        self._settle(number, bytes(fills[0].payload) if good else None)
+
+    def _expired(self, number: int) -> None:
+        call = self._calls.get(number)
+        if call is not None:
+            self.engine.count("control.unanswered")
+            self.engine.neighbours.unanswered(call.peer)
+            self._settle(number, None)
+
+    def _settle(self, number: int, reply: bytes | None) -> None:
+        call = self._calls.pop(number, None)
+        if call is None:
+            return
+        self.engine.timers.cancel(call.timer)
+        self._outbound.forget_ask(number)
+        call.outlet.call(call.op, call.done, reply)
+
+
+def remote_methods(component: ProtocolComponent) -> dict[str, Callable[..., object]]:
+    """Remote op → the method that serves it. OpError where an opset cannot be served (see `atomic_opset`)."""
+    from bb_edge.roles import method_name
+
+    table = component.atomic_opset()
+    found: dict[str, Callable[..., object]] = {}
+    for op in table.ops.values():
+        where = f"{component.TYPE_NAME}, op {op.name}"
+        method = getattr(component, method_name(op.name), None)
+        if not callable(method):
+            raise OpError("the component has no method for it", where, f"define {method_name(op.name)}")
+        if not op.remote:
+            continue
+        given = [port.type for port in op.inputs], [port.type for port in op.outputs]
+        if given not in (([_PEER, _BYTES], []), ([_PEER, _BYTES], [_BYTES])):
+            raise OpError(
+                "a remote op takes (sender:PeerId, payload:Bytes) and gives nothing or (reply:Bytes)", where
+            )
+        found[op.name] = method
+    return found
+
+
+_PEER, _BYTES = types.PEER_ID.id, types.BYTES.id
