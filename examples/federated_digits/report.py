@@ -161,6 +161,7 @@ def plot(rounds: Sequence[Round], path: Path, title: str) -> bool:
     below.bar(numbers, [r.wire_bytes / 1000 for r in rounds], color="tab:green")
     below.set_ylabel("KB on the wire")
     below.set_xlabel("round")
+    below.xaxis.get_major_locator().set_params(integer=True)
     below.grid(alpha=0.3, axis="y")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
