@@ -371,7 +371,8 @@ class Engine:
                 execution.failed = True
                 self.count("executions.starved")
                 self.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
-        self._release_claims(execution)
+        if execution.claim_set:
+            self._release_claims(execution)
         for release in execution.permits:
             release()
         if execution.bytes_held:

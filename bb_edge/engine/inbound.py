@@ -314,7 +314,9 @@ class Inbound:
             return False
         size = sum(len(f.payload) for f in message.fills)
         if not self._ingress.charge(size):
-            self._engine.count("ingress.budget")
+            self._failed(
+                peer, WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"an answer of {size} bytes")
+            )
             self._requests.settle_peer(req_id, peer)
             return False
         cohort.execution.answer_bytes += size

@@ -234,6 +234,8 @@ class Ingress:
         return self._completions.popleft() if self._completions else None
 
     def take_late(self) -> int:
+        if not self._late:
+            return 0
         with self._lock:
             late, self._late = self._late, 0
         return late

@@ -154,6 +154,19 @@ class Neighbours:
     def is_up(self, peer: PeerId) -> bool:
         return self._health.is_up(peer)
 
+    @property
+    def health_threshold(self) -> int:
+        """Failures in a row after which a peer counts as down; may be set at run time."""
+        return self._health.threshold
+
+    @health_threshold.setter
+    def health_threshold(self, value: int) -> None:
+        self._health.threshold = value
+
+    def patience_until(self, peer: PeerId) -> int:
+        """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
+        return self._imposed.get(peer, 0) if self._imposed else 0
+
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
         if not self._backoff.ready(peer, now_ns):

@@ -62,9 +62,24 @@ class Outbound:
             engine.count("wire.unresolved")
             engine.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False
-        if len(self._units) >= engine.config.outbound_queue:
+        if unit.kind == envelope.RESPONSE and self._put_off(unit):
+            return True
+        self._append(unit)
+        return True
+
+    def _append(self, unit: Unit) -> None:
+        if len(self._units) >= self._engine.config.outbound_queue:
             self._drop_one()
         self._units.append(unit)
+
+    def _put_off(self, unit: Unit) -> bool:
+        """Replies pass no Tx gate: where the peer has asked for patience they wait as long (semantics §6)."""
+        engine = self._engine
+        until = engine.neighbours.patience_until(unit.peer)
+        if until <= engine.now_ns or engine.timers.full:
+            return False
+        engine.count("outbound.put_off")
+        engine.timers.at(until, lambda _now_ns: self._append(unit))
         return True
 
     def add_notice(self, unit: Unit) -> None:
@@ -97,7 +112,10 @@ class Outbound:
         if self._units:
             for unit in self._joined():
                 self._send(unit, now_ns)
-        for due in self._links.due(now_ns):
+        due_now = self._links.due(now_ns)
+        if expired := self._links.take_expired():
+            self._engine.count("outbound.expired", len(expired))
+        for due in due_now:
             self._engine.count("wire.resent" if due.resent else "wire.acks_alone")
             self._engine.emit(
                 steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)

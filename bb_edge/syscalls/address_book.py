@@ -30,7 +30,7 @@ def _insert_many(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _merge(book: Any, peer: Any, addresses: tuple[Any, ...]) -> None:
-    if book.lookup(peer) is None:
+    if peer not in book:
         book.add_peer(peer, addresses)
     else:
         for address in addresses:

@@ -458,3 +458,31 @@ def test_a_peer_that_is_told_to_back_off_is_gated(net):
         nodes["l"].deliver_inbound(envelope.encode(Envelope(fills=[bad])), nodes["r"].peer_id)
     sim.run(for_ns=S)
     assert nodes["l"].counters["wire.receive_errors"] == 4
+
+
+def test_replies_to_a_peer_that_asked_for_patience_wait(net):
+    sim, nodes = net(BOTH, {"hub": ("Server",), "far": ("Client",)})
+    hub, far = nodes["hub"], nodes["far"]
+    suffix = Address.empty().with_component(0, "Backoff").to_bytes()
+    notice = Fill(suffix, cbor.dumps({"min_backoff_ns": S}), False, 0x0B)
+    far.deliver_inbound(envelope.encode(Envelope(fills=[notice])), hub.peer_id)
+    start = sim.now_ns
+    hub.invoke("Server", {"x": f32(3)})
+    sim.run(until=lambda: bool(sim.events("missing")))
+    assert S <= sim.now_ns - start < S + S // 10
+    assert sim.events("missing")[0].value == () and far.counters["outbound.put_off"] == 1
+
+
+def test_the_health_threshold_can_be_changed_while_it_runs(net):
+    sim, nodes = net(BOTH, {"hub": ("Server",), "far": ("Client",)})
+    hub = nodes["hub"]
+    nodes["far"].deliver_inbound = lambda *args, **named: None
+    assert hub.health_threshold == 5
+    hub.health_threshold = 2
+    for _ in range(2):
+        assert not [s for s in sim.seen if isinstance(s.step, steps.PeerDown)]
+        hub.invoke("Server", {"x": f32(3)})
+        sim.at(sim.now_ns + 3 * S, lambda: None)
+        sim.run(for_ns=3 * S)
+    (down,) = [s.step for s in sim.seen if isinstance(s.step, steps.PeerDown)]
+    assert down.reason == "unanswered"
