@@ -1,4 +1,4 @@
-"""`bb-edge`: run and look at artifacts on a device. Every verb but `run` works offline."""
+"""`bb-edge`: run and look at artifacts on a device. Only `run`, and `doctor` where asked to, use a network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from bb_edge import __version__
-from bb_edge.cli import bench, check, inspect, run
+from bb_edge.cli import bench, check, doctor, inspect, run
 from bb_edge.ir.errors import BBError
 
 
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_parser(verbs)
     check.add_parser(verbs)
     bench.add_parser(verbs)
+    doctor.add_parser(verbs)
     return top
 
 

@@ -1,0 +1,269 @@
+"""`bb-edge doctor`: whether this machine can run a node, and what it would be short of.
+
+Nothing is changed: the state folder gets a probe file that goes again, the broker a session that leaves
+nothing. Interpreters are looked for, not started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bb_edge import __version__
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+
+OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
+PROBE_FILE = "doctor-probe"
+LITTLE_MEMORY = 96 * 1024 * 1024
+"""A node with NumPy and a small program takes some 50 MB."""
+LITTLE_SPACE = 32 * 1024 * 1024
+PACKAGES = ("numpy", "protobuf", "cbor2", "paho-mqtt")
+INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    status: str
+    detail: str
+    data: dict[str, object] = field(default_factory=dict)
+
+
+def add_parser(verbs: Any) -> None:
+    p: argparse.ArgumentParser = verbs.add_parser(
+        "doctor", help="check this machine: board, clock, memory, storage, broker, interpreters, versions"
+    )
+    p.add_argument("--config", type=Path, metavar="FILE", help="take broker, state and peer from there")
+    p.add_argument("--broker", metavar="URL", help="connect there, and measure a round trip")
+    p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
+    p.add_argument("--cert", metavar="FILE", help="client certificate")
+    p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    p.add_argument(
+        "--peer", metavar="NAME", help="the node's name; its peer id is shown, and used at the broker"
+    )
+    p.add_argument("--state", type=Path, metavar="FOLDER", help="try to write there")
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where nothing failed, else 1."""
+    findings = []
+    for finding in examine(arguments):
+        findings.append(finding)
+        if not arguments.json:
+            print(f"{finding.status:8} {finding.check:13} {finding.detail}", flush=True)
+    failed = [finding.check for finding in findings if finding.status == FAILED]
+    if arguments.json:
+        print(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in findings]}))
+    elif failed:
+        print(f"bb-edge: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """All findings, one after the other."""
+    from dataclasses import replace
+
+    from bb_edge.config_file import RunConfig, load_config
+
+    yield _versions()
+    yield from _board()
+    yield _interpreters()
+    config = RunConfig()
+    if arguments.config is not None:
+        try:
+            config = load_config(arguments.config)
+            yield Finding("configuration", OK, str(arguments.config))
+        except BBError as error:
+            yield Finding("configuration", FAILED, str(error))
+    names = ("broker", "ca", "cert", "key", "peer", "state")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    config = replace(config, **given)
+    peer = PeerId.from_name(config.peer) if config.peer is not None else None
+    if peer is not None:
+        yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
+    folder = config.state or os.environ.get("STATE_DIRECTORY")
+    yield (
+        _storage(Path(str(folder).partition(":")[0]))
+        if folder
+        else Finding("storage", SKIPPED, "no folder named (--state)")
+    )
+    if config.broker is None:
+        yield Finding("broker", SKIPPED, "none named (--broker)")
+    else:
+        yield _guarded("broker", lambda: _broker(config, peer))
+
+
+def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
+    """A check's own typed errors are findings."""
+    from bb_shims import ShimError
+
+    try:
+        return look()
+    except (BBError, ShimError, OSError) as error:
+        return Finding(check, FAILED, str(error))
+
+
+def _versions() -> Finding:
+    from google.protobuf.internal import api_implementation
+
+    found: dict[str, object] = {"bb-edge": __version__, "python": platform.python_version()}
+    missing = []
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    implementation = str(api_implementation.Type())
+    found["protobuf implementation"] = implementation
+    text = ", ".join(f"{name} {version}" for name, version in found.items() if " " not in name)
+    if missing:
+        return Finding("versions", FAILED, f"{text}; missing: {', '.join(missing)}", found)
+    if implementation == "python":
+        slow = "protobuf in pure Python: loading is slower, running is not"
+        return Finding("versions", OK, f"{text}; {slow}", found)
+    return Finding("versions", OK, text, found)
+
+
+def _board() -> Iterator[Finding]:
+    from bb_shims import BoardError, WatchdogError, detect
+
+    try:
+        board = detect()
+    except (BoardError, WatchdogError) as error:
+        yield Finding("board", FAILED, str(error))
+        return
+    kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield Finding(
+        "board", OK, f"{board.model} ({board.name}), {kernel}", {"name": board.name, "model": board.model}
+    )
+    if board.clock.wall_is_set():
+        yield Finding("clock", OK, time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+    else:
+        yield Finding(
+            "clock", WARNING, "the wall clock was never set: certificates will not verify, logs have no dates"
+        )
+
+    def memory() -> Finding:
+        info = board.memory.info()
+        text = f"{_mib(info.available_bytes)} of {_mib(info.limit_bytes)} available ({info.source})"
+        status = OK if info.available_bytes >= LITTLE_MEMORY else WARNING
+        return Finding("memory", status, text, asdict(info))
+
+    def heat() -> Finding:
+        celsius = board.thermal.celsius()
+        return Finding(
+            "temperature",
+            OK if celsius is not None else SKIPPED,
+            f"{celsius:.0f} °C" if celsius is not None else "no sensor",
+            {"celsius": celsius},
+        )
+
+    def power() -> Finding:
+        status = board.power.status()
+        said = {name: value for name, value in asdict(status).items() if value is not None}
+        bad = [name for name, value in said.items() if value is True]
+        if bad:
+            return Finding("power", WARNING, ", ".join(bad).replace("_", " "), said)
+        return Finding(
+            "power", OK if said else SKIPPED, status.mode or ("fine" if said else "not told"), said
+        )
+
+    yield _guarded("memory", memory)
+    yield _guarded("power", power)
+    yield _guarded("temperature", heat)
+    if board.watchdog is None:
+        yield Finding("watchdog", SKIPPED, "not started by a service manager with WatchdogSec=")
+    else:
+        yield Finding("watchdog", OK, f"the service manager's, {board.watchdog.timeout_ns / 1e9:.0f} s")
+    if board.notifier is not None:
+        board.notifier.close()
+
+
+def _interpreters() -> Finding:
+    found: dict[str, object] = {}
+    for module, package in INTERPRETERS:
+        try:
+            there = importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            there = False
+        if there:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                found[package] = "unknown version"
+    if not found:
+        return Finding("interpreters", OK, "no TFLite interpreter: programs run on NumPy")
+    text = ", ".join(f"{name} {version}" for name, version in found.items())
+    numpy_major = importlib.metadata.version("numpy").partition(".")[0]
+    if set(found) == {"tflite-runtime"} and int(numpy_major) >= 2:
+        return Finding(
+            "interpreters",
+            WARNING,
+            f"{text} needs numpy below 2: pip install 'numpy<2', or ai-edge-litert",
+            found,
+        )
+    return Finding("interpreters", OK, text, found)
+
+
+def _storage(folder: Path) -> Finding:
+    from bb_shims import StorageError, open_folder
+
+    try:
+        storage = open_folder(folder)
+    except StorageError as error:
+        running = "another storage" in str(error)
+        detail = f"{folder} is in use: a node runs there" if running else str(error)
+        return Finding("storage", WARNING if running else FAILED, detail)
+    try:
+        began = time.perf_counter()
+        storage.write_atomic(PROBE_FILE, b"probe")
+        written_ms = (time.perf_counter() - began) * 1e3
+        same = storage.read(PROBE_FILE) == b"probe"
+        storage.remove(PROBE_FILE)
+        free = storage.free_bytes()
+    except StorageError as error:
+        return Finding("storage", FAILED, str(error))
+    finally:
+        storage.close()
+    if not same:
+        return Finding("storage", FAILED, f"{folder} does not give back what was written")
+    text = f"{folder} is writable, {_mib(free)} free, a synced write takes {written_ms:.1f} ms"
+    data: dict[str, object] = {"free_bytes": free, "write_ms": round(written_ms, 3)}
+    return Finding("storage", OK if free >= LITTLE_SPACE else WARNING, text, data)
+
+
+def _broker(config: Any, peer: PeerId | None) -> Finding:
+    from bb_edge.transport.probe import probe
+
+    report = probe(
+        config.broker_record(), peer or PeerId.from_name("bb-edge doctor"), version=config.mqtt_version
+    )
+    text = (
+        f"{report.broker}, MQTT {report.protocol}: connected in {report.connect_ms:.1f} ms, "
+        f"round trip {report.round_trip_ms:.2f} ms"
+    )
+    if report.max_packet_bytes is not None:
+        text += f", packets up to {report.max_packet_bytes} bytes (larger envelopes go in chunks)"
+    slow = report.round_trip_ms > 30 and report.broker.startswith(("mqtt://127.", "mqtt://localhost"))
+    if slow:
+        text += "; slow for this machine: is set_tcp_nodelay true in its configuration?"
+    return Finding("broker", WARNING if slow else OK, text, asdict(report))
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1024 * 1024):,.0f} MiB"
