@@ -18,15 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.onnx_pb2 import FunctionProto, ModelProto
+from bb_edge.ir.onnx_reader import ModelReadError, read_model
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 
 if TYPE_CHECKING:
+    from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.roles.backend import BackendProgram
 
 __all__ = ["InferenceError", "Model", "open_model"]
@@ -144,10 +144,10 @@ def open_model(
 def _tensor_work(data: bytes, target: str | None) -> Model | None:
     """The model without an engine; None for anything unusual: `load` and `install` say what is wrong."""
     try:
-        proto = ModelProto.FromString(data)
-        meta = {entry.key: entry.value for entry in proto.metadata_props}
-    except (DecodeError, RuntimeError, ValueError):
+        proto: Any = read_model(data)
+    except ModelReadError:
         return None
+    meta = {entry.key: entry.value for entry in proto.metadata_props}
     if meta.get(keys.COMPILED_KEY) != keys.COMPILED_VERSION:
         return None
     mains = [f for f in proto.functions if any(p.key == keys.ENTRY_KEY for p in f.metadata_props)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -42,7 +43,8 @@ MAX_CALL_DEPTH = (
     64  # of calls within calls and bodies within bodies; also what keeps Python's own stack shallow
 )
 
-_A = onnx_pb2.AttributeProto
+# AttributeProto.AttributeType in numbers: the message classes are not loaded for them.
+_FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = range(1, 9)
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
@@ -89,19 +91,19 @@ class FlatGraph:
 def plain_attribute(attribute: onnx_pb2.AttributeProto, where: str) -> object:
     """The plain value of an attribute: int, float, bytes, list, or array."""
     kind = attribute.type
-    if kind == _A.INT:
+    if kind == _INT:
         return attribute.i
-    if kind == _A.FLOAT:
+    if kind == _FLOAT:
         return attribute.f
-    if kind == _A.STRING:
+    if kind == _STRING:
         return attribute.s
-    if kind == _A.TENSOR:
+    if kind == _TENSOR:
         return _array(attribute.t, where)
-    if kind == _A.INTS:
+    if kind == _INTS:
         return list(attribute.ints)
-    if kind == _A.FLOATS:
+    if kind == _FLOATS:
         return list(attribute.floats)
-    if kind == _A.STRINGS:
+    if kind == _STRINGS:
         return list(attribute.strings)
     raise BackendWalkError(
         f"attribute {attribute.name!r} has a kind that no operator here takes ({kind})", where
@@ -121,25 +123,27 @@ def lower(
     version: int | None = None,
 ) -> FlatGraph:
     """Lowers a function, or a graph at ONNX opset `version` (a function says its own)."""
-    table = dict(functions or {})
-    if isinstance(graph, onnx_pb2.FunctionProto):
-        opset = _version_of(graph, version)
-        names, wanted = list(graph.input), list(graph.output)
-    else:
-        opset = version or ONNX_VERSION
-        initialized = {tensor.name for tensor in graph.initializer}
-        names = [info.name for info in graph.input if info.name not in initialized]
-        wanted = [info.name for info in graph.output]
-    lowering = _Lowering(table)
+    function = _as_function(graph)
+    lowering = _Lowering(dict(functions or {}))
     scope = _Scope(lowering, None, f"graph {graph.name!r}" if graph.name else "graph")
+    if function is not None:
+        names, wanted = list(function.input), list(function.output)
+        inputs = scope.declare_inputs(names)
+        defaults = {attribute.name: attribute for attribute in function.attribute_proto}
+        scope.take_nodes(function.node, _version_of(function, version), defaults, 0)
+        return scope.finish(graph.name, inputs, names, wanted)
+    body = cast("onnx_pb2.GraphProto", graph)
+    initialized = {tensor.name for tensor in body.initializer}
+    names = [info.name for info in body.input if info.name not in initialized]
     inputs = scope.declare_inputs(names)
-    if isinstance(graph, onnx_pb2.GraphProto):
-        scope.take_initializers(graph)
-        defaults = {}
-    else:
-        defaults = {attribute.name: attribute for attribute in graph.attribute_proto}
-    scope.take_nodes(graph.node, opset, defaults, 0)
-    return scope.finish(graph.name, inputs, names, wanted)
+    scope.take_initializers(body)
+    scope.take_nodes(body.node, version or ONNX_VERSION, {}, 0)
+    return scope.finish(graph.name, inputs, names, [info.name for info in body.output])
+
+
+def _as_function(graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto) -> onnx_pb2.FunctionProto | None:
+    """Told by their fields, so that messages of any maker are taken (`bb_edge.ir.onnx_reader`'s too)."""
+    return cast("onnx_pb2.FunctionProto", graph) if hasattr(graph, "opset_import") else None
 
 
 def _version_of(function: onnx_pb2.FunctionProto, otherwise: int | None) -> int:
@@ -264,7 +268,7 @@ class _Scope:
         attrs: dict[str, object] = {}
         bodies: dict[str, Body] = {}
         for name, attribute in self._attributes(proto, actuals):
-            if attribute.type == _A.GRAPH:
+            if attribute.type == _GRAPH:
                 bodies[name] = self._take_body(attribute.g, version, actuals, depth + 1, where)
             else:
                 attrs[name] = plain_attribute(attribute, where)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from bb_edge.ir import types, varint
+from bb_edge.ir import onnx_pb2, types, varint
 from bb_edge.ir.annotated import annotate
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.onnx_pb2 import StringStringEntryProto, TensorProto
+
+if TYPE_CHECKING:
+    from bb_edge.ir.onnx_pb2 import TensorProto
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,27 +66,24 @@ def to_tensor_proto(array: Array, name: str = "", elem_type: int | None = None) 
     TensorError for a dtype that has no tensor type, or another one than `elem_type`'s.
     """
     elem = _elem(array, elem_type)
-    return TensorProto(name=name, dims=array.shape, data_type=elem, raw_data=_little(array).tobytes())
+    return onnx_pb2.TensorProto(
+        name=name, dims=array.shape, data_type=elem, raw_data=_little(array).tobytes()
+    )
 
+
+# TensorProto.DataType and DataLocation, in numbers: the message classes are not loaded for them.
+_FLOAT, _UINT8, _INT8, _UINT16, _INT16, _INT32, _INT64 = 1, 2, 3, 4, 5, 6, 7
+_BOOL, _FLOAT16, _DOUBLE, _UINT32, _UINT64, _BFLOAT16 = 9, 10, 11, 12, 13, 16
+_EXTERNAL = 1
 
 _TYPED_FIELDS: dict[int, tuple[str, type[np.generic]]] = {  # element type -> (field, how it is stored)
-    TensorProto.FLOAT: ("float_data", np.float32),
-    TensorProto.DOUBLE: ("double_data", np.float64),
-    TensorProto.INT64: ("int64_data", np.int64),
-    TensorProto.UINT64: ("uint64_data", np.uint64),
-    TensorProto.UINT32: ("uint64_data", np.uint64),
+    _FLOAT: ("float_data", np.float32),
+    _DOUBLE: ("double_data", np.float64),
+    _INT64: ("int64_data", np.int64),
+    _UINT64: ("uint64_data", np.uint64),
+    _UINT32: ("uint64_data", np.uint64),
     **dict.fromkeys(
-        (
-            TensorProto.INT32,
-            TensorProto.INT16,
-            TensorProto.INT8,
-            TensorProto.UINT16,
-            TensorProto.UINT8,
-            TensorProto.BOOL,
-            TensorProto.FLOAT16,
-            TensorProto.BFLOAT16,
-        ),
-        ("int32_data", np.int32),
+        (_INT32, _INT16, _INT8, _UINT16, _UINT8, _BOOL, _FLOAT16, _BFLOAT16), ("int32_data", np.int32)
     ),
 }
 
@@ -95,7 +94,7 @@ def from_tensor_proto(proto: TensorProto) -> Array:
     dtype = types.dtype_of_elem(proto.data_type)
     if dtype is None:
         raise TensorError(f"element type {proto.data_type} has no array form", where)
-    if proto.data_location == TensorProto.EXTERNAL or proto.HasField("segment"):
+    if proto.data_location == _EXTERNAL or proto.HasField("segment"):
         raise TensorError("its data lies outside the file", where, "save the model with its data inside")
     shape = tuple(proto.dims)
     count = _count(shape, where)
@@ -256,7 +255,7 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
 
 def _entry(data: bytes) -> tuple[str, str]:
     try:
-        entry = StringStringEntryProto.FromString(data)
+        entry = onnx_pb2.StringStringEntryProto.FromString(data)
         key, value = entry.key, entry.value
     except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
         raise TensorError("damaged metadata", "tensor") from error
@@ -276,7 +275,7 @@ def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
 
 def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
     try:
-        return TensorProto.FromString(bytes(buffer))
+        return onnx_pb2.TensorProto.FromString(bytes(buffer))
     except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
         raise TensorError("not a TensorProto", "tensor") from error
 

@@ -5,10 +5,14 @@ The denotation says which type it is; where another tool dropped it, the structu
 
 from __future__ import annotations
 
-from bb_edge.ir import keys, types
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import keys, onnx_pb2, types
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.onnx_pb2 import TypeProto, ValueInfoProto
 from bb_edge.ir.types import ValueType
+
+if TYPE_CHECKING:
+    from bb_edge.ir.onnx_pb2 import TypeProto, ValueInfoProto
 
 
 class TypeProtoError(BBError):
@@ -18,7 +22,7 @@ class TypeProtoError(BBError):
 def to_type_proto(value: ValueType) -> TypeProto:
     """The TypeProto of a value's type, its denotation set; the abstract `Tensor` has element type 0."""
     node = value.node
-    proto = TypeProto(denotation=node.denotation)
+    proto = onnx_pb2.TypeProto(denotation=node.denotation)
     if types.is_subtype(node, types.TENSOR):
         proto.tensor_type.elem_type = node.elem_type or 0
         if value.shape is not None:
@@ -73,6 +77,6 @@ def from_type_proto(proto: TypeProto) -> ValueType:
 
 def value_info(name: str, value: ValueType) -> ValueInfoProto:
     """The ValueInfoProto of a named value."""
-    info = ValueInfoProto(name=name)
+    info = onnx_pb2.ValueInfoProto(name=name)
     info.type.CopyFrom(to_type_proto(value))
     return info
