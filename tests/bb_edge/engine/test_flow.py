@@ -224,3 +224,52 @@ function module.Twice(v: F32[2]) -> (w) {}
     b.settle()
     np.testing.assert_array_equal(b.events("out")[0], f32(6, 12))
     assert b.node.counters["executions.ended"] == 1
+
+
+def test_what_a_child_sees_of_its_parent_does_not_starve_it(bench):
+    """A child joins its answer with two of its parent's values; a gate of its own drops one answer."""
+    ask = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
+    reply = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
+    b = bench(
+        f"""
+program Demo {{module=Demo, binding.Main.p="peer_selector|bb.PresenceSelector|1"}}
+function program.Main(x: F32[1], to: PeerIdVec, late: Trigger) -> () {{entry=1, partition=self}}
+  r: WireReqId = wire.SendReqBatched(x, to, to) {{{ask}, wire.answer_mode=each, deadline_ns=1000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{reply}}}
+  two: Trigger = syscall.Threshold<n=2>(y)
+  never: F32[1] = Add(x, y)
+  gated: F32[1] = syscall.GateDispatch(x, two)
+  syscall.AppEmit<name="sum">(never)
+function program.Client() -> () {{entry=1, partition=Client}}
+  x: F32[1], s: PeerIdVec, r: WireReqId = wire.RecvReq() {{{ask}}}
+  h: Trigger = wire.SendResp(x, s, r) {{{reply}}}
+""",
+        targets=("Main", "Client"),
+    )
+    b.node.invoke("Main", {"x": f32(1), "to": (b.node.peer_id,)})
+    b.settle()
+    assert len(b.events("sum")) == 1
+    assert b.of(steps.ExecutionStarved) == [], "`gated` got a value of the parent's only"
+    assert b.of(steps.OpFailed) == []
+
+
+def test_no_entry_reaches_it_an_invoke_without_inputs_starts_it(bench):
+    b = bench(
+        """
+program Demo {module=Demo, binding.Main.i="index|bb.FlatIndex|1"}
+function program.Main(q: F32[2]) -> () {entry=1, partition=self}
+  slot i: index
+  c: F32[2] = Constant<value=F32[2]{3, 4}>()
+  cmd: CommandId = role.index.Add(c) {slot=i}
+  ids: I64, d: F32 = role.index.Search<k=1>(q) {slot=i}
+  syscall.AppEmit<name="d">(d)
+"""
+    )
+    b.node.invoke("Main", {"q": f32(3, 4)})
+    b.settle()
+    assert np.isinf(b.events("d")[0]).all(), "nothing is stored yet"
+    b.node.invoke("Main", {})
+    b.node.invoke("Main", {"q": f32(3, 4)})
+    b.settle()
+    assert float(b.events("d")[-1].ravel()[0]) == 0
