@@ -1,4 +1,4 @@
-"""`bb-edge`: run and look at artifacts on a device. Only `run`, and `doctor` where asked to, use a network."""
+"""`bb-edge`: run and look at artifacts on a device. `run` and, where asked to, `doctor` use a network."""
 
 from __future__ import annotations
 

@@ -50,9 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found))
         return 0
-    print(
-        f"{arguments.artifact.name}: {found['module']}, {found['bytes']} bytes, sha256 {str(found['sha256'])[:16]}…"
-    )
+    digest = str(found["sha256"])[:16]
+    print(f"{arguments.artifact.name}: {found['module']}, {found['bytes']} bytes, sha256 {digest}…")
     targets: Any = found["targets"]
     for name, target in targets.items():
         print(f"target {name} (class {target['class']}): {target['ops']} ops, {target['sites']} sites")

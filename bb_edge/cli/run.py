@@ -123,17 +123,18 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         given["state"] = Path(state.partition(":")[0])
     changes = {name: value for name, value in given.items() if value is not None}
     config = replace(config, **changes, components=components)
-    for name, flag in (
-        ("artifact", "an artifact"),
-        ("targets", "--target"),
-        ("peer", "--peer"),
-        ("broker", "--broker"),
-    ):
+    for name, flag in _NEEDED:
         if not getattr(config, name):
-            raise ArgumentError(f"{flag} is missing", "run", f'give it, or "{name}" in the file of --config')
+            raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
     return config
 
 
+_NEEDED = (
+    ("artifact", "an artifact"),
+    ("targets", "--target"),
+    ("peer", "--peer"),
+    ("broker", "--broker"),
+)
 _SAME_NAME = (
     "peer",
     "federation",

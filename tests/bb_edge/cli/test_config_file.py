@@ -1,0 +1,217 @@
+"""The configuration: every key, refusals by name, flags over the file, and what becomes of it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from bb_edge.cli import main, parser
+from bb_edge.cli.run import ArgumentError, settings
+from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, ConfigFileError, RunConfig, load_config
+from bb_edge.engine.config import NodeConfig
+
+FULL = {
+    "artifact": "program.onnx",
+    "targets": ["Client", "Gossip"],
+    "peer": "kitchen",
+    "federation": "home",
+    "broker": {
+        "url": "mqtts://broker:8883",
+        "ca": "ca.crt",
+        "cert": "kitchen.crt",
+        "key": "kitchen.key",
+        "username": "kitchen",
+        "password_file": "secret",
+        "mqtt_version": "5",
+        "keepalive_s": 120,
+        "session_expiry_s": 86400,
+        "max_packet_bytes": 131072,
+    },
+    "components": {"shard": {"path": "data.npz", "batch_size": 32}},
+    "budget": "host",
+    "limits": {"max_executions": 8, "resend_ns": 2_000_000_000, "caps": {"fills": 20}},
+    "state": "state",
+    "seed": 7,
+    "load": ["mine.components"],
+    "until_done": True,
+    "summary": True,
+    "log": {"level": "warning", "json": True},
+    "metrics": "127.0.0.1:9100",
+    "trace": "trace.json",
+}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """`write(value, name)`: a configuration in a folder of its own."""
+
+    def make(value: object, name: str = "kitchen.json") -> Path:
+        path = tmp_path / name
+        path.write_text(value if isinstance(value, str) else json.dumps(value))
+        (tmp_path / "secret").write_text("pass word\n")
+        return path
+
+    return make
+
+
+def test_every_key_arrives(write, tmp_path):
+    config = load_config(write(FULL))
+    assert config.artifact == tmp_path / "program.onnx"
+    assert config.targets == ("Client", "Gossip")
+    assert (config.peer, config.federation, config.seed) == ("kitchen", "home", 7)
+    assert config.components == {"shard": {"path": "data.npz", "batch_size": 32}}
+    assert (config.state, config.trace) == (tmp_path / "state", tmp_path / "trace.json")
+    assert (config.until_done, config.summary, config.log_json, config.log_level) == (
+        True,
+        True,
+        True,
+        "warning",
+    )
+    assert (config.metrics, config.load, config.mqtt_version) == ("127.0.0.1:9100", ("mine.components",), "5")
+    broker = config.broker_record()
+    assert (broker.username, broker.password) == ("kitchen", "pass word")
+    assert broker.cert_file == str(tmp_path / "kitchen.crt")
+    node = config.node_config()
+    assert (node.max_executions, node.resend_ns, node.caps.fills) == (8, 2_000_000_000, 20)
+    assert node.ingress_bytes == NodeConfig.host().ingress_bytes
+    options = config.transport_options(node)
+    assert (options.keepalive_s, options.max_packet_bytes) == (120, 131_072)
+    assert options.max_envelope_bytes == node.caps.total_bytes
+
+
+def test_an_empty_file_is_the_defaults(write):
+    assert load_config(write({})) == RunConfig()
+
+
+def test_every_capacity_of_a_node_can_be_said():
+    assert set(LIMITS) | {"caps", "trace"} == {spec.name for spec in fields(NodeConfig)}
+    assert "total_bytes" in CAPS
+    assert "receive_maximum" in OPTIONS
+
+
+def test_toml_says_the_same(write):
+    pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    text = """
+        artifact = "program.onnx"
+        targets = ["Client"]
+        peer = "kitchen"
+        broker = "mqtt://localhost"
+        [components.shard]
+        batch_size = 32
+        [limits.caps]
+        fills = 20
+    """
+    config = load_config(write(text, "kitchen.toml"))
+    assert config.components == {"shard": {"batch_size": 32}}
+    assert config.caps == {"fills": 20}
+    assert config.broker == "mqtt://localhost"
+
+
+def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
+    real = importlib.import_module
+
+    def without(name):
+        if name in ("tomllib", "tomli"):
+            raise ImportError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(ConfigFileError, match="tomli"):
+        load_config(write("", "kitchen.toml"))
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ({"brokr": "x"}, r"brokr: unknown key .*'broker'"),
+        ({"broker": {"urll": "x"}}, r"broker\.urll: unknown key .*'url'"),
+        ({"log": {"levle": "info"}}, r"log\.levle: unknown key"),
+        ({"limits": {"max_execution": 3}}, r"limits\.max_execution: unknown key .*'max_executions'"),
+        ({"limits": {"trace": 1}}, r"limits\.trace: unknown key"),
+        ({"limits": {"caps": {"fils": 3}}}, r"limits\.caps\.fils: unknown key"),
+        ({"limits": {"max_executions": "3"}}, r"limits\.max_executions: a whole number"),
+        ({"limits": {"max_executions": True}}, r"limits\.max_executions: a whole number"),
+        ({"limits": {"max_executions": 0}}, r"max_executions = 0"),
+        ({"limits": {"caps": {"fills": 0}}}, r"fills = 0"),
+        ({"broker": {"url": "mqtt://h", "receive_maximum": 0}}, r"receive_maximum = 0"),
+        ({"peer": 7}, r"peer: a text"),
+        ({"targets": "Client"}, r"targets: a list"),
+        ({"targets": [1]}, r"targets: a list"),
+        ({"seed": 1.5}, r"seed: a whole number"),
+        ({"summary": "yes"}, r"summary: true or false"),
+        ({"budget": "huge"}, r"budget: 'huge' .*edge, host"),
+        ({"components": {"shard": 3}}, r"components\.shard: a table"),
+        ({"components": []}, r"components: a table"),
+        ({"broker": {"password": "a", "password_file": "secret"}}, r"write one of them"),
+        ({"broker": {"password_file": "nowhere"}}, r"password_file: .*nowhere"),
+        ([], r"a table of names"),
+        ("{", r"does not parse"),
+        ('{"peer": "a", "peer": "b"}', r"'peer' stands there twice"),
+        ("[" * 100_000, r"does not parse"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(write, value, said):
+    path = write(value)
+    with pytest.raises(ConfigFileError, match=said) as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_foreign_files_are_refused(tmp_path, write):
+    with pytest.raises(ConfigFileError, match="cannot be read"):
+        load_config(tmp_path / "absent.json")
+    with pytest.raises(ConfigFileError, match=r"write \.json or \.toml"):
+        load_config(write("a: b", "kitchen.yaml"))
+    with pytest.raises(ConfigFileError, match="right file"):
+        load_config(write(" " * (MAX_BYTES + 1)))
+    (tmp_path / "bin.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ConfigFileError, match="does not parse"):
+        load_config(tmp_path / "bin.json")
+
+
+def flags(*texts: str):
+    return parser().parse_args(["run", *texts])
+
+
+def test_flags_override_the_file(write, tmp_path):
+    path = write({**FULL, "state": "state"})
+    given = ("other.onnx", "--target", "Server", "--peer", "p", "--broker", "mqtts://b", "--federation", "f")
+    more = ("--set", "shard.batch_size=1", "--set", "test.path=t", "--budget", "edge", "--log-level", "error")
+    config = settings(flags("--config", str(path), *given, *more, "--load", "m"), {})
+    assert config.artifact == Path("other.onnx")
+    assert (config.targets, config.peer, config.federation) == (("Server",), "p", "f")
+    assert config.components == {"shard": {"path": "data.npz", "batch_size": 1}, "test": {"path": "t"}}
+    assert (config.budget, config.log_level, config.broker) == ("edge", "error", "mqtts://b")
+    assert config.load == ("mine.components", "m")
+    assert config.ca == str(tmp_path / "ca.crt")
+
+
+def test_the_service_manager_s_folder_is_the_state_where_none_is_named(write):
+    needed = ("a.onnx", "--target", "T", "--peer", "p", "--broker", "mqtt://b")
+    assert settings(flags(*needed), {"STATE_DIRECTORY": "/var/lib/x:/y"}).state == Path("/var/lib/x")
+    assert settings(flags(*needed), {}).state is None
+    named = settings(flags(*needed, "--state", "mine"), {"STATE_DIRECTORY": "/var/lib/x"})
+    assert named.state == Path("mine")
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_what_is_said_nowhere_is_a_wrong_command_line(left_out, capsys):
+    given = [["a.onnx"], ["--target", "T"], ["--peer", "p"], ["--broker", "mqtt://b"]]
+    texts = [text for number, several in enumerate(given) if number != left_out for text in several]
+    with pytest.raises(ArgumentError, match="is missing"):
+        settings(flags(*texts), {})
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *texts])
+    assert caught.value.code == 2
+    assert "is missing" in capsys.readouterr().err
+
+
+def test_the_service_unit_s_command_is_one_of_ours():
+    unit = Path(__file__).parents[3] / "firmware_shims" / "systemd" / "bb-edge@.service"
+    [line] = [text for text in unit.read_text().splitlines() if text.startswith("ExecStart=")]
+    words = line.split(" bb-edge ")[1].replace("%E", "/etc").replace("%i", "kitchen").split()
+    assert parser().parse_args(words).config == Path("/etc/bb-edge/kitchen.json")

@@ -1,0 +1,253 @@
+"""`bb-edge run --config` as a service, and `bb-edge doctor`: real processes and brokers, a manager's socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bb_edge.cli import main
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.broker import Broker
+from bb_edge.transport.probe import ProbeError, probe
+
+PROGRAM = """program P {module=P, targets="Main"}
+function program.Main() -> () {entry=1, partition=Main}
+  t: Trigger = syscall.Interval<period_ns=20000000>()
+  syscall.AppEmit<name="tick">(t)
+"""
+PATIENCE_S = 60
+
+
+class Process:
+    """A `bb-edge` with its output, waited for by what it says."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bb_edge.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line)
+                self._changed.notify_all()
+
+    def says(self, pattern: str) -> str:
+        def found() -> str | None:
+            return next((line for line in self.lines if re.search(pattern, line)), None)
+
+        with self._changed:
+            assert self._changed.wait_for(lambda: found() is not None, PATIENCE_S), "".join(self.lines)
+            return found() or ""
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.fixture
+def start() -> Iterator:
+    started: list[Process] = []
+
+    def make(*words: str, env: dict[str, str] | None = None) -> Process:
+        started.append(Process(*words, env=env))
+        return started[-1]
+
+    yield make
+    for process in started:
+        assert process.process.stdout is not None
+        if not process.process.stdout.closed:
+            process.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def configured(tmp_path, compile_text, mosquitto_broker):
+    """`configured(**changes)`: the path of a configuration whose node ticks."""
+
+    def make(**changes: object) -> Path:
+        (tmp_path / "program.onnx").write_bytes(compile_text(PROGRAM))
+        values = {
+            "artifact": "program.onnx",
+            "targets": ["Main"],
+            "peer": "kitchen",
+            "broker": f"mqtt://{mosquitto_broker.host}:{mosquitto_broker.port}",
+            **changes,
+        }
+        path = tmp_path / "kitchen.json"
+        path.write_text(json.dumps(values))
+        return path
+
+    return make
+
+
+@pytest.mark.broker
+def test_a_service_is_ready_pets_its_watchdog_and_says_that_it_stops(configured, start, tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_S)
+        env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        env["STATE_DIRECTORY"] = str(tmp_path / "state")
+        node = start("run", "--config", str(configured()), env=env)
+        said = []
+        while said.count("WATCHDOG=1") < 3 or "STATUS=Main: connected" not in said:
+            said.append(manager.recv(256).decode())
+        assert said[0] == "READY=1"
+        node.says("tick")
+        assert node.end() == 0
+        while "STOPPING=1" not in said:
+            said.append(manager.recv(256).decode())
+    assert (tmp_path / "state").is_dir()
+
+
+@pytest.mark.broker
+def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
+    node = start("run", "--config", str(configured(metrics="0", trace="trace.json", summary=True)))
+    address = re.search(r"http://\S+", node.says("metrics at"))[0]
+    node.says("connected to")
+    node.says("tick")
+
+    def scrape() -> dict[str, int]:
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            lines = answer.read().decode().splitlines()
+        return {line.partition("{")[0]: int(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+
+    names = {
+        "bb_frontier_depth_peak",
+        "bb_ingress_dropped_total",
+        "bb_bus_dropped_total",
+        "bb_cycle_duration_ns_count",
+        "bb_pending_async_count",
+        "bb_mqtt_connected",
+        "bb_process_rss_bytes",
+    }
+    first = scrape()
+    assert names <= set(first)
+    while scrape()["bb_cycle_duration_ns_count"] <= first["bb_cycle_duration_ns_count"]:
+        pass
+    assert scrape()["bb_mqtt_connected"] == 1
+    assert scrape()["bb_frontier_depth_peak"] >= 1
+    assert node.end() == 0
+    events = json.loads((tmp_path / "trace.json").read_text())
+    assert {"poll", "AppEmit", "AppEvent"} <= {event["name"] for event in events}
+    summary = json.loads(next(line for line in node.lines if line.startswith('{"summary"')))
+    assert summary["counters"]["frontier.depth_peak"] >= 1
+
+
+@pytest.mark.broker
+def test_two_nodes_do_not_share_a_state_folder(configured, start):
+    path = str(configured(state="state"))
+    first = start("run", "--config", path)
+    first.says("tick")
+    second = start("run", "--config", path)
+    assert second.process.wait(PATIENCE_S) == 1
+    second.says("error: .*another storage has this folder open")
+    assert first.end() == 0
+
+
+def test_a_wrong_configuration_is_an_error_not_a_traceback(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text('{"brokr": 1}')
+    assert main(["run", "--config", str(path)]) == 1
+    assert "brokr" in capsys.readouterr().err
+    assert main(["run", "a.onnx", "--target", "T", "--peer", "p", "--broker", "http://x"]) == 1
+    assert "mqtt://" in capsys.readouterr().err
+
+
+# --- doctor -------------------------------------------------------------------------------------------
+
+
+def checks(capsys) -> dict[str, dict]:
+    found = json.loads(capsys.readouterr().out)
+    return {check["check"]: check for check in found["checks"]}
+
+
+@pytest.mark.broker
+def test_a_healthy_machine(mosquitto_broker, tmp_path, capsys):
+    url = f"mqtt://{mosquitto_broker.host}:{mosquitto_broker.port}"
+    state = tmp_path / "state"
+    assert main(["doctor", "--json", "--broker", url, "--state", str(state), "--peer", "kitchen"]) == 0
+    found = checks(capsys)
+    assert {"versions", "board", "clock", "memory", "interpreters", "identity", "storage", "broker"} <= set(
+        found
+    )
+    assert found["identity"]["data"]["peer_id"] == str(PeerId.from_name("kitchen"))
+    assert found["broker"]["data"]["protocol"] == "5"
+    assert found["broker"]["data"]["round_trip_ms"] > 0
+    assert found["storage"]["data"]["free_bytes"] > 0
+    assert list(state.iterdir()) == []  # the probe file went again
+
+
+def test_what_is_broken_is_named_and_the_code_says_so(tmp_path, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]  # bound, but nobody listens
+        file = tmp_path / "file"
+        file.write_text("")
+        assert main(["doctor", "--broker", f"mqtt://127.0.0.1:{port}", "--state", str(file)]) == 1
+    said = capsys.readouterr()
+    assert re.search(r"(?m)^failed +broker .*refused", said.out)
+    assert re.search(r"(?m)^failed +storage ", said.out)
+    assert "failed: storage, broker" in said.err
+
+
+def test_nothing_is_asked_of_what_was_not_named(capsys, monkeypatch):
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    assert main(["doctor", "--json"]) == 0
+    found = checks(capsys)
+    assert (found["broker"]["status"], found["storage"]["status"]) == ("skipped", "skipped")
+
+
+def test_a_broken_configuration_is_a_finding(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text("{")
+    assert main(["doctor", "--json", "--config", str(path)]) == 1
+    assert checks(capsys)["configuration"]["status"] == "failed"
+
+
+@pytest.mark.broker
+def test_a_broker_that_knows_the_older_version_only(start_broker):
+    broker = start_broker("amqtt")
+    report = probe(Broker.from_url(f"mqtt://{broker.host}:{broker.port}"), PeerId.from_name("a"))
+    assert report.protocol == "3.1.1"
+
+
+@pytest.mark.broker
+def test_a_broker_that_lets_nobody_in_is_not_reachable(start_broker):
+    broker = start_broker("mosquitto", config=["allow_anonymous false"])
+    with pytest.raises(ProbeError, match="uthorized"):
+        probe(Broker.from_url(f"mqtt://{broker.host}:{broker.port}"), PeerId.from_name("a"))
+
+
+@pytest.mark.broker
+def test_rules_that_deny_a_node_its_topics_are_found(start_broker, tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("topic read elsewhere\n")
+    rules.chmod(0o644)
+    broker = start_broker("mosquitto", config=[f"acl_file {rules}"])
+    with pytest.raises(ProbeError, match=r"did not come back|refuses the subscription"):
+        probe(Broker.from_url(f"mqtt://{broker.host}:{broker.port}"), PeerId.from_name("a"))
