@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+import bb_edge
 from bb_edge.ir import keys
 from bb_edge.loading import load
 from bb_edge.node import InvokeError
@@ -234,3 +235,18 @@ def test_an_element_type_that_a_kernel_refuses_is_found_before_anything_is_writt
     with pytest.raises(UnsupportedOperatorError, match="int16") as caught:
         compile_plain(plain)
     assert caught.value.refusals[0].op_type == "Gelu"
+
+
+# --- odd models -----------------------------------------------------------------------------------
+
+
+def test_a_model_without_inputs_gives_its_constant(model: Model) -> None:
+    plain = model("g () => (float[2] y) { a = Constant <value_floats = [1.0, 2.0]> ()  y = Neg (a) }")
+    opened = bb_edge.open_model(compile_plain_model(plain).SerializeToString())
+    np.testing.assert_array_equal(opened(), [-1, -2])
+
+
+def test_an_input_that_nothing_reads_stays_a_port(model: Model, f32: F32, on_a_node: Any) -> None:
+    artifact = compile_plain_model(model("g (float[2] x, float[2] unused) => (float[2] y) { y = Neg (x) }"))
+    x = f32(2)
+    np.testing.assert_array_equal(on_a_node(artifact, "g", {"x": x, "unused": x})["y"], -x)
