@@ -32,9 +32,7 @@ DURABLE_UNACKNOWLEDGED = 64
 """Durable envelopes that one sender may have open to one destination."""
 
 MAX_OWED = 256
-"""
-
-cknowledgements owed for one window; beyond it the oldest is forgotten, and asked for again by a repetition.
+"""Acknowledgements owed for one window; beyond it the oldest is forgotten, and a repetition asks for it again.
 """
 
 MAX_ALSO = 64

@@ -1,7 +1,4 @@
-"""
-
-hat a node knows about one peer's envelopes, and the capacities of all such links (semantics §6 "Once").
-"""
+"""What a node knows about one peer's envelopes, and the capacities of all such links (semantics §6 "Once")."""
 
 from __future__ import annotations
 
@@ -100,10 +97,7 @@ class Link:
             self.pending[pending.key.epoch] = dict(sorted(waiting.items()))
 
     def best_effort_window(self, epoch: int, epochs: int) -> BestEffortWindow:
-        """
-
-        he window of an epoch, made where there is none; the epoch heard least recently makes room for it.
-        """
+        """The window of an epoch, made where there is none; the epoch heard least recently makes room for it."""
         windows = self.best_effort
         window = windows.get(epoch)
         if window is None:
@@ -115,10 +109,7 @@ class Link:
         return window
 
     def durable_window(self, epoch: int, ahead: int, epochs: int) -> DurableWindow | None:
-        """
-
-        he same for a durable epoch; None for a first number so far ahead of its base that it is refused.
-        """
+        """The same for a durable epoch; None for a first number so far ahead of its base that it is refused."""
         windows = self.durable
         window = windows.pop(epoch, None)
         if window is None:
