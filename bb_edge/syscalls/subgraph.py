@@ -13,6 +13,7 @@ from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.roles.backend import Backend, Functions
+from bb_edge.syscalls import peer_lists
 
 
 def _run_of(op: BoundOp, backend: Backend, function: FunctionProto, functions: Functions) -> Run:
@@ -61,6 +62,9 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     plain = order == list(range(len(op.spec.inputs))) and len(position) == len(op.spec.inputs)
     outs = [i for i, name in enumerate(node.output) if name]
     single = len(op.outs) == 1
+    over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
+    if over_peers is not None:
+        return _of_either(over_peers, run_program, order)
     if single and plain and program.call is not None:
         return program.call
 
@@ -74,6 +78,17 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
         for i, value in zip(outs, results):  # noqa: B905 (same length)
             spread[i] = value
         return tuple(spread)
+
+    return run
+
+
+def _of_either(over_peers: peer_lists.Pick, run_program: Any, order: list[int]) -> Run:
+    """An operator that tensors and lists of peers pass through; what comes decides."""
+
+    def run(ctx: Any, *inputs: Any) -> object:
+        if type(inputs[0]) is tuple:
+            return over_peers(inputs)
+        return run_program(tuple(inputs[i] for i in order))[0]
 
     return run
 

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpKind
-from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP, SEND_FLAVORED
+from bb_edge.ir.opsets.wire import (
+    ONNX_OPS_OVER_PEERS,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+    SEND_FLAVORED,
+)
 from bb_host.compiler import flow
 from bb_host.compiler.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
 from bb_host.program import Function, Op, Slot
 
-_PEER_OPS = frozenset({"Identity", "Slice", "Gather", "Concat", "Squeeze", "Unsqueeze"})
 _PEER_SYSCALLS = frozenset(
     {"Any", "Gate", "PassThrough", "Tee", "GateDispatch", "GateManyDispatch", "DeadlineCheck"}
 )
@@ -33,7 +38,7 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
-_HANDS_ON_PEERS = _PEER_OPS | _PEER_SYSCALLS
+_HANDS_ON_PEERS = ONNX_OPS_OVER_PEERS | _PEER_SYSCALLS
 _CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
 _UNWRITABLE = frozenset(",=|# \n\t")
 
@@ -303,7 +308,7 @@ class _Placer:
 
     def _peers_through(self, op: Op) -> None:
         """Lists of peers keep their class through ops that only pick and join."""
-        if op.op_type in _PEER_OPS:
+        if op.op_type in ONNX_OPS_OVER_PEERS:
             if op.domain != keys.ONNX_DOMAIN and op.domain != keys.ONNX_DOMAIN_ALIAS:
                 return
             sources = op.inputs if op.op_type == "Concat" else op.inputs[:1]

@@ -22,6 +22,7 @@ import numpy as np
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets import OpDef, Ready
+from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
@@ -32,8 +33,6 @@ from bb_host.program import Op, RawTensor, Subgraph
 Relation: TypeAlias = "Callable[[Op, OpDef, Terms], None]"
 
 _PEERS = types.PEER_ID_VEC
-_PEER_OPS = frozenset({"Identity", "Slice", "Gather", "Concat", "Squeeze", "Unsqueeze"})
-"""ONNX operators that lists of peers may pass through (semantics §2)."""
 
 # --- element types ----------------------------------------------------------------------------------------
 
@@ -77,7 +76,7 @@ def _element(op: Op, names: Sequence[str], terms: Terms) -> TypeNode | None:
     if (
         found.elem_type is None
         and op.op_type != "Identity"
-        and not (found is _PEERS and op.op_type in _PEER_OPS)
+        and not (found is _PEERS and op.op_type in ONNX_OPS_OVER_PEERS)
     ):
         raise conflict(op, f"it works on tensors: {described(terms, op.inputs)}")
     for name in open_names:

@@ -13,6 +13,7 @@ import onnx.defs
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets import ONNX_ALIASES, AttrKind
 from bb_edge.ir.opsets import onnx as onnx_catalog
+from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
@@ -224,10 +225,17 @@ def _input(
             wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
         return lift(graph, as_array(graph, value, wanted))
     value = graph.own(value)
+    if value.node is types.PEER_ID_VEC and formal.node is None and _passes_peers(schema, formal):
+        return value
     node = types.TENSOR if formal.node is None else formal.node
     if not types.compatible(value.node, node) and not formal.type_str.startswith(("seq", "optional")):
         raise graph.error(ValueTypeError, f"{schema.name}: {formal.name} is a {node}, and {value!r} is none")
     return value
+
+
+def _passes_peers(schema: _Schema, formal: _Formal) -> bool:
+    """Whether a list of peers may stand at this input (semantics §2)."""
+    return schema.name in ONNX_OPS_OVER_PEERS and formal is schema.inputs[0]
 
 
 _FLOATING = frozenset(
@@ -312,7 +320,7 @@ def _result_node(
     if formal.homogeneous and not formal.type_str.startswith(("seq", "optional", "map")):
         for other, given in bound:
             if given is not None and other.type_str == formal.type_str and other.homogeneous:
-                if types.is_subtype(given.node, types.TENSOR):
+                if types.is_subtype(given.node, types.TENSOR) or given.node is types.PEER_ID_VEC:
                     return given.node
                 return types.TENSOR
         return types.TENSOR

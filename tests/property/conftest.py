@@ -203,8 +203,9 @@ class Author:
     def send(self, place: Place) -> None:
         to = self.rng.choice(sorted(self.peers))
         peers = self.peers[to]
-        if self.rng.random() < 0.3:
-            peers = self.g.pass_through(peers)
+        if self.rng.random() < 0.4:
+            through = [self.g.pass_through, self.g.onnx.identity, lambda p: p[0:1], lambda p: p[-1]]
+            peers = self.rng.choice(through)(peers)
         port = self.port()
         if self.rng.random() < 0.5:
             seen = self.g.net_out(port, peers, self.pick(place))
@@ -344,7 +345,7 @@ class Oracle:
     def onnx(self, op: Op, env: Mapping[str, tuple[Any, int]]) -> list[Any]:
         names = list(dict.fromkeys(n for n in reads(op) if n))
         if names and isinstance(env[names[0]][0], Peers):
-            return [env[names[0]][0]]
+            return [Peers(1) if op.op_type == "Slice" else env[names[0]][0]]
         node = to_proto(
             Program("one", (Function("one", "one", tuple(names), op.outputs, (op,), opsets={"": 21}),))
         ).functions[0]

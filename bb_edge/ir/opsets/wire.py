@@ -20,6 +20,9 @@ OP_RECV_RESP = "RecvResp"
 SEND_FLAVORED = frozenset({OP_SEND, OP_SEND_REQ, OP_SEND_RESP})
 RECV_FLAVORED = frozenset({OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_RECV_RESP})
 
+ONNX_OPS_OVER_PEERS = frozenset({"Identity", "Slice", "Gather", "Concat", "Squeeze", "Unsqueeze"})
+"""ONNX operators that lists of peers may pass through (semantics §2)."""
+
 _ENTRY = OpKind.ENTRY
 
 _w = Table(keys.WIRE_DOMAIN)

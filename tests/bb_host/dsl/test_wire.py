@@ -326,3 +326,25 @@ def test_no_wire_in_a_bootstrap(module: Callable[..., Any]) -> None:
 
     with pytest.raises(WireInBootstrap, match="net_out 'p' stands in a bootstrap"):
         module(lambda g: None, bootstrap=bootstrap).build()
+
+
+def test_lists_of_peers_pass_through_what_picks_and_joins(record: Record) -> None:
+    def body(g: Graph) -> None:
+        peers = peers_of(g)
+        some = g.onnx.concat([peers[0], peers[2:4], g.onnx.gather(peers, [1])], axis=0)
+        for value in (peers[0], some, g.onnx.identity(peers), g.onnx.unsqueeze(peers, [0])):
+            assert value.node is types.PEER_ID_VEC
+        g.net_out("hello", some, g.constant(1.0))
+
+    program = record(body)
+    used = [op.op_type for op in program.functions[0].ops if op.op_type != "Constant"]
+    assert used == ["Slice", "Squeeze", "Slice", "Gather", "Concat", "Slice", "Squeeze"] + [
+        *("Identity", "Unsqueeze", "Send")
+    ]
+
+
+def test_peers_are_no_numbers(record: Record) -> None:
+    with pytest.raises(ValueTypeError, match="is a Tensor, and"):
+        record(lambda g: peers_of(g) + 1)
+    with pytest.raises(ValueTypeError, match="is a Tensor, and"):
+        record(lambda g: g.onnx.gather(g.constant([1.0]), peers_of(g)))
