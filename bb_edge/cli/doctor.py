@@ -7,8 +7,6 @@ nothing. Interpreters are looked for, not started.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
@@ -119,6 +117,8 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
 
 
 def _versions() -> Finding:
+    import importlib.metadata  # slow to import, and every verb imports this module
+
     from google.protobuf.internal import api_implementation
 
     found: dict[str, object] = {"bb-edge": __version__, "python": platform.python_version()}
@@ -195,6 +195,8 @@ def _board() -> Iterator[Finding]:
 
 
 def _interpreters() -> Finding:
+    import importlib.metadata
+
     found: dict[str, object] = {}
     for module, package in INTERPRETERS:
         try:

@@ -1,4 +1,4 @@
-"""`bb-edge run --config` as a service, and `bb-edge doctor`: real processes and brokers, a manager's socket."""
+"""`bb-edge run --config` as a service, and `bb-edge doctor`: real processes, brokers, a manager's socket."""
 
 from __future__ import annotations
 
