@@ -32,7 +32,7 @@ DURABLE_UNACKNOWLEDGED = 64
 """Durable envelopes that one sender may have open to one destination."""
 
 MAX_OWED = 256
-"""Acknowledgements owed for one window; beyond it the oldest is forgotten, and a repetition asks for it again.
+"""Acknowledgements owed for one window; beyond it the oldest is forgotten until a repetition asks.
 """
 
 MAX_ALSO = 64

@@ -31,7 +31,7 @@ class PeerHealth:
     __slots__ = ("_capacity", "_failures", "_threshold", "forgotten")
 
     def __init__(self, threshold: int = 5, capacity: int = 1024) -> None:
-        """`threshold` failures in a row, at least 1, take a peer down; `capacity` bounds the peers in trouble."""
+        """`threshold` failures in a row, at least 1, take a peer down; `capacity` bounds those in trouble."""
         self._capacity = capacity
         self._failures: dict[PeerId, int] = {}
         self.forgotten = 0  # peers whose trouble was forgotten for want of room

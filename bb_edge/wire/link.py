@@ -1,4 +1,4 @@
-"""What a node knows about one peer's envelopes, and the capacities of all such links (semantics §6 "Once")."""
+"""What a node knows of a peer's envelopes, and the capacities of all such links (semantics §6 "Once")."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Link:
             self.pending[pending.key.epoch] = dict(sorted(waiting.items()))
 
     def best_effort_window(self, epoch: int, epochs: int) -> BestEffortWindow:
-        """The window of an epoch, made where there is none; the epoch heard least recently makes room for it."""
+        """The window of an epoch, made where there is none; the epoch heard least recently makes room."""
         windows = self.best_effort
         window = windows.get(epoch)
         if window is None:
@@ -109,7 +109,7 @@ class Link:
         return window
 
     def durable_window(self, epoch: int, ahead: int, epochs: int) -> DurableWindow | None:
-        """The same for a durable epoch; None for a first number so far ahead of its base that it is refused."""
+        """The same for a durable epoch; None for a first number too far ahead of its base."""
         windows = self.durable
         window = windows.pop(epoch, None)
         if window is None:

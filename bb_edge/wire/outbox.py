@@ -28,7 +28,7 @@ class OutboxError(BBError):
 
 
 class OutboxFullError(OutboxError):
-    """The records or their bytes are used up; a snapshot, or acknowledgements and then a snapshot, make room."""
+    """The records or their bytes are used up; acknowledgements and a snapshot make room."""
 
 
 class OutboxRecordError(OutboxError):
@@ -123,7 +123,7 @@ class Outbox:
         return 4 * len(self._records) >= 3 * self._max_records or 4 * self._bytes >= 3 * self._max_bytes
 
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
-        """What this cause sent to the peer over this wire before; it is not to be sent under another number."""
+        """What this cause sent to the peer over this wire before; it keeps its number."""
         key = self._by_cause.get((peer, cause, wire_id))
         return None if key is None else self._records[key]
 
