@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cbor2
 
@@ -39,6 +39,9 @@ from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
 from bb_edge.wire.delivery import LinkConfig, Links
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
 MAX_CALL_DEPTH = 64
 """Functions that call functions: deeper nests are refused, cycles with them."""
 
@@ -70,6 +73,7 @@ def install(
     registry: Registry | None = None,
     clock_offset_ns: int = 0,
     seed: bytes | int | None = None,
+    executor: Executor | None = None,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
 
@@ -77,6 +81,9 @@ def install(
     `seed` feeds
     the node's generator (None: the operating system's entropy), `clock_offset_ns` turns monotonic into wall
     time.
+
+    `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
+    it is done inline, so that a simulation stays deterministic.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a
@@ -94,7 +101,7 @@ def install(
         components or {},
         registry or default_registry(),
         seed,
-    ).node(clock_offset_ns)
+    ).node(clock_offset_ns, executor)
 
 
 def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
@@ -274,7 +281,7 @@ class _Installer:
 
     # --- the node -------------------------------------------------------------------------------------
 
-    def node(self, clock_offset_ns: int) -> Node:
+    def node(self, clock_offset_ns: int, executor: Executor | None) -> Node:
         caps, raised = self.config.caps.with_sites(self.planned_sizes())
         config = self.config.with_(caps=caps) if raised else self.config
         bindings = self.bindings()
@@ -291,6 +298,7 @@ class _Installer:
             {t.name: t.peer_class for t in self.targets},
         )
         engine.clock_offset_ns = clock_offset_ns
+        engine.executor = executor
         engine.local_addresses = self.addresses
         engine.raised_sites = raised
         ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)

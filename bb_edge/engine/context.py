@@ -193,3 +193,26 @@ class OpContext(_Surroundings):
         the handle is fulfilled from any thread. `deadline_ns` is relative, None = the default.
         """
         return self.engine.parking.later(self, deadline_ns)
+
+    def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
+        """See `Ctx.offload`: on the executor that `install` was given, else here and now."""
+        later = self.later(deadline_ns)
+        handle = later.handle
+
+        def run() -> None:
+            if handle.settled:
+                return  # its deadline has passed while it stood in the executor's queue
+            try:
+                result = work()
+            # The border to users' components, on whichever thread: the op fails, nothing else.
+            except Exception as error:  # noqa: BLE001
+                handle.fail(error)
+            else:
+                handle.complete(result)
+
+        executor = self.engine.executor
+        if executor is None:
+            run()
+        else:
+            executor.submit(run)
+        return later

@@ -65,6 +65,8 @@ class Engine:
         self.depth_peak = 0
         self.neighbours: Any = None
         self.control: Any = None
+        # Takes work that may leave the thread: anything with `submit(callable)`; None runs it inline.
+        self.executor: Any = None
         self.peers: Any = None
         self.address_book: Any = None
         self.rings: dict[str, deque[object]] = {}
@@ -157,6 +159,8 @@ class Engine:
                 continue
             if trace:
                 self._trace(execution, op, result)
+            for site in op.frees:
+                values[site] = None
             mode = op.mode
             if mode == 1:
                 if result is None:

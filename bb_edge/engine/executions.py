@@ -50,6 +50,7 @@ class BoundOp:
     __slots__ = (
         "busy_key",
         "component",
+        "frees",
         "gather",
         "index",
         "later_ns",
@@ -84,6 +85,8 @@ class BoundOp:
         self.yields_command = False
         self.takes_first = False
         self.later_ns = 0
+        # Sites that nobody but this op reads: their values go as soon as it has run.
+        self.frees: tuple[int, ...] = ()
 
 
 def _unbound(*_: object) -> object:
@@ -135,6 +138,26 @@ class BoundGraph:
         self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
         self.claims: dict[int, tuple[int, ...]] = {}
         self.input_claims: dict[int, tuple[int, ...]] = {}
+        self._find_last_readers()
+
+    def _find_last_readers(self) -> None:
+        """Fills `frees`: memory comes back with the only reader, not with the execution's end.
+
+        Left alone are constants, what children may read later, and what first-arrival ops look at.
+        """
+        slot = self.slot
+        kept = set(slot.forwarded)
+        kept.update(s for op in slot.ops if op.port >= 0 for s in op.outputs)
+        readers: dict[int, list[int]] = {}
+        for region in slot.regions:
+            for site, entry in enumerate(region.consumers):
+                readers.setdefault(site, []).extend(index for index, _ in entry)
+        freed: dict[int, list[int]] = {}
+        for site, found in readers.items():
+            if len(found) == 1 and site not in kept and slot.values[site] is None:
+                freed.setdefault(found[0], []).append(site)
+        for index, sites in freed.items():
+            self.ops[index].frees = tuple(sites)
 
 
 class Frame:

@@ -106,6 +106,12 @@ class Ctx(Protocol):
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks this op: the method returns the result, and somebody completes it."""
 
+    def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
+        """Parks this op and has `work()` run on the node's executor, or inline; return what this gives.
+
+        `work` must touch nothing that the engine's thread touches; what it returns or raises ends the op.
+        """
+
 
 class ProtocolCtx(Ctx, Protocol):
     """What a protocol component sees. In timers and hooks `exec_id` is 0, and `later` is refused."""

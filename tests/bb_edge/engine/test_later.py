@@ -318,3 +318,45 @@ def test_a_shared_component_has_one_op_in_flight_too(bench, registry):
         component.open[n].complete(())
         b.poll()
     assert b.events("v") == [(), ()]
+
+
+def test_offloaded_work_runs_on_the_executor_and_inline_without_one(compile_text, registry):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from bb_edge.installer import install
+    from bb_edge.ir.ids import PeerId
+
+    class Heavy(Slow):
+        TYPE_NAME: ClassVar[str] = "test.Heavy"
+        threads: ClassVar[list[str]] = []
+
+        def compress(self, ctx: Any, t: Any) -> Any:
+            def work() -> Any:
+                self.threads.append(threading.current_thread().name)
+                if t[0] < 0:
+                    raise ValueError("below zero")
+                return t * 2
+
+            return ctx.offload(work)
+
+    registry.register(Heavy)
+    data = compile_text(PROGRAM.replace("TYPE", "test.Heavy").replace("DEADLINE", ""))
+    with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
+        for executor in (None, pool):
+            node = install(
+                PeerId.from_name("n"), (), data, ["Main"], registry=registry, seed=1, executor=executor
+            )
+            came = threading.Semaphore(0)
+            seen: list[Any] = []
+            for value in (3, -1):
+                node.invoke("Main", {"x": f32(value)})
+                node.set_waker(came.release)
+                seen += node.poll(0)
+                assert came.acquire(timeout=60)
+                node.set_waker(None)
+                seen += node.poll(1)
+            assert [s.value.tolist() for s in seen if isinstance(s, steps.AppEvent)] == [[6]]
+            assert ["below zero" in str(s.error) for s in seen if isinstance(s, steps.OpFailed)] == [True]
+            assert node.counters["executions.active"] == 0
+    assert Heavy.threads[:2] == [threading.current_thread().name] * 2
+    assert all(name.startswith("pool") for name in Heavy.threads[2:]) and len(Heavy.threads) == 4
