@@ -117,7 +117,7 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
 
 
 def _versions() -> Finding:
-    import importlib.metadata  # slow to import, and every verb imports this module
+    from importlib import metadata  # slow to import, and every verb imports this module
 
     from google.protobuf.internal import api_implementation
 
@@ -125,8 +125,8 @@ def _versions() -> Finding:
     missing = []
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
             missing.append(name)
     implementation = str(api_implementation.Type())
     found["protobuf implementation"] = implementation
@@ -195,23 +195,23 @@ def _board() -> Iterator[Finding]:
 
 
 def _interpreters() -> Finding:
-    import importlib.metadata
+    from importlib import metadata, util
 
     found: dict[str, object] = {}
     for module, package in INTERPRETERS:
         try:
-            there = importlib.util.find_spec(module) is not None
+            there = util.find_spec(module) is not None
         except (ImportError, ValueError):
             there = False
         if there:
             try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
                 found[package] = "unknown version"
     if not found:
         return Finding("interpreters", OK, "no TFLite interpreter: programs run on NumPy")
     text = ", ".join(f"{name} {version}" for name, version in found.items())
-    numpy_major = importlib.metadata.version("numpy").partition(".")[0]
+    numpy_major = metadata.version("numpy").partition(".")[0]
     if set(found) == {"tflite-runtime"} and int(numpy_major) >= 2:
         return Finding(
             "interpreters",
