@@ -1,9 +1,11 @@
 """Pass 2: every Send-flavored op carries its deadline, in relative nanoseconds; 0 is none.
 
 1. The author's own (`deadline_ns` attribute), else the stamp that is there, else per-hop budget × chain depth
-   (metadata; 1 where it is missing) if a budget is declared, else 0.
+   if a budget is declared, else 0. The depth stands in metadata; where it is missing it is 1 for a send, and
+   for a request the hops until its reply is back (`bb_host.compiler.hops`).
 2. A request needs one: `MissingDeadline`. Replies need none: what remains of the request's travels with it.
-3. Where a budget is declared, a deadline shorter than budget × chain depth is refused: `InfeasibleDeadline`.
+3. Where a budget is declared, a deadline shorter than budget × chain depth cannot be met:
+   `InfeasibleDeadline`.
 4. Other ops are left alone.
 """
 
@@ -15,6 +17,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_SEND_REQ, OP_SEND_RESP
 from bb_host.compiler import flow
 from bb_host.compiler.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
+from bb_host.compiler.hops import request_hops
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import Function, Op, Program
 
@@ -33,11 +36,12 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
     ops = list(function.ops)
+    hops = request_hops(ops) if budget_ns else {}
     changed = False
     for index, op in enumerate(ops):
         if not flow.is_send_flavored(op):
             continue
-        text = str(deadline_of(op, budget_ns))
+        text = str(deadline_of(op, budget_ns, hops.get(flow.wire_id(op), 1)))
         if op.meta.get(keys.DEADLINE_NS_KEY) != text:
             ops[index] = op.with_meta({keys.DEADLINE_NS_KEY: text})
             changed = True
@@ -45,9 +49,9 @@ def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
     return dataclasses.replace(function, ops=tuple(ops)) if changed else function
 
 
-def deadline_of(op: Op, budget_ns: int) -> int:
-    """The deadline of a Send-flavored op by rules 1 to 3."""
-    depth = _number(op, op.meta.get(keys.CHAIN_DEPTH_KEY, "1"), "chain depth")
+def deadline_of(op: Op, budget_ns: int, hops: int = 1) -> int:
+    """The deadline of a Send-flavored op by rules 1 to 3; `hops` is its depth where metadata names none."""
+    depth = _number(op, op.meta.get(keys.CHAIN_DEPTH_KEY, str(hops)), "chain depth")
     least = depth * budget_ns
     own = op.attrs.get(keys.ATTR_DEADLINE_NS)
     given = own if isinstance(own, int) else _number(op, op.meta.get(keys.DEADLINE_NS_KEY, "0"), "deadline")
@@ -64,7 +68,7 @@ def deadline_of(op: Op, budget_ns: int) -> int:
     if given < least:
         raise InfeasibleDeadline(
             f"{given} ns are less than {depth} hops of the declared {budget_ns} ns",
-            hint="allow more time",
+            hint="allow more time, or ask through fewer hops",
             op=op,
         )
     return given
