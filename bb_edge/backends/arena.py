@@ -2,10 +2,13 @@
 
 A run leaves nothing behind in it and takes nothing from the run before, so that plans which never run at the
 same time may lie in the same bytes: those of one program for several shapes, and those of all programs of a
-node's backend, since an engine runs one op at a time.
+node's backend, since an engine runs one op at a time. A component that runs a program on a thread of its own
+waits its turn: a shared arena has a lock.
 """
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 
@@ -18,12 +21,13 @@ class Arena:
     """One block, as large as the largest plan that was announced or asked for. Serves one run at a time.
 
     A plan larger than what was announced gets a new block, in which later plans lie too; those made before
-    stay where they are.
+    stay where they are. `lock` is held by whoever runs in it; None where it is one program's own.
     """
 
-    __slots__ = ("_block", "_reserved")
+    __slots__ = ("_block", "_reserved", "lock")
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        self.lock = threading.Lock() if shared else None
         self._reserved = 0
         self._block = np.empty(0, np.uint8)
 

@@ -34,15 +34,15 @@ _KEPT_KERNELS = 256  # of typed primitives; a few hundred bytes each
 class NumPyBackend(Backend):
     """Tensors are NumPy arrays. Configuration: `arena_limit`, bytes that one plan may take (0 = no limit).
 
-    `shared_arena`: all its programs lie in one block of memory and must not run at the same time; so it is on
-    a node, whose engine runs one op after the other. Else each program has a block of its own.
+    `shared_arena`: all its programs lie in one block of memory and run one after the other, as on a node,
+    whose engine runs one op at a time; other threads wait. Else each program has a block of its own.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.NumPyBackend"
 
     def __init__(self, arena_limit: int = 0, *, shared_arena: bool = False) -> None:
         self._limits = PlanLimits(arena_limit)
-        self.arena = Arena() if shared_arena else None
+        self.arena = Arena(shared=True) if shared_arena else None
         self._programs: OrderedDict[bytes, NumPyProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
 

@@ -233,6 +233,7 @@ class StaticPlan:
 
     __slots__ = (
         "_derived",
+        "_lock",
         "_patches",
         "_steps",
         "arena_bytes",
@@ -254,7 +255,9 @@ class StaticPlan:
             placed = Placing(fitted, outputs).placed()
         if limits.arena_bytes and placed.total > limits.arena_bytes:
             raise BackendMemoryError(placed.total, limits.arena_bytes, f"graph {fitted.graph.name!r}")
-        bound = _Binding(fitted, placed, outputs, arena or Arena())
+        arena = arena or Arena()
+        bound = _Binding(fitted, placed, outputs, arena)
+        self._lock = arena.lock if placed.total else None
         self.arena_bytes = placed.total
         self.live_bytes = placed.lower_bound
         self.n_steps = len(bound.steps)
@@ -275,7 +278,13 @@ class StaticPlan:
 
     def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Into arrays of exactly `output_specs`, C-contiguous, that share no memory with the inputs."""
-        caller = [*inputs, *outputs]
+        if self._lock is None:
+            self._run([*inputs, *outputs])
+            return
+        with self._lock:
+            self._run([*inputs, *outputs])
+
+    def _run(self, caller: list[np.ndarray]) -> None:
         for source, views in self._derived:
             array = caller[source]
             if not array.flags.c_contiguous:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 import zlib
 from collections.abc import Callable
 
@@ -280,6 +281,27 @@ def test_programs_of_one_backend_share_an_arena_and_disturb_each_other_in_nothin
         np.testing.assert_array_equal(first.run((x,))[0], want[0])
         np.testing.assert_array_equal(second.run((image, w))[0], want[1])
         together.arena.take(together.arena.nbytes).fill(0xFF)  # what is left behind means nothing
+
+
+def test_threads_take_turns_in_a_shared_arena(make: Make, f32: F32) -> None:
+    together = NumPyBackend(shared_arena=True)
+    function = make("x", "y", [("MatMul", "x x", "t"), ("Relu", "t", "u"), ("MatMul", "u t", "y")])
+    inputs = [f32(64, 64) for _ in range(3)]
+    wants = [NumPyBackend().prepare(function).run((x,))[0] for x in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        program = together.prepare(function)
+        for _ in range(500):
+            if not np.array_equal(program.run((inputs[number],))[0], wants[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
 
 
 POOL = {"kernel_shape": [2, 2]}
