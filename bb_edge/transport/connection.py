@@ -146,6 +146,29 @@ class Connection:
         if sock is not None:
             sock.close()
 
+    def feed(self, shared: SharedSocket, packet: bytes) -> None:
+        """Gives paho one packet, or (empty) the end of the stream."""
+        shared.grant(packet)
+        try:
+            self.client.loop_read()
+        # paho's parsers raise whatever they stumble over in a broken packet: struct.error, IndexError, …
+        except Exception as error:  # noqa: BLE001
+            self._counters["malformed"] += 1
+            self.drop(f"a packet {packet[:1].hex()} of {len(packet)} bytes is not MQTT: {error!r}")
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection for a fault of the broker's; the next dial comes after a wait."""
+        sock = self.client.socket()
+        self.shared = None
+        self._connack_by = 0.0
+        if sock is not None:
+            sock.close()
+        if self.connected:
+            self.connected = False
+            self._counters["disconnects"] += 1
+            self._down()
+        self._later(f"broker {self._broker}: {reason}")
+
     # --- dialing --------------------------------------------------------------------------------------
 
     def _new_client(self) -> EnvelopeClient:

@@ -35,8 +35,8 @@ class Seen:
 class Simulation:
     """A network of nodes with presence.
 
-    Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair. Without `presence` nobody tells
-    the nodes of each other.
+    Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair. Without `presence` nobody
+    tells the nodes of each other.
     """
 
     def __init__(

@@ -225,6 +225,8 @@ class MqttTransport:
         else:
             if self._held is not None:
                 self._offer_held()
+            if connection.shared is not shared:
+                return
             self._write(shared)
             self._watch(shared.fileno(), shared.queued_bytes > 0)
             if shared.ended or shared.pending:
@@ -240,7 +242,7 @@ class MqttTransport:
             return
         if readable or shared.ended or shared.pending:
             self._read(shared)
-        if connection.client.want_write():
+        if connection.shared is shared and connection.client.want_write():
             self._write(shared)  # the subscriptions of a new connection
         if connection.after_wait():
             self._chunks.expire(time.monotonic_ns())
@@ -329,10 +331,10 @@ class MqttTransport:
                     return
         except PacketError as error:
             self._counters["malformed"] += 1
-            self._log("warning", f"what came is not MQTT: {error}")
-            shared.ended = True
-        if shared.ended and self._held is None:
-            self._connection.client.loop_read()
+            self._connection.drop(f"what came is not MQTT: {error}")
+            return
+        if shared.ended and self._held is None and self._connection.shared is shared:
+            self._connection.feed(shared, b"")
 
     def _take(self, shared: SharedSocket, splitter: Splitter) -> None:
         """Handles every whole packet that was read."""
@@ -347,8 +349,7 @@ class MqttTransport:
             elif kind == PUBLISH:
                 self._published(shared, first, data, body, end)
             elif kind != PUBACK or not self._acknowledged(*parse_puback(data, body, end)):
-                shared.grant(bytes(data[start:end]))
-                self._connection.client.loop_read()
+                self._connection.feed(shared, bytes(data[start:end]))
 
     def _published(self, shared: SharedSocket, first: int, data: bytearray, body: int, end: int) -> None:
         message = parse_publish(first, data, body, end, self._connection.v5)
@@ -395,8 +396,8 @@ class MqttTransport:
         try:
             self._take(shared, self._splitter)
         except PacketError as error:
-            self._malformed(str(error))
-            shared.ended = True
+            self._counters["malformed"] += 1
+            self._connection.drop(f"what came is not MQTT: {error}")
 
     def _join(self, peer: PeerId, chunk: bytes) -> bytes | None:
         """The envelope that a chunk completes."""
