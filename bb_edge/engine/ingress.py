@@ -82,7 +82,7 @@ class Shares:
 
     def take(self, peer: PeerId | None, amount: int) -> None:
         self.used += amount
-        if peer is not None:
+        if peer is not None and amount:
             self.held[peer] = self.held.get(peer, 0) + amount
 
     def give_back(self, peer: PeerId | None, amount: int) -> None:
