@@ -26,7 +26,8 @@ from bb_edge.backends.program import NumPyProgram
 from bb_edge.backends.stored_plan import StoredEntry, StoredPlan, encode
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
-from bb_edge.roles.errors import BackendError
+from bb_edge.roles.errors import BackendError, UnsupportedOpsError
+from bb_host.edge.arrivals import is_constant
 from bb_host.program import Function, Program, walk_ops
 from bb_host.program_proto import function_to_proto
 from bb_kernels import TensorSpec
@@ -36,6 +37,7 @@ __all__ = ["PlannedGraph", "plan_program"]
 FunctionKey = tuple[str, str]
 
 _BACKEND = NumPyBackend()
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ def plan_program(
 ) -> tuple[Program, tuple[PlannedGraph, ...]]:
     """The target's program with a plan in the metadata of each function that could be planned.
 
-    `max_batch` is what open first dims of inputs take. Equal programs get equal plans.
+    `max_batch` is what open first dims of inputs take. Equal programs get equal plans. UnsupportedOpsError
+    where the device's backend would refuse an operator.
     """
     table = {f.key: f for f in program.functions}
     protos = {f.key: function_to_proto(f) for f in program.functions if _is_tensor_work(f)}
@@ -100,6 +103,10 @@ def plan_program(
     for function in program.functions:
         if function.key not in protos:
             functions.append(function)
+            bare = sorted({op.op_type for op in function.ops if op.domain in _ONNX and not is_constant(op)})
+            if bare:
+                why = f"{', '.join(bare)} runs outside of subgraphs, planned when it runs"
+                found.append(PlannedGraph(function.name, function.domain, reason=why))
             continue
         planner = _Planner(function, protos, *_known_inputs(program, function), max_batch)
         other = _other_backend(program, target, function)
@@ -200,6 +207,8 @@ class _Planner:
                 prepared += size
         except _OpenShape as error:
             return PlannedGraph(name, domain, reason=str(error))
+        except UnsupportedOpsError:
+            raise  # no shape will help, and the device would refuse it at install
         except (BackendError, MemoryError, ValueError) as error:
             return PlannedGraph(name, domain, reason=str(error))
         own = [specs[n].nbytes for n in self.function.inputs if n not in uses[-1].resident]

@@ -20,6 +20,7 @@ from bb_edge.components import GraphModel
 from bb_edge.engine import steps
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.roles.errors import UnsupportedOpsError
 from bb_host.edge import build_edge
 from bb_host.edge.inspection import describe, render
 from bb_host.program import Program
@@ -149,6 +150,20 @@ def test_another_backend_plans_for_itself(compiled: Callable[..., Program]) -> N
     program = dataclasses.replace(program, meta={**program.meta, **bound})
     (artifact,) = build_edge(program).artifacts
     assert artifact.planned[0].reason == "my.Backend plans its memory itself"
+
+
+def test_an_operator_that_the_device_has_not_is_refused(compiled: Callable[..., Program]) -> None:
+    program = compiled("function program.Main(x: F32[2,2]) -> (y)\n  y: F32[2,2] = DFT(x)\n")
+    with pytest.raises(UnsupportedOpsError, match=r"has no DFT"):
+        build_edge(program)
+
+
+def test_operators_outside_of_subgraphs_are_planned_on_the_device(compiled: Callable[..., Program]) -> None:
+    text = "function program.Main(x: F32[2,2]) -> (y)\n  t: F32[2,2] = RandomUniformLike(x)\n"
+    (artifact,) = build_edge(compiled(text + "  y: F32[2,2] = Relu(t)\n")).artifacts
+    reasons = [plan.reason for plan in artifact.planned if plan.reason]
+    assert reasons == ["RandomUniformLike runs outside of subgraphs, planned when it runs"]
+    assert artifact.report.planned == artifact.report.graphs - 1
 
 
 def test_component_graphs_have_plans_for_training_and_for_inference(tiny: tuple[Any, Any]) -> None:
