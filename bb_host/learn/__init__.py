@@ -1,7 +1,8 @@
 """Learning on devices: models with their gradients as graphs.
 
 `trainable(model)` makes an ordinary inference model one that a program can train; `mlp` makes a small model
-from nothing; `differentiate` is the gradient itself.
+from nothing; `differentiate` is the gradient itself; `export_training` says a trainable model in ONNX's own
+training format.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from bb_host.learn.errors import LearnError, ModelImportError, NotDifferentiable
 from bb_host.learn.models import mlp
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.trainable import LOSSES, Construction, TrainableModel, loss_function, trainable
+from bb_host.learn.training_export import export_training
 
 __all__ = [
     "LOSSES",
@@ -23,6 +25,7 @@ __all__ = [
     "TrainableModel",
     "differentiable_ops",
     "differentiate",
+    "export_training",
     "import_onnx",
     "loss_function",
     "mlp",
