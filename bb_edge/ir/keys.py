@@ -8,7 +8,7 @@ from __future__ import annotations
 
 PREFIX = "ai.bytesandbrains"
 
-# --- domains -------------------------------------------------------------------------------------------------
+# --- domains ------------------------------------------------------------------------------------------
 ONNX_DOMAIN = ""  # how ONNX spells its own domain on disk
 ONNX_DOMAIN_ALIAS = "ai.onnx"  # how we and the ONNX documents call it
 SYSCALL_DOMAIN = f"{PREFIX}.syscall"
@@ -65,7 +65,7 @@ ROLES = (
     ROLE_PROTOCOL,
 )
 
-# --- model metadata ------------------------------------------------------------------------------------------
+# --- model metadata -----------------------------------------------------------------------------------
 COMPILED_KEY = f"{PREFIX}.compiled"  # the passport
 COMPILED_VERSION = "v1"
 BINDING_PREFIX = f"{PREFIX}.binding."  # + "<target>.<slot>" = "<role>|<TYPE_NAME>|<slot_id>"
@@ -74,7 +74,7 @@ TARGETS_KEY = f"{PREFIX}.targets"  # model: comma-joined partition names, in ord
 STRIPPED_KEY = f"{PREFIX}.stripped"  # model: "1" once stripped for the edge
 TELEMETRY_PREFIX = f"{PREFIX}.telemetry."  # compile-time figures; stripped for the edge
 
-# --- function metadata ---------------------------------------------------------------------------------------
+# --- function metadata --------------------------------------------------------------------------------
 MODULE_PHASE_KEY = f"{PREFIX}.module_phase"
 MODULE_PHASE_BODY = "body"
 MODULE_PHASE_BOOTSTRAP = "bootstrap"
@@ -93,7 +93,7 @@ COMPONENT_ARITY_KEY = f"{PREFIX}.component_arity"  # "<slot>.forward": "<inputs>
 MEMORY_PLAN_KEY = f"{PREFIX}.memory_plan"  # backend or component function: where its values lie
 INPUT_CLASS_PREFIX = f"{PREFIX}.input_class."  # + "<input>" = class scope of a g.input
 
-# --- node metadata -------------------------------------------------------------------------------------------
+# --- node metadata ------------------------------------------------------------------------------------
 SLOT_KEY = f"{PREFIX}.slot"
 SLOT_ID_KEY = f"{PREFIX}.slot_id"
 REQUIRED_TRAIT_KEY = f"{PREFIX}.required_trait"
@@ -114,7 +114,7 @@ SYNTHESIZED_FROM_KEY = f"{PREFIX}.synthesized_from"
 RECV_SLOT_ID_KEY = f"{PREFIX}.recv_site_to_slot_id"
 CONTROL_INPUTS_KEY = f"{PREFIX}.control_inputs"  # number of trailing inputs that only order (after=)
 
-# --- wire (wire_shape.txt) -----------------------------------------------------------------------------------
+# --- wire (wire_shape.txt) ----------------------------------------------------------------------------
 WIRE_ID_KEY = f"{PREFIX}.wire.wire_id"
 WIRE_TRANSPORT_KEY = f"{PREFIX}.wire_transport"
 WIRE_TRANSPORT_DATA = "data"
@@ -137,16 +137,16 @@ TRIGGER_OUTPUT_KEY = f"{PREFIX}.wire.trigger_output"  # Recv side: "1" where the
 WIRE_REQUEST_KEY = f"{PREFIX}.wire.request"  # reply side ops: wire_id of the ask they answer
 SEND_SENTINEL_PREFIX = "__send_sentinel_"
 
-# --- attribute names -----------------------------------------------------------------------------------------
+# --- attribute names ----------------------------------------------------------------------------------
 ATTR_PEER = "peer"
 ATTR_DEADLINE_NS = "deadline_ns"
 ATTR_PAYLOAD_TYPE = "payload_type"
 CHILD_COUNT_ATTR = f"{PREFIX}.composite.child_count"
 CHILD_TYPES_ATTR = f"{PREFIX}.composite.child_types"
 
-# --- type denotations ----------------------------------------------------------------------------------------
+# --- type denotations ---------------------------------------------------------------------------------
 TENSOR_DENOTATION_PREFIX = f"{PREFIX}.tensor."
 OPAQUE_DOMAIN = PREFIX
 
-# --- snapshot, federation ------------------------------------------------------------------------------------
+# --- snapshot, federation -----------------------------------------------------------------------------
 COMPONENT_ENTRY_POINTS = "bytesandbrains.components"

@@ -95,7 +95,7 @@ def test_a_target_is_found_by_its_name_without_the_hash():
 
 
 def test_an_unregistered_component_is_named():
-    with pytest.raises(UnregisteredConcreteError, match="nobody.Knows"):
+    with pytest.raises(UnregisteredConcreteError, match=r"nobody\.Knows"):
         put(artifact(bindings='binding.Main.model="peer_selector|nobody.Knows|1",'))
 
 

@@ -1,13 +1,14 @@
 """The opset catalog: *the* table of every op that a program may hold.
 
-DSL helpers, the validator, the type solver, the engine's dispatch and the documentation's op page all read it.
+DSL helpers, the validator, the type solver, the engine's dispatch and the documentation's op page all
+read it.
 A domain's table is built when it is first looked up, so that a device pays only for what its artifact uses.
 """
 
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.records import (
@@ -61,7 +62,7 @@ def normalize_domain(domain: str) -> str:
     return keys.ONNX_DOMAIN if domain == keys.ONNX_DOMAIN_ALIAS else domain
 
 
-@lru_cache(maxsize=None)
+@cache
 def opset(domain: str) -> Opset | None:
     """The catalog's table of a domain, or None where the domain is not in the catalog."""
     module = _MODULES.get(normalize_domain(domain))

@@ -187,7 +187,10 @@ def attrs(text: str) -> tuple[Attr, ...]:
 
 
 class Table:
-    """Collects the rows of one domain: ``table.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int")``."""
+    """Collects the rows of one domain.
+
+    ``table.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int")``
+    """
 
     def __init__(self, domain: str, version: int = 1) -> None:
         self._domain = domain

@@ -1,4 +1,7 @@
-"""The six role opsets, v1 (ir_and_dsl.txt part 5c, semantics §8). Inputs and outputs of one op are its Contract method's."""
+"""The six role opsets, v1 (ir_and_dsl.txt part 5c, semantics §8).
+
+Inputs and outputs of one op are its Contract method's.
+"""
 
 from __future__ import annotations
 
