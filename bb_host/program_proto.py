@@ -86,6 +86,11 @@ def _default_rest(graph_name: str) -> bytes:
     return data
 
 
+def rest_of(program: Program) -> bytes:
+    """A serialized ModelProto of what `Program.extra` stands for, what we write ourselves included."""
+    return program.extra or _default_rest(program.graph_name or program.name)
+
+
 def _copy_field(field: Any, value: Any, target: Any) -> None:
     """Copies one set field between message classes, which may be of different pools."""
     if field.message_type is None:
@@ -296,7 +301,7 @@ def to_proto(program: Program) -> onnx.ModelProto:
 def to_bytes(program: Program) -> bytes:
     """The serialized ModelProto, deterministic: equal programs give equal bytes."""
     graph_name = program.graph_name or program.name
-    model = ModelProto.FromString(program.extra or _default_rest(graph_name))
+    model = ModelProto.FromString(rest_of(program))
     model.graph.name = graph_name
     for function in program.functions:
         _write_function(function, model.functions.add())
