@@ -8,7 +8,7 @@ A domain's table is built when it is first looked up, so that a device pays only
 from __future__ import annotations
 
 import importlib
-from functools import cache, lru_cache
+from functools import cache
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.records import (
