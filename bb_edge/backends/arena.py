@@ -9,10 +9,14 @@ waits its turn: a shared arena has a lock.
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bb_edge.backends.plan_memory import ALIGNMENT
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 __all__ = ["Arena"]
 
@@ -29,7 +33,7 @@ class Arena:
     def __init__(self, shared: bool = False) -> None:
         self.lock = threading.Lock() if shared else None
         self._reserved = 0
-        self._block = np.empty(0, np.uint8)
+        self._block: Array = np.empty(0, np.uint8)
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +49,7 @@ class Arena:
         """Announces a plan: nothing is allocated yet."""
         self._reserved = max(self._reserved, nbytes)
 
-    def take(self, nbytes: int) -> np.ndarray:
+    def take(self, nbytes: int) -> Array:
         """`nbytes` of uint8, aligned to `ALIGNMENT`."""
         self.reserve(nbytes)
         if self._block.nbytes < nbytes:

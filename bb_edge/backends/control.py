@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from bb_edge.backends.lowering import Body, FlatNode
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError, BackendWalkError, UnsupportedOpsError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 __all__ = ["CONTROL_OPS", "MAX_ITERATIONS", "run_control"]
 
@@ -21,9 +25,7 @@ MAX_ITERATIONS = 1_000_000
 Programs = Callable[[Body], BackendProgram]
 
 
-def run_control(
-    node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs
-) -> Sequence[np.ndarray]:
+def run_control(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
     """Runs an `If` or `Loop` on its inputs, captures included. The results are fresh arrays."""
     if node.op_type == "If":
         return _run_if(node, inputs, program)
@@ -38,7 +40,7 @@ def _body(node: FlatNode, name: str) -> Body:
     return node.bodies[name]
 
 
-def _captured(node: FlatNode, body: Body, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+def _captured(node: FlatNode, body: Body, inputs: Sequence[Array | None]) -> list[Array]:
     given = dict(zip(node.inputs, inputs, strict=True))
     found = []
     for value in body.captures:
@@ -48,18 +50,18 @@ def _captured(node: FlatNode, body: Body, inputs: Sequence[np.ndarray | None]) -
     return found
 
 
-def _truth(node: FlatNode, array: np.ndarray | None) -> bool:
+def _truth(node: FlatNode, array: Array | None) -> bool:
     if array is None or array.size != 1:
         raise BackendRunError("the condition must be one boolean", node.where)
     return bool(array.reshape(-1)[0])
 
 
-def _run_if(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs) -> Sequence[np.ndarray]:
+def _run_if(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
     body = _body(node, "then_branch" if _truth(node, inputs[0]) else "else_branch")
     return program(body).run(_captured(node, body, inputs))
 
 
-def _run_loop(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Programs) -> Sequence[np.ndarray]:
+def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
     """M iterations at most (none = no bound), while the condition holds (none = true)."""
     body = _body(node, "body")
     captured = _captured(node, body, inputs)
@@ -68,7 +70,7 @@ def _run_loop(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Prog
     condition = formal[1] if len(formal) > 1 else None
     trips = None if bound is None else int(bound.reshape(-1)[0])
     going = True if condition is None else _truth(node, condition)
-    carried: list[np.ndarray] = []
+    carried: list[Array] = []
     for array in formal[2:]:
         if array is None:
             raise BackendRunError("a loop-carried value is missing", node.where)
@@ -76,7 +78,7 @@ def _run_loop(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Prog
     n_scans = len(body.graph.outputs) - 1 - len(carried)
     if n_scans < 0 or len(body.graph.inputs) != 2 + len(carried) + len(captured):
         raise BackendWalkError("the body's signature does not fit the loop", node.where)
-    scans: list[list[np.ndarray]] = [[] for _ in range(n_scans)]
+    scans: list[list[Array]] = [[] for _ in range(n_scans)]
     run = program(body).run
     iteration = 0
     flag = np.array(going)
@@ -100,7 +102,7 @@ def _run_loop(node: FlatNode, inputs: Sequence[np.ndarray | None], program: Prog
     return [*(carried if iteration else [a.copy() for a in carried]), *stacked]
 
 
-def _no_rows(body: Body, output: int) -> np.ndarray:
+def _no_rows(body: Body, output: int) -> Array:
     """The scan of no iterations: what the body's signature tells of it."""
     elem_type, rank = body.output_types[output]
     return np.empty((0,) * (1 + max(rank, 0)), dtype_of_elem(elem_type) or np.dtype(np.float32))

@@ -15,6 +15,7 @@ import numpy as np
 
 from bb_edge.backends.lowering import OMITTED, FlatGraph, FlatNode
 from bb_edge.backends.quiet import hush, unhush
+from bb_edge.ir.tensors import Array
 from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
 from bb_kernels import KernelError, Prepared, TensorSpec, UnsupportedOpError, evaluate
 from bb_kernels import prepare as prepare_kernel
@@ -49,7 +50,7 @@ _MAX_VIEWS = 16
 _FOLD_BYTES = 64 * 1024 * 1024
 """A folded constant larger than this is computed at run time instead: a small graph can ask for any size."""
 
-Alias = Callable[[np.ndarray], np.ndarray]
+Alias = Callable[[Array], Array]
 
 
 @dataclass(slots=True)
@@ -57,12 +58,12 @@ class Value:
     """What is known of a value while planning; one of `array`, `buffer`, `source` says where it lies."""
 
     spec: TensorSpec
-    array: np.ndarray | None = None  # known now: a constant or a resident input
+    array: Array | None = None  # known now: a constant or a resident input
     constant: bool = False  # and its contents never change
     buffer: int = -1  # own memory, by number
     source: int = -1  # the caller's input, by position
     views: tuple[Alias, ...] = ()  # from the buffer or source to this value
-    probe: np.ndarray | None = None  # has the value's strides; shows which views exist
+    probe: Array | None = None  # has the value's strides; shows which views exist
 
 
 @dataclass(slots=True)
@@ -119,13 +120,11 @@ def _prepare(node: FlatNode, inputs: Sequence[Value | None]) -> Prepared:
         raise failed(error, node.where) from error
 
 
-def _known(array: np.ndarray, constant: bool = True) -> Value:
+def _known(array: Array, constant: bool = True) -> Value:
     return Value(TensorSpec(array.dtype, array.shape), array, constant)
 
 
-def _evaluate(
-    node: FlatNode, prepared: Prepared, inputs: Sequence[np.ndarray | None]
-) -> tuple[np.ndarray, ...]:
+def _evaluate(node: FlatNode, prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
     token = hush()
     try:
         return evaluate(prepared, inputs)
@@ -135,9 +134,7 @@ def _evaluate(
         unhush(token)
 
 
-def _fold(
-    node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]
-) -> tuple[np.ndarray, ...] | None:
+def _fold(node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]) -> tuple[Array, ...] | None:
     """The node's results where they follow from what is known now."""
     if prepared.values:
         return prepared.values
@@ -198,7 +195,7 @@ def fold_constants(graph: FlatGraph) -> FlatGraph:
     )
 
 
-def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, np.ndarray]) -> Fitted:
+def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array]) -> Fitted:
     """Prepares every node for inputs of these specs. BackendRunError where they do not fit.
 
     `resident` maps inputs to arrays whose contents may change; `specs` are those of the other inputs, in
@@ -208,9 +205,7 @@ def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, np
 
 
 class _Fitting:
-    def __init__(
-        self, graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, np.ndarray]
-    ) -> None:
+    def __init__(self, graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array]) -> None:
         self.graph = graph
         self.values: dict[int, Value] = {v: _known(a) for v, a in graph.constants.items()}
         self.values.update((v, _known(a, constant=False)) for v, a in resident.items())
@@ -307,6 +302,6 @@ def copy_of(spec: TensorSpec) -> Prepared:
     return Prepared((spec,), copy_run)
 
 
-def copy_run(source: np.ndarray, target: np.ndarray) -> None:
+def copy_run(source: Array, target: Array) -> None:
     """`np.copyto` with its arguments in the order of kernels."""
     np.copyto(target, source)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
 from bb_edge.roles.backend import Functions
 from bb_edge.roles.errors import BackendWalkError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 __all__ = [
     "MAX_CALL_DEPTH",
@@ -82,7 +85,7 @@ class FlatGraph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     nodes: tuple[FlatNode, ...]
-    constants: Mapping[int, np.ndarray]
+    constants: Mapping[int, Array]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     n_values: int
@@ -110,7 +113,7 @@ def plain_attribute(attribute: onnx_pb2.AttributeProto, where: str) -> object:
     )
 
 
-def _array(tensor: onnx_pb2.TensorProto, where: str) -> np.ndarray:
+def _array(tensor: onnx_pb2.TensorProto, where: str) -> Array:
     try:
         return from_tensor_proto(tensor)
     except TensorError as error:
@@ -175,7 +178,7 @@ class _Scope:
         self.where = where
         self.names: dict[str, int] = {}
         self.n_values = 0
-        self.constants: dict[int, np.ndarray] = {}
+        self.constants: dict[int, Array] = {}
         self.nodes: list[FlatNode] = []
         self.captures: dict[int, int] = {}  # outer value → own value
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import CONTROL_OPS
@@ -24,6 +22,9 @@ from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
 from bb_edge.roles.wire_tensors import tensor_from_wire
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate, prepare, supported, supported_ops
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 __all__ = ["NumPyBackend"]
 
@@ -70,7 +71,7 @@ class NumPyBackend(Backend):
         self,
         function: onnx_pb2.FunctionProto,
         functions: Functions | None = None,
-        resident: Mapping[str, np.ndarray] | None = None,
+        resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
         """UnsupportedOpsError names every operator without a kernel, BackendWalkError a malformed graph,
         MemoryPlanError a memory plan of the function that cannot be used.
@@ -82,7 +83,7 @@ class NumPyBackend(Backend):
     def _program(
         self,
         graph: FlatGraph,
-        resident: Mapping[str, np.ndarray] | None = None,
+        resident: Mapping[str, Array] | None = None,
         stored: StoredPlan | None = None,
     ) -> NumPyProgram:
         self._check(graph)
@@ -113,9 +114,9 @@ class NumPyBackend(Backend):
     def execute(
         self,
         graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Mapping[str, Array],
         attrs: BackendAttrs | None = None,
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Array]:
         """Runs a graph; the programs of the last few are kept. Hot paths use `prepare`."""
         key = type(graph).__name__.encode() + graph.SerializeToString(deterministic=True)
         program = self._programs.get(key)
@@ -134,11 +135,11 @@ class NumPyBackend(Backend):
     def primitive(
         self,
         op_type: str,
-        inputs: Sequence[np.ndarray],
+        inputs: Sequence[Array],
         attributes: Mapping[str, object] | None = None,
-        parameters: Mapping[int, np.ndarray] | None = None,
+        parameters: Mapping[int, Array] | None = None,
         n_outputs: int = 1,
-    ) -> tuple[np.ndarray, ...]:
+    ) -> tuple[Array, ...]:
         attributes = attributes or {}
         parameters = parameters or {}
         if op_type == "Constant" and isinstance(attributes.get("value"), onnx_pb2.TensorProto):
@@ -170,7 +171,7 @@ class NumPyBackend(Backend):
         finally:
             unhush(token)
 
-    def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> np.ndarray:
+    def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Array:
         """A read-only array over the payload itself, where it is aligned."""
         return tensor_from_wire(type_hash, payload)
 

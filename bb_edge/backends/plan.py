@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from bb_edge.backends.plan_memory import Layout, Lifetime, live_bytes, plan_memo
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 __all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
 
@@ -144,7 +148,7 @@ class _Binding:
         self.patches: list[tuple[list[object], int, int]] = []
         self.derived: list[tuple[int, tuple[Alias, ...]]] = []
         self._index: dict[tuple[int, tuple[Alias, ...]], int] = {}
-        self._arrays: dict[tuple[int, TensorSpec], np.ndarray] = {}
+        self._arrays: dict[tuple[int, TensorSpec], Array] = {}
         self._reshapes: dict[int, Alias] = {}
         for step in fitted.steps:
             arguments = [None if v is None else self._argument(v) for v in step.inputs]
@@ -155,7 +159,7 @@ class _Binding:
             value = fitted.values[outputs[position]]
             self._add(copy_of(value.spec), [self._argument(value), fitted.n_inputs + position])
 
-    def _add(self, prepared: Prepared, arguments: Sequence[np.ndarray | int | None]) -> None:
+    def _add(self, prepared: Prepared, arguments: Sequence[Array | int | None]) -> None:
         run = prepared.run
         if run is copy_run:  # without a Python frame
             run, arguments = np.copyto, arguments[::-1]
@@ -170,14 +174,14 @@ class _Binding:
         else:
             self.steps.append((run, tuple(arrays)))
 
-    def _argument(self, value: Value) -> np.ndarray | int:
+    def _argument(self, value: Value) -> Array | int:
         if value.array is not None:
             return value.array
         if value.source >= 0:
             return self._of_caller(value.source, value.views)
         return self._target(value.buffer, value.views)
 
-    def _target(self, number: int, views: tuple[Alias, ...]) -> np.ndarray | int:
+    def _target(self, number: int, views: tuple[Alias, ...]) -> Array | int:
         """A buffer, through views: in the arena, or the caller's output in its kernel's shape."""
         buffer = self.fitted.buffers[number]
         if buffer.external < 0:
@@ -201,7 +205,7 @@ class _Binding:
             self.derived.append(key)
         return self._index[key]
 
-    def _memory(self, number: int) -> np.ndarray:
+    def _memory(self, number: int) -> Array:
         """A buffer's array; equal memory is the same object, so that a ufunc need not look for overlaps."""
         spec, root = self.fitted.buffers[number].spec, number
         while self.fitted.buffers[root].root >= 0:
@@ -269,14 +273,14 @@ class StaticPlan:
         specs = [fitted.values[number].spec for number in outputs]
         self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
 
-    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Fresh arrays."""
         empty = np.empty
         outputs = tuple([empty(shape, dtype) for shape, dtype in self.output_specs])
         self.run_into(inputs, outputs)
         return outputs
 
-    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Into arrays of exactly `output_specs`, C-contiguous, that share no memory with the inputs."""
         if self._lock is None:
             self._run([*inputs, *outputs])
@@ -284,7 +288,7 @@ class StaticPlan:
         with self._lock:
             self._run([*inputs, *outputs])
 
-    def _run(self, caller: list[np.ndarray]) -> None:
+    def _run(self, caller: list[Array]) -> None:
         for source, views in self._derived:
             array = caller[source]
             if not array.flags.c_contiguous:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
 
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
 __all__ = ["MAX_DYNAMIC", "MAX_PLANS", "NumPyProgram"]
 
 MAX_PLANS = 8
@@ -40,7 +44,7 @@ CHECKED_AT_ONCE = 64 * 1024 * 1024
 made; for larger ones at their first run.
 """
 
-_Spec = tuple[tuple[int, ...], np.dtype]
+_Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class NumPyProgram(BackendProgram):
@@ -54,7 +58,7 @@ class NumPyProgram(BackendProgram):
     def __init__(
         self,
         graph: FlatGraph,
-        resident: Mapping[int, np.ndarray] | None = None,
+        resident: Mapping[int, Array] | None = None,
         limits: PlanLimits | None = None,
         depth: int = 0,
         arena: Arena | None = None,
@@ -82,10 +86,10 @@ class NumPyProgram(BackendProgram):
         if short is not None:
             self.run = short  # type: ignore[method-assign, assignment]
 
-    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return self.plan_for(inputs).run(inputs)
 
-    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         plan = self.plan_for(inputs)
         specs = plan.output_specs
         if specs is None:  # known only once it has run
@@ -107,7 +111,7 @@ class NumPyProgram(BackendProgram):
         """Bytes of the last run's plan; None before the first run, or where shapes depend on data."""
         return getattr(self._plan, "arena_bytes", None)
 
-    def plan_for(self, inputs: Sequence[np.ndarray]) -> StaticPlan | _SplitPlan:
+    def plan_for(self, inputs: Sequence[Array]) -> StaticPlan | _SplitPlan:
         """The plan for these inputs' shapes and dtypes, made now where there is none."""
         specs = self._specs
         if specs is not None and len(specs) == len(inputs):
@@ -123,7 +127,7 @@ class NumPyProgram(BackendProgram):
     def _where(self) -> str:
         return f"graph {self.graph.name!r}" if self.graph.name else "graph"
 
-    def _switch(self, inputs: Sequence[np.ndarray]) -> StaticPlan | _SplitPlan:
+    def _switch(self, inputs: Sequence[Array]) -> StaticPlan | _SplitPlan:
         if len(inputs) != len(self.input_names):
             raise BackendRunError(
                 f"{len(inputs)} inputs given, it has {len(self.input_names)}: {', '.join(self.input_names)}",
@@ -251,8 +255,8 @@ class _SplitPlan:
         found = fitted.values[value]
         return found.source >= 0 and not found.views
 
-    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        values: dict[int, np.ndarray] = {**self.constants, **self.resident}
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        values: dict[int, Array] = {**self.constants, **self.resident}
         values.update((value, inputs[source]) for value, source in self.handed)
         if self.first is not None:
             values.update(zip(self.computed, self.first.run(inputs), strict=True))
@@ -262,17 +266,17 @@ class _SplitPlan:
                 values[value] = array
         return self.tail.run([values[v] for v in self.tail_inputs])
 
-    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         raise NotImplementedError(
             "the program copies the results of `run`: their shapes are not known before"
         )
 
-    def _run_node(self, inputs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
+    def _run_node(self, inputs: Sequence[Array | None]) -> Sequence[Array]:
         if self.prepared is None:
             return run_control(self.node, inputs, self._body)
         token = hush()
         try:
-            found: Sequence[np.ndarray] = self.prepared.run(*inputs)  # type: ignore[assignment]
+            found: Sequence[Array] = self.prepared.run(*inputs)  # type: ignore[assignment]
         except KernelError as error:
             raise failed(error, self.node.where) from error
         finally:

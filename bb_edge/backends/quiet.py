@@ -26,7 +26,8 @@ def _numpy2() -> tuple[Callable[[], Any], Callable[[Any], None]]:
     from numpy._core import _ufunc_config, umath
 
     variable: Any = _ufunc_config._extobj_contextvar  # type: ignore[attr-defined]
-    quiet: Any = umath._make_extobj(all="ignore", bufsize=BUFFER)
+    make: Any = getattr(umath, "_make_extobj")  # noqa: B009
+    quiet: Any = make(all="ignore", bufsize=BUFFER)
     enter = variable.set
     return partial(enter, quiet), variable.reset
 

@@ -14,12 +14,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.ir.types import dtype_of_elem
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 PERCENTILES = (50, 90, 99)
 COLD_RUNS = 3
@@ -49,10 +52,10 @@ def add_parser(verbs: Any) -> None:
     p.set_defaults(run=run)
 
 
-def noise(model: Model) -> dict[str, np.ndarray]:
+def noise(model: Model) -> dict[str, Array]:
     """Seeded inputs of the declared shapes, open dims 1: normal numbers, or zeros and ones for integers."""
     rng = np.random.default_rng(0)
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Array] = {}
     for name, value in model.inputs.items():
         dtype = dtype_of_elem(value.node.elem_type or 0)
         if dtype is None or value.shape is None:
@@ -63,7 +66,7 @@ def noise(model: Model) -> dict[str, np.ndarray]:
     return found
 
 
-def measure(model: Model, inputs: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+def measure(model: Model, inputs: Mapping[str, Array], runs: int) -> dict[str, float]:
     """Latencies in microseconds: mean, least, and percentiles, after a few runs to warm up."""
     for _ in range(min(runs, 10)):
         model.run(inputs)
@@ -99,7 +102,7 @@ def cold_start(artifact: Path, target: str, inputs: Path) -> dict[str, float]:
     return {"cold_start_ms": sorted(times)[len(times) // 2], "peak_rss_bytes": max(peaks)}
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
+def _load(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             if not hasattr(file, "files"):

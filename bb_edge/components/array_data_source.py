@@ -16,6 +16,7 @@ from bb_edge.roles.contracts import DataSource
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
 __all__ = ["ArrayDataSource"]
@@ -40,8 +41,8 @@ class ArrayDataSource(DataSource):
 
     def __init__(
         self,
-        x: np.ndarray,
-        y: np.ndarray | None = None,
+        x: Array,
+        y: Array | None = None,
         *,
         where: str = "",
         batch_size: int = 0,
@@ -69,7 +70,7 @@ class ArrayDataSource(DataSource):
         self._epoch = 0
         self._position = 0
         self._count = _frozen(np.array(len(x), np.int64))
-        self._order: np.ndarray | None = None
+        self._order: Array | None = None
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> ArrayDataSource:
@@ -93,13 +94,13 @@ class ArrayDataSource(DataSource):
 
     # --- the Contract ----------------------------------------------------------------------------------
 
-    def next_batch(self, ctx: Ctx) -> tuple[np.ndarray, np.ndarray | None]:
+    def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None]:
         if self._whole:
             return self._x, self._y
         chosen = self._take()
         return self._x.take(chosen, 0), None if self._y is None else self._y.take(chosen, 0)
 
-    def num_samples(self, ctx: Ctx) -> np.ndarray:
+    def num_samples(self, ctx: Ctx) -> Array:
         return self._count
 
     def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger:
@@ -113,7 +114,7 @@ class ArrayDataSource(DataSource):
 
     # --- order -----------------------------------------------------------------------------------------
 
-    def _take(self) -> np.ndarray:
+    def _take(self) -> Array:
         n, size = len(self._x), self._batch
         left = n - self._position
         if left >= size:
@@ -128,7 +129,7 @@ class ArrayDataSource(DataSource):
         self._position = size - left
         return np.concatenate((kept, self._ordered()[: self._position]))
 
-    def _ordered(self) -> np.ndarray:
+    def _ordered(self) -> Array:
         """This epoch's order; a function of seed and epoch, so that a restored node goes on with the same
         one.
         """
@@ -158,14 +159,14 @@ class ArrayDataSource(DataSource):
         self._seek(epoch, position)
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def _frozen(array: Array) -> Array:
     """Contiguous, and read-only: whole batches are handed out without a copy."""
-    found: np.ndarray = np.ascontiguousarray(array).reshape(array.shape).view()
+    found: Array = np.ascontiguousarray(array).reshape(array.shape).view()
     found.flags.writeable = False
     return found
 
 
-def _one_hot(y: np.ndarray | None, classes: int, where: str) -> np.ndarray:
+def _one_hot(y: Array | None, classes: int, where: str) -> Array:
     if y is None or y.ndim != 1 or y.dtype.kind not in "iu":
         raise ComponentError("one_hot needs integer labels in one dimension", where)
     if y.min() < 0 or y.max() >= classes:
@@ -175,7 +176,7 @@ def _one_hot(y: np.ndarray | None, classes: int, where: str) -> np.ndarray:
     return rows
 
 
-def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[Array, Array | None]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}

@@ -19,6 +19,7 @@ from bb_edge.roles.contracts import Aggregator
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.ir.values import Trigger
     from bb_edge.roles.context import Ctx
 
@@ -54,13 +55,13 @@ class FedAvg(Aggregator):
         self._remembered = remembered_rounds
         self._max_peers = max_peers
         self._allow_nonfinite = allow_nonfinite
-        self._sum: np.ndarray | None = None  # flat f64; its memory is kept from round to round
+        self._sum: Array | None = None  # flat f64; its memory is kept from round to round
         self._shape: tuple[int, ...] = ()
         self._count = 0
         self._total = 0.0
         self._scratch = np.empty(_CHUNK, np.float64)
         self._seen: OrderedDict[int | None, set[PeerId]] = OrderedDict()
-        self._current: np.ndarray = np.empty(0, np.float32)
+        self._current: Array = np.empty(0, np.float32)
         self.duplicates = 0
         self.stale = 0
 
@@ -79,10 +80,10 @@ class FedAvg(Aggregator):
     def contribute(
         self,
         ctx: Ctx,
-        contribution: np.ndarray,
-        weight: np.ndarray | None = None,
+        contribution: Array,
+        weight: Array | None = None,
         peer: tuple[PeerId, ...] | None = None,
-        round: np.ndarray | None = None,
+        round: Array | None = None,
     ) -> None:
         """Adds weight * contribution. ComponentError on a misfit; a refused contribution may come again."""
         number = None if round is None else self._integer(round)
@@ -95,7 +96,7 @@ class FedAvg(Aggregator):
                 return
         self._add(contribution, factor)
 
-    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[np.ndarray, np.ndarray]:
+    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array]:
         """The mean so far, and a fresh start. A tensor's rows count first, each with weight 1 and no peer."""
         if isinstance(stack, np.ndarray):
             if stack.ndim == 0:
@@ -105,7 +106,7 @@ class FedAvg(Aggregator):
             for row in stack:
                 self._add(row, 1.0)
         total = self._total
-        result: np.ndarray
+        result: Array
         if self._sum is None or total == 0.0:
             result = np.empty(0, np.float32)
             total = 0.0
@@ -118,17 +119,17 @@ class FedAvg(Aggregator):
         self._seen.pop(None, None)
         return result, np.array(total, np.float32)
 
-    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> np.ndarray:
+    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array:
         return self._current
 
     # --- one contribution ------------------------------------------------------------------------------
 
-    def _integer(self, value: np.ndarray) -> int:
+    def _integer(self, value: Array) -> int:
         if np.size(value) != 1 or np.asarray(value).dtype.kind not in "iu":
             raise self._error(f"the round must be one integer, not {value!r}")
         return int(np.asarray(value).reshape(()))
 
-    def _weight(self, value: np.ndarray) -> float:
+    def _weight(self, value: Array) -> float:
         if np.size(value) != 1:
             raise self._error(f"the weight must be one number, not {list(np.shape(value))}")
         weight = float(np.asarray(value).reshape(()))
@@ -136,7 +137,7 @@ class FedAvg(Aggregator):
             raise self._error(f"the weight must be finite and not negative, not {weight}")
         return weight
 
-    def _check(self, contribution: np.ndarray, stack: np.ndarray | None = None) -> None:
+    def _check(self, contribution: Array, stack: Array | None = None) -> None:
         if contribution.dtype.kind != "f":
             raise self._error(f"a contribution is {contribution.dtype}, not floating point")
         if self._count and contribution.shape != self._shape:
@@ -169,7 +170,7 @@ class FedAvg(Aggregator):
         seen.add(peer)
         return True
 
-    def _add(self, contribution: np.ndarray, weight: float) -> None:
+    def _add(self, contribution: Array, weight: float) -> None:
         if self._sum is None or self._sum.size != contribution.size:
             self._sum = np.empty(contribution.size, np.float64)
         if self._count == 0:

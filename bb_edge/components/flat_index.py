@@ -12,6 +12,7 @@ from bb_edge.roles.contracts import Index
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
 __all__ = ["FlatIndex"]
@@ -47,7 +48,7 @@ class FlatIndex(Index):
             dim=env.integer("dim", 0, 0, 1 << 20),
         )
 
-    def add(self, ctx: Ctx, vec: np.ndarray) -> None:
+    def add(self, ctx: Ctx, vec: Array) -> None:
         rows = self._rows(vec, "the vector")
         if self._n + len(rows) > self._capacity:
             raise self._error(
@@ -61,7 +62,7 @@ class FlatIndex(Index):
         self._n = end
         self._next_id += len(rows)
 
-    def search(self, ctx: Ctx, query: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, ctx: Ctx, query: Array, *, k: int) -> tuple[Array, Array]:
         if k < 1:
             raise self._error(f"k must be at least 1, not {k}")
         rows = self._rows(query, "the query")
@@ -83,7 +84,7 @@ class FlatIndex(Index):
             distances[:, :found] = np.sqrt(np.maximum(np.take_along_axis(near, order, 1), 0.0))
         return (ids[0], distances[0]) if query.ndim == 1 else (ids, distances)
 
-    def remove(self, ctx: Ctx, id: np.ndarray) -> None:
+    def remove(self, ctx: Ctx, id: Array) -> None:
         """Ids that it does not hold are left out silently: removing twice is removing."""
         kept = ~np.isin(self._ids[: self._n], np.asarray(id).reshape(-1).astype(np.int64))
         n = int(kept.sum())
@@ -91,7 +92,7 @@ class FlatIndex(Index):
             array[:n] = array[: self._n][kept]
         self._n = n
 
-    def _rows(self, given: np.ndarray, what: str) -> np.ndarray:
+    def _rows(self, given: Array, what: str) -> Array:
         rows = given.reshape(1, -1) if given.ndim == 1 else given
         dim = self._vectors.shape[1]
         if rows.ndim != 2 or rows.dtype.kind != "f" or (dim and rows.shape[1] != dim) or not rows.shape[1]:

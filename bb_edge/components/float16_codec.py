@@ -11,6 +11,7 @@ from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
 __all__ = ["Float16Codec"]
@@ -31,17 +32,17 @@ class Float16Codec(Codec):
         env.expect_keys(())
         return cls()
 
-    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> None:
+    def train_codebook(self, ctx: Ctx, training: Array) -> None:
         """Does nothing: the code is fixed."""
 
-    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray:
+    def compress(self, ctx: Ctx, t: Array) -> Array:
         if t.dtype != np.float32:
             raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
-        code: np.ndarray = np.clip(t, -_LARGEST, _LARGEST).astype(np.float16)
+        code: Array = np.clip(t, -_LARGEST, _LARGEST).astype(np.float16)
         return code
 
-    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray:
+    def decompress(self, ctx: Ctx, code: Array) -> Array:
         if code.dtype != np.float16:
             raise ComponentError(f"a code is float16, not {code.dtype}", self.TYPE_NAME)
-        values: np.ndarray = code.astype(np.float32)
+        values: Array = code.astype(np.float32)
         return values

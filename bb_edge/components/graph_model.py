@@ -25,6 +25,7 @@ from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
 __all__ = ["METADATA_HASH", "METADATA_LAYOUT", "GraphModel"]
@@ -40,9 +41,9 @@ _VERSION = 1
 class _Kept:
     """What a Backward reads of an execution's Forward: input and activations, and how the output looked."""
 
-    arrays: tuple[np.ndarray, ...]
+    arrays: tuple[Array, ...]
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype[Any]
 
 
 class GraphModel(Model):
@@ -57,7 +58,7 @@ class GraphModel(Model):
 
     def __init__(
         self,
-        tensors: Mapping[str, np.ndarray],
+        tensors: Mapping[str, Array],
         *,
         where: str = "",
         learning_rate: float = 0.1,
@@ -85,10 +86,10 @@ class GraphModel(Model):
         self._infer: BackendProgram | None = None  # output alone
         self._train: BackendProgram | None = None
         self._loss: BackendProgram | None = None
-        self._gradient: np.ndarray | None = None
-        self._gradient_views: Sequence[np.ndarray] = ()
+        self._gradient: Array | None = None
+        self._gradient_views: Sequence[Array] = ()
         self._has_gradient = False
-        self._spare: np.ndarray | None = None
+        self._spare: Array | None = None
         self._velocity = np.zeros(self._size, np.float32) if momentum else None
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
         self.activations_dropped = 0
@@ -162,7 +163,7 @@ class GraphModel(Model):
                 raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
             self._loss = backend.prepare(loss, functions)
 
-    def views(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
+    def views(self, flat: Array) -> tuple[Array, ...]:
         """A flat vector as the parameters' tensors, sharing its memory."""
         found, offset = [], 0
         for shape in self._shapes:
@@ -173,7 +174,7 @@ class GraphModel(Model):
 
     # --- the Contract ----------------------------------------------------------------------------------
 
-    def forward(self, ctx: Ctx, input: np.ndarray) -> np.ndarray:
+    def forward(self, ctx: Ctx, input: Array) -> Array:
         """The output. Where the model can be trained, keeps what a `Backward` of this execution reads."""
         if self._forward is None:
             assert self._infer is not None
@@ -187,7 +188,7 @@ class GraphModel(Model):
         kept[ctx.exec_id] = _Kept((input, *activations), output.shape, output.dtype)
         return output
 
-    def backward(self, ctx: Ctx, grad: np.ndarray) -> None:
+    def backward(self, ctx: Ctx, grad: Array) -> None:
         """ComponentError without a `Forward` of this execution, or with a gradient of another shape."""
         if self._train is None or self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
@@ -211,7 +212,7 @@ class GraphModel(Model):
         self._train.run_into(inputs, self.views(self._spare))
         np.add(self._gradient, self._spare, out=self._gradient)
 
-    def step(self, ctx: Ctx, grads: np.ndarray | None = None) -> None:
+    def step(self, ctx: Ctx, grads: Array | None = None) -> None:
         """parameters -= learning_rate * gradient; with momentum, of velocity = momentum * velocity +
         gradient.
         """
@@ -233,7 +234,7 @@ class GraphModel(Model):
             np.multiply(gradient, self._learning_rate, out=gradient)
         np.subtract(self._flat, gradient, out=self._flat)
 
-    def evaluate(self, ctx: Ctx, input: np.ndarray, target: np.ndarray) -> np.ndarray:
+    def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Keeps no activations, changes nothing."""
         if self._loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
@@ -243,21 +244,21 @@ class GraphModel(Model):
             raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")
         return loss.reshape(()).astype(np.float32, copy=False)
 
-    def apply_delta(self, ctx: Ctx, delta: np.ndarray) -> None:
+    def apply_delta(self, ctx: Ctx, delta: Array) -> None:
         if delta.size or delta.ndim != 1:
             self._check(delta, "the delta")
             np.add(self._flat, delta, out=self._flat)
 
-    def load_parameters(self, ctx: Ctx, params: np.ndarray) -> None:
+    def load_parameters(self, ctx: Ctx, params: Array) -> None:
         """ComponentError on another length, another dtype, or the hash of another layout."""
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector")
             np.copyto(self._flat, params)
 
-    def params(self, ctx: Ctx) -> np.ndarray:
+    def params(self, ctx: Ctx) -> Array:
         return annotate(self._flat.copy(), self._metadata)
 
-    def _check(self, vector: np.ndarray, what: str) -> None:
+    def _check(self, vector: Array, what: str) -> None:
         if vector.ndim != 1 or vector.size != self._size:
             raise self._error(f"{what} has shape {list(vector.shape)}, the model takes [{self._size}]")
         if vector.dtype != np.float32:
@@ -304,7 +305,7 @@ class GraphModel(Model):
         activations: OrderedDict[int, _Kept] = OrderedDict()
         for item in read.items("activations"):
             try:
-                exec_id, shape, dtype, packed = cast(Any, item)
+                exec_id, shape, dtype, packed = cast("Any", item)
                 kept = _Kept(tuple(read.decode(p) for p in packed), tuple(map(int, shape)), np.dtype(dtype))
             except (TypeError, ValueError) as error:
                 raise read.error("its activations are damaged") from error

@@ -12,6 +12,7 @@ from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
 __all__ = ["ScalarQuantizer"]
@@ -46,14 +47,14 @@ class ScalarQuantizer(Codec):
         self._low, self._high = low, high
         self._codebook = np.linspace(low, high, _LEVELS + 1).astype(np.float32)
 
-    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> None:
+    def train_codebook(self, ctx: Ctx, training: Array) -> None:
         if training.size == 0 or training.dtype.kind != "f" or not np.isfinite(training).all():
             raise ComponentError("a sample is some finite floats", self.TYPE_NAME)
         low, high = float(training.min()), float(training.max())
         # All the same: the lowest level is that number, and the others must lie somewhere.
         self._set(low, high if high > low else low + max(abs(low), 1.0) * 1e-3)
 
-    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray:
+    def compress(self, ctx: Ctx, t: Array) -> Array:
         if t.dtype != np.float32:
             raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
         if np.isnan(t).any():
@@ -61,13 +62,13 @@ class ScalarQuantizer(Codec):
         levels = np.multiply(
             np.clip(t, self._low, self._high) - self._low, _LEVELS / (self._high - self._low)
         )
-        code: np.ndarray = np.rint(levels).astype(np.uint8)
+        code: Array = np.rint(levels).astype(np.uint8)
         return code
 
-    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray:
+    def decompress(self, ctx: Ctx, code: Array) -> Array:
         if code.dtype != np.uint8:
             raise ComponentError(f"a code is uint8, not {code.dtype}", self.TYPE_NAME)
-        values: np.ndarray = self._codebook.take(code)
+        values: Array = self._codebook.take(code)
         return values
 
     def serialize(self) -> bytes:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import ComponentStateError
 
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
 __all__ = ["StateReader", "pack_array", "pack_state"]
 
 
-def pack_array(array: np.ndarray | None) -> bytes | None:
+def pack_array(array: Array | None) -> bytes | None:
     """An array as it stands in a state; None stays None."""
     return None if array is None else encode_tensor(array)
 
@@ -70,22 +72,22 @@ class StateReader:
         assert isinstance(value, list)
         return value
 
-    def optional_array(self, name: str) -> np.ndarray | None:
+    def optional_array(self, name: str) -> Array | None:
         """A writable copy; None where none was written."""
         return None if self._fields.get(name) is None else self.array(name)
 
-    def array(self, name: str) -> np.ndarray:
+    def array(self, name: str) -> Array:
         """A writable copy."""
         value = self._get(name, bytes)
         assert isinstance(value, bytes)
         return self.decode(value)
 
-    def decode(self, packed: object) -> np.ndarray:
+    def decode(self, packed: object) -> Array:
         """An array out of a list field."""
         if not isinstance(packed, bytes):
             raise self.error("a tensor is missing")
         try:
-            found: np.ndarray = decode_tensor(packed).copy()
+            found: Array = decode_tensor(packed).copy()
         except TensorError as error:
             raise self.error(f"a tensor is damaged: {error}") from error
         return found

@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["AnnotatedArray", "annotate", "metadata_of"]
 
 
-class AnnotatedArray(np.ndarray):
+class AnnotatedArray(np.ndarray[Any, np.dtype[Any]]):
     """An ndarray with `metadata`, its TensorProto's `metadata_props`. What is computed of it has none."""
 
     metadata: Mapping[str, str]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StringStringEntryProto,
         TensorProto,
     )
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.completion import CompletionHandle, Later
 
 __all__ = ["PRIMITIVE_METHODS", "Backend", "BackendAttrs", "BackendProgram", "Functions", "Tensor"]
@@ -70,16 +71,16 @@ class BackendProgram:
     called between the backend's `enter` and `leave`.
     """
 
-    call: Callable[..., np.ndarray] | None = None
+    call: Callable[..., Array] | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     offload: ClassVar[bool] = False
 
-    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Runs the graph. The results are fresh arrays that the caller owns. BackendRunError on a misfit."""
         raise NotImplementedError
 
-    def run_into(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Runs the graph into given arrays of exactly the results' shapes and dtypes, C-contiguous.
 
         No output may share memory with an input.
@@ -96,14 +97,14 @@ class BackendProgram:
 class _ExecutedProgram(BackendProgram):
     """The default program: `execute`, every time."""
 
-    def __init__(self, backend: Backend, function: FunctionProto, resident: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, backend: Backend, function: FunctionProto, resident: Mapping[str, Array]) -> None:
         self.input_names = tuple(name for name in function.input if name not in resident)
         self.output_names = tuple(function.output)
         self._backend = backend
         self._function = function
         self._resident = resident
 
-    def run(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         if len(inputs) != len(self.input_names):
             raise BackendError(
                 f"expected {len(self.input_names)} inputs, got {len(inputs)}", self._function.name
@@ -153,7 +154,7 @@ class Backend(Component):
         self,
         function: FunctionProto,
         functions: Functions | None = None,
-        resident: Mapping[str, np.ndarray] | None = None,
+        resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
         """Makes a function ready to run; everything slow or fallible that needs no shapes happens here.
 
@@ -190,11 +191,11 @@ class Backend(Component):
 
         return self.from_array(tensor_from_wire(type_hash, payload))
 
-    def from_array(self, array: np.ndarray) -> Tensor:
+    def from_array(self, array: Array) -> Tensor:
         """A handle for an array; the default handle is the array itself."""
         return array
 
-    def to_array(self, tensor: Tensor) -> np.ndarray:
+    def to_array(self, tensor: Tensor) -> Array:
         """The array of a handle."""
         array = np.asarray(tensor)
         if array.dtype == object:
@@ -223,7 +224,7 @@ class Backend(Component):
         op_type: str,
         inputs: Sequence[Tensor],
         attributes: Mapping[str, object] | None = None,
-        parameters: Mapping[int, np.ndarray] | None = None,
+        parameters: Mapping[int, Array] | None = None,
         n_outputs: int = 1,
     ) -> tuple[Tensor, ...]:
         """One operator through `execute`; what every typed primitive is by default.
@@ -372,5 +373,5 @@ class Backend(Component):
         return self.primitive(op_type, (a,), {"keepdims": int(keepdims)}, parameters)[0]
 
 
-def _ints(values: Sequence[int] | range) -> np.ndarray:
+def _ints(values: Sequence[int] | range) -> Array:
     return np.asarray(list(values), dtype=np.int64)

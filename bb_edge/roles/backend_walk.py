@@ -18,6 +18,7 @@ from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.roles.errors import BackendWalkError, UnsupportedOpsError
 
 if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.backend import Backend, Tensor
 
 __all__ = ["execute_by_primitives", "execute_single", "make_attribute"]
@@ -58,7 +59,7 @@ def execute_single(
     op_type: str,
     inputs: Sequence[Tensor],
     attributes: Mapping[str, object],
-    parameters: Mapping[int, np.ndarray],
+    parameters: Mapping[int, Array],
     n_outputs: int,
 ) -> tuple[Tensor, ...]:
     """Runs one operator through `backend.execute`; UnsupportedOpsError where `execute` is the default."""
@@ -94,7 +95,7 @@ class _Node:
         backend: Backend,
         proto: onnx_pb2.NodeProto,
         values: Mapping[str, Tensor],
-        known: Mapping[str, np.ndarray],
+        known: Mapping[str, Array],
     ) -> None:
         self.proto = proto
         self._backend = backend
@@ -212,7 +213,7 @@ def execute_by_primitives(
     if foreign:
         raise UnsupportedOpsError(foreign, f"graph {graph.name!r}")
     values: dict[str, Tensor] = dict(inputs)
-    known: dict[str, np.ndarray] = {}
+    known: dict[str, Array] = {}
     if isinstance(graph, onnx_pb2.GraphProto):
         wanted = [info.name for info in graph.output]
         for initializer in graph.initializer:

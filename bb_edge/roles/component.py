@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from bb_edge.roles.errors import ComponentError, ComponentStateError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.backend import Backend
     from bb_edge.roles.completion import Later
     from bb_edge.roles.context import Ctx
@@ -36,7 +35,7 @@ class ComponentEnv:
     slot: str
     target: str = ""
     config: Mapping[str, object] = field(default_factory=dict)
-    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tensors: Mapping[str, Array] = field(default_factory=dict)
     graph: Callable[[str], FunctionProto | None] = _no_graph
     backend: Backend | None = None
     seed: int = 0

@@ -18,10 +18,9 @@ from bb_edge.roles.component import Component
 from bb_edge.roles.errors import OptionalMethodError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bb_edge.ir.ids import PeerId
     from bb_edge.ir.opsets import Opset
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles.completion import Later
     from bb_edge.roles.context import Ctx, ProtocolCtx
     from bb_edge.roles.values import Trigger
@@ -77,35 +76,35 @@ class Model(_Contract):
     ROLE: ClassVar[str] = keys.ROLE_MODEL
 
     @abstractmethod
-    def forward(self, ctx: Ctx, input: np.ndarray) -> np.ndarray | Later:
+    def forward(self, ctx: Ctx, input: Array) -> Array | Later:
         """The model's output; keeps the activations of `ctx.exec_id` where a `backward` may follow."""
 
     @_optional
-    def backward(self, ctx: Ctx, grad: np.ndarray) -> Later | None:
+    def backward(self, ctx: Ctx, grad: Array) -> Later | None:
         """Adds dL/dparameters to the gradient, for dL/doutput of this execution's last `forward`."""
         raise self._refuse("Backward")
 
     @_optional
-    def step(self, ctx: Ctx, grads: np.ndarray | None = None) -> Later | None:
+    def step(self, ctx: Ctx, grads: Array | None = None) -> Later | None:
         """Applies the own gradient and clears it; or applies `grads`, 1-D f32, and leaves the own one."""
         raise self._refuse("Step")
 
     @_optional
-    def evaluate(self, ctx: Ctx, input: np.ndarray, target: np.ndarray) -> np.ndarray | Later:
+    def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array | Later:
         """Mean loss, 0-D f32."""
         raise self._refuse("Evaluate")
 
     @_optional
-    def apply_delta(self, ctx: Ctx, delta: np.ndarray) -> Later | None:
+    def apply_delta(self, ctx: Ctx, delta: Array) -> Later | None:
         """Adds `delta`, 1-D f32, to the parameters; an empty one leaves them."""
         raise self._refuse("ApplyDelta")
 
     @abstractmethod
-    def load_parameters(self, ctx: Ctx, params: np.ndarray) -> Later | None:
+    def load_parameters(self, ctx: Ctx, params: Array) -> Later | None:
         """Sets the parameters from 1-D f32 in initializer order, row-major; an empty one leaves them."""
 
     @abstractmethod
-    def params(self, ctx: Ctx) -> np.ndarray | Later:
+    def params(self, ctx: Ctx) -> Array | Later:
         """A copy of all parameters, 1-D f32."""
 
 
@@ -119,19 +118,19 @@ class Aggregator(_Contract):
     def contribute(
         self,
         ctx: Ctx,
-        contribution: np.ndarray,
-        weight: np.ndarray | None = None,
+        contribution: Array,
+        weight: Array | None = None,
         peer: Peers | None = None,
-        round: np.ndarray | None = None,
+        round: Array | None = None,
     ) -> Later | None:
         """Adds a contribution, once per (round, peer), first wins. `weight` and `round` are 0-D."""
 
     @abstractmethod
-    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[np.ndarray, np.ndarray] | Later:
+    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array] | Later:
         """(aggregate, total weight 0-D f32); over nothing (empty, 0). Rows of a tensor count first."""
 
     @abstractmethod
-    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> np.ndarray | Later:
+    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array | Later:
         """The last aggregate, empty before the first."""
 
 
@@ -142,15 +141,15 @@ class Index(_Contract):
     shared: ClassVar[bool] = True
 
     @abstractmethod
-    def add(self, ctx: Ctx, vec: np.ndarray) -> Later | None:
+    def add(self, ctx: Ctx, vec: Array) -> Later | None:
         """Adds vectors, [n, d] or [d]."""
 
     @abstractmethod
-    def search(self, ctx: Ctx, query: np.ndarray, *, k: int) -> tuple[np.ndarray, np.ndarray] | Later:
+    def search(self, ctx: Ctx, query: Array, *, k: int) -> tuple[Array, Array] | Later:
         """(ids i64, distances f32), nearest first: [k] for one query [d], [n, k] for several [n, d]."""
 
     @_optional
-    def remove(self, ctx: Ctx, id: np.ndarray) -> Later | None:
+    def remove(self, ctx: Ctx, id: Array) -> Later | None:
         """Removes vectors by id."""
         raise self._refuse("Remove")
 
@@ -161,16 +160,16 @@ class Codec(_Contract):
     ROLE: ClassVar[str] = keys.ROLE_CODEC
 
     @_optional
-    def train_codebook(self, ctx: Ctx, training: np.ndarray) -> Later | None:
+    def train_codebook(self, ctx: Ctx, training: Array) -> Later | None:
         """Fits the codec to a sample."""
         raise self._refuse("TrainCodebook")
 
     @abstractmethod
-    def compress(self, ctx: Ctx, t: np.ndarray) -> np.ndarray | Later:
+    def compress(self, ctx: Ctx, t: Array) -> Array | Later:
         """Encodes."""
 
     @abstractmethod
-    def decompress(self, ctx: Ctx, code: np.ndarray) -> np.ndarray | Later:
+    def decompress(self, ctx: Ctx, code: Array) -> Array | Later:
         """Decodes."""
 
 
@@ -180,11 +179,11 @@ class DataSource(_Contract):
     ROLE: ClassVar[str] = keys.ROLE_DATA_SOURCE
 
     @abstractmethod
-    def next_batch(self, ctx: Ctx) -> tuple[np.ndarray, np.ndarray | None] | Later:
+    def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None] | Later:
         """(batch, labels); labels are None where the source has none."""
 
     @abstractmethod
-    def num_samples(self, ctx: Ctx) -> np.ndarray | Later:
+    def num_samples(self, ctx: Ctx) -> Array | Later:
         """Samples in the shard, 0-D i64."""
 
     @_optional

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.ir.types import by_wire_hash, dtype_of_elem
 from bb_edge.roles.errors import MaterializeError
 
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
 __all__ = ["tensor_from_wire"]
 
 
-def tensor_from_wire(type_hash: int, payload: bytes | memoryview) -> np.ndarray:
+def tensor_from_wire(type_hash: int, payload: bytes | memoryview) -> Array:
     """A read-only array over `payload`, zero-copy where it is aligned.
 
     MaterializeError where the bytes are no TensorProto, or one of another dtype than `type_hash` says.

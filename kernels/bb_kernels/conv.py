@@ -119,7 +119,7 @@ class Convolution:
         groups = self.groups
         weights = w.reshape(groups, self.maps // groups, -1)
         shape_in: tuple[int, ...] = (self.batch, groups, self.channels // groups, area)
-        result = out.reshape(self.batch, groups, -1, area)
+        result: Array = out.reshape(self.batch, groups, -1, area)
         plane = out.reshape(self.batch, -1, area) if self.batch > 1 else out.reshape(-1, area)
         bias = spread(bias, plane.shape, known_bias)
         if groups == 1:

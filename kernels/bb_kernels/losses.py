@@ -36,14 +36,14 @@ class _Loss:
 
     def __call__(self, log_prob: Array, labels: Array, weights: Array | None, out: Array) -> None:
         """The loss of log-probabilities [N,C,D…] into ``out``; temporaries are of the labels' size."""
-        at = labels.reshape(self.rows, 1, self.places)
+        at: Array = labels.reshape(self.rows, 1, self.places)
         counted: Any = True
         if self.ignore is not None:
             counted = at != self.ignore
             at = np.where(counted, at, 0)
         if at.size and (at.min() < 0 or at.max() >= self.classes):
             raise KernelShapeError(f"{self.op_type}: a label is outside of the {self.classes} classes")
-        loss = -np.take_along_axis(log_prob.reshape(self.rows, self.classes, self.places), at, 1)
+        loss: Array = -np.take_along_axis(log_prob.reshape(self.rows, self.classes, self.places), at, 1)
         share = np.ones_like(loss) if weights is None else weights[at]
         share = share * counted
         loss *= share

@@ -73,7 +73,7 @@ def _constant(call: Call, out: TensorSpec, before: list[int], after: list[int], 
 def _source_indices(call: Call, mode: str, n: int, before: int, after: int) -> Array:
     """Which element each place of the padded axis repeats."""
     bounded(call, before + n + after, "elements of a padded axis")
-    at = np.arange(-before, n + after)
+    at: Array = np.arange(-before, n + after)
     if n == 0 and at.size:
         raise KernelShapeError(f"{call.op_type}: mode {mode} cannot pad an empty axis")
     if mode == "edge":

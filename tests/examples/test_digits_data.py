@@ -134,11 +134,12 @@ def test_what_cannot_be_dealt_is_refused(
 
 @pytest.mark.parametrize(
     "contents",
-    [b"not gzip", gzip.compress(b"1,2,3\n"), gzip.compress(b"a,b\n"), gzip.compress(b"17," * 64 + b"1\n")],
+    [None, b"1,2,3\n", b"a,b\n", b"17," * 64 + b"1\n"],
+    ids=["not gzip", "too few columns", "letters", "out of range"],
 )
-def test_a_damaged_file_is_a_data_error(tmp_path: Path, contents: bytes) -> None:
+def test_a_damaged_file_is_a_data_error(tmp_path: Path, contents: bytes | None) -> None:
     path = tmp_path / "digits.csv.gz"
-    path.write_bytes(contents)
+    path.write_bytes(b"not gzip" if contents is None else gzip.compress(contents))
     with pytest.raises(DataError):
         load_digits(path)
     with pytest.raises(DataError):

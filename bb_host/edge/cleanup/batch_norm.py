@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -92,7 +93,7 @@ def _fold(
     return None
 
 
-def _new(name: str, wish: str, array: Array, dtype: np.dtype, values: Values) -> tuple[str, Op]:
+def _new(name: str, wish: str, array: Array, dtype: np.dtype[Any], values: Values) -> tuple[str, Op]:
     fresh = values.fresh(f"{name or wish}_normalized")
     return fresh, constant(fresh, np.ascontiguousarray(array.astype(dtype)))
 
