@@ -26,6 +26,7 @@ from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 
 if TYPE_CHECKING:
+    from bb_edge.engine.program import Program
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.roles.backend import BackendProgram
 
@@ -119,23 +120,29 @@ class Model:
 
 
 def open_model(
-    artifact: str | os.PathLike[str] | bytes,
+    artifact: str | os.PathLike[str] | bytes | Program,
     target: str | None = None,
     *,
     components: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Model:
-    """Opens a compiled artifact (a path, or its bytes) and makes its target callable.
+    """Opens a compiled artifact (a path, its bytes, or what `load` gave) and makes its target callable.
 
     `target` may be left out where the artifact has one; `components` overrides configuration per slot, such
     as `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and `install`
     raise.
     """
+    if not isinstance(artifact, bytes | str | os.PathLike):
+        return _on_a_node(artifact, target, components or {})
     data = artifact
     if not isinstance(data, bytes):
         with open(data, "rb") as file:
             data = file.read()
     found = None if components else _tensor_work(data, target)
-    return found or _on_a_node(data, target, components or {})
+    if found is not None:
+        return found
+    from bb_edge.loading import load
+
+    return _on_a_node(load(data), target, components or {})
 
 
 # --- tensor work alone ----------------------------------------------------------------------------
@@ -191,16 +198,14 @@ def _configured(main: FunctionProto) -> bool:
 # --- anything else --------------------------------------------------------------------------------
 
 
-def _on_a_node(data: bytes, target: str | None, components: Mapping[str, Mapping[str, object]]) -> Model:
+def _on_a_node(program: Program, target: str | None, components: Mapping[str, Mapping[str, object]]) -> Model:
     from dataclasses import replace
 
     from bb_edge.engine.config import NodeConfig
     from bb_edge.engine.steps import AppEvent, ExecutionEnded, ExecutionStarved, OpFailed
     from bb_edge.installer import install
     from bb_edge.ir.ids import PeerId
-    from bb_edge.loading import load
 
-    program = load(data)
     names = list(program.targets)
     if target is None and len(names) != 1:
         raise InferenceError("it has several targets", "open_model", f"name one: {', '.join(names)}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -14,7 +16,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-__all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load"]
+__all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "LoadedProgram", "MissingPassport", "load"]
 
 MAX_FUNCTIONS = 10_000
 """More functions than any program has; a bound on the work that hostile bytes can cause."""
@@ -36,12 +38,38 @@ class IncompatibleRuntime(LoadError):
     """The artifact needs something that this runtime has not: a passport version, an opset."""
 
 
-def load(data: bytes) -> Program:
-    """Parses, checks and resolves an artifact, once.
+class LoadedProgram(Program):
+    """What `load` gives: a Program, and its only target as a function.
+
+    >>> model = load("build/classify.edge.onnx")    # doctest: +SKIP
+    >>> y = model(x)                                # doctest: +SKIP
+
+    The first call installs the target on a node of its own, without peers. Where cold start or several
+    targets matter, `bb_edge.open_model` takes the artifact itself.
+    """
+
+    __slots__ = ("_model",)
+
+    def __call__(self, *arrays: object, **named: object) -> Any:
+        """Runs the target on arrays, in order or by name, as `bb_edge.inference.Model` does."""
+        model = getattr(self, "_model", None)
+        if model is None:
+            from bb_edge.inference import open_model
+
+            model = open_model(self)
+            object.__setattr__(self, "_model", model)
+        return model(*arrays, **named)
+
+
+def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
+    """Parses, checks and resolves an artifact, its bytes or its path, once.
 
     Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError; whatever the bytes, nothing
-    else.
+    else. OSError where the path cannot be read.
     """
+    if isinstance(data, str | os.PathLike):
+        with open(data, "rb") as file:
+            data = file.read()
     if not data:
         raise DamagedArtifact("the artifact is empty", "artifact")
     try:
@@ -58,7 +86,7 @@ def load(data: bytes) -> Program:
         raise DamagedArtifact(f"{type(error).__name__}: {error}", "artifact") from error
 
 
-def _program(model: ModelProto, data: bytes) -> Program:
+def _program(model: ModelProto, data: bytes) -> LoadedProgram:
     _check_texts(model)
     meta = {entry.key: entry.value for entry in model.metadata_props}
     passport = meta.get(keys.COMPILED_KEY)
@@ -92,7 +120,7 @@ def _program(model: ModelProto, data: bytes) -> Program:
     targets = _targets(meta, graphs, functions)
     if not targets:
         raise DamagedArtifact("no partition in it", "artifact", "compile the program again")
-    return Program(
+    return LoadedProgram(
         meta.get(keys.MODULE_KEY, ""),
         targets,
         graphs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from bb_edge import NodeConfig, PeerId, install, load
@@ -41,6 +42,17 @@ def test_a_good_artifact_installs():
     assert program.module == "Demo"
     node = put(artifact())
     assert node.targets == ("Main",)
+
+
+def test_a_loaded_program_with_one_target_is_a_function(tmp_path):
+    path = tmp_path / "relu.onnx"
+    body = "\nfunction program.Main(x: F32[2]) -> (y) {entry=1, partition=self}\n  y: F32[2] = Relu(x)\n"
+    path.write_bytes(artifact(body, bindings=""))
+    model = load(path)
+    for _ in range(2):
+        assert model(np.array([-1, 2], np.float32)).tolist() == [0.0, 2.0]
+    with pytest.raises(BBError, match="shape"):
+        model(np.zeros(3, np.float32))
 
 
 def test_many_nodes_share_a_program():
