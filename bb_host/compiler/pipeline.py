@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import importlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -109,6 +111,19 @@ def stages(disabled: frozenset[str], extra: Sequence[tuple[str, Stage]]) -> tupl
     return tuple(found)
 
 
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Passes make many records and no cycles: on large programs the collector would walk them in vain."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def run_pipeline(
     program: Program,
     options: Options,
@@ -122,18 +137,19 @@ def run_pipeline(
     """
     reports = []
     seam = verify.Seam(options, disabled)
-    for one in stages(disabled, extra):
-        stats = Stats()
-        started = time.perf_counter_ns()
-        after = one.run(program, options, stats)
-        ran = time.perf_counter_ns()
-        seam.check(one.NAME, program, after)
-        report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
-        _log.debug("%s", report)
-        reports.append(report)
-        if observe is not None:
-            observe(one.NAME, program, after)
-        program = after
+    with _collector_paused():
+        for one in stages(disabled, extra):
+            stats = Stats()
+            started = time.perf_counter_ns()
+            after = one.run(program, options, stats)
+            ran = time.perf_counter_ns()
+            seam.check(one.NAME, program, after)
+            report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
+            _log.debug("%s", report)
+            reports.append(report)
+            if observe is not None:
+                observe(one.NAME, program, after)
+            program = after
     return _with_figures(program, reports), tuple(reports)
 
 

@@ -101,6 +101,31 @@ def crossings_of(function: Function) -> Crossings:
 
 def values_problem(function: Function, typed: bool) -> str:
     """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
+    return "" if _is_sound(function, typed) else _values_problem(function, typed)
+
+
+def _is_sound(function: Function, typed: bool) -> bool:
+    """Whether nothing can be wrong: the same checks over whole tuples. False only asks for a closer look."""
+    known = {*function.inputs, ""}
+    expected = len(known)
+    branches = flow.summary(function.ops).has_subgraphs
+    for op in function.ops:
+        if not known.issuperset(op.inputs):
+            return False
+        if branches and op.attrs and not known.issuperset(flow.reads(op)):
+            return False
+        outputs = op.outputs
+        expected += len(outputs)
+        known.update(outputs)
+    if len(known) != expected or not known.issuperset(function.outputs):
+        return False
+    if not typed or function.domain == keys.COMPONENT_DOMAIN:
+        return True
+    return known.difference(function.types, function.inputs) <= {""}
+
+
+def _values_problem(function: Function, typed: bool) -> str:
+    """The same, op by op, with its name."""
     known = set(function.inputs)
     known.add("")
     types = function.types

@@ -269,3 +269,27 @@ function program.A() -> () {partition=A, entry=1}
         keys.BINDING_PREFIX + "A.backend": "backend|bb.NumPyBackend|5",
     }
     assert done.opsets[keys.WIRE_DOMAIN] == done.opsets[keys.PROGRAM_DOMAIN] == 1
+
+
+def test_the_garbage_collector_is_as_it_was(program: Callable[[str], Program]) -> None:
+    import gc
+
+    class Look:
+        NAME = "look"
+        seen: list[bool] = []  # noqa: RUF012
+
+        def run(self, given: Program, options: Options, stats: Stats) -> Program:
+            self.seen.append(gc.isenabled())
+            raise errors.UnknownOp("enough")
+
+    text = "program P {module=P}\n\nfunction program.P(x: F32[2]) -> (y)\n  y: F32[2] = Relu(x)"
+    compiler = Compiler().with_stage(Look(), after="validate")
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with pytest.raises(errors.UnknownOp):
+                compiler.compile_program(program(text))
+            assert gc.isenabled() is enabled
+        finally:
+            gc.enable()
+    assert Look.seen == [False, False]
