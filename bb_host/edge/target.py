@@ -193,7 +193,7 @@ def _compiled(
 def _check(data: bytes, where: str) -> None:
     try:
         onnx.checker.check_model(data)
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, ValueError) as error:  # it leaks UnicodeDecodeError and others
         raise EdgeError(
             f"ONNX's checker refuses it: {error}", where, "report it: the program is at fault"
         ) from error
