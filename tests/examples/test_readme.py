@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bb_edge.cli import parser as edge_parser
@@ -23,7 +24,7 @@ def commands(name: str) -> list[list[str]]:
     """Command lines that begin with this name, `\\` at their ends joined."""
     text = "\n".join(blocks("sh") + blocks("console")).replace("\\\n", " ")
     lines = [line.removeprefix("$ ") for line in text.splitlines()]
-    return [shlex.split(line)[1:] for line in lines if line.startswith(name + " ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith(name + " ")]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +36,28 @@ def test_the_program_is_the_examples(shown: str) -> None:
 
 def test_bb_edge_takes_the_commands() -> None:
     shown = commands("bb-edge")
-    assert len(shown) == 2
-    for line in shown:
-        assert edge_parser().parse_args(line).verb == "run"
+    assert [edge_parser().parse_args(line).verb for line in shown] == ["run", "run", "check", "bench"]
+
+
+def test_three_lines_lead_from_an_artifact_to_a_result(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="compiling needs the host extra")
+    from bb_host.edge import compile_edge
+
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])],
+        "resnet8",
+        [value("x", onnx.TensorProto.FLOAT, [2])],
+        [value("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    compile_edge(
+        onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), out_dir=tmp_path / "build"
+    )
+    (shown,) = blocks("py")
+    names: dict[str, object] = {"x": np.array([-1, 2], np.float32)}
+    exec(shown.replace('"build/', f'"{tmp_path}/build/'), names)
+    assert np.asarray(names["y"]).tolist() == [0.0, 2.0]
 
 
 def test_bb_host_takes_the_commands() -> None:
