@@ -233,12 +233,15 @@ def certificates(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
         subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    run("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=authority", "-days", "2")
+    # Python 3.13 asks for RFC 5280 to the letter: what an authority's key is for, and whose key signed.
+    authority = ("-subj", "/CN=authority", "-days", "2", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    run("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", *authority)
 
     def make(name: str) -> tuple[Path, Path]:
         if name != "ca":
             run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-            (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+            names = "subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
+            (folder / "names").write_text(names)
             sign = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
             run("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign)
         return folder / f"{name}.crt", folder / f"{name}.key"
