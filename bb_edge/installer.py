@@ -73,14 +73,15 @@ def install(
     registry: Registry | None = None,
     clock_offset_ns: int = 0,
     seed: bytes | int | None = None,
+    incarnation: bytes | int | None = None,
     executor: Executor | None = None,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
 
     `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
-    `seed` feeds
-    the node's generator (None: the operating system's entropy), `clock_offset_ns` turns monotonic into wall
-    time.
+    `seed` feeds the node's generator (None: the operating system's entropy), `clock_offset_ns` turns
+    monotonic into wall time. `incarnation` is entropy that differs at every start, for epochs and request
+    ids; without it they follow the seed, as simulations want it.
 
     `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
     it is done inline, so that a simulation stays deterministic.
@@ -101,6 +102,7 @@ def install(
         components or {},
         registry or default_registry(),
         seed,
+        incarnation,
     ).node(clock_offset_ns, executor)
 
 
@@ -164,6 +166,7 @@ class _Installer:
         overrides: Mapping[str, Mapping[str, object]],
         registry: Registry,
         seed: bytes | int | None,
+        incarnation: bytes | int | None,
     ) -> None:
         self.peer_id = peer_id
         self.addresses = tuple(addresses)
@@ -174,6 +177,7 @@ class _Installer:
         self.registry = registry
         self.rng = random.Random(seed) if seed is not None else random.SystemRandom()
         self.seeded = random.Random(self.rng.getrandbits(128))
+        self.ids = self.seeded if incarnation is None else random.Random(incarnation)
 
     # --- components -----------------------------------------------------------------------------------
 
@@ -293,6 +297,7 @@ class _Installer:
             config,
             self.peer_id,
             self.seeded,
+            self.ids,
             [components[n] for n in names],
             slots,
             {t.name: t.peer_class for t in self.targets},
@@ -311,7 +316,7 @@ class _Installer:
             ack_delay_ns=config.ack_delay_ns,
             resend_ns=config.resend_ns,
         )
-        links = Links(self.seeded.getrandbits(56) or 1, self.seeded.getrandbits(56) or 1, link_config)
+        links = Links(self.ids.getrandbits(56) or 1, self.ids.getrandbits(56) or 1, link_config)
         requests = Requests(engine)
         graphs_by_target = {}
         total = 0

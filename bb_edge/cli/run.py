@@ -193,6 +193,8 @@ def _run(config: RunConfig) -> int:
         components=config.components,
         clock_offset_ns=board.clock.wall_ns() - now_ns,
         seed=board.entropy.bytes(16) if config.seed is None else config.seed,
+        # A restart with the same seed is another incarnation all the same: its numbers begin anew.
+        incarnation=board.entropy.bytes(16),
     )
     transport = MqttTransport(
         node,

@@ -190,7 +190,7 @@ class ControlPlane:
                 f"slot {outlet.name!r}, {op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
-        number = engine.rng.getrandbits(64) or 1
+        number = engine.ids.getrandbits(64) or 1
         until = engine.now_ns + deadline_ns
         timer = engine.timers.at(until, lambda _now_ns: self._expired(number), reserved=True)
         self._calls[number] = _Call(peer, outlet, op, done, timer)

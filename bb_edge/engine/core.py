@@ -36,6 +36,7 @@ class Engine:
         config: NodeConfig,
         own_peer: PeerId,
         rng: random.Random,
+        ids: random.Random,
         components: Sequence[Component],
         slots: Mapping[tuple[str, str], int],
         class_of_target: Mapping[str, str],
@@ -43,6 +44,7 @@ class Engine:
         self.config = config
         self.own_peer = own_peer
         self.rng = rng
+        self.ids = ids  # epochs, request ids, tokens: what no two incarnations may share
         self.components: tuple[Component, ...] = tuple(components)
         self.backends = tuple(c for c in self.components if isinstance(c, Backend))
         self.slots = dict(slots)

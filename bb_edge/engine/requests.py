@@ -144,9 +144,9 @@ class Requests:
         cohort.gated = tuple(dict.fromkeys(gated))
         cohort.region = region
         for peer in cohort.gated:
-            number = engine.rng.getrandbits(64) or 1
+            number = engine.ids.getrandbits(64) or 1
             while number in self._by_req_id:
-                number = engine.rng.getrandbits(64) or 1
+                number = engine.ids.getrandbits(64) or 1
             cohort.by_req_id[number] = peer
             self._by_req_id[number] = cohort
         self._cohorts[cohort.id] = cohort

@@ -35,7 +35,7 @@ def _first_arrival(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _token(op: BoundOp, env: BindEnv) -> Run:
-    return lambda ctx, *_: ctx.engine.rng.getrandbits(64)
+    return lambda ctx, *_: ctx.engine.ids.getrandbits(64)
 
 
 BINDERS: dict[str, Bind] = {

@@ -168,3 +168,10 @@ def test_mutations_give_typed_errors_only():
         except BBError:
             refused += 1
     assert refused > 1000
+
+
+def test_a_restart_with_the_same_seed_is_another_incarnation():
+    """Else its numbers, which begin anew, would be taken for repetitions of those before the restart."""
+    first, again, other = (put(artifact(), incarnation=n) for n in (b"1", b"1", b"2"))
+    assert first.epoch == again.epoch != other.epoch
+    assert put(artifact()).epoch == put(artifact()).epoch, "a simulation repeats itself"
