@@ -42,18 +42,29 @@ def test_folders_are_there() -> None:
     assert len(FOLDERS) > 100
 
 
+class Passed(unittest.TestResult):
+    """Counts what passed: whether `testsRun` has the skipped ones in it depends on Python's version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        self.passed += 1
+
+
 def test_the_runner_that_onnx_ships_takes_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     import onnx.backend.test.runner as runner
 
     kept = runner.load_model_tests
     monkeypatch.setattr(runner, "load_model_tests", lambda kind: kept(kind=kind) if "pytorch" in kind else [])
     tests = runner.Runner(backend.NumPyOnnxBackend, __name__)
-    result = unittest.TestResult()
+    result = Passed()
     tests.include(r"test_(Conv|Linear|operator).*_cpu$").test_suite.run(result)
     assert not result.errors
     assert not result.failures
-    ran = result.testsRun - len(result.skipped)
-    assert ran >= 40, (result.testsRun, len(result.skipped))
+    assert result.passed >= 40, len(result.skipped)
 
 
 def _light() -> list[Path]:
