@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--recorded", action="store_true", help="a program file as it was recorded")
     p.add_argument("--partitions", action="store_true", help="partitions only, without their ops")
     p.set_defaults(run=_graph)
+    p = verbs.add_parser("symbolize", help="lead a device's log back to the lines of the program")
+    p.add_argument("map", type=Path, help="the artifact's .edge.map.json")
+    p.add_argument("log", type=Path, nargs="?", help="what `bb-edge run` wrote (default: standard input)")
+    p.add_argument("--json", action="store_true", help="a JSON object per line that names an op")
+    p.set_defaults(run=_symbolize)
     p = verbs.add_parser("version", help="versions of what compiling depends on")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=_versions)
@@ -89,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb. Typed errors are printed at the author's line, exit code 1; a wrong command line: 2."""
     arguments = parser().parse_args(argv)
-    if arguments.run is not _versions and importlib.util.find_spec("onnx") is None:
+    if arguments.run not in (_versions, _symbolize) and importlib.util.find_spec("onnx") is None:
         print(
             f"bb-host: error: the package onnx is missing (pip install '{DISTRIBUTION}[host]')",
             file=sys.stderr,
@@ -218,6 +225,28 @@ def _graph(arguments: argparse.Namespace) -> int:
         program = (source.compiler or Compiler()).compile_program(program)
     written, remark = write_drawing(program, arguments.out, ops=False if arguments.partitions else None)
     print(remark or written)
+    return 0
+
+
+def _symbolize(arguments: argparse.Namespace) -> int:
+    from bb_host.edge.symbolize import SourceMap
+
+    found = SourceMap(arguments.map.read_bytes(), str(arguments.map))
+    with contextlib.ExitStack() as stack:
+        # A log that was cut in the middle of a character is a log all the same.
+        log = (
+            sys.stdin
+            if arguments.log is None
+            else stack.enter_context(arguments.log.open(encoding="utf-8", errors="replace"))
+        )
+        for line, sources in found.annotated(iter(log)):
+            if arguments.json:
+                if sources:
+                    print(json.dumps({"line": line, "sources": [asdict(source) for source in sources]}))
+                continue
+            print(line, flush=True)
+            for source in sources:
+                print(f"    {source}", flush=True)
     return 0
 
 

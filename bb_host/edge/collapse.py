@@ -26,6 +26,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,12 +37,20 @@ from bb_host.edge.renaming import renamed_op, short_names
 from bb_host.program import Function, Op, Program, RawTensor
 from bb_host.program_proto import function_to_proto
 
-__all__ = ["Collapsed", "collapse", "collapse_function"]
+__all__ = ["Collapsed", "Origin", "Origins", "collapse", "collapse_function"]
 
 _LARGE = 1024
 """Bytes of a constant above which it is not copied into several groups."""
 
-Origins = dict[tuple[tuple[str, str], str], tuple[Op, ...]]
+
+class Origin(NamedTuple):
+    """An op that a call stands for, and how the body names its first output (empty without output)."""
+
+    op: Op
+    value: str
+
+
+Origins = dict[tuple[tuple[str, str], str], tuple[Origin, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +89,9 @@ def collapse_function(
     grouped = {i for members in groups for i in members}
     entries = [(i, op) for i, op in enumerate(function.ops) if i not in grouped]
     for members in groups:
-        call = writer.call(members, bodies)
-        if call is not None:
-            origins[function.key, call.outputs[0]] = tuple(function.ops[i] for i in members)
+        written = writer.call(members, bodies)
+        if written is not None:
+            call, origins[function.key, call.outputs[0]] = written
             entries.append((members[0], call))
     ops = _ordered(sorted(entries, key=lambda entry: entry[0]))
     ends = _ends(function)
@@ -201,10 +210,13 @@ class _Writer:
         for name in _ends(function):
             self._readers[name].add(-1)
 
-    def call(self, members: Sequence[int], bodies: dict[str, Function]) -> Op | None:
-        """The call that stands for a group; its body is added to `bodies`, unless an equal one is there.
+    def call(
+        self, members: Sequence[int], bodies: dict[str, Function]
+    ) -> tuple[Op, tuple[Origin, ...]] | None:
+        """The call that stands for a group, and what it stands for.
 
-        None for a group whose results nobody reads.
+        Its body is added to `bodies`, unless an equal one is there. None for a group whose results nobody
+        reads.
         """
         ops = [self._function.ops[i] for i in members]
         own = {v for op in ops for v in op.outputs if v}
@@ -216,9 +228,10 @@ class _Writer:
         if not outputs:
             return None
         inside = (*(self._constants[v] for v in copied), *ops)
-        body = self._body(inside, inputs, outputs, backend_slot(ops[0]))
+        body, rename = self._body(inside, inputs, outputs, backend_slot(ops[0]))
         bodies.setdefault(body.name, body)
-        return Op(body.name, keys.BACKEND_DOMAIN, inputs, outputs)
+        stands_for = tuple(Origin(op, next((rename[v] for v in op.outputs if v), "")) for op in ops)
+        return Op(body.name, keys.BACKEND_DOMAIN, inputs, outputs), stands_for
 
     def _copies(self, name: str) -> bool:
         if len(self._readers[name] - {-1}) == 1:
@@ -228,8 +241,13 @@ class _Writer:
             return len(value.data) <= _LARGE
         return not isinstance(value, np.ndarray) or value.nbytes <= _LARGE
 
-    def _body(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], slot: str) -> Function:
-        """The group as a function: short names, no names of nodes, nothing that only an author reads."""
+    def _body(
+        self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str], slot: str
+    ) -> tuple[Function, dict[str, str]]:
+        """The group as a function: short names, no names of nodes, nothing that only an author reads.
+
+        And the short name of each value.
+        """
         values = dict.fromkeys((*inputs, *outputs, *(v for op in ops for v in op.outputs if v)))
         rename = dict(zip(values, short_names(), strict=False))
         known = self._function.types
@@ -244,7 +262,8 @@ class _Writer:
             opsets=self._opsets,
         )
         content = function_to_proto(function).SerializeToString(deterministic=True)
-        return dataclasses.replace(function, name=f"subgraph_{hashlib.sha256(content).hexdigest()[:16]}")
+        name = f"subgraph_{hashlib.sha256(content).hexdigest()[:16]}"
+        return dataclasses.replace(function, name=name), rename
 
 
 def _ordered(entries: Sequence[tuple[int, Op]]) -> tuple[Op, ...]:

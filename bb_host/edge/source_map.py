@@ -5,10 +5,11 @@ A JSON object:
     {"version": 1, "module": "FederatedDigits", "target": "Client", "artifact": "<sha256>",
      "functions": {"Client": {
         "values": {"b": "forward_1"},
-        "ops": {"subgraph_…_3": [{"op": "Softmax", "name": "p", "source": "fed.py:31"}]}}}}
+        "ops": {"subgraph_…_3": [{"op": "Softmax", "name": "p", "source": "fed.py:31", "value": "d"}]}}}}
 
 Ops are named as the device names them: by the node, else `<op type>_<index>`, Constants not counted. A call
-of a backend function leads to the ops that it stands for.
+of a backend function leads to the ops that it stands for; `value` is what an error in the body calls an op's
+first output. `symbolize.py` reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from bb_edge.ir import keys
 from bb_host.edge.arrivals import is_constant
-from bb_host.edge.collapse import Origins
+from bb_host.edge.collapse import Origin, Origins
 from bb_host.edge.strip import Stripped
 from bb_host.program import Op, Program
 
@@ -35,13 +36,16 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
     for function in stripped.program.functions:
         original = before[function.key]
         values = {new: old for old, new in stripped.names.get(function.key, {}).items()}
+        graph = function.domain in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
         ops: dict[str, list[dict[str, str]]] = {}
         index = 0
         for op, short in zip(original.ops, function.ops, strict=True):
             if is_constant(op):
                 continue
-            stands_for = origins.get((function.key, op.outputs[0] if op.outputs else ""), (op,))
-            found = [entry for o in stands_for if (entry := _entry(o))]
+            called = origins.get((function.key, op.outputs[0] if op.outputs else ""))
+            names = stripped.names.get((short.domain, short.op_type) if called else function.key, {})
+            itself = (Origin(op, op.outputs[0] if graph and op.outputs else ""),)
+            found = [entry for o in called or itself if (entry := _entry(o.op, names.get(o.value, o.value)))]
             if found:
                 ops[short.name or f"{short.op_type}_{index}"] = found
             index += 1
@@ -56,14 +60,16 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
     }
 
 
-def _entry(op: Op) -> dict[str, str]:
+def _entry(op: Op, value: str) -> dict[str, str]:
     """Nothing for an op that has neither a name nor a line."""
     entry = {"op": op.op_type}
     if op.name:
         entry["name"] = op.name
     if keys.SOURCE_LINE_KEY in op.meta:
         entry["source"] = op.meta[keys.SOURCE_LINE_KEY]
-    return entry if len(entry) > 1 else {}
+    if len(entry) == 1:
+        return {}
+    return {**entry, "value": value} if value else entry
 
 
 def to_json(content: dict[str, Any]) -> bytes:

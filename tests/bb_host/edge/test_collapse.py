@@ -172,7 +172,10 @@ def test_the_backend_slot_stands_on_the_function(compiled):
 def test_origins_lead_back(compiled):
     program = compiled(text("x: F32[4]", "y", "a = Exp(x)", "y = Neg(a)"))
     found = collapse(program)
-    assert found.origins[program.functions[0].key, "y"] == program.functions[0].ops
+    main, body = found.program.functions
+    stands_for = found.origins[main.key, "y"]
+    assert tuple(origin.op for origin in stands_for) == program.functions[0].ops
+    assert [origin.value for origin in stands_for] == [op.outputs[0] for op in body.ops]
 
 
 def test_an_output_that_ops_read_does_not_surface_after_all(compiled, run_main):
