@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,41 +53,67 @@ _FOLD_BYTES = 64 * 1024 * 1024
 Alias = Callable[[Array], Array]
 
 
-@dataclass(slots=True)
+# Plain classes and named tuples, because every cold start pays for their creation: a frozen dataclass with
+# slots takes a hundred times as long as a class and ten times as long as a named tuple.
+
+
 class Value:
     """What is known of a value while planning; one of `array`, `buffer`, `source` says where it lies."""
 
-    spec: TensorSpec
-    array: Array | None = None  # known now: a constant or a resident input
-    constant: bool = False  # and its contents never change
-    buffer: int = -1  # own memory, by number
-    source: int = -1  # the caller's input, by position
-    views: tuple[Alias, ...] = ()  # from the buffer or source to this value
-    probe: Array | None = None  # has the value's strides; shows which views exist
+    __slots__ = ("array", "buffer", "constant", "probe", "source", "spec", "views")
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        array: Array | None = None,
+        constant: bool = False,
+        buffer: int = -1,
+        source: int = -1,
+        views: tuple[Alias, ...] = (),
+        probe: Array | None = None,
+    ) -> None:
+        self.spec = spec
+        self.array = array  # known now: a constant or a resident input
+        self.constant = constant  # and its contents never change
+        self.buffer = buffer  # own memory, by number
+        self.source = source  # the caller's input, by position
+        self.views = views  # from the buffer or source to this value
+        self.probe = probe  # has the value's strides; shows which views exist
 
 
-@dataclass(slots=True)
 class Step:
     """One kernel call: `inputs` are values, `outputs` and `scratch` buffers."""
 
-    prepared: Prepared
-    inputs: list[Value | None]
-    outputs: list[int | None]
-    node: FlatNode | None
-    scratch: list[int] = field(default_factory=list)
+    __slots__ = ("inputs", "node", "outputs", "prepared", "scratch")
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        inputs: list[Value | None],
+        outputs: list[int | None],
+        node: FlatNode | None,
+    ) -> None:
+        self.prepared = prepared
+        self.inputs = inputs
+        self.outputs = outputs
+        self.node = node
+        self.scratch: list[int] = []
 
 
-@dataclass(slots=True)
 class Buffer:
-    spec: TensorSpec
-    first: int
-    last: int
-    external: int = -1  # the caller's output that it is, by position
-    root: int = -1  # the buffer whose memory it took over
+    """Memory that is alive from step `first` to step `last`."""
+
+    __slots__ = ("external", "first", "last", "root", "spec")
+
+    def __init__(self, spec: TensorSpec, first: int, last: int) -> None:
+        self.spec = spec
+        self.first = first
+        self.last = last
+        self.external = -1  # the caller's output that it is, by position
+        self.root = -1  # the buffer whose memory it took over
 
 
-@dataclass(slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """A graph fitted to shapes, up to `stop`: the index of the first dynamic node, or the number of nodes."""
 
     graph: FlatGraph

@@ -13,8 +13,8 @@ BackendWalkError.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -51,18 +51,25 @@ _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = range(1, 9)
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
-@dataclass(slots=True)
 class Body:
-    """The graph of an `If` branch or a `Loop`; `captures` are the outer values appended to its own inputs."""
+    """The graph of an `If` branch or a `Loop`; `captures` are the outer values appended to its own inputs.
 
-    graph: FlatGraph
-    captures: tuple[int, ...]
-    output_types: tuple[tuple[int, int], ...]  # per output (ONNX element type, rank or -1), 0 = not told
-    program: object = None  # what the backend made of `graph`, at its first run
+    `output_types` has per output (ONNX element type, rank or -1), 0 where it is not told; `program` is what
+    the backend made of `graph` at its first run.
+    """
+
+    __slots__ = ("captures", "graph", "output_types", "program")
+
+    def __init__(
+        self, graph: FlatGraph, captures: tuple[int, ...], output_types: tuple[tuple[int, int], ...]
+    ) -> None:
+        self.graph = graph
+        self.captures = captures
+        self.output_types = output_types
+        self.program: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class FlatNode:
+class FlatNode(NamedTuple):
     """One operator. `inputs` and `outputs` are value numbers or OMITTED; captures of bodies follow the
     inputs.
     """
@@ -73,12 +80,11 @@ class FlatNode:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     where: str
-    bodies: Mapping[str, Body] = field(default_factory=dict)
+    bodies: Mapping[str, Body] = MappingProxyType({})
     n_formal: int = 0  # inputs before the captures
 
 
-@dataclass(frozen=True, slots=True)
-class FlatGraph:
+class FlatGraph(NamedTuple):
     """Nodes in topological order; `constants` are the values known from the start."""
 
     name: str

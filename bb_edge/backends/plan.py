@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,15 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
+class PlanLimits(NamedTuple):
     """Ceilings of one plan. `arena_bytes`: bytes of the arena, 0 = no limit."""
 
     arena_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """Where everything lies: offset per buffer (roots only), and the results that must be copied out."""
 
     offsets: Sequence[int]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 __all__ = ["ALIGNMENT", "THOROUGH", "Layout", "Lifetime", "first_overlap", "live_bytes", "plan_memory"]
 
@@ -34,8 +34,7 @@ _MANY = 1_400
 """Buffers from which one pass over time must do: the square of it is what may be compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """A buffer of `nbytes` that is alive from step `first` to step `last`, both included."""
 
     nbytes: int
@@ -43,8 +42,7 @@ class Lifetime:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Offset of every buffer, and the arena's size."""
 
     offsets: tuple[int, ...]

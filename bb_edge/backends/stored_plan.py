@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,8 +63,7 @@ class MemoryPlanError(BackendError):
         super().__init__(what, where, hint or "compile the program again, or copy the file again")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class StoredEntry(NamedTuple):
     """The plan for one set of input shapes. `lives` and `offsets` go together, buffer by buffer."""
 
     inputs: tuple[TensorSpec, ...]
@@ -97,8 +96,7 @@ class StoredEntry:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPlan:
+class StoredPlan(NamedTuple):
     """All entries of one function. `native`: made on this runtime's `BASIS`."""
 
     entries: tuple[StoredEntry, ...]

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -54,8 +53,7 @@ PRIMITIVE_METHODS: Mapping[str, str] = {
 """Operator → name of its typed method."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendAttrs:
+class BackendAttrs(NamedTuple):
     """Attributes and metadata of the node that calls a graph."""
 
     attributes: Sequence[AttributeProto] = ()

@@ -10,9 +10,8 @@ input may be omitted or ``*`` when it repeats (last token only, once or more).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,8 +26,7 @@ NEWEST_OPSET = 28
 _DOMAINS = ("", "ai.onnx")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One node as a kernel's prepare function sees it: checked against the registration, never mutated."""
 
     op_type: str
@@ -109,8 +107,7 @@ PrepareFn = Callable[[Call], Prepared]
 _F = TypeVar("_F", bound=PrepareFn)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One registration: an operator over a range of opset versions."""
 
     op_type: str
@@ -298,7 +295,7 @@ def _dynamic(entry: Kernel, call: Call) -> Prepared:
     def run(*inputs: Array | None) -> tuple[Array, ...]:
         specs = tuple(None if a is None else TensorSpec(a.dtype, a.shape) for a in inputs)
         known = tuple(a if i in entry.needs else call.constant(i) for i, a in enumerate(inputs))
-        return evaluate(_build(entry, replace(call, inputs=specs, constants=known)), inputs)
+        return evaluate(_build(entry, call._replace(inputs=specs, constants=known)), inputs)
 
     return Prepared(outputs=(), run=run, dynamic=True)
 
@@ -318,7 +315,7 @@ def _widened(entry: Kernel, call: Call) -> Prepared:
     """float16 through float32: the same kernel with conversions around it."""
     specs = tuple(TensorSpec(F32, s.shape) if s is not None and s.dtype == F16 else s for s in call.inputs)
     known = tuple(c.astype(F32) if c is not None and c.dtype == F16 else c for c in call.constants)
-    inner = entry.build(replace(call, inputs=specs, constants=known))
+    inner = entry.build(call._replace(inputs=specs, constants=known))
     n_in, n_out = len(specs), len(inner.outputs)
     narrow_in = [i for i, s in enumerate(call.inputs) if s is not None and s.dtype == F16]
     narrow_out = [i for i, s in enumerate(inner.outputs) if s.dtype == F32]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Dtype: TypeAlias = "np.dtype[Any]"
@@ -38,8 +39,7 @@ NUMERIC: frozenset[Dtype] = FLOAT | INTEGER
 ALL: frozenset[Dtype] = NUMERIC | {BOOL}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Element type and shape of one tensor; every dimension is known."""
 
     dtype: Dtype
@@ -56,8 +56,7 @@ class TensorSpec:
         return prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A kernel fitted to the shapes and types of its inputs.
 
     ``run(*inputs, *outputs, *scratch)`` computes. Inputs may have any strides, outputs and scratch must be

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ MAX_TAPS = 1 << 14
 _AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     """Geometry of one convolution or pooling; every tuple has one entry per spatial axis."""
 
     size: tuple[int, ...]  # of the input, in elements

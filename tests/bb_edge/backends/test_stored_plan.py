@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 import zlib
@@ -93,7 +92,7 @@ def test_what_was_written_is_read(raw: list[tuple[int, int, int]], shape: list[i
         lives,
         layout.offsets,
     )
-    plan = StoredPlan((entry, dataclasses.replace(entry, inputs=())))
+    plan = StoredPlan((entry, entry._replace(inputs=())))
     assert decode(encode(plan)) == plan
 
 
@@ -151,9 +150,7 @@ def test_a_wrong_checksum_and_a_cut_are_refused() -> None:
 def test_a_stored_plan_is_used_and_gives_the_same_results(chain: onnx_pb2.FunctionProto, f32: F32) -> None:
     """The stored offsets are not the planner's own: everything lies 4,096 bytes further up."""
     own = entry_of(chain, SQUARE)
-    moved = dataclasses.replace(
-        own, arena=own.arena + 4096, offsets=tuple(offset + 4096 for offset in own.offsets)
-    )
+    moved = own._replace(arena=own.arena + 4096, offsets=tuple(offset + 4096 for offset in own.offsets))
     program = NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((moved,)))))
     x = f32(16, 16)
     np.testing.assert_array_equal(program.run((x,))[0], NumPyBackend().prepare(chain).run((x,))[0])
@@ -171,11 +168,11 @@ def test_other_shapes_are_planned_on_the_device(chain: onnx_pb2.FunctionProto, f
 
 def test_a_plan_for_other_buffers_is_refused_when_the_program_is_made(chain: onnx_pb2.FunctionProto) -> None:
     own = entry_of(chain, SQUARE)
-    smaller = [dataclasses.replace(life, nbytes=life.nbytes // 2) for life in own.lives]
-    forged = dataclasses.replace(own, lives=tuple(smaller), live=live_bytes(smaller))
+    smaller = [life._replace(nbytes=life.nbytes // 2) for life in own.lives]
+    forged = own._replace(lives=tuple(smaller), live=live_bytes(smaller))
     with pytest.raises(MemoryPlanError, match=r"buffer 0 .* 512 bytes .* need 1024"):
         NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((forged,)))))
-    fewer = dataclasses.replace(own, lives=(), offsets=(), live=0)
+    fewer = own._replace(lives=(), offsets=(), live=0)
     with pytest.raises(MemoryPlanError, match=r"0 buffers in \d steps, the kernels here need"):
         NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((fewer,)))))
 
@@ -184,8 +181,8 @@ def test_a_plan_made_for_other_kernels_is_replaced_and_counted(
     chain: onnx_pb2.FunctionProto, f32: F32
 ) -> None:
     own = entry_of(chain, SQUARE)
-    smaller = [dataclasses.replace(life, nbytes=life.nbytes // 2) for life in own.lives]
-    older = dataclasses.replace(own, lives=tuple(smaller), live=live_bytes(smaller))
+    smaller = [life._replace(nbytes=life.nbytes // 2) for life in own.lives]
+    older = own._replace(lives=tuple(smaller), live=live_bytes(smaller))
     program = NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((older,), "0-16"))))
     x = f32(16, 16)
     np.testing.assert_array_equal(program.run((x,))[0], NumPyBackend().prepare(chain).run((x,))[0])
@@ -194,7 +191,7 @@ def test_a_plan_made_for_other_kernels_is_replaced_and_counted(
 
 def test_shapes_that_do_not_fit_the_graph_are_refused(chain: onnx_pb2.FunctionProto) -> None:
     own = entry_of(chain, SQUARE)
-    wrong = dataclasses.replace(own, inputs=(TensorSpec(np.dtype(np.float32), (16, 3)),))
+    wrong = own._replace(inputs=(TensorSpec(np.dtype(np.float32), (16, 3)),))
     with pytest.raises(MemoryPlanError, match="shapes that do not fit"):
         NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((wrong,)))))
 
@@ -248,7 +245,7 @@ def test_mutated_plans_are_refused_or_harmless(chain: onnx_pb2.FunctionProto, f3
 
 def test_a_plan_for_inputs_of_any_size_takes_no_memory_before_it_runs(chain: onnx_pb2.FunctionProto) -> None:
     own = entry_of(chain, SQUARE)
-    huge = dataclasses.replace(own, inputs=(TensorSpec(np.dtype(np.float32), (1 << 20, 1 << 20)),))
+    huge = own._replace(inputs=(TensorSpec(np.dtype(np.float32), (1 << 20, 1 << 20)),))
     program = NumPyBackend().prepare(with_plan(chain, encode(StoredPlan((huge,)))))
     assert program.arena.nbytes == 0  # type: ignore[attr-defined]
 
