@@ -13,6 +13,7 @@ on a node of its own without peers, so that what it does here it does in a feder
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -131,8 +132,23 @@ def open_model(
     as `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and `install`
     raise.
     """
+    # What opening makes stays: the collector would look at it several times, and find nothing to collect.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _open(artifact, target, components or {})
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _open(
+    artifact: str | os.PathLike[str] | bytes | Program,
+    target: str | None,
+    components: Mapping[str, Mapping[str, object]],
+) -> Model:
     if not isinstance(artifact, bytes | str | os.PathLike):
-        return _on_a_node(artifact, target, components or {})
+        return _on_a_node(artifact, target, components)
     data = artifact
     if not isinstance(data, bytes):
         with open(data, "rb") as file:
@@ -142,7 +158,7 @@ def open_model(
         return found
     from bb_edge.loading import load
 
-    return _on_a_node(load(data), target, components or {})
+    return _on_a_node(load(data), target, components)
 
 
 # --- tensor work alone ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ waits its turn: a shared arena has a lock.
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +31,7 @@ class Arena:
     __slots__ = ("_block", "_reserved", "lock")
 
     def __init__(self, shared: bool = False) -> None:
-        self.lock = threading.Lock() if shared else None
+        self.lock = allocate_lock() if shared else None
         self._reserved = 0
         self._block: Array = np.empty(0, np.uint8)
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from bb_edge.ir import onnx_pb2, types, varint
 from bb_edge.ir.annotated import annotate
@@ -254,6 +253,8 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
 
 
 def _entry(data: bytes) -> tuple[str, str]:
+    from google.protobuf.message import DecodeError
+
     try:
         entry = onnx_pb2.StringStringEntryProto.FromString(data)
         key, value = entry.key, entry.value
@@ -274,6 +275,8 @@ def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
 
 
 def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
+    from google.protobuf.message import DecodeError  # as the messages: not before one is wanted
+
     try:
         return onnx_pb2.TensorProto.FromString(bytes(buffer))
     except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +16,7 @@ class TypeRegistrationError(BBError):
     """A type's name, denotation or hash is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeNode:
+class TypeNode(NamedTuple):
     """One type. `wire_hash` is None where it does not travel; `elem_type` is ONNX's number for tensors."""
 
     id: str
@@ -210,8 +208,7 @@ def tensor_type(dtype: Any) -> TypeNode:
     return _BY_ELEM[elem]
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
+class ValueType(NamedTuple):
     """A value's type: the node, and a tensor's shape.
 
     A dimension is a number, a symbol, or None where it is unknown; a shape of None is an unknown rank.

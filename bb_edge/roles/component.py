@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.roles.errors import ComponentError, ComponentStateError
@@ -22,7 +21,6 @@ def _no_graph(suffix: str) -> FunctionProto | None:
     return None
 
 
-@dataclass(slots=True)
 class ComponentEnv:
     """What a component is constructed from: its slot, its construction state, and its surroundings.
 
@@ -32,16 +30,43 @@ class ComponentEnv:
     The readers below raise `ComponentError` naming slot and key.
     """
 
-    slot: str
-    target: str = ""
-    config: Mapping[str, object] = field(default_factory=dict)
-    tensors: Mapping[str, Array] = field(default_factory=dict)
-    graph: Callable[[str], FunctionProto | None] = _no_graph
-    backend: Backend | None = None
-    seed: int = 0
-    own_class: str = "self"
-    peer_class: str = "self"
-    functions: Mapping[tuple[str, str], FunctionProto] = field(default_factory=dict)
+    # No dataclass: programs that are tensor work alone start without that module (docs/decisions.md).
+    __slots__ = (
+        "backend",
+        "config",
+        "functions",
+        "graph",
+        "own_class",
+        "peer_class",
+        "seed",
+        "slot",
+        "target",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        slot: str,
+        target: str = "",
+        config: Mapping[str, object] | None = None,
+        tensors: Mapping[str, Array] | None = None,
+        graph: Callable[[str], FunctionProto | None] = _no_graph,
+        backend: Backend | None = None,
+        seed: int = 0,
+        own_class: str = "self",
+        peer_class: str = "self",
+        functions: Mapping[tuple[str, str], FunctionProto] | None = None,
+    ) -> None:
+        self.slot = slot
+        self.target = target
+        self.config: Mapping[str, object] = {} if config is None else config
+        self.tensors: Mapping[str, Array] = {} if tensors is None else tensors
+        self.graph = graph
+        self.backend = backend
+        self.seed = seed
+        self.own_class = own_class
+        self.peer_class = peer_class
+        self.functions: Mapping[tuple[str, str], FunctionProto] = {} if functions is None else functions
 
     def error(self, what: str, key: str = "", hint: str = "") -> ComponentError:
         """A ComponentError that names this slot, and `key` of its configuration."""

@@ -166,5 +166,5 @@ def _plain(function: Function, where: str) -> Function:
         if known is None or known.shape is None:
             raise ModelImportError(f"its input {name!r} has no shape", where, "export it with typed inputs")
         if known.shape and known.shape[0] is None:
-            types[name] = dataclasses.replace(known, shape=("N", *known.shape[1:]))
+            types[name] = known._replace(shape=("N", *known.shape[1:]))
     return dataclasses.replace(function, types=types)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from .spec import BOOL, FLOAT, Array, Prepared, TensorSpec
 from .ufuncs import add_reduce, max_reduce
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
+class _Heads(NamedTuple):
     """[batch, heads, length, size]; three-axis tensors [batch, length, heads·size] are split into it."""
 
     batch: int
@@ -45,8 +43,7 @@ def _heads(call: Call, index: int, count: str) -> _Heads:
     return _Heads(shape[0], heads, shape[1], shape[2] // heads)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frontier:
+class _Frontier(NamedTuple):
     """Which keys a query may see by position alone: causal order and a window around its position."""
 
     queries: int

@@ -14,10 +14,9 @@ known weights and narrow images it goes through ``depthwise`` instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +34,7 @@ _GARBAGE = 1.3
 ATTRS = "auto_pad dilations group kernel_shape pads strides"
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(NamedTuple):
     """A convolution without element type: X [N,C,*size] with W [M,C/groups,*kernel] gives Y [N,M,*out]."""
 
     batch: int

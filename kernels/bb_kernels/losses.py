@@ -6,9 +6,8 @@ label outside of [0,C) is refused unless it is ``ignore_index``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from .ufuncs import add_reduce, max_reduce
 _ATTRS = "ignore_index reduction"
 
 
-@dataclass(frozen=True, slots=True)
-class _Loss:
+class _Loss(NamedTuple):
     op_type: str
     rows: int  # N
     classes: int

@@ -6,9 +6,8 @@ list of indices; linear and cubic are a small matrix of weights per axis, applie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ _LARGEST_SCALE = 1e9
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(NamedTuple):
     """One axis: n input elements, m results, the scale, and the part of the input that is looked at."""
 
     n: int

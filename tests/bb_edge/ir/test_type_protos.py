@@ -16,7 +16,7 @@ OTHERS = [n for n in BUILT_IN if n not in TENSORS]
 dims = st.none() | st.integers(0, 2**63 - 1) | st.text(min_size=1, max_size=5)
 shapes = st.none() | st.lists(dims, max_size=9).map(tuple)
 values = st.builds(ValueType, st.sampled_from(TENSORS), shapes) | st.builds(
-    ValueType, st.sampled_from(OTHERS)
+    ValueType, st.sampled_from(OTHERS), st.none()
 )
 
 
