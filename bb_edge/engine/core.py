@@ -23,6 +23,7 @@ from bb_edge.engine.graph_slot import EAGER_MASK
 from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.wire.caps import RaisedSite
@@ -246,8 +247,11 @@ class Engine:
         execution.parked.append((frame, op))
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
+        kind: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]
         if result is PENDING:
-            kind: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpSink] = steps.AsyncSuspended
+            kind = steps.AsyncSuspended
+        elif result is TRIGGER:
+            kind = steps.OpTrigger
         else:
             kind = steps.OpCompleted if op.mode else steps.OpSink
         self.emit(kind(op.target, execution.id, op.spec.name))
@@ -326,6 +330,8 @@ class Engine:
 
     def deliver(self, frame: Frame, op: BoundOp, result: object) -> None:
         """Writes an op's result as the loop would."""
+        if self.config.trace and frame.execution is not None:
+            self._trace(frame.execution, op, result)
         if op.mode == 1:
             if result is None and op.yields_command:
                 result = self._mint_command()

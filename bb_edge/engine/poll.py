@@ -164,6 +164,8 @@ class Cycle:
             if callback is None:
                 break
             callback(now_ns)
+            # A callback counts as an op: one that arms the next for now would hold the poll for ever.
+            self._left -= 1
             self._run(now_ns)
         self._complete()
         if engine.runnable or entries:
@@ -177,7 +179,7 @@ class Cycle:
                 engine.control.stop()
         if engine.runnable or entries:
             self._run(now_ns)
-        if self._left <= 0 and (engine.runnable or self._admissible):
+        if self._left <= 0 and (engine.runnable or self._admissible or engine.timers.due(now_ns)):
             engine.count("cycles.over_budget")
             engine.emit(steps.CycleBudgetExceeded(engine.config.cycle_op_budget))
         self.outbound.flush(now_ns)

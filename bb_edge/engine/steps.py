@@ -214,7 +214,7 @@ class WaitingOnBootstrap(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class Telemetry(EngineStep):
-    """A value that `Record` pushed out of a full ring, or a counter on request."""
+    """A value that `Record` has pushed out of a full ring: the host's last chance to keep it."""
 
     name: str
     value: object = None
@@ -225,6 +225,8 @@ class Telemetry(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class OpCompleted(EngineStep):
+    """An op gave values, or nothing this time (an `Any` that had its first)."""
+
     target: str
     execution: int
     op: str
@@ -232,6 +234,8 @@ class OpCompleted(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class AsyncSuspended(EngineStep):
+    """An op was parked: a timer, a `Later`, a permit or an answer will resume it."""
+
     target: str
     execution: int
     op: str
@@ -239,6 +243,8 @@ class AsyncSuspended(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class OpTrigger(EngineStep):
+    """An op fired: what it gave is a trigger alone."""
+
     target: str
     execution: int
     op: str
@@ -246,6 +252,8 @@ class OpTrigger(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class OpSink(EngineStep):
+    """An op without outputs has run."""
+
     target: str
     execution: int
     op: str

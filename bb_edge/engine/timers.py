@@ -67,6 +67,11 @@ class Timers:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def due(self, now_ns: int) -> bool:
+        """Whether a timer's time has come."""
+        when = self.next_ns()
+        return when is not None and when <= now_ns
+
     def pop_due(self, now_ns: int) -> Callback | None:
         """The earliest callback that is due, removed; None where none is."""
         when = self.next_ns()

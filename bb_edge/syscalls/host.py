@@ -59,7 +59,11 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
         )
     ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.config.record_entries))
 
+    engine, bound = env.engine, ring.maxlen
+
     def run(ctx: Any, value: object) -> None:
+        if len(ring) == bound:
+            engine.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
 
     return run

@@ -19,6 +19,10 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import NodeDoors
 
 
+POLLS_PER_INSTANT = 100_000
+"""Polls of all nodes without simulated time going on."""
+
+
 class SimulationError(BBError):
     """The simulation cannot go on: unknown peer, or more events than it was given."""
 
@@ -124,7 +128,7 @@ class Simulation:
 
     def _poll_all(self) -> int | None:
         """Polls every node that has something to do now; the earliest time at which one has."""
-        while True:
+        for _ in range(POLLS_PER_INSTANT):
             earliest: int | None = None
             busy = False
             for node in tuple(self._nodes.values()):
@@ -140,6 +144,11 @@ class Simulation:
                 return earliest
             if earliest is None or earliest > self.now_ns:
                 return earliest
+        raise SimulationError(
+            f"{POLLS_PER_INSTANT} polls at one time and no end",
+            f"simulation at {self.now_ns} ns",
+            "look for a loop: an EventSource that publishes its own event, a component that asks again at once",
+        )
 
     def _handle(self, node: NodeDoors, step: steps.EngineStep) -> None:
         if isinstance(step, steps.SendEnvelope):

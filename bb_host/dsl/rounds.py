@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Rounds:
     """The rounds of a program: entered with `with`, once. `start.round` is the round's number, 0-D I64 from
-    0.
+    1.
 
     What happens in a round hangs on it: `after=start` takes it, and so does `after=start.round`.
     """
