@@ -23,6 +23,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.wire.caps import RaisedSite
+from bb_edge.wire.envelope import RttReport
 
 
 class InvokeError(BBError):
@@ -164,6 +165,14 @@ class Node:
         """How many `Repeat` ops with an end have not come to it."""
         every = [r for several in self._cycle.rounds.values() for r in several]
         return sum(1 for r in every if r.times and not r.finished)
+
+    @property
+    def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
+        """What peers have last said of round-trip times, hop by hop (envelope field 5); bounded."""
+        found: dict[PeerId, tuple[RttReport, ...]] = {}
+        for (peer, *_), report in self._neighbours.rtt_reports.items():
+            found[peer] = (*found.get(peer, ()), report)
+        return found
 
     def ring(self, name: str) -> tuple[object, ...]:
         """What `Record` has kept under a name, oldest first."""

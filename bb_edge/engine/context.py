@@ -13,7 +13,7 @@ from bb_edge.ir.ids import PeerId
 if TYPE_CHECKING:
     import numpy as np
 
-    from bb_edge.engine.control import Outlet
+    from bb_edge.engine.control import Outlet, Reply
     from bb_edge.engine.core import Engine
     from bb_edge.roles.completion import Later
 
@@ -87,6 +87,32 @@ class _Surroundings:
     def bus(self) -> Any:
         return self.engine.bus
 
+    def later(self, deadline_ns: int | None = None) -> Later:
+        raise NotImplementedError
+
+    def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
+        """See `Ctx.offload`: on the executor that `install` was given, else here and now."""
+        later = self.later(deadline_ns)
+        handle = later.handle
+
+        def run() -> None:
+            if handle.settled:
+                return  # its deadline has passed while it stood in the executor's queue
+            try:
+                result = work()
+            # The border to users' components, on whichever thread: the op fails, nothing else.
+            except Exception as error:  # noqa: BLE001
+                handle.fail(error)
+            else:
+                handle.complete(result)
+
+        executor = self.engine.executor
+        if executor is None:
+            run()
+        else:
+            executor.submit(run)
+        return later
+
     @property
     def rng(self) -> np.random.Generator:
         """NumPy generator, seeded from the node's seed; made on first use."""
@@ -100,12 +126,14 @@ class _Surroundings:
 class ControlContext(_Surroundings):
     """What a component's timers, callbacks and remote ops see: no execution stands behind them."""
 
-    __slots__ = ("_outlet", "scheduler")
+    __slots__ = ("_outlet", "replying", "scheduler")
 
     def __init__(self, engine: Engine, outlet: Outlet) -> None:
         super().__init__(engine)
         self._outlet = outlet
         self.scheduler = Scheduler(engine, outlet)
+        # The remote op that runs and may answer later; None in timers, callbacks and hooks.
+        self.replying: Reply | None = None
 
     @property
     def now_ns(self) -> int:
@@ -124,8 +152,15 @@ class ControlContext(_Surroundings):
         return self.engine.component_of(self._outlet.target, slot)
 
     def later(self, deadline_ns: int | None = None) -> Later:
-        """Refused: nothing is parked here."""
-        raise OpError("no op to answer later for", f"slot {self._outlet.name!r}", "send the answer instead")
+        """Lets the remote op that runs answer later; OpError in timers, callbacks and hooks, where none does.
+
+        The deadline is the given one, else the node's; never beyond what remains of the request's.
+        """
+        if self.replying is None:
+            raise OpError(
+                "no op to answer later for", f"slot {self._outlet.name!r}", "send the answer instead"
+            )
+        return self._outlet.later(self.replying, deadline_ns)
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """See `ProtocolCtx.send`."""
@@ -193,26 +228,3 @@ class OpContext(_Surroundings):
         the handle is fulfilled from any thread. `deadline_ns` is relative, None = the default.
         """
         return self.engine.parking.later(self, deadline_ns)
-
-    def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
-        """See `Ctx.offload`: on the executor that `install` was given, else here and now."""
-        later = self.later(deadline_ns)
-        handle = later.handle
-
-        def run() -> None:
-            if handle.settled:
-                return  # its deadline has passed while it stood in the executor's queue
-            try:
-                result = work()
-            # The border to users' components, on whichever thread: the op fails, nothing else.
-            except Exception as error:  # noqa: BLE001
-                handle.fail(error)
-            else:
-                handle.complete(result)
-
-        executor = self.engine.executor
-        if executor is None:
-            run()
-        else:
-            executor.submit(run)
-        return later

@@ -22,6 +22,8 @@ from bb_edge.engine.parking import CapacityError, OpError
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
+from bb_edge.roles.completion import CompletionHandle, Later
+from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill
 
@@ -45,6 +47,30 @@ class _Call:
     op: str
     done: Done
     timer: int
+
+
+@dataclass(slots=True, eq=False)
+class Reply:
+    """A remote op of this node that was called: whom to answer. `number` is 0 where nobody waits.
+
+    `deadline_ns` is absolute, 0: none. `token` and `handle` are there while it may answer later.
+    """
+
+    outlet: Outlet
+    op: str
+    peer: PeerId
+    number: int
+    deadline_ns: int
+    token: int = 0
+    timer: int = 0
+    handle: CompletionHandle | None = None
+
+
+def reply_of(result: object) -> bytes | None:
+    """What a remote op gave, if it is a reply. TypeError where it is none."""
+    if result is not None and not isinstance(result, bytes):
+        raise TypeError(f"a remote op replies with bytes or nothing, not {type(result).__name__}")
+    return result
 
 
 class Outlet:
@@ -102,20 +128,40 @@ class Outlet:
         """Calls a remote op; what it gives is the reply, where a reply is asked for."""
         plane = self._plane
         plane.engine.count("control.received")
-        try:
-            reply = method(self.ctx, peer, bytes(fill.payload))
-            if reply is not None and not isinstance(reply, bytes):
-                raise TypeError(f"a remote op replies with bytes or nothing, not {type(reply).__name__}")
-        # The border to users' components: what they raise ends this call only; the asker hears nothing.
-        except Exception as error:  # noqa: BLE001
-            self.failed(op, error)
-            return
-        if asked.kind != envelope.REQUEST:
-            return
         now_ns = plane.engine.now_ns
         deadline = now_ns + asked.remaining_deadline_ns if asked.remaining_deadline_ns else 0
-        fills = [Fill(fill.dest_suffix, b"", True, 0) if reply is None else self._fill(op, reply)]
-        plane.queue(Unit(peer, fills, envelope.RESPONSE, asked.wire_req_id, deadline, False, None), self, op)
+        number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
+        pending = self.ctx.replying = Reply(self, op, peer, number, deadline)
+        try:
+            result = method(self.ctx, peer, bytes(fill.payload))
+            if isinstance(result, Later):
+                if pending.handle is not result.handle:
+                    raise OpError("answers with a Later of another call", op, "return what ctx.later() gave")
+                return
+            reply = reply_of(result)
+        # The border to users' components: what they raise ends this call only; the asker hears nothing.
+        except Exception as error:  # noqa: BLE001
+            plane.withdraw(pending)
+            self.failed(op, error)
+            return
+        finally:
+            self.ctx.replying = None
+        plane.withdraw(pending)
+        self.answer(pending, reply)
+
+    def later(self, pending: Reply, deadline_ns: int | None) -> Later:
+        """A handle for the remote op that runs; a second call in one op withdraws the first one's."""
+        return self._plane.park(pending, deadline_ns)
+
+    def answer(self, pending: Reply, reply: bytes | None) -> None:
+        """Sends the reply, where one is asked for."""
+        if not pending.number:
+            return
+        fill = self._fill(pending.op, reply or b"")
+        if reply is None:
+            fill = Fill(fill.dest_suffix, b"", True, 0)
+        unit = Unit(pending.peer, [fill], envelope.RESPONSE, pending.number, pending.deadline_ns, False, None)
+        self._plane.queue(unit, self, pending.op)
 
     def call(self, where: str, function: Callable[..., object], *arguments: object) -> None:
         """Runs a component's callback; what it raises is reported."""
@@ -129,13 +175,18 @@ class Outlet:
 
 
 class ControlPlane:
-    """All outlets of a node, and the requests that they have made, bounded by `max_component_calls`."""
+    """All outlets of a node; the requests that they have made and those that they will answer later.
+
+    Both are bounded by `max_component_calls`.
+    """
 
     def __init__(self, engine: Engine, outbound: Outbound) -> None:
         self.engine = engine
         self._outbound = outbound
         self._outlets: dict[int, Outlet] = {}
         self._calls: dict[int, _Call] = {}
+        self._replies: dict[int, Reply] = {}
+        self._next_token = -1  # below 0: parked ops have the numbers above
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -173,6 +224,65 @@ class ControlPlane:
         """Targets with components that want to be started."""
         return frozenset(outlet.target for outlet in self._outlets.values())
 
+    # --- answering later ------------------------------------------------------------------------------
+
+    def park(self, pending: Reply, deadline_ns: int | None) -> Later:
+        """See `ControlContext.later`. CapacityError where `max_component_calls` wait already."""
+        engine = self.engine
+        self.withdraw(pending)
+        if len(self._replies) >= engine.config.max_component_calls:
+            raise CapacityError(
+                f"{len(self._replies)} remote ops are to be answered already",
+                f"slot {pending.outlet.name!r}, {pending.op}",
+                "raise NodeConfig.max_component_calls, or shorten deadlines",
+            )
+        token = self._next_token
+        self._next_token -= 1
+        handle = CompletionHandle(engine.parking.sink, token)
+        wait = engine.config.later_deadline_ns if deadline_ns is None else deadline_ns
+        until = engine.now_ns + wait if wait else 0
+        if pending.deadline_ns and (not until or pending.deadline_ns < until):
+            until = pending.deadline_ns
+
+        def expire(_now_ns: int) -> None:
+            if handle.revoke() and self._replies.pop(token, None) is not None:
+                engine.count("completions.expired")
+                error = CompletionExpiredError("nobody completed it in time", pending.op, "answer sooner")
+                pending.outlet.failed(pending.op, error)
+
+        if until:
+            pending.timer = engine.timers.at(until, expire, reserved=True)
+        pending.token, pending.handle = token, handle
+        self._replies[token] = pending
+        return Later(handle, until - engine.now_ns if until else 0)
+
+    def withdraw(self, pending: Reply) -> None:
+        """The op answered at once, or failed, after it had asked for a `Later`."""
+        if pending.handle is not None and self._unpark(pending.token) is not None:
+            pending.handle.revoke()
+            pending.handle = None
+
+    def completed(self, token: int, result: object, error: BaseException | None) -> bool:
+        """Answers for a remote op whose handle was settled; False where nobody waits (any more)."""
+        pending = self._unpark(token)
+        if pending is None:
+            return False
+        try:
+            if error is not None:
+                raise error
+            pending.outlet.answer(pending, reply_of(result))
+        # What the component failed with, on whichever thread: the asker hears nothing.
+        except Exception as failure:  # noqa: BLE001
+            pending.outlet.failed(pending.op, failure)
+        return True
+
+    def _unpark(self, token: int) -> Reply | None:
+        pending = self._replies.pop(token, None)
+        if pending is not None and pending.timer:
+            self.engine.timers.cancel(pending.timer)
+            pending.timer = 0
+        return pending
+
     # --- asking ---------------------------------------------------------------------------------------
 
     def queue(self, unit: Unit, outlet: Outlet, op: str) -> bool:
@@ -206,7 +316,7 @@ class ControlPlane:
         # Not at once: the component is still in the call that asked.
         self.engine.timers.cancel(call.timer)
         call.timer = self.engine.timers.at(
-            self.engine.now_ns, lambda _now_ns: self._settle(number, None), reserved=True
+            self.engine.now_ns + 1, lambda _now_ns: self._settle(number, None), reserved=True
         )
         return True
 

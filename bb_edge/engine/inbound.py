@@ -142,6 +142,8 @@ class Inbound:
         if not own:
             engine.neighbours.heard(peer, now_ns)
             engine.neighbours.merge_addresses(peer, message.src_addresses, raw.observed)
+            if message.rtt_reports:
+                engine.neighbours.take_rtt(peer, message.rtt_reports)
         entry = message.kind != envelope.RESPONSE
         only_control = bool(message.fills) and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills)
         if entry and not only_control and message.fills and peer in engine.neighbours.blocked:

@@ -18,7 +18,7 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
-from bb_edge.wire.envelope import Fill
+from bb_edge.wire.envelope import Fill, RttReport
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
 
@@ -72,6 +72,8 @@ class Neighbours:
         self._backoff = Backoff(capacity=config.max_peers)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.blocked: set[PeerId] = set()
+        # (peer, chain, hop, site) -> what that peer last said of that hop
+        self.rtt_reports: dict[tuple[PeerId, int, int, int], RttReport] = {}
         self._imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
         self.on_peer_up: Callable[[], None] = _nothing
 
@@ -189,6 +191,19 @@ class Neighbours:
             self.address_book.learn(peer, claimed, observed)
         except (AddressError, AddressBookError):
             self._engine.count("addresses.refused")
+
+    # --- round-trip times -----------------------------------------------------------------------------
+
+    def take_rtt(self, peer: PeerId, reports: Sequence[RttReport]) -> None:
+        """Keeps the last report of each hop (envelope field 5), `max_peers` at most: the oldest goes."""
+        table = self.rtt_reports
+        for report in reports:
+            key = (peer, report.chain_id, report.hop_index, report.next_hop_site_id)
+            table.pop(key, None)
+            if len(table) >= self._engine.config.max_peers:
+                del table[next(iter(table))]
+                self._engine.count("rtt.forgotten")
+            table[key] = report
 
     # --- back-pressure --------------------------------------------------------------------------------
 

@@ -203,9 +203,12 @@ class Cycle:
                     f"a result of {payload_bytes(result)} bytes, {engine.config.completion_bytes} at most",
                     hint="raise NodeConfig.completion_bytes",
                 )
-            known = (
-                engine.parking.resume(token, result) if error is None else engine.parking.fail(token, error)
-            )
+            if token < 0:  # a remote op's
+                known = engine.control.completed(token, result, error)
+            elif error is None:
+                known = engine.parking.resume(token, result)
+            else:
+                known = engine.parking.fail(token, error)
             if not known:
                 engine.count("completions.late")
         late = self.ingress.take_late()

@@ -114,7 +114,10 @@ class Ctx(Protocol):
 
 
 class ProtocolCtx(Ctx, Protocol):
-    """What a protocol component sees. In timers and hooks `exec_id` is 0, and `later` is refused."""
+    """What a protocol component sees. In timers, hooks and remote ops `exec_id` is 0.
+
+    A remote op may answer `later`, within what remains of the request's deadline; timers and hooks may not.
+    """
 
     @property
     def own_classes(self) -> tuple[str, ...]:

@@ -217,9 +217,9 @@ class ProtocolComponent(_Contract):
 
     An op declared `remote` is called by the component in the same slot of another node, which sends to it
     with `ctx.send` or `ctx.request`: `method(ctx, sender, payload)`, with bytes that only the component
-    reads, and gives None or the reply. It runs outside of executions, as do timers (`ctx.scheduler.after`)
-    and the two hooks below; `ctx` is a `ProtocolCtx` there. A component may serve another role beside it:
-    `class Gossip(PeerSelector, ProtocolComponent)`.
+    reads, and gives None, the reply or a `Later` of it. It runs outside of executions, as do timers
+    (`ctx.scheduler.after`) and the two hooks below; `ctx` is a `ProtocolCtx` there. A component may serve
+    another role beside it: `class Gossip(PeerSelector, ProtocolComponent)`.
     """
 
     ROLE: ClassVar[str] = keys.ROLE_PROTOCOL

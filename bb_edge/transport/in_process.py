@@ -18,7 +18,6 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import NodeDoors
 
-
 POLLS_PER_INSTANT = 100_000
 """Polls of all nodes without simulated time going on."""
 
@@ -147,7 +146,7 @@ class Simulation:
         raise SimulationError(
             f"{POLLS_PER_INSTANT} polls at one time and no end",
             f"simulation at {self.now_ns} ns",
-            "look for a loop: an EventSource that publishes its own event, a component that asks again at once",
+            "look for a loop: an EventSource that publishes its own event, or the like",
         )
 
     def _handle(self, node: NodeDoors, step: steps.EngineStep) -> None:

@@ -19,7 +19,7 @@ from bb_edge.registry import Registry
 from bb_edge.roles import ProtocolComponent
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
-from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope import Envelope, Fill, RttReport
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -70,9 +70,16 @@ class Echo(ProtocolComponent):
             raise ValueError("as asked")
         self.heard.append((sender, payload))
 
-    def double(self, ctx: Any, sender: PeerId, payload: bytes) -> bytes | None:
+    def double(self, ctx: Any, sender: PeerId, payload: bytes) -> Any:
         if payload == b"fail":
             raise ValueError("as asked")
+        if payload.startswith(b"later"):
+            self.later = ctx.later(S // 4 if payload == b"later soon" else None)
+            return None if payload == b"later not" else self.later
+        if payload == b"foreign":
+            return self.later
+        if payload == b"elsewhere":
+            return ctx.offload(lambda: b"worked")
         return None if payload == b"nothing" else payload + payload
 
     def started(self, ctx: Any) -> None:
@@ -297,6 +304,92 @@ def test_bounds(net):
     advance(sim, 2 * S)
     assert len(here.replies) == 2
     here.ctx.request(b.peer_id, "Double", b"x", S, here.answered)
+
+
+def test_a_remote_op_may_answer_later(net):
+    sim, (_, b), (here, there) = net()
+    start = sim.now_ns
+    here.ctx.request(b.peer_id, "Double", b"later", 5 * S, here.answered)
+    sim.at(start + S, lambda: there.later.complete(b"at last"))
+    advance(sim, 2 * S)
+    ((when, reply),) = here.replies
+    assert reply == b"at last" and S <= when - start <= S + 5 * MS
+    assert not there.later.complete(b"twice")
+    advance(sim, S)
+    assert len(here.replies) == 1
+    here.ctx.request(b.peer_id, "Double", b"elsewhere", 5 * S, here.answered)
+    here.ctx.send(b.peer_id, "Double", b"elsewhere")  # nobody waits for this one
+    advance(sim, S)
+    assert [reply for _, reply in here.replies] == [b"at last", b"worked"]
+    assert len(b._engine.control._replies) == 0 and b.counters["completions.late"] == 1
+    assert [f for f in failures(sim) if f.op == "e.Double"] == []
+
+
+@pytest.mark.parametrize("how", ["soon", "request", "fails", "odd", "foreign", "withdrawn"])
+def test_a_later_answer_that_is_none(net, how):
+    sim, (_, b), (here, there) = net()
+    payload = {"soon": b"later soon", "foreign": b"foreign", "withdrawn": b"later not"}.get(how, b"later")
+    there.later = there.ctx.replying
+    if how == "foreign":
+        here.ctx.request(b.peer_id, "Double", b"later", 5 * S, here.answered)
+        advance(sim, MS * 10)
+    here.ctx.request(b.peer_id, "Double", payload, S, here.answered)
+    if how in ("fails", "odd"):
+        advance(sim, MS * 10)
+        there.later.fail(ValueError("no")) if how == "fails" else there.later.complete(3)
+    advance(sim, 2 * S)
+    if how == "withdrawn":
+        assert [reply for _, reply in here.replies] == [b""]
+        assert [f for f in failures(sim) if f.op == "e.Double"] == []
+        assert there.later.handle.settled
+    else:
+        assert [reply for _, reply in here.replies] == [None]
+        told = [str(f.error) for f in failures(sim) if f.op == "e.Double"]
+        says = {"fails": "no", "odd": "not int", "foreign": "another call"}.get(how, "nobody completed")
+        assert len(told) == 1 and says in told[0]
+    assert len(b._engine.control._replies) == (how == "foreign")
+    assert b.counters.get("completions.expired", 0) == (how in ("soon", "request"))
+
+
+def test_how_many_may_answer_later_is_bounded(net):
+    sim, (_, b), (here, _) = net(config=NodeConfig(max_component_calls=2))
+    for _ in range(3):
+        here.ctx.send(b.peer_id, "Double", b"later")
+    advance(sim, S)
+    assert len(b._engine.control._replies) == 2
+    assert ["max_component_calls" in str(f.error) for f in failures(sim) if f.op == "e.Double"] == [True]
+    advance(sim, 31 * S)
+    assert len(b._engine.control._replies) == 0
+
+
+def test_one_that_asks_a_stranger_again_at_once_holds_up_nobody(bench, registry):
+    b = bench(TEXT, registry=registry)
+    b.poll()
+    component, stranger = b.node.component("e"), PeerId.from_name("stranger")
+
+    def again(ctx: Any, reply: bytes | None) -> None:
+        component.replies.append(reply)
+        ctx.request(stranger, "Double", b"x", S, again)
+
+    again(component.ctx, None)
+    for _ in range(5):
+        b.poll(1)
+    assert len(component.replies) == 6
+
+
+def test_what_peers_say_of_round_trips_is_kept_bounded(net):
+    sim, (a, b), _ = net(config=NodeConfig(max_peers=4))
+    reports = [RttReport(7, 1, hop, 1000 * hop, 5, 9) for hop in range(6)]
+    for some in (reports[:4], reports[2:], [RttReport(7, 1, 5, 1, 2, 3)]):
+        b.deliver_inbound(envelope.encode(Envelope(seq=0, rtt_reports=tuple(some))), a.peer_id)
+        advance(sim, MS)
+    assert [(r.hop_index, r.srtt_ns) for r in b.rtt_reports[a.peer_id]] == [
+        (2, 2000),
+        (3, 3000),
+        (4, 4000),
+        (5, 1),
+    ]
+    assert b.counters["rtt.forgotten"] == 2 and a.rtt_reports == {}
 
 
 def test_remote_ops_wait_for_the_components_bootstrap(net):
