@@ -16,7 +16,7 @@ class Round:
     """One closed round, as the server told it.
 
     `seconds` since the round before (since the nodes were started, for the first one); `wire_bytes` are what
-    the server sent and received meanwhile, topics and payloads.
+    the server sent and received meanwhile: its PUBLISH packets, whole.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Outcome:
         return sum(r.seconds for r in later) / len(later) if later else 0.0
 
     def node_bytes(self, name: str) -> int:
-        """What a node sent and received in its life: topics and payloads of its envelopes."""
+        """What a node sent and received in its life: PUBLISH packets, whole."""
         counters = self.summaries.get(name, {}).get("transport")
         if not isinstance(counters, dict):
             return 0
@@ -127,7 +127,7 @@ def table(outcome: Outcome) -> str:
         ("seconds per round", f"{outcome.seconds_per_round:.4f}"),
         (
             "bytes per client and round",
-            f"{outcome.bytes_per_client_and_round:,.0f} (topics and payloads, both ways)",
+            f"{outcome.bytes_per_client_and_round:,.0f} (PUBLISH packets, both ways)",
         ),
         ("peak memory", "  ".join(f"{n} {size(outcome.peak_rss(n))}" for n in names) or "?"),
         ("broker", f"{outcome.broker}, MQTT {outcome.protocol}"),
