@@ -15,14 +15,14 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw
-from bb_edge.engine.neighbours import Neighbours
+from bb_edge.engine.neighbours import LIMITS_META, Neighbours
 from bb_edge.engine.poll import Cycle
 from bb_edge.engine.program import Program
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.tensors import TensorError, decode_tensor
-from bb_edge.wire.caps import RaisedSite
+from bb_edge.wire.caps import PeerLimits, RaisedSite
 from bb_edge.wire.envelope import RttReport
 
 
@@ -129,6 +129,11 @@ class Node:
     def classes(self) -> tuple[str, ...]:
         """The peer classes that the node's presence lists."""
         return self._neighbours.own_classes
+
+    @property
+    def presence_meta(self) -> dict[str, object]:
+        """What the node's presence says of it beside classes and addresses: what it accepts."""
+        return {LIMITS_META: PeerLimits.of(self._engine.config.caps).meta()}
 
     @property
     def counters(self) -> dict[str, int]:

@@ -17,6 +17,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
+from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.envelope import Fill, RttReport
 from bb_edge.wire.health import PeerHealth
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 BACKOFF_SUFFIX = Address.empty().with_component(0, "Backoff").to_bytes()
 BYTES_HASH = 0x0B
+LIMITS_META = "limits"
+"""Where a node's presence says what it accepts (`PeerLimits.meta`)."""
 
 
 class PeerView:
@@ -72,6 +75,7 @@ class Neighbours:
         self._backoff = Backoff(capacity=config.max_peers)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.blocked: set[PeerId] = set()
+        self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         # (peer, chain, hop, site) -> what that peer last said of that hop
         self.rtt_reports: dict[tuple[PeerId, int, int, int], RttReport] = {}
         self._imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
@@ -104,6 +108,8 @@ class Neighbours:
             engine.count("peers.refused")
             engine.emit(steps.IngressDropped(peer, error.what))
             return
+        if up:
+            self._take_limits(peer, meta)
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
@@ -114,6 +120,14 @@ class Neighbours:
         elif change is PresenceChange.DOWN:
             self._health.down(peer)
             self._went_down(peer, "presence")
+
+    def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
+        said = PeerLimits.from_meta(meta.get(LIMITS_META))
+        self.limits.pop(peer, None)
+        if said is not None:
+            if len(self.limits) >= self._engine.config.max_peers:
+                del self.limits[next(iter(self.limits))]
+            self.limits[peer] = said
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer: a success, recorded before the gates."""

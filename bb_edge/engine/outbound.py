@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
+from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
 from bb_edge.wire.envelope import Envelope, Fill
 
@@ -43,6 +44,9 @@ class Outbound:
         self._local = local
         self._units: deque[Unit] = deque()
         self._greeted: dict[PeerId, int] = {}  # peer -> version of our addresses that it has seen
+        # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
+        self.planned: dict[bytes, int] = {}
+        self._own_limits = PeerLimits.of(engine.config.caps)
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.addresses_version = 1
         # Told (request id, peer) of each request that could not be sent.
@@ -100,9 +104,20 @@ class Outbound:
         del self._units[index]
         self._lost(dropped, "outbound queue full")
 
-    def _lost(self, unit: Unit, reason: str) -> None:
+    def _limits(self, peer: PeerId) -> PeerLimits:
+        """What a peer takes: as it says, as the node itself does, or whatever any node does."""
+        engine = self._engine
+        if peer == engine.own_peer:
+            return self._own_limits
+        found: PeerLimits = engine.neighbours.limits.get(peer, UNTOLD_LIMITS)
+        return found
+
+    def _lost(self, unit: Unit, reason: str, too_large: bool = False) -> None:
         """A unit that never leaves: said aloud, and a request does not wait for its answer."""
-        self._engine.count("outbound.dropped")
+        count = self._engine.count
+        count("outbound.dropped")
+        if too_large:
+            count("outbound.too_large")
         self._engine.emit(steps.OutboundDropped(unit.peer, reason))
         if unit.kind == envelope.REQUEST:
             self.on_lost(unit.wire_req_id, unit.peer)
@@ -122,21 +137,29 @@ class Outbound:
             )
 
     def _joined(self) -> list[Unit]:
-        """All queued units in order, those that may travel together made one (semantics §6 "Sending")."""
-        caps = self._engine.config.caps
+        """All queued units in order, those that may travel together made one (semantics §6 "Sending").
+
+        Those that their peer does not take are dropped.
+        """
+        own = self._own_limits
         found: list[Unit] = []
         open_groups: dict[object, tuple[Unit, int]] = {}
         for unit in self._units:
+            # Before it is joined: what is too large must not take its siblings along.
+            if why := self._limits(unit.peer).refuse(unit.fills, self.planned):
+                self._lost(unit, why, too_large=True)
+                continue
             if unit.group is None:
                 found.append(unit)
                 continue
             key = (unit.peer, unit.group, unit.deadline_ns, unit.durable)
             size = sum(len(fill.payload) for fill in unit.fills)
             first, first_size = open_groups.get(key, (None, 0))
-            fits = first is not None and (
-                len(first.fills) + len(unit.fills) <= caps.fills
-                and first_size + size <= caps.total_bytes // 2
-            )
+            fits = False
+            if first is not None:
+                limits = self._engine.neighbours.limits.get(unit.peer, own)
+                together = len(first.fills) + len(unit.fills)
+                fits = together <= limits.fills and first_size + size <= limits.total_bytes // 2
             if first is not None and fits:
                 first.fills = [*first.fills, *unit.fills]
                 open_groups[key] = (first, first_size + size)
@@ -172,6 +195,13 @@ class Outbound:
             self._lost(unit, error.what)
             return
         data = envelope.encode(made)
+        limits = self._limits(unit.peer)
+        if len(data) > limits.total_bytes:
+            if resend:
+                self._links.cancel(key)
+            why = f"an envelope of {len(data)} bytes, the peer takes {limits.total_bytes}"
+            self._lost(unit, why, too_large=True)
+            return
         engine.count("wire.sent")
         engine.count("wire.sent_bytes", len(data))
         if to_self:

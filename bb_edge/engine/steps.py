@@ -97,7 +97,9 @@ class IngressDropped(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class OutboundDropped(EngineStep):
-    """The outbound queue was full: the oldest best-effort envelope went."""
+    """Something never leaves: the queue was full (the oldest best-effort unit goes), it is larger than the
+    peer takes, or there is no room for what must be repeated. `reason` says which.
+    """
 
     peer: PeerId
     reason: str

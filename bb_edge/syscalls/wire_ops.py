@@ -24,7 +24,7 @@ class _Port:
 
     __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types")
 
-    def __init__(self, op: BoundOp) -> None:
+    def __init__(self, op: BoundOp, planned: dict[bytes, int]) -> None:
         meta = op.spec.meta
         sites = meta.get(keys.SITE_IDS_KEY, "")
         try:
@@ -36,6 +36,9 @@ class _Port:
             raise OpError(f"a wire stamp is no number: {error}", where=op.spec.name) from error
         if not self.suffixes:
             raise OpError("no site ids", where=op.spec.name, hint="compile the program with its wire passes")
+        sizes = meta.get(keys.WIRE_MAX_BYTES_KEY, "")
+        for suffix, size in zip(self.suffixes, sizes.split(",") if sizes else (), strict=False):
+            planned[suffix] = max(planned.get(suffix, 0), int(size))
         self.trigger_only = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
         self.group = meta.get(keys.BATCH_GROUP_ID_KEY)
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
@@ -59,7 +62,7 @@ def _remaining(ctx: Any, own_ns: int) -> int:
 
 
 def _send(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op)
+    port = _Port(op, env.outbound.planned)
     outbound = env.outbound
     group = None if port.group is None else (env.graph.index, port.group)
 
@@ -76,7 +79,7 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _send_req(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op)
+    port = _Port(op, env.outbound.planned)
     outbound, requests = env.outbound, env.requests
     wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
     region: BoundRegion | None = next(
@@ -101,7 +104,7 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _send_resp(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op)
+    port = _Port(op, env.outbound.planned)
     outbound = env.outbound
 
     def run(ctx: Any, *inputs: Any) -> object:

@@ -24,6 +24,10 @@ class NodeDoors(Protocol):
     def classes(self) -> tuple[str, ...]:
         """The peer classes that its presence lists."""
 
+    @property
+    def presence_meta(self) -> Mapping[str, object]:
+        """What its presence says of it beside."""
+
     def poll(self, now_ns: int) -> list[EngineStep]:
         """One cycle."""
 

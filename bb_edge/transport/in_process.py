@@ -89,9 +89,10 @@ class Simulation:
             return
         address = Address.empty().with_peer(about.peer_id).to_bytes()
         peer, epoch, classes = about.peer_id, about.epoch, about.classes
+        meta = about.presence_meta
         self.at(
             self.now_ns + self._latency_ns,
-            lambda: listener.peer_presence(peer, up, (address,), epoch=epoch, classes=classes),
+            lambda: listener.peer_presence(peer, up, (address,), meta, epoch=epoch, classes=classes),
         )
 
     def at(self, when_ns: int, act: Callable[[], None]) -> None:

@@ -136,8 +136,9 @@ class MqttTransport:
             options.max_envelope_bytes,
             options.chunked_age_s * 1_000_000_000,
         )
+        said = {**node.presence_meta, **(meta or {})}
         own_address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
-        self._presence = Presence(True, node.epoch, node.classes, own_address, dict(meta or {}))
+        self._presence = Presence(True, node.epoch, node.classes, own_address, said)
         self._absence = Presence(False, node.epoch, node.classes)
         # What the broker may send: the largest envelope, its topic and properties.
         self._largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from bb_edge.ir.errors import BBError
+from bb_edge.wire.envelope_records import Fill
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -85,10 +86,56 @@ class EnvelopeCaps:
         return replace(self, total_bytes=total, site_fill_bytes=sites), tuple(raised)
 
 
+@dataclass(frozen=True, slots=True)
+class PeerLimits:
+    """What a peer accepts of one envelope, as its presence says: more is not even sent.
+
+    A fill may have `fill_bytes`, or what its site was planned with, up to `ceiling_bytes`.
+    """
+
+    total_bytes: int
+    fills: int
+    fill_bytes: int
+    ceiling_bytes: int
+
+    @classmethod
+    def of(cls, caps: EnvelopeCaps) -> PeerLimits:
+        return cls(caps.total_bytes, caps.fills, caps.fill_bytes, caps.ceiling_bytes)
+
+    @classmethod
+    def from_meta(cls, found: object) -> PeerLimits | None:
+        """Reads what `meta` gives; None for anything else: nothing is known of that peer then."""
+        if not isinstance(found, list) or len(found) != 4:
+            return None
+        return cls(*found) if all(type(n) is int and n >= 1 for n in found) else None
+
+    def meta(self) -> list[int]:
+        """The plain form, for presence."""
+        return [self.total_bytes, self.fills, self.fill_bytes, self.ceiling_bytes]
+
+    def refuse(self, fills: Sequence[Fill], planned: Mapping[bytes, int]) -> str:
+        """Why the fills would be refused; "" where they pass. `planned` is by destination suffix."""
+        if len(fills) > self.fills:
+            return f"{len(fills)} fills, the peer takes {self.fills}"
+        usual = self.fill_bytes
+        for fill in fills:
+            size = len(fill.payload)
+            if size > usual:
+                limit = max(usual, min(planned.get(fill.dest_suffix, 0), self.ceiling_bytes))
+                if size > limit:
+                    return f"a payload of {size} bytes, the peer takes {limit}"
+        return ""
+
+
 HOST_CAPS = EnvelopeCaps(total_bytes=16 * MIB, fills=256, fill_bytes=4 * MIB, suffix_bytes=4 * KIB)
 
 # The ceiling is half of an edge node's ingress budget: while one envelope of planned size is worked on, the
 # next can arrive.
 EDGE_CAPS = EnvelopeCaps(
     total_bytes=256 * KIB, fills=16, fill_bytes=64 * KIB, suffix_bytes=512, ceiling_bytes=4 * MIB
+)
+
+# Of a peer that says nothing: only what no node takes is refused.
+UNTOLD_LIMITS = PeerLimits(
+    HOST_CAPS.total_bytes, HOST_CAPS.fills, HOST_CAPS.ceiling_bytes, HOST_CAPS.ceiling_bytes
 )

@@ -19,6 +19,7 @@ class Doors:
         self.peer_id = PeerId.from_name(name)
         self.epoch = epoch
         self.classes = ("Client",)
+        self.presence_meta: dict[str, object] = {}
         self.got: list[tuple[bytes, PeerId]] = []
         self.presence: dict[PeerId, tuple[bool, int]] = {}
         self.failed: list[PeerId] = []
