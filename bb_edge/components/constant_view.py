@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from bb_edge.components.presence_selector import sample_of
+from bb_edge.components.presence_selector import near_of, sample_of
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector
@@ -46,6 +46,9 @@ class ConstantView(PeerSelector):
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
+        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         own = ctx.own_peer

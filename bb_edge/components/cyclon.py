@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.components.peer_lists import Descriptor, learn, own_addresses, peers_of, rows
-from bb_edge.components.presence_selector import sample_of
+from bb_edge.components.presence_selector import near_of, sample_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.roles.component import ComponentEnv
@@ -88,6 +88,9 @@ class Cyclon(PeerSelector, ProtocolComponent):
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
+        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         return tuple(sorted(self._view))

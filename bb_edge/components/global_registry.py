@@ -24,7 +24,7 @@ from bb_edge.components.peer_lists import (
     peer_of,
     rows,
 )
-from bb_edge.components.presence_selector import sample_of
+from bb_edge.components.presence_selector import near_of, sample_of
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
@@ -89,6 +89,9 @@ class _Registry(PeerSelector, ProtocolComponent):
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         return sample_of(ctx, self.current_view(ctx), n, min)
 
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
+        return near_of(self.current_view(ctx), key, n)
+
 
 @dataclass(slots=True)
 class _Member:
@@ -103,13 +106,18 @@ class GlobalRegistryServer(_Registry):
     `max_ttl_ns` (10 min) bounds what a peer can ask for.
 
     Its view is the members that list the slot's class. A change of members is a new `version`; who has seen
-    the current one is not told everything again.
+    the current one is not told everything again. The server's own node is a member like any other, with the
+    classes that it presents: a node that is both is bound to the server in both of its partitions.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryServer"
 
-    def __init__(self, peer_class: str, max_peers: int = 512, max_ttl_ns: int = 600 * S) -> None:
+    def __init__(
+        self, peer_class: str, max_peers: int = 512, max_ttl_ns: int = 600 * S, own_class: str = ""
+    ) -> None:
         self._peer_class = peer_class
+        self._same_class = peer_class == own_class  # who gossips does not gossip to itself
+        self._own_classes: tuple[str, ...] = ()
         self._max_peers = max_peers
         self._max_ttl_ns = max_ttl_ns
         self._members: dict[PeerId, _Member] = {}
@@ -125,10 +133,17 @@ class GlobalRegistryServer(_Registry):
             env.peer_class,
             env.integer("max_peers", 512, 1, MAX_ROWS),
             env.integer("max_ttl_ns", 600 * S, 1 * S),
+            env.own_class,
         )
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
-        return tuple(sorted(self._of_class(self._peer_class, ctx.now_ns)))
+        found = self._of_class(self._peer_class, ctx.now_ns)
+        if self._peer_class in self._own_classes and not self._same_class:
+            found.append(ctx.own_peer)
+        return tuple(sorted(found))
+
+    def started(self, ctx: ProtocolCtx) -> None:
+        self._own_classes = ctx.own_classes
 
     def _of_class(self, peer_class: str, now_ns: int) -> list[PeerId]:
         return [p for p, m in self._members.items() if peer_class in m.classes and m.expires_ns > now_ns]
@@ -169,6 +184,8 @@ class GlobalRegistryServer(_Registry):
         if seen != self.version and isinstance(wants, str):
             found = sorted(p for p in self._of_class(wants, ctx.now_ns) if p != sender)
             peers = [Descriptor(p, 0, self._members[p].addresses).row() for p in found]
+            if wants in self._own_classes and len(peers) < MAX_ROWS:
+                peers.append(Descriptor(ctx.own_peer, 0, own_addresses(ctx)).row())
         return cbor.dumps({"ttl_ns": ttl_ns, "version": self.version, "peers": peers})
 
     def _watch(self, ctx: ProtocolCtx) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
+from heapq import nsmallest
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.roles.component import ComponentEnv
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.roles.context import Ctx
 
-__all__ = ["PresenceSelector", "sample_of"]
+__all__ = ["PresenceSelector", "near_of", "sample_of"]
 
 
 def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tuple[PeerId, ...]:
@@ -22,6 +25,19 @@ def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tupl
         return peers
     order = ctx.rng.permutation(len(peers))[:n]
     return tuple(peers[i] for i in order.tolist())
+
+
+def near_of(peers: Iterable[PeerId], key: bytes, n: int) -> tuple[PeerId, ...]:
+    """The `n` peers nearest to a key, nearest first: Kademlia's metric, XOR over SHA-256 of key and id.
+
+    Whoever sees the same peers finds the same ones, and each newcomer changes little.
+    """
+    at = int.from_bytes(sha256(key).digest(), "big")
+
+    def distance(peer: PeerId) -> int:
+        return int.from_bytes(sha256(peer.to_bytes()).digest(), "big") ^ at
+
+    return tuple(nsmallest(n, peers, key=distance))
 
 
 class PresenceSelector(PeerSelector):
@@ -42,6 +58,9 @@ class PresenceSelector(PeerSelector):
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
+        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         peers = ctx.peers.up_peers(self._peer_class)

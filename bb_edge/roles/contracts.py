@@ -211,6 +211,11 @@ class PeerSelector(_Contract):
     def current_view(self, ctx: Ctx) -> Peers | Later:
         """All peers in view."""
 
+    @_optional
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> Peers | Later:
+        """The `n` peers in view that are nearest to `key` by the selector's metric, nearest first."""
+        raise self._refuse("NearKey")
+
 
 class ProtocolComponent(_Contract):
     """A component with ops of its own; each op of its opset calls the method of that name.

@@ -245,6 +245,10 @@ class PeerSelectorSlot(ComponentSlot):
         """All peers in view."""
         return self._one(g, "CurrentView", after=after)
 
+    def near_key(self, g: Graph, key: Value, n: int, after: After = None) -> Output:
+        """The `n` peers in view that are nearest to a key (Bytes: `g.constant("name")`), nearest first."""
+        return self._one(g, "NearKey", key, n=n, after=after)
+
 
 class CodecSlot(ComponentSlot):
     """Makes tensors smaller."""

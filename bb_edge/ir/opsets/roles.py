@@ -166,5 +166,14 @@ _p.op(
 _p.op(
     "CurrentView", "", "view:PeerIdVec", "", "All peers in view.", kind=_SOURCE, effect=_R, may_suspend=True
 )
+_p.op(
+    "NearKey",
+    "key:Bytes",
+    "peers:PeerIdVec",
+    "n:int",
+    "The n peers in view that are nearest to a key, nearest first.",
+    effect=_R,
+    may_suspend=True,
+)
 
 OPSETS = {t.domain: t for t in (x.opset() for x in (_i, _m, _a, _c, _d, _p))}

@@ -11,7 +11,7 @@ import pytest
 
 from bb_edge.components import Cyclon, GlobalRegistryClient, GlobalRegistryServer
 from bb_edge.engine import steps
-from bb_edge.installer import install
+from bb_edge.installer import SlotBindingConflict, install
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER, ComponentEnv, ComponentError, ComponentStateError
@@ -282,6 +282,7 @@ class Net:
     def view(self, node: Any) -> set[PeerId]:
         class Now:
             now_ns = self.sim.now_ns
+            own_peer = node.peer_id
 
         return set(node.component("reg").current_view(Now))
 
@@ -307,6 +308,23 @@ def test_everybody_is_known_after_a_heartbeat(net):
     assert set(net.sim.events("server")[0].value) == ids(net.clients)
     assert len(net.sim.events("client")[0].value) == len(net.clients) - 1
     assert failures(net.sim) == []
+
+
+def test_a_node_that_is_server_and_client_is_a_member_too(net, compile_text):
+    net.sim.remove(net.server.peer_id)
+    both = compile_text(REGISTRY.replace("bb.GlobalRegistryClient", "bb.GlobalRegistryServer"))
+    hub = install(PeerId.from_name("hub"), (), both, ["Server", "Client"], seed=9)
+    net.sim.add(hub)
+    advance(net.sim, 10 * TTL)
+    assert net.view(hub) == ids(net.clients) | {hub.peer_id}
+    for client in net.clients:
+        assert net.view(client) == ids([*net.clients, hub]) - {client.peer_id}
+        assert client._engine.address_book.lookup(hub.peer_id)
+    hub.invoke("Client", {"go": TRIGGER})
+    advance(net.sim, S)
+    assert set(net.sim.events("client")[-1].value) == ids(net.clients) | {hub.peer_id}
+    with pytest.raises(SlotBindingConflict, match="GlobalRegistryClient"):
+        install(PeerId.from_name("odd"), (), net.data, ["Server", "Client"], seed=9)
 
 
 def test_the_handshake_brings_addresses(net):

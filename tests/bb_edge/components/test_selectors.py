@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,24 @@ def test_samples_are_seeded_and_fair(ctx: Ctx) -> None:
     assert [chooser.sample(ctx, n=2) for _ in range(500)] == found
     counts = Counter(peer for sample in found for peer in sample)
     assert all(150 < counts[peer] < 250 for peer in PEERS)  # 200 expected, deviation 11
+
+
+def test_keys_have_their_nearest_peers(ctx: Ctx) -> None:
+    ctx.peers.classes = {"Client": PEERS}
+    chooser = selector("Client", "Server")
+    keys = [f"row {n}".encode() for n in range(300)]
+    found = {key: chooser.near_key(ctx, key, n=len(PEERS)) for key in keys}
+    for key, order in found.items():
+        assert set(order) == set(PEERS) and chooser.near_key(ctx, key, n=2) == order[:2]
+        at = sha256(key).digest()
+        far = [bytes(a ^ b for a, b in zip(at, sha256(p.to_bytes()).digest(), strict=True)) for p in order]
+        assert far == sorted(far)
+    assert len(Counter(order[0] for order in found.values())) == len(PEERS), "everybody is near to some"
+    # Who goes takes only its own keys along.
+    ctx.peers.classes = {"Client": PEERS[1:]}
+    for key, order in found.items():
+        assert chooser.near_key(ctx, key, n=2) == tuple(p for p in order if p != PEERS[0])[:2]
+    assert chooser.near_key(ctx, b"x", n=0) == ()
 
 
 def test_a_constant_view(ctx: Ctx) -> None:

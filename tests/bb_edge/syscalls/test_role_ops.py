@@ -199,7 +199,7 @@ def test_data_loader(bed, tmp_path):
     clean(b)
 
 
-@pytest.mark.covers("role.peer_selector", "Sample", "CurrentView")
+@pytest.mark.covers("role.peer_selector", "Sample", "CurrentView", "NearKey")
 def test_peer_selector(bed):
     body = """  all: PeerIdVec = role.peer_selector.CurrentView() {slot=p}
   two: PeerIdVec = role.peer_selector.Sample<n=2>() {slot=p}
@@ -207,15 +207,19 @@ def test_peer_selector(bed):
   a: PeerIdVec = syscall.GateDispatch(all, go)
   b: PeerIdVec = syscall.GateDispatch(two, go)
   c: PeerIdVec = syscall.GateDispatch(none, go)
+  near: PeerIdVec = role.peer_selector.NearKey<n=2>(key) {slot=p}
+  syscall.AppEmit<name="near">(near)
   syscall.AppEmit<name="all">(a)
   syscall.AppEmit<name="two">(b)
   syscall.AppEmit<name="none">(c)"""
     names = ["a", "b", "c"]
     b = bed.run(
-        body, "go: Trigger", {"go": TRIGGER},
+        body, "go: Trigger, key: Bytes", {"go": TRIGGER}, {"key": b"some row"}, {"key": b"some row"},
         slots={"p": "peer_selector|bb.ConstantView"}, components={"p": {"names": names}},
     )  # fmt: skip
     (everybody,) = b.events("all")
     assert set(everybody) == {PeerId.from_name(n) for n in names}
     assert len(b.events("two")[0]) == 2 and set(b.events("two")[0]) < set(everybody)
     assert b.events("none") == [()]
+    first, again = b.events("near")
+    assert first == again and len(first) == 2 and set(first) < set(everybody)
