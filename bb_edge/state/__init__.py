@@ -1,0 +1,25 @@
+"""A node's state on disk: files that survive a power cut at any moment, and who writes them when."""
+
+from __future__ import annotations
+
+from bb_edge.state.errors import (
+    StateDamagedError,
+    StateError,
+    StateFullError,
+    StateReadError,
+    StateVersionError,
+    StateWriteError,
+)
+from bb_edge.state.store import Recovered, StateStore, StoreLimits
+
+__all__ = [
+    "Recovered",
+    "StateDamagedError",
+    "StateError",
+    "StateFullError",
+    "StateReadError",
+    "StateStore",
+    "StateVersionError",
+    "StateWriteError",
+    "StoreLimits",
+]

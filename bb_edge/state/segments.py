@@ -1,0 +1,267 @@
+"""The outbox on disk: records under keys, in segments, until two snapshots have let go of them.
+
+Row 1 adds a record, row 2 says which keys the snapshot of a generation let go. Such a record stays until the
+snapshot *before* that one is gone too, because who falls back on it needs the record again. When more than
+half of the bytes are garbage, what is left is written into a new segment, whose header says that it replaces
+the older ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bb_edge.state import frames
+from bb_edge.state.errors import StateDamagedError, StateFullError
+from bb_edge.state.files import Files, Log
+
+ADD: Final = 1
+DROP: Final = 2
+COMPACTED_FROM_BYTES: Final = 64 * 1024
+"""Garbage below this is not worth the writing."""
+MAX_SEGMENTS: Final = 16
+"""More of them are made into one."""
+MAX_KEY_BYTES: Final = 0xFFFF
+
+_ADD = struct.Struct(">BH")
+_DROP = struct.Struct(">BQ")
+_KEY = struct.Struct(">H")
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Where a record is, and the generation whose snapshot let it go (None: it is needed)."""
+
+    segment: int
+    size: int
+    dropped: int | None = None
+
+
+class Segments:
+    """The outbox files of one node. `max_bytes` bounds the records that are needed."""
+
+    __slots__ = (
+        "_entries",
+        "_files",
+        "_growing",
+        "_logs",
+        "_max_bytes",
+        "_needed",
+        "_next",
+        "_obsolete",
+        "_unwritten",
+        "stale",
+    )
+
+    def __init__(self, files: Files, max_bytes: int) -> None:
+        self._files = files
+        self._max_bytes = max_bytes
+        self._logs: list[Log] = []  # ascending
+        self._obsolete: list[str] = []  # files that do not count, and may not even be there
+        self._entries: dict[bytes, _Entry] = {}
+        self._growing: Log | None = None
+        self._unwritten: list[bytes] = []  # rows of drops that found no room on the disk
+        self._needed = 0
+        self._next = 0
+        self.stale = False
+        """Whether files say of some records that a snapshot let them go which was not recovered."""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return sum(log.length for log in self._logs)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Of the records that no snapshot has let go yet."""
+        return self._needed
+
+    def __len__(self) -> int:
+        return sum(entry.dropped is None for entry in self._entries.values())
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def load(self, numbers: Sequence[int], base: int) -> tuple[tuple[bytes, ...], list[str]]:
+        """The records that the snapshot `base` needs, in the order in which they came, and what was amiss.
+
+        StateReadError, StateVersionError.
+        """
+        self._entries.clear()
+        self._unwritten.clear()
+        self._needed, self.stale = 0, False
+        notes: list[str] = []
+        records: dict[bytes, bytes] = {}
+        read: list[tuple[Log, frames.Parsed]] = []
+        for number in numbers:
+            log = Log(self._files, frames.OUTBOX, number)
+            read.append((log, log.load()))
+        floor = max((log.floor for log, _ in read), default=0)
+        self._obsolete = [log.name for log, _ in read if log.number < floor]
+        self._logs = [log for log, _ in read if log.number >= floor]
+        self._growing = self._logs[-1] if self._logs else None
+        self._next = numbers[-1] + 1 if numbers else 0
+        for log, parsed in read:
+            if log.number < floor:
+                continue
+            if parsed.lost:
+                notes.append(log.complaint(parsed))
+            for row in parsed.bodies:
+                self._take(row, log, base, records)
+        return tuple(records.values()), notes
+
+    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes]) -> None:
+        kind, generation, keys, record = _read(row, log.name)
+        if kind == ADD:
+            self._add(keys[0], len(row), log.number)
+            records[keys[0]] = record
+        elif generation > base:
+            self.stale = True
+        else:
+            for key in keys:
+                if key in self._entries:
+                    self._let_go(key, generation)
+                    records.pop(key, None)
+
+    def _add(self, key: bytes, size: int, segment: int) -> None:
+        old = self._entries.pop(key, None)
+        if old is not None and old.dropped is None:
+            self._needed -= old.size
+        self._entries[key] = _Entry(segment, size)
+        self._needed += size
+
+    def _let_go(self, key: bytes, generation: int) -> None:
+        entry = self._entries[key]
+        if entry.dropped is None:
+            self._needed -= entry.size
+            entry.dropped = generation
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Adds records under their keys, all or none, on the medium when it returns.
+
+        StateFullError, StateWriteError, StateReadError.
+        """
+        rows = [_ADD.pack(ADD, len(key)) + key + record for key, record in records]
+        size = sum(map(len, rows))
+        if self._needed + size > self._max_bytes:
+            raise StateFullError(
+                f"the outbox holds {self._needed} of {self._max_bytes} bytes, {size} more are requested",
+                "outbox",
+                "acknowledgements and a snapshot make room",
+            )
+        log = self._write(rows, sync=True)
+        for (key, _), row in zip(records, rows, strict=True):
+            self._add(key, len(row), log.number)
+
+    def drop(self, keys: Iterable[bytes], generation: int, previous: int) -> None:
+        """The snapshot of `generation` let go of these; what those up to `previous` let go is garbage now.
+
+        StateError where the files could not be brought up to date; they will be with what is written next.
+        """
+        found = [key for key in keys if key in self._entries]
+        for key in found:
+            self._let_go(key, generation)
+        if found:
+            self._unwritten.append(_drop_row(generation, found))
+        for key in [k for k, e in self._entries.items() if e.dropped is not None and e.dropped <= previous]:
+            del self._entries[key]
+        self._tidy()
+
+    def _tidy(self) -> None:
+        self._remove_obsolete()
+        used = {entry.segment for entry in self._entries.values()}
+        while self._logs and self._logs[0].number not in used:
+            # The oldest first: what its rows let go of was in older ones. And before anything is written: a
+            # full disk has room then.
+            self._files.remove(self._logs[0].name)
+            del self._logs[0]
+        if not self._logs:
+            self._growing = None
+        kept = sum(entry.size for entry in self._entries.values())
+        garbage = self.bytes_on_disk - kept
+        if len(self._logs) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES):
+            self.compact()
+        elif self._unwritten:
+            self._write((), sync=False)
+
+    def seal(self) -> None:
+        """What comes next goes into another segment, so that this one can be removed one day."""
+        self._growing = None
+
+    def compact(self) -> None:
+        """Writes what is kept into one new segment and removes the others. StateError changes nothing."""
+        log = self._begin(compacted=True)
+        log.create(self._kept_rows())
+        self._obsolete.remove(log.name)
+        self._obsolete += [old.name for old in self._logs]
+        self._logs = [log]
+        self._growing = log
+        self._unwritten.clear()
+        self.stale = False
+        for entry in self._entries.values():
+            entry.segment = log.number
+        self._remove_obsolete()
+
+    def _kept_rows(self) -> Iterator[bytes]:
+        dropped: dict[int, list[bytes]] = {}
+        for log in self._logs:
+            for row in log.bodies():
+                kind, _, keys, _ = _read(row, log.name)
+                entry = self._entries.get(keys[0])
+                if kind == ADD and entry is not None and entry.segment == log.number:
+                    yield row
+                    if entry.dropped is not None:
+                        dropped.setdefault(entry.dropped, []).append(keys[0])
+        for generation, names in dropped.items():
+            yield _drop_row(generation, names)
+
+    def _begin(self, compacted: bool = False) -> Log:
+        """A segment to be written. Until it is, its file may be there and may not: one to be removed."""
+        number = self._next
+        self._next += 1
+        log = Log(self._files, frames.OUTBOX, number, floor=number if compacted else 0)
+        self._obsolete.append(log.name)
+        return log
+
+    def _remove_obsolete(self) -> None:
+        while self._obsolete:
+            self._files.remove(self._obsolete[0])
+            del self._obsolete[0]
+
+    def _write(self, rows: Sequence[bytes], sync: bool) -> Log:
+        rows = [*self._unwritten, *rows]
+        log = self._growing
+        if log is None:
+            log = self._begin()
+            log.append(rows, sync)
+            self._obsolete.remove(log.name)
+            self._growing = log
+            self._logs.append(log)
+        else:
+            log.append(rows, sync)
+        self._unwritten.clear()
+        return log
+
+
+def _drop_row(generation: int, keys: Iterable[bytes]) -> bytes:
+    return _DROP.pack(DROP, generation) + b"".join(_KEY.pack(len(key)) + key for key in keys)
+
+
+def _read(row: bytes, where: str) -> tuple[int, int, list[bytes], bytes]:
+    """Kind, generation (of a drop), keys (one of an added record), the record (empty for a drop)."""
+    try:
+        if row[0] == ADD:
+            _, length = _ADD.unpack_from(row)
+            start = _ADD.size + length
+            return ADD, 0, [row[_ADD.size : start]], row[start:]
+        kind, generation = _DROP.unpack_from(row)
+        keys, at = [], _DROP.size
+        while at < len(row):
+            (length,) = _KEY.unpack_from(row, at)
+            keys.append(row[at + _KEY.size : at + _KEY.size + length])
+            at += _KEY.size + length
+        return kind, generation, keys, b""
+    except (struct.error, IndexError) as error:
+        raise StateDamagedError(f"a row that is none: {error}", where, "move the file aside") from error

@@ -1,0 +1,258 @@
+"""What of a node is on disk, and how it is found again.
+
+    snapshot-<G>   the node as it was when generation G began
+    journal-<G>    what it took in since then; journal-0 begins with an empty folder
+    outbox-<n>     what it sends and must not lose, whatever the generation (segments.py)
+
+The last two generations are kept. Where snapshot G cannot be read, the node comes back from snapshot G-1, the
+journal of G-1 and that of G. A generation begins when its snapshot is *attempted*: should the attempt fail in
+a way that leaves open whether the file is there, both answers are right, because the journal of the older
+generation then ends where the snapshot would stand.
+
+One store belongs to one thread, and one folder to one store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bb_edge.state import frames
+from bb_edge.state.errors import (
+    StateDamagedError,
+    StateError,
+    StateFullError,
+    StateReadError,
+    StateWriteError,
+)
+from bb_edge.state.files import Files, Log, Storage, log_name, numbers
+from bb_edge.state.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Bytes on disk; each at least 1. The disk needs room for about twice their sum."""
+
+    journal_bytes: int = 8 << 20
+    """A journal of that length wants a snapshot; one of twice that takes nothing more."""
+    outbox_bytes: int = 64 << 20
+    """Records that no snapshot has let go of."""
+    snapshot_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if min(self.journal_bytes, self.outbox_bytes, self.snapshot_bytes) < 1:
+            raise StateError("a limit below 1 byte", "state", "leave it out, or give it room")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was on disk: the snapshot, what was journaled since, what waits in the outbox, in their order.
+
+    `generation` is that of the snapshot, 0 where there is none. `notes` say what was damaged or torn.
+    """
+
+    snapshot: bytes | None
+    journal: tuple[bytes, ...]
+    outbox: tuple[bytes, ...]
+    generation: int
+    notes: tuple[str, ...]
+
+
+class StateStore:
+    """The files of one node. `failures` are the exceptions by which the storage says what the disk does.
+
+    `open` reads and changes nothing on disk; every other call needs it first.
+    """
+
+    def __init__(
+        self, storage: Storage, failures: tuple[type[Exception], ...], limits: StoreLimits | None = None
+    ) -> None:
+        self.limits = limits or StoreLimits()
+        self._files = Files(storage, failures)
+        self._segments = Segments(self._files, self.limits.outbox_bytes)
+        self._journals: dict[int, Log] = {}  # those that a recovery from `_base` reads
+        self._present: set[str] = set()  # snapshots and journals on disk
+        self._unreadable: dict[int, str] = {}  # snapshots that were refused, and why
+        self._generation = 0
+        self._base = 0
+        self._previous = 0
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def open(self) -> Recovered:
+        """Reads everything. StateReadError, StateVersionError; StateDamagedError."""
+        self._unreadable.clear()
+        return self._recover()
+
+    def fall_back(self, reason: str) -> Recovered:
+        """The node cannot use the snapshot: what the one before it gives. Errors as of `open`."""
+        if self._base == 0:
+            raise StateDamagedError("there is no snapshot to fall back from", "state", "start anew")
+        self._unreadable[self._base] = reason
+        return self._recover()
+
+    def _recover(self) -> Recovered:
+        names = self._files.names()
+        snapshots = [n for n in numbers(names, frames.SNAPSHOT) if n]
+        journals = numbers(names, frames.JOURNAL)
+        self._present = {log_name(frames.SNAPSHOT, n) for n in snapshots}
+        self._present |= {log_name(frames.JOURNAL, n) for n in journals}
+        self._files.damaged.clear()
+        notes: list[str] = []
+        base, snapshot = self._last_readable(snapshots, notes)
+        if snapshot is None and 0 not in journals and (snapshots or journals):
+            raise StateDamagedError(
+                "; ".join(notes) or "the snapshots are missing",
+                "state",
+                "move the folder aside to start anew",
+            )
+        self._base = base
+        self._generation = max([base, *snapshots, *journals])
+        older = [n for n in snapshots if n < base and n not in self._unreadable]
+        self._previous = older[-1] if older else 0 if 0 in journals else base
+        self._journals = {}
+        records: list[bytes] = []
+        for number in journals:
+            if number >= base:
+                log = self._journals[number] = Log(self._files, frames.JOURNAL, number)
+                parsed = log.load()
+                records += parsed.bodies
+                if parsed.lost:
+                    notes.append(log.complaint(parsed))
+        outbox, more = self._segments.load(numbers(names, frames.OUTBOX), base)
+        return Recovered(snapshot, tuple(records), outbox, base, (*notes, *more))
+
+    def _last_readable(self, snapshots: Sequence[int], notes: list[str]) -> tuple[int, bytes | None]:
+        for number in reversed(snapshots):
+            name = log_name(frames.SNAPSHOT, number)
+            if number not in self._unreadable:
+                try:
+                    parsed = frames.parse(self._files.read(name), frames.SNAPSHOT, number, name)
+                except StateReadError as error:
+                    self._unreadable[number] = error.what
+                else:
+                    if len(parsed.bodies) == 1 and not parsed.lost:
+                        return number, parsed.bodies[0]
+                    self._unreadable[number] = "its checksum is wrong"
+            self._files.damaged.add(name)
+            notes.append(f"{name} cannot be used: {self._unreadable[number]}")
+        return 0, None
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def append_journal(self, records: Sequence[bytes]) -> None:
+        """Adds records, all or none; they are on the medium when it returns.
+
+        StateFullError, StateWriteError, StateReadError.
+        """
+        size, held = frames.framed_bytes(records), self.journal_bytes
+        if held + size > 2 * self.limits.journal_bytes:
+            raise StateFullError(
+                f"the journal holds {held} bytes, {size} more are requested, "
+                f"{2 * self.limits.journal_bytes} allowed",
+                "journal",
+                "a snapshot makes room",
+            )
+        log = self._journals.get(self._generation)
+        if log is None:
+            log = self._journals[self._generation] = Log(self._files, frames.JOURNAL, self._generation)
+        log.append(records)
+        self._present.add(log.name)
+
+    def append_outbox(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Adds (key, record) pairs, all or none; they are on the medium when it returns.
+
+        StateFullError, StateWriteError, StateReadError.
+        """
+        self._segments.append(records)
+
+    def write_snapshot(self, data: bytes) -> None:
+        """Begins a generation with this snapshot; what was journaled before it is not replayed any more.
+
+        StateFullError, StateWriteError, StateReadError: the state is that of before.
+        """
+        if len(data) > self.limits.snapshot_bytes:
+            raise StateFullError(
+                f"the snapshot has {len(data)} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
+            )
+        if self._segments.stale:
+            self._segments.compact()
+        if not self._present:
+            # The witness that nothing is missing before generation 1.
+            log = self._journals.setdefault(0, Log(self._files, frames.JOURNAL, 0))
+            log.append(())
+            self._present.add(log.name)
+        number = self._generation + 1
+        name = log_name(frames.SNAPSHOT, number)
+        content = frames.header(frames.SNAPSHOT, number) + frames.frames(frames.SNAPSHOT, number, 1, [data])
+        try:
+            self._files.write(name, content)
+        except StateWriteError:
+            if self._may_be_there(name):
+                self._present.add(name)
+                self._generation = number
+            raise
+        self._present.add(name)
+        self._previous, self._base, self._generation = self._base, number, number
+        self._journals = {}
+        self._segments.seal()
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """The snapshot just written let go of these outbox records: they go with the next generation.
+
+        Removes what no recovery needs any more, too. StateError where the disk did not let it: it will be
+        tried again after the next snapshot.
+        """
+        for number in numbers(self._present, frames.SNAPSHOT):
+            if number < self._base and number != self._previous:
+                self._remove(log_name(frames.SNAPSHOT, number))
+        # A journal outlives its snapshot: a snapshot that is there has its journals.
+        for number in numbers(self._present, frames.JOURNAL):
+            if number < self._previous:
+                self._remove(log_name(frames.JOURNAL, number))
+        self._segments.drop(keys, self._base, self._previous)
+
+    def _remove(self, name: str) -> None:
+        self._files.remove(name)
+        self._present.discard(name)
+
+    def _may_be_there(self, name: str) -> bool:
+        try:
+            return name in self._files.names()
+        except StateReadError:
+            return True
+
+    # --- accounts -----------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """That of the last snapshot that is surely on disk; 0 is none."""
+        return self._base
+
+    @property
+    def journal_bytes(self) -> int:
+        """What a recovery would replay."""
+        return sum(log.length for log in self._journals.values())
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """The journal has its length, or the outbox is three quarters full."""
+        limits = self.limits
+        return (
+            self.journal_bytes >= limits.journal_bytes
+            or 4 * self._segments.bytes_needed >= 3 * limits.outbox_bytes
+        )
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """`bytes_written`, `syncs` and `failed_writes` since the store was made; bytes on disk now."""
+        files, segments = self._files, self._segments
+        return {
+            "state.bytes_written": files.bytes_written,
+            "state.syncs": files.syncs,
+            "state.failed_writes": files.failed_writes,
+            "state.journal_bytes": self.journal_bytes,
+            "state.outbox_bytes": segments.bytes_on_disk,
+            "state.outbox_records": len(segments),
+            "state.generation": self._base,
+        }

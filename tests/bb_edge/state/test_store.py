@@ -1,0 +1,513 @@
+"""The store: what is found again after a restart, after damage, at the budgets' ends; and what is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bb_edge.state import (
+    Recovered,
+    StateDamagedError,
+    StateError,
+    StateFullError,
+    StateReadError,
+    StateStore,
+    StateVersionError,
+    StateWriteError,
+    StoreLimits,
+    frames,
+    segments,
+)
+from bb_shims import CrashMode, FakeDisk, Fault, FaultKind, StorageError
+
+Opened = Callable[..., StateStore]
+Look = Callable[[FakeDisk], Recovered]
+
+
+def opened(make: Opened, disk: FakeDisk, limits: StoreLimits | None = None) -> StateStore:
+    store = make(disk, limits)
+    store.open()
+    return store
+
+
+def rewrite(disk: FakeDisk, name: str, data: bytes) -> None:
+    session = disk.open()
+    handle = session.create(name)
+    session.write(handle, data)
+    session.sync(handle)
+    session.sync_folder()
+    session.close()
+
+
+def flip(disk: FakeDisk, name: str, at: int) -> None:
+    data = bytearray(disk.files[name])
+    data[at] ^= 1
+    disk.crash(CrashMode.KEEP)
+    rewrite(disk, name, bytes(data))
+
+
+def three_generations(make: Opened, disk: FakeDisk) -> None:
+    store = opened(make, disk)
+    store.append_journal([b"j0"])
+    store.append_outbox([(b"k0", b"o0"), (b"k1", b"o1")])
+    store.write_snapshot(b"first")
+    store.drop([b"k0"])
+    store.append_journal([b"j1"])
+    store.append_outbox([(b"k2", b"o2")])
+    store.write_snapshot(b"second")
+    store.drop([b"k1"])
+    store.append_journal([b"j2", b"j3"])
+    disk.crash(CrashMode.KEEP)
+
+
+def test_an_empty_folder(make_store: Opened) -> None:
+    disk = FakeDisk()
+    assert make_store(disk).open() == Recovered(None, (), (), 0, ())
+    assert disk.files == {}
+
+
+def test_what_was_written_is_found_in_its_order(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    assert make_store(disk).open() == Recovered(b"second", (b"j2", b"j3"), (b"o2",), 2, ())
+
+
+def test_before_the_first_snapshot_the_journal_is_all_there_is(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_journal([b"one", b"two"])
+    store.append_journal([b"three"])
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().journal == (b"one", b"two", b"three")
+
+
+def test_a_process_that_comes_back_goes_on_where_the_other_ended(make_store: Opened) -> None:
+    disk = FakeDisk()
+    for turn in range(6):
+        store = make_store(disk)
+        found = store.open()
+        assert found.journal == tuple(b"j%d" % i for i in range(turn))
+        assert found.outbox == tuple(b"o%d" % i for i in range(turn))
+        store.append_journal([b"j%d" % turn])
+        store.append_outbox([(b"k%d" % turn, b"o%d" % turn)])
+        disk.crash(CrashMode.LOSE)
+    assert sorted(disk.files) == ["journal-0", "outbox-0"]
+
+
+def test_two_generations_are_kept_and_no_more(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    for turn in range(1, 8):
+        store.append_journal([b"j%d" % turn])
+        store.append_outbox([(b"k%d" % turn, b"o")])
+        store.write_snapshot(b"s%d" % turn)
+        store.drop([b"k%d" % turn])
+    assert sorted(disk.files) == ["journal-6", "outbox-6", "outbox-7", "snapshot-6", "snapshot-7"]
+    assert store.generation == 7
+
+
+def test_a_damaged_snapshot_falls_back_on_the_one_before(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "snapshot-2", 50)
+    found = make_store(disk).open()
+    assert (found.snapshot, found.generation) == (b"first", 1)
+    assert found.journal == (b"j1", b"j2", b"j3")
+    assert found.outbox == (b"o1", b"o2"), "what the second snapshot let go is needed again"
+    assert found.notes == ("snapshot-2 cannot be used: its checksum is wrong",)
+
+
+def test_after_a_fall_back_the_bad_file_stays_aside_and_the_old_drops_are_forgotten(
+    make_store: Opened,
+) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "snapshot-2", 50)
+    bad = disk.files["snapshot-2"]
+    store = opened(make_store, disk)
+    store.append_journal([b"j4"])
+    store.write_snapshot(b"third")
+    store.drop([])
+    assert disk.files["damaged-snapshot-2"] == bad
+    assert "snapshot-2" not in disk.files
+    assert "snapshot-1" in disk.files, "the generation before the third that can be read"
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open() == Recovered(b"third", (), (b"o1", b"o2"), 3, ())
+    disk.crash(CrashMode.LOSE)
+    flip(disk, "snapshot-3", 50)
+    found = make_store(disk).open()
+    assert (found.snapshot, found.journal) == (b"first", (b"j1", b"j2", b"j3", b"j4"))
+
+
+def test_a_snapshot_that_the_node_refuses_gives_way_to_the_one_before(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    store = make_store(disk)
+    assert store.open().snapshot == b"second"
+    found = store.fall_back("digest differs")
+    assert (found.snapshot, found.journal, found.outbox) == (b"first", (b"j1", b"j2", b"j3"), (b"o1", b"o2"))
+    assert found.notes == ("snapshot-2 cannot be used: digest differs",)
+    with pytest.raises(StateDamagedError, match=r"snapshot-2 .*; snapshot-1 cannot be used: this too"):
+        store.fall_back("this too")
+
+
+def test_the_first_snapshot_gives_way_to_the_beginning(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"first")
+    store.drop([])
+    store.append_journal([b"j1"])
+    assert store.fall_back("no") == Recovered(None, (b"j1",), (), 0, ("snapshot-1 cannot be used: no",))
+    with pytest.raises(StateDamagedError, match="no snapshot to fall back from"):
+        store.fall_back("no")
+
+
+def test_without_any_snapshot_a_later_journal_is_refused(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "snapshot-2", 50)
+    flip(disk, "snapshot-1", 50)
+    with pytest.raises(StateDamagedError, match=r"snapshot-2 cannot be used.*move the folder aside"):
+        make_store(disk).open()
+    disk = FakeDisk()
+    rewrite(disk, "journal-3", b"")
+    with pytest.raises(StateDamagedError, match="the snapshots are missing"):
+        make_store(disk).open()
+
+
+def test_a_torn_journal_is_cut_with_the_next_record_only(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    whole = disk.files["journal-2"]
+    rewrite(disk, "journal-2", whole + b"torn record")
+    store = make_store(disk)
+    found = store.open()
+    assert found.journal == (b"j2", b"j3")
+    assert found.notes == (f"journal-2 is torn: 11 bytes after the first {len(whole)} are given up",)
+    assert disk.files["journal-2"].endswith(b"torn record"), "reading writes nothing"
+    store.append_journal([b"j4"])
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().journal == (b"j2", b"j3", b"j4")
+    assert not [name for name in disk.files if name.startswith("damaged")]
+
+
+def test_a_journal_damaged_in_the_middle_ends_there_and_is_kept_aside(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    bad = disk.files["journal-2"]
+    store = make_store(disk)
+    found = store.open()
+    assert found.journal == ()
+    lost = len(bad) - frames.HEADER_BYTES
+    assert found.notes == (f"journal-2 is damaged: {lost} bytes after the first 37 are given up",)
+    store.append_journal([b"j4"])
+    assert disk.files["damaged-journal-2"] == bad
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().journal == (b"j4",)
+
+
+def test_of_damaged_files_the_last_is_kept(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    store = opened(make_store, disk)
+    store.append_journal([b"j4"])
+    assert "damaged-journal-2" in disk.files
+    disk.crash(CrashMode.LOSE)
+    flip(disk, "snapshot-2", 50)
+    store = opened(make_store, disk)
+    store.write_snapshot(b"third")
+    store.drop([])
+    assert [name for name in disk.files if name.startswith("damaged")] == ["damaged-snapshot-2"]
+
+
+def test_a_damaged_file_that_cannot_be_kept_aside_does_not_stop_the_journal(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    store = opened(make_store, disk)
+    disk.inject(Fault(FaultKind.FAIL, 1, "create"))
+    store.append_journal([b"j4"])
+    assert "damaged-journal-2" not in disk.files
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().journal == (b"j4",)
+
+
+def test_a_snapshot_that_cannot_be_read_falls_back_too(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    disk.inject(Fault(FaultKind.FAIL, 1, "read"))
+    found = make_store(disk).open()
+    assert (found.snapshot, found.journal) == (b"first", (b"j1", b"j2", b"j3"))
+
+
+def test_a_journal_that_cannot_be_read_is_an_error(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    disk.inject(Fault(FaultKind.FAIL, 2, "read"))
+    with pytest.raises(StateReadError, match=r"journal-2: read .*look at the disk"):
+        make_store(disk).open()
+
+
+def test_files_of_a_newer_version_are_refused(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FakeDisk()
+    with monkeypatch.context() as newer:
+        newer.setattr(frames, "VERSION", 2)
+        three_generations(make_store, disk)
+    with pytest.raises(StateVersionError, match="snapshot-2"):
+        make_store(disk).open()
+
+
+def test_foreign_files_are_left_alone(make_store: Opened) -> None:
+    disk = FakeDisk()
+    names = [
+        "journal-",
+        "journal-x",
+        "journal-01",
+        "snapshot-0",
+        "notes.txt",
+        "outbox-" + "9" * 30,
+        "journal-²",
+    ]
+    for name in names:
+        rewrite(disk, name, b"mine")
+    store = make_store(disk)
+    assert store.open().snapshot is None
+    for turn in range(3):
+        store.append_journal([b"one"])
+        store.append_outbox([(b"k%d" % turn, b"o")])
+        store.write_snapshot(b"s")
+        store.drop([b"k%d" % turn])
+    assert [disk.files[name] for name in names] == [b"mine"] * len(names)
+
+
+# --- budgets ----------------------------------------------------------------------------------------------
+
+
+def test_the_journal_asks_for_a_snapshot_and_refuses_at_twice_its_length(make_store: Opened) -> None:
+    disk = FakeDisk()
+    record = b"x" * (100 - frames.FRAME_BYTES)
+    store = opened(make_store, disk, StoreLimits(journal_bytes=200 + frames.HEADER_BYTES))
+    store.append_journal([record])
+    assert not store.wants_snapshot
+    store.append_journal([record])
+    assert store.wants_snapshot
+    room = 2 * store.limits.journal_bytes - store.journal_bytes - frames.FRAME_BYTES
+    with pytest.raises(
+        StateFullError, match=r"journal: the journal holds 237 bytes, .*a snapshot makes room"
+    ):
+        store.append_journal([b"x" * (room + 1)])
+    store.append_journal([b"x" * room])
+    with pytest.raises(StateFullError):
+        store.append_journal([b""])
+    store.write_snapshot(b"s")
+    assert not store.wants_snapshot
+    store.append_journal([record])
+
+
+def test_the_outbox_asks_for_a_snapshot_and_refuses_when_full(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk, StoreLimits(outbox_bytes=100))
+    store.append_outbox([(b"k1", b"x" * 69)])
+    assert not store.wants_snapshot
+    store.append_outbox([(b"k2", b"")])
+    assert store.wants_snapshot
+    with pytest.raises(StateFullError, match=r"outbox: the outbox holds 79 of 100 bytes, 22 more"):
+        store.append_outbox([(b"k3", b"x" * 17)])
+    store.append_outbox([(b"k3", b"x" * 16)])
+    store.write_snapshot(b"s")
+    store.drop([b"k1"])
+    assert not store.wants_snapshot
+    store.append_outbox([(b"k4", b"x" * 60)])
+    assert store.open().outbox == (b"", b"x" * 16, b"x" * 60)
+    assert store.counters["state.outbox_records"] == 3
+
+
+def test_a_snapshot_above_its_ceiling_is_refused(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk, StoreLimits(snapshot_bytes=10))
+    with pytest.raises(StateFullError, match="snapshot: the snapshot has 11 bytes, 10 are allowed"):
+        store.write_snapshot(b"x" * 11)
+    assert disk.files == {}
+    store.write_snapshot(b"x" * 10)
+
+
+@pytest.mark.parametrize("name", ["journal_bytes", "outbox_bytes", "snapshot_bytes"])
+def test_limits_have_to_be_something(name: str) -> None:
+    with pytest.raises(StateError, match="below 1 byte"):
+        StoreLimits(**{name: 0})
+    assert getattr(StoreLimits(**{name: 1}), name) == 1
+
+
+def test_what_is_written_is_counted(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_journal([b"x" * 1000])
+    written = len(disk.files["journal-0"])
+    assert store.counters["state.bytes_written"] == written
+    assert store.counters["state.syncs"] == 1
+    store.append_journal([b"a", b"b", b"c"])
+    assert store.counters["state.syncs"] == 2, "one for all records of a call"
+    store.write_snapshot(b"y" * 500)
+    store.append_outbox([(b"k", b"o")])
+    assert store.counters["state.bytes_written"] == sum(map(len, disk.files.values()))
+    disk.capacity_bytes = 0
+    with pytest.raises(StateWriteError):
+        store.append_journal([b"z"])
+    assert store.counters["state.failed_writes"] == 1
+    assert store.counters["state.generation"] == 1
+
+
+# --- the outbox's files -----------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_once_however_often_it_was_added(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"first"), (b"l", b"other")])
+    store.append_outbox([(b"k", b"first")])
+    assert store.counters["state.outbox_records"] == 2
+    assert store.open().outbox == (b"first", b"other")
+
+
+def test_garbage_is_written_out_when_it_is_more_than_what_is_kept(
+    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 200)
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"old", b"x" * 50)])
+    kept = [b"x" * 50]
+    for turn in range(40):
+        store.append_outbox([(b"k%d" % turn, b"y" * 100), (b"l%d" % turn, b"z" * 30)])
+        store.write_snapshot(b"s%d" % turn)
+        store.drop([b"k%d" % turn])
+        kept.append(b"z" * 30)
+        if turn >= 5:
+            store.append_outbox([])
+            store.write_snapshot(b"t%d" % turn)
+            store.drop([b"l%d" % (turn - 5)])
+            kept.remove(b"z" * 30)
+        assert list(look(disk).outbox) == kept
+        files = [data for name, data in disk.files.items() if name.startswith("outbox")]
+        assert sum(map(len, files)) < 2500, "the oldest record pins its file, not the others"
+        assert len(files) <= segments.MAX_SEGMENTS + 1
+
+
+def test_many_small_segments_are_made_into_one(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    for turn in range(3 * segments.MAX_SEGMENTS):
+        store.append_outbox([(b"k%d" % turn, b"o%d" % turn)])
+        store.write_snapshot(b"s")
+        store.drop([])
+        assert len([name for name in disk.files if name.startswith("outbox")]) <= segments.MAX_SEGMENTS
+    assert look(disk).outbox == tuple(b"o%d" % i for i in range(3 * segments.MAX_SEGMENTS))
+
+
+def test_a_quiet_outbox_takes_no_room(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"o")])
+    for _ in range(3):
+        store.write_snapshot(b"s")
+        store.drop([b"k", b"unknown"])
+    assert not [name for name in disk.files if name.startswith("outbox")]
+    assert store.counters["state.outbox_bytes"] == 0
+    store.append_outbox([(b"l", b"p")])
+    assert store.open().outbox == (b"p",)
+
+
+def test_drops_that_found_no_room_ride_with_the_next_record(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"o"), (b"l", b"p")])
+    store.write_snapshot(b"s")
+    disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    with pytest.raises(StateWriteError, match="outbox-1"):
+        store.drop([b"k"])
+    assert look(disk).outbox == (b"o", b"p")
+    store.append_outbox([(b"m", b"q")])
+    assert look(disk).outbox == (b"p", b"q")
+
+
+def test_what_a_compaction_could_not_remove_is_ignored_and_removed_later(
+    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 10)
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"x" * 500), (b"l", b"p")])
+    store.write_snapshot(b"s")
+    store.drop([b"k"])
+    store.write_snapshot(b"t")
+    disk.inject(Fault(FaultKind.FAIL, 2, "unlink"))
+    with pytest.raises(StateWriteError, match="outbox-0"):
+        store.drop([])
+    assert {"outbox-0", "outbox-2"} <= set(disk.files)
+    disk.crash(CrashMode.LOSE)
+    store = make_store(disk)
+    assert store.open().outbox == (b"p",)
+    store.write_snapshot(b"u")
+    store.drop([])
+    assert not {"outbox-0", "outbox-1"} & set(disk.files)
+    assert store.open().outbox == (b"p",)
+
+
+def test_rows_with_a_right_checksum_that_are_none_are_a_typed_error(make_store: Opened) -> None:
+    for row in (
+        b"",
+        bytes([segments.ADD]),
+        bytes([segments.DROP, 0]),
+        bytes([segments.DROP]) + bytes(8) + b"x",
+    ):
+        disk = FakeDisk()
+        rewrite(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [row]))
+        with pytest.raises(StateDamagedError, match="outbox-0: a row that is none"):
+            make_store(disk).open()
+
+
+def test_a_storage_of_another_make_serves_too() -> None:
+    class Memory:
+        def __init__(self) -> None:
+            self.files: dict[str, bytes] = {}
+
+        def write_atomic(self, name: str, data: bytes) -> None:
+            self.files[name] = data
+
+        def read(self, name: str) -> bytes:
+            return self.files[name]
+
+        def append(self, name: str, data: bytes, sync: bool) -> None:
+            self.files[name] = self.files.get(name, b"") + data
+
+        def list(self) -> list[str]:
+            return sorted(self.files)
+
+        def remove(self, name: str) -> None:
+            if name not in self.files:
+                raise FileNotFoundError(name)
+            del self.files[name]
+
+    memory = Memory()
+    store = StateStore(memory, (OSError,))
+    store.open()
+    store.append_journal([b"j"])
+    for _ in range(2):
+        store.write_snapshot(b"s")
+    del memory.files["journal-0"]
+    store.drop([])
+    assert store.open().snapshot == b"s"
+
+
+def test_the_storages_error_is_the_cause(make_store: Opened) -> None:
+    disk = FakeDisk(capacity_bytes=20)
+    store = opened(make_store, disk)
+    with pytest.raises(StateWriteError, match="free some space") as caught:
+        store.append_journal([b"x" * 100])
+    assert isinstance(caught.value.__cause__, StorageError)
+    disk.capacity_bytes = 1000
+    store.append_journal([b"x" * 100])
+    assert store.open().journal == (b"x" * 100,)

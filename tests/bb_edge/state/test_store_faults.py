@@ -1,0 +1,339 @@
+"""The store with every system call failing in turn, and with the power cut around and inside each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from bb_edge.state import Recovered, StateError, StateStore, segments
+from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+
+FAULTS = (FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN)
+CUTS = (FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER)
+CRASHES = [(mode, 0) for mode in CrashMode if mode is not CrashMode.SEEDED]
+CRASHES += [(CrashMode.SEEDED, seed) for seed in range(6)]
+
+Opened = Callable[..., StateStore]
+Look = Callable[[FakeDisk], Recovered]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a restart should find. `hints` are keys that were let go, which a power cut may bring back."""
+
+    snapshot: bytes | None = None
+    journal: tuple[bytes, ...] = ()
+    outbox: tuple[tuple[bytes, bytes], ...] = ()
+    hints: tuple[tuple[bytes, bytes], ...] = ()
+
+    def matches(self, found: Recovered, part_of: int = 0) -> bool:
+        """`part_of`: so many records at the end may be missing, the last ones first."""
+        if found.snapshot != self.snapshot:
+            return False
+        if found.journal not in [self.journal[: len(self.journal) - n] for n in range(part_of + 1)]:
+            return False
+        wanted = [record for _, record in self.outbox]
+        back = {record for _, record in self.hints}
+        rest = [record for record in found.outbox if record not in back or record in wanted]
+        return rest in [wanted[: len(wanted) - n] for n in range(part_of + 1)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call and its effect; `records`: how many it adds (a cut may leave the first few of them)."""
+
+    label: str
+    run: Callable[[StateStore], None]
+    effect: Callable[[Model], Model]
+    records: int = field(default=0)
+
+
+def journal(*records: bytes) -> Call:
+    return Call(
+        f"journal {records!r}",
+        lambda s: s.append_journal(records),
+        lambda m: replace(m, journal=m.journal + records),
+        len(records),
+    )
+
+
+def outbox(*keys: bytes, size: int = 10) -> Call:
+    pairs = tuple((key, key * size) for key in keys)
+    return Call(
+        f"outbox {keys!r}",
+        lambda s: s.append_outbox(pairs),
+        lambda m: replace(m, outbox=m.outbox + pairs),
+        len(keys),
+    )
+
+
+def snapshot(data: bytes) -> Call:
+    return Call(
+        f"snapshot {data!r}",
+        lambda s: s.write_snapshot(data),
+        lambda m: replace(m, snapshot=data, journal=()),
+    )
+
+
+def drop(*keys: bytes) -> Call:
+    def effect(m: Model) -> Model:
+        gone = tuple(pair for pair in m.outbox if pair[0] in keys)
+        left = tuple(pair for pair in m.outbox if pair[0] not in keys)
+        return replace(m, outbox=left, hints=m.hints + gone)
+
+    return Call(f"drop {keys!r}", lambda s: s.drop(keys), effect)
+
+
+PROGRAM = [
+    journal(b"j1"),
+    outbox(b"a", b"b", b"c"),
+    journal(b"j2", b"j3", b"j4"),
+    snapshot(b"first " * 9),
+    drop(b"a"),
+    journal(b"j5"),
+    outbox(b"d", b"e"),
+    snapshot(b"second " * 9),
+    drop(b"b", b"c"),
+    outbox(b"f", size=120),
+    journal(b"j6", b"j7"),
+    snapshot(b"third " * 9),
+    drop(b"f"),
+    snapshot(b"fourth " * 9),
+    drop(),  # compacts
+    journal(b"j8"),
+    outbox(b"g"),
+    snapshot(b""),
+    drop(b"d", b"e", b"g"),
+    snapshot(b"sixth"),
+    drop(),
+    journal(b"j9"),
+    outbox(b"h"),
+]
+
+
+@pytest.fixture(autouse=True)
+def compact_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 100)
+
+
+def run_program(store: StateStore, calls: list[Call]) -> None:
+    for call in calls:
+        call.run(store)
+
+
+def count_operations() -> tuple[int, set[str]]:
+    disk = FakeDisk()
+    store = StateStore(AtomicStorage(disk.open()), (StorageError,))
+    store.open()
+    before = segments.COMPACTED_FROM_BYTES
+    segments.COMPACTED_FROM_BYTES = 100  # type: ignore[misc]
+    try:
+        run_program(store, PROGRAM)
+    finally:
+        segments.COMPACTED_FROM_BYTES = before  # type: ignore[misc]
+    return disk.operations, set(disk.counts)
+
+
+OPERATIONS, KINDS = count_operations()
+
+
+def test_the_program_touches_every_kind_of_operation(make_store: Opened, look: Look) -> None:
+    assert {"create", "open", "write", "sync", "rename", "unlink", "sync_folder", "read"} == KINDS
+    assert OPERATIONS > 120
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    model = Model()
+    for call in PROGRAM:
+        call.run(store)
+        model = replace(call.effect(model), hints=())
+        assert model.matches(look(disk)), call.label
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_failing_operation_is_a_typed_error_changes_nothing_and_can_be_tried_again(
+    kind: FaultKind, look: Look
+) -> None:
+    for at in range(1, OPERATIONS + 1):
+        disk = FakeDisk()
+        session = disk.open()
+        store = StateStore(AtomicStorage(session), (StorageError,))
+        store.open()
+        disk.inject(Fault(kind, at))
+        model, failures = Model(), 0
+        for call in PROGRAM:
+            before, model = model, call.effect(model)
+            context = f"{kind.name} at {at}, {call.label}"
+            try:
+                call.run(store)
+            except StateError as error:
+                failures += 1
+                undone = "power cut may undo it" in str(error)
+                found = look(disk)
+                if call.label.startswith("drop"):  # a part of it may be done
+                    assert model.matches(found), context
+                else:
+                    is_old = replace(before, hints=()).matches(found)
+                    assert is_old or (undone and replace(model, hints=()).matches(found)), context
+                call.run(store)
+            drops_may_wait = failures and call.label.startswith("drop")
+            assert replace(model, hints=model.hints if drops_may_wait else ()).matches(look(disk)), context
+            assert session.open_handles <= 8
+        assert failures == (0 if disk.armed else 1)
+        disk.crash(CrashMode.LOSE)
+        again = StateStore(AtomicStorage(disk.open()), (StorageError,))
+        assert model.matches(again.open()), f"{kind.name} at {at}, at the end"
+
+
+@pytest.mark.parametrize("kind", CUTS)
+def test_a_power_cut_leaves_the_old_state_or_the_new_one(kind: FaultKind, make_store: Opened) -> None:
+    for at in range(1, OPERATIONS + 1):
+        for mode, seed in CRASHES:
+            disk = FakeDisk()
+            store = make_store(disk)
+            store.open()
+            disk.inject(Fault(kind, at))
+            before = after = Model()
+            index = -1
+            with pytest.raises(PowerCut):
+                for call in PROGRAM:
+                    index += 1
+                    before, after = after, call.effect(after)
+                    call.run(store)
+            call = PROGRAM[index]
+            disk.crash(mode, seed)
+            store = make_store(disk)
+            found = store.open()
+            context = f"{kind.name} at {at}, {mode.name} {seed}, in {call.label}: {found}"
+            hinted = replace(before, hints=after.hints)
+            is_old, is_new = hinted.matches(found), after.matches(found, call.records)
+            assert is_old or is_new, context
+            assert not [note for note in found.notes if "torn" not in note], context
+            # And on from there, with what the caller does who was not told that it went well.
+            model = before if is_old else after
+            for call in PROGRAM[index if is_old else index + 1 :]:
+                model = call.effect(model)
+                call.run(store)
+            disk.crash(CrashMode.LOSE)
+            assert model.matches(make_store(disk).open()), f"{context}, at the end"
+
+
+def test_a_disk_that_fails_for_good_is_a_typed_error_each_time(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    run_program(store, PROGRAM)
+    whole = look(disk)
+    disk.inject(*(Fault(FaultKind.FAIL, n) for n in range(1, 400)))
+    for _ in range(3):
+        for call in (journal(b"x"), outbox(b"x"), snapshot(b"x")):
+            with pytest.raises(StateError):
+                call.run(store)
+    disk.disarm()
+    assert look(disk) == whole
+    journal(b"x").run(store)
+    assert look(disk).journal == (*whole.journal, b"x")
+
+
+def test_a_full_disk_recovers_when_there_is_room(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk(capacity_bytes=3000)
+    store = make_store(disk)
+    store.open()
+    count = 0
+    with pytest.raises(StateError, match="No space left"):
+        while True:
+            store.append_journal([b"%d" % count + b"x" * 100])
+            count += 1
+    with pytest.raises(StateError, match="No space left"):
+        store.write_snapshot(b"s" * 500)
+    assert len(look(disk).journal) == count
+    disk.capacity_bytes = 6000
+    store.append_journal([b"there is room"])
+    assert look(disk).journal[-1] == b"there is room"
+    store.write_snapshot(b"s" * 500)
+    store.drop([])
+    store.write_snapshot(b"t" * 500)
+    store.drop([])
+    assert (look(disk).snapshot, look(disk).journal) == (b"t" * 500, ())
+    assert sum(map(len, disk.files.values())) < 1500
+
+
+def test_a_snapshot_of_which_nobody_knows_whether_it_is_there(make_store: Opened) -> None:
+    for mode in (CrashMode.LOSE, CrashMode.KEEP):
+        disk = FakeDisk()
+        store = make_store(disk)
+        store.open()
+        store.append_journal([b"one"])
+        disk.inject(Fault(FaultKind.FAIL, 1, "sync_folder"))
+        with pytest.raises(StateError, match="a power cut may undo it"):
+            store.write_snapshot(b"one is in it")
+        store.append_journal([b"two"])
+        disk.crash(mode)
+        found = make_store(disk).open()
+        # The journal's first record made the folder's names durable, so both ways end with the snapshot.
+        assert (found.snapshot, found.journal) == (b"one is in it", (b"two",))
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    store.append_journal([b"one"])
+    disk.inject(Fault(FaultKind.FAIL, 1, "sync_folder"))
+    with pytest.raises(StateError):
+        store.write_snapshot(b"one is in it")
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().journal == (b"one",)
+
+
+def test_a_snapshot_whose_attempts_fail_does_not_pile_up_files(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    for turn in range(10):
+        store.append_journal([b"%d" % turn])
+        disk.inject(Fault(FaultKind.FULL, 1, "create"))
+        with pytest.raises(StateError):
+            store.write_snapshot(b"s")
+    assert sorted(disk.files) == ["journal-0"]
+
+
+def test_a_failed_snapshot_in_a_folder_that_cannot_be_listed_counts_as_there(
+    make_store: Opened, monkeypatch: pytest.MonkeyPatch, look: Look
+) -> None:
+    disk = FakeDisk()
+    session = disk.open()
+    storage = AtomicStorage(session)
+    store = StateStore(storage, (StorageError,))
+    store.open()
+    store.append_journal([b"one"])
+
+    def broken() -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    disk.inject(Fault(FaultKind.FULL, 1, "create"))
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "names", broken)
+        with pytest.raises(StateError):
+            store.write_snapshot(b"s")
+    store.append_journal([b"two"])
+    assert look(disk).journal == (b"one", b"two")
+    assert "journal-1" in disk.files
+
+
+def test_what_could_not_be_begun_and_left_bytes_behind_is_written_anew(
+    make_store: Opened, look: Look
+) -> None:
+    for call in (journal(b"one"), outbox(b"one")):
+        disk = FakeDisk()
+        store = make_store(disk)
+        store.open()
+        disk.inject(
+            Fault(FaultKind.TORN, 1, "write"),
+            Fault(FaultKind.FAIL, 1, "truncate"),
+            Fault(FaultKind.FAIL, 1, "unlink"),
+        )
+        with pytest.raises(StateError):
+            call.run(store)
+        assert [len(data) > 0 for data in disk.files.values()] == [True]
+        call.run(store)
+        assert call.effect(Model()).matches(look(disk))
