@@ -145,6 +145,8 @@ class StateStore:
 
         StateFullError, StateWriteError, StateReadError.
         """
+        if not records:
+            return
         size, held = frames.framed_bytes(records), self.journal_bytes
         if held + size > 2 * self.limits.journal_bytes:
             raise StateFullError(
@@ -164,7 +166,8 @@ class StateStore:
 
         StateFullError, StateWriteError, StateReadError.
         """
-        self._segments.append(records)
+        if records:
+            self._segments.append(records)
 
     def write_snapshot(self, data: bytes) -> None:
         """Begins a generation with this snapshot; what was journaled before it is not replayed any more.

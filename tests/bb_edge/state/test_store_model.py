@@ -1,0 +1,167 @@
+"""The store against a model, by random walks: restarts, power cuts, faults, damaged snapshots."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from bb_edge.state import Recovered, StateError, StateStore, segments
+from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+
+RECORD = st.binary(max_size=60)
+
+
+class Machine(RuleBasedStateMachine):
+    """What must be found, and what may be: records of a call that was interrupted, drops that were lost."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.disk = FakeDisk()
+        self.snapshots: list[bytes | None] = [None]  # those of the last two generations
+        self.journals: list[list[bytes]] = [[]]
+        self.records: dict[bytes, bytes] = {}
+        self.dropped: list[dict[bytes, bytes]] = [{}]  # by the snapshots above
+        self.maybe: set[bytes] = set()  # keys whose drop may have been lost
+        self.serial = 0
+        self.pending: tuple[str, list[bytes]] | None = None
+        self.start()
+
+    def start(self) -> Recovered:
+        self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
+        return self.store.open()
+
+    def record(self, data: bytes) -> bytes:
+        self.serial += 1
+        return b"%d:" % self.serial + data
+
+    @rule(data=st.lists(RECORD, max_size=4))
+    def journal(self, data: list[bytes]) -> None:
+        records = [self.record(item) for item in data]
+        self.pending = ("journal", records)
+        self.store.append_journal(records)
+        self.journals[-1] += records
+        self.pending = None
+
+    @rule(data=st.lists(RECORD, max_size=3))
+    def outbox(self, data: list[bytes]) -> None:
+        records = [self.record(item) for item in data]
+        pairs = [(record.partition(b":")[0], record) for record in records]
+        self.pending = ("outbox", records)
+        self.store.append_outbox(pairs)
+        self.records.update(pairs)
+        self.pending = None
+
+    @rule(data=RECORD)
+    def snapshot(self, data: bytes) -> None:
+        data = self.record(data)
+        self.pending = ("snapshot", [data])
+        self.store.write_snapshot(data)
+        self.began(data)
+        self.pending = None
+        keys = [key for key in self.records if int(key) % 3]
+        self.dropped[-1] = {key: self.records.pop(key) for key in keys}
+        self.maybe |= set(keys)
+        self.store.drop(keys)
+        assert len([name for name in self.disk.files if name.startswith("snapshot")]) <= 2
+
+    def began(self, data: bytes) -> None:
+        self.snapshots = [self.snapshots[-1], data]
+        self.journals = [self.journals[-1], []]
+        self.dropped = [self.dropped[-1], {}]
+
+    @rule(
+        kind=st.sampled_from([FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN]),
+        at=st.integers(1, 12),
+        act=st.sampled_from(["journal", "outbox", "snapshot"]),
+        data=st.lists(RECORD, min_size=1, max_size=3),
+    )
+    def a_call_fails(self, kind: FaultKind, at: int, act: str, data: list[bytes]) -> None:
+        self.disk.inject(Fault(kind, at))
+        try:
+            self.call(act, data)
+        except StateError as error:
+            if self.pending is None:
+                pass  # a drop, whose rows come later
+            elif "power cut may undo it" in str(error):
+                self.disk.crash(CrashMode.KEEP)
+                self.restart()
+        self.disk.disarm()
+        self.pending = None
+
+    def call(self, act: str, data: list[bytes]) -> None:
+        if act == "snapshot":
+            self.snapshot(data[0])
+        elif act == "journal":
+            self.journal(data)
+        else:
+            self.outbox(data)
+
+    @rule(
+        kind=st.sampled_from([FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER]),
+        at=st.integers(1, 12),
+        act=st.sampled_from(["journal", "outbox", "snapshot"]),
+        data=st.lists(RECORD, min_size=1, max_size=3),
+        mode=st.sampled_from(list(CrashMode)),
+        seed=st.integers(0, 99),
+    )
+    def the_power_goes(
+        self, kind: FaultKind, at: int, act: str, data: list[bytes], mode: CrashMode, seed: int
+    ) -> None:
+        self.disk.inject(Fault(kind, at))
+        with contextlib.suppress(PowerCut):
+            self.call(act, data)
+        self.disk.disarm()
+        self.disk.crash(mode, seed)
+        self.restart()
+
+    @rule(mode=st.sampled_from(list(CrashMode)), seed=st.integers(0, 99))
+    def a_restart(self, mode: CrashMode, seed: int) -> None:
+        self.disk.crash(mode, seed)
+        self.restart()
+
+    def restart(self) -> None:
+        """Takes over what an interrupted call left: nothing, some, or all of it."""
+        found = self.start()
+        if self.pending is not None:
+            act, data = self.pending
+            if act == "snapshot" and found.snapshot == data[0]:
+                self.began(data[0])
+            elif act == "journal":
+                self.journals[-1] += [record for record in data if record in found.journal]
+            elif act == "outbox":
+                self.records.update(
+                    (record.partition(b":")[0], record) for record in data if record in found.outbox
+                )
+            self.pending = None
+        self.check(found)
+
+    @precondition(lambda self: len(self.snapshots) > 1 and self.snapshots[-2] is not None)
+    @rule()
+    def the_node_refuses_the_snapshot(self) -> None:
+        """Only looks: the walk goes on from the snapshot that was refused."""
+        found = self.store.fall_back("refused")
+        assert found.snapshot == self.snapshots[-2]
+        assert list(found.journal) == self.journals[-2] + self.journals[-1]
+        wanted = {*self.records.values(), *self.dropped[-1].values()}
+        assert wanted <= set(found.outbox)
+        self.check(self.store.open())
+
+    def check(self, found: Recovered) -> None:
+        assert found.snapshot == self.snapshots[-1]
+        assert list(found.journal) == self.journals[-1]
+        extra = set(found.outbox) - set(self.records.values())
+        assert [record for record in found.outbox if record not in extra] == list(self.records.values())
+        assert {record.partition(b":")[0] for record in extra} <= self.maybe
+
+
+@pytest.fixture(autouse=True)
+def compact_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 100)
+
+
+Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestStoreAgainstItsModel = Machine.TestCase
