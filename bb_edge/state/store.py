@@ -39,6 +39,11 @@ class StoreLimits:
     """Records that no snapshot has let go of."""
     snapshot_bytes: int = 64 << 20
 
+    @classmethod
+    def edge(cls) -> StoreLimits:
+        """For a board with a memory card: 4, 8 and 16 MiB."""
+        return cls(4 << 20, 8 << 20, 16 << 20)
+
     def __post_init__(self) -> None:
         if min(self.journal_bytes, self.outbox_bytes, self.snapshot_bytes) < 1:
             raise StateError("a limit below 1 byte", "state", "leave it out, or give it room")

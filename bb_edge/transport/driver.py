@@ -20,6 +20,21 @@ Report = Callable[[steps.EngineStep], None]
 Polled = Callable[[int, int, Sequence[steps.EngineStep]], None]
 """Takes (began, ended, steps) of one poll; monotonic nanoseconds."""
 
+
+class Keeps(Protocol):
+    """Writes a node's state; `bb_edge.state.Keeper` is one."""
+
+    @property
+    def snapshots(self) -> int:
+        """How many were written."""
+
+    def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
+        """Writes down what the steps of a poll ask for, and answers the node."""
+
+    def snapshot(self, now_ns: int) -> bool:
+        """Writes a snapshot now."""
+
+
 MAX_WAIT_S = 1.0
 """Longest sleep: keep-alives and stop requests are looked at that often."""
 
@@ -29,7 +44,8 @@ class Driver:
 
     `report` sees every step that is not an envelope; `polled` every poll (for traces and metrics: who gives
     none pays for no clock); `beat(now_ns)` is called once per turn of the loop, at least every `max_wait_s`:
-    the place to pet a watchdog, because a loop that hangs does not get there.
+    the place to pet a watchdog, because a loop that hangs does not get there. `keeper` writes down what a
+    poll asks for before anything of that poll is sent; what waited for it goes out with the next poll.
     """
 
     def __init__(
@@ -39,6 +55,7 @@ class Driver:
         clock: Clock,
         report: Report | None = None,
         *,
+        keeper: Keeps | None = None,
         polled: Polled | None = None,
         beat: Callable[[int], None] | None = None,
         max_wait_s: float = MAX_WAIT_S,
@@ -47,6 +64,7 @@ class Driver:
         self._transport = transport
         self._clock = clock
         self._report = report
+        self._keeper = keeper
         self._polled = polled
         self._beat = beat
         self._max_wait_s = max_wait_s
@@ -75,11 +93,20 @@ class Driver:
                 due = node.next_deadline_ns()
                 wait = longest if due is None else min(longest, max(0, due - clock.monotonic_ns()) / 1e9)
                 transport.wait(wait)
-            node.fire_lifecycle(steps.Phase.SHUTDOWN)
-            self._poll(clock.monotonic_ns())
+            self._end()
         finally:
             node.set_waker(None)
             transport.stop()
+
+    def _end(self) -> None:
+        keeper, clock = self._keeper, self._clock
+        before = 0 if keeper is None else keeper.snapshots
+        self._node.fire_lifecycle(steps.Phase.SHUTDOWN)
+        self._poll(clock.monotonic_ns())
+        if keeper is not None:
+            self._poll(clock.monotonic_ns())  # publishes and acknowledges what the one before wrote down
+            if keeper.snapshots == before:
+                keeper.snapshot(clock.monotonic_ns())
 
     def _poll(self, now_ns: int) -> None:
         self.polls += 1
@@ -87,6 +114,8 @@ class Driver:
         found = self._node.poll(now_ns)
         if self._polled is not None:
             self._polled(now_ns, self._clock.monotonic_ns(), found)
+        if self._keeper is not None:
+            self._keeper.take(found, now_ns)
         for step in found:
             if isinstance(step, steps.SendEnvelope):
                 send(step)

@@ -17,6 +17,7 @@ from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import NodeDoors
+from bb_edge.transport.driver import Keeps
 
 POLLS_PER_INSTANT = 100_000
 """Polls of all nodes without simulated time going on."""
@@ -52,6 +53,7 @@ class Simulation:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._next = 0
         self._nodes: dict[PeerId, NodeDoors] = {}
+        self._keepers: dict[PeerId, Keeps] = {}
         self._arrival: dict[tuple[PeerId, PeerId], int] = {}
         self._trace = hashlib.sha256()
         self.now_ns = 0
@@ -67,9 +69,12 @@ class Simulation:
         """A digest over every envelope that was sent: when, from whom, to whom, which bytes."""
         return self._trace.hexdigest()
 
-    def add(self, node: NodeDoors) -> None:
-        """A node comes up: it and the others hear of each other."""
+    def add(self, node: NodeDoors, keeper: Keeps | None = None) -> None:
+        """A node comes up, with who keeps its state, if anybody: it and the others hear of each other."""
         self._nodes[node.peer_id] = node
+        self._keepers.pop(node.peer_id, None)
+        if keeper is not None:
+            self._keepers[node.peer_id] = keeper
         for other in tuple(self._nodes.values()):
             if other is not node:
                 self._tell(other, node, True)
@@ -79,6 +84,7 @@ class Simulation:
     def remove(self, peer: PeerId) -> None:
         """A node dies: the others hear that it is down; what is on the way to it is lost."""
         gone = self._nodes.pop(peer, None)
+        self._keepers.pop(peer, None)
         if gone is None:
             raise SimulationError(f"no node {peer.short()}", "simulation")
         for other in self._nodes.values():
@@ -135,7 +141,11 @@ class Simulation:
                 due = node.next_deadline_ns()
                 if due is not None and due <= self.now_ns:
                     busy = True
-                    for step in node.poll(self.now_ns):
+                    found = node.poll(self.now_ns)
+                    keeper = self._keepers.get(node.peer_id)
+                    if keeper is not None:
+                        keeper.take(found, self.now_ns)
+                    for step in found:
                         self._handle(node, step)
                     due = node.next_deadline_ns()
                 if due is not None:
