@@ -61,20 +61,25 @@ class FederatedDigits(Module):
         local_steps: int = LOCAL_STEPS,
         pause_ms: int = 0,
         at_least: int = 0,
+        durable: bool = False,
     ) -> None:
-        """0 `rounds` never end. A round begins with `at_least` clients up, `pause_ms` after the last."""
+        """0 `rounds` never end. A round begins with `at_least` clients up, `pause_ms` after the last.
+
+        `durable`: what is asked and answered outlives the nodes' processes; they need a state folder.
+        """
         super().__init__()
         self.rounds = rounds
         self.asked = clients
         self.local_steps = local_steps
         self.pause_ms = pause_ms
         self.at_least = at_least
+        self.durable = durable
 
     def body(self, g: Graph) -> None:
         with g.rounds(self.rounds or None, pause_ns=self.pause_ms * MS) as start:
             peers = self.clients.sample(g, n=self.asked, min=self.at_least, after=start)
             params = self.model.params(g, after=start)
-            r = g.request("global", peers, params, deadline_ns=DEADLINE_NS)
+            r = g.request("global", peers, params, deadline_ns=DEADLINE_NS, durable=self.durable)
 
             done = self.model.load_parameters(g, r.value)  # from here on: the client
             for _ in range(self.local_steps):
