@@ -1,0 +1,125 @@
+"""The driver's turn of the loop: what a keeper sees, and when what was written down goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bb_edge.engine import steps
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.driver import Driver
+from bb_edge.transport.in_process import Simulation
+
+PEER = PeerId.from_name("other")
+
+
+class Loop:
+    """A node, a transport, a keeper and a clock in one, that say in which order they were called."""
+
+    peer_id = PeerId.from_name("self")
+    epoch = 1
+    classes = ()
+
+    def __init__(self, polls: Sequence[list[steps.EngineStep]], ask_snapshot: bool = False) -> None:
+        self.presence_meta: dict[str, object] = {}
+        self.polls = list(polls)
+        self.said: list[str] = []
+        self.snapshots = 0
+        self.ask_snapshot = ask_snapshot
+
+    # --- the node
+
+    def poll(self, now_ns: int) -> list[steps.EngineStep]:
+        self.said.append("poll")
+        return self.polls.pop(0) if self.polls else []
+
+    def next_deadline_ns(self) -> int | None:
+        return 0 if self.polls else None
+
+    def set_waker(self, waker: object) -> None:
+        return None
+
+    def fire_lifecycle(self, phase: int) -> None:
+        self.said.append(f"phase {phase}")
+        if self.ask_snapshot:
+            self.polls.append(
+                [steps.SnapshotWanted(*([0] * (len(steps.SnapshotWanted.__slots__) - 1)), "end")]
+            )
+
+    # --- the transport
+
+    def start(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self.said.append("stop")
+
+    def wait(self, timeout_s: float | None) -> None:
+        return None
+
+    def wake(self) -> None:
+        return None
+
+    def send(self, step: steps.SendEnvelope) -> None:
+        self.said.append(f"send {step.payload!r}")
+
+    # --- the keeper
+
+    def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
+        self.said.append("take")
+        if any(isinstance(step, steps.SnapshotWanted) for step in found):
+            self.snapshot(now_ns)
+
+    def snapshot(self, now_ns: int) -> bool:
+        self.said.append("snapshot")
+        self.snapshots += 1
+        return True
+
+    # --- the clock
+
+    def monotonic_ns(self) -> int:
+        return 1
+
+
+def envelope(payload: bytes) -> steps.SendEnvelope:
+    return steps.SendEnvelope(PEER, payload)
+
+
+def drive(loop: Loop, keeper: bool = True) -> list[str]:
+    turns = len(loop.polls)
+    driver = Driver(loop, loop, loop, keeper=loop if keeper else None)
+    driver.run(lambda: driver.polls >= turns)
+    return loop.said
+
+
+def test_what_a_poll_asks_to_be_kept_is_kept_before_it_is_sent_on() -> None:
+    said = drive(Loop([[envelope(b"a"), envelope(b"b")], [envelope(b"c")]]))
+    assert said[:7] == ["poll", "take", "send b'a'", "send b'b'", "poll", "take", "send b'c'"]
+
+
+def test_the_end_writes_a_last_snapshot_after_what_was_written_down_went_out() -> None:
+    loop = Loop([])
+    loop.fire_lifecycle = lambda phase: loop.polls.extend([[], [envelope(b"ack")]])  # type: ignore[method-assign]
+    assert drive(loop) == ["poll", "take", "poll", "take", "send b'ack'", "snapshot", "stop"]
+
+
+def test_a_snapshot_that_the_shutdown_asked_for_is_the_last() -> None:
+    said = drive(Loop([], ask_snapshot=True))
+    assert said == ["phase 1", "poll", "take", "snapshot", "poll", "take", "stop"]
+
+
+def test_without_a_keeper_nothing_is_kept() -> None:
+    assert drive(Loop([[envelope(b"a")]]), keeper=False) == ["poll", "send b'a'", "phase 1", "poll", "stop"]
+
+
+def test_the_simulation_keeps_too() -> None:
+    loop = Loop([[envelope(b"a")]])
+    world = Simulation()
+    world.add(loop, loop)
+    world.run()
+    assert loop.said == ["poll", "take"]
+    assert world.lost == 1
+    world.remove(loop.peer_id)
+    loop.polls, loop.said = [[envelope(b"b")]], []
+    world.add(loop)
+    world.run()
+    assert loop.said == ["poll"]
