@@ -346,7 +346,7 @@ class _Installer:
             backends = {
                 s: c for s, c in components.items() if isinstance(c, Backend) and s in target.bindings
             }
-            state: dict[object, Any] = {}
+            state = engine.op_states[target.name] = {}
             for graph in graphs.values():
                 env = BindEnv(
                     engine,

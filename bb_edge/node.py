@@ -105,6 +105,7 @@ class Node:
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self.ingress = ingress
         self.program = program
+        engine.actions.register("invoke", self._fill_inputs)
 
     # --- identity and introspection -------------------------------------------------------------------
 
@@ -313,21 +314,25 @@ class Node:
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))
 
-        def fill(execution: Execution) -> None:
-            execution.notify = True
-            execution.claim_set = claim_set
-            frame = execution.frame_of(graph.regions[0])
-            for site, value in values.items():
-                engine.write(frame, site, value)
-            if not values:
-                engine.pull_unreached(frame)
-
         try:
-            self.ingress.offer_invoke(Entry(graph.target, fill, number))
+            args = (graph.index, claim_set, values)
+            self.ingress.offer_invoke(Entry(graph.target, self._fill_inputs, args, number))
         except IngressFull:
             engine.count("ingress.full")
             raise
         return number
+
+    def _fill_inputs(
+        self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]
+    ) -> None:
+        engine = self._engine
+        execution.notify = True
+        execution.claim_set = claim_set
+        frame = execution.frame_of(engine.graphs[graph_index].regions[0])
+        for site, value in values.items():
+            engine.write(frame, site, value)
+        if not values:
+            engine.pull_unreached(frame)
 
     # --- lifecycle ------------------------------------------------------------------------------------
 

@@ -144,6 +144,8 @@ class Bootstraps:
         )
         self._decode = decode
         self._on_done = on_done
+        for name, action in (("fill", self._fill), ("begin", self._begin), ("ended", self._ended)):
+            engine.actions.register(f"bootstrap.{name}", action)
 
     def status(self, name: str) -> BootstrapStatus:
         """Of a target, else of a slot's component. UnknownTarget where neither is installed."""
@@ -217,33 +219,33 @@ class Bootstraps:
             if planned.status is BootstrapStatus.QUEUED and not planned.staged:
                 if not taken.intersection(planned.touch_set):
                     planned.staged = True
-                    self._ingress.offer(Entry(planned.target, self._filler(planned), internal=True))
+                    name = (planned.target, planned.slot)
+                    self._ingress.offer(Entry(planned.target, self._fill, name, internal=True))
                 taken.update(planned.touch_set)
 
-    def _filler(self, planned: Planned) -> Callable[[Execution], None]:
+    def _fill(self, execution: Execution, target: str, slot: str) -> None:
         engine = self._engine
+        planned = self._of_slots[slot] if slot else self._of_targets[target]
+        execution.bootstrap = True
+        execution.bootstrap_of = planned
+        execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
+        execution.on_end = self._ended
+        execution.pending += 1  # holds the execution open until it has begun
+        if engine.claims.acquire(execution):
+            self._begin(execution)
+        else:
+            execution.on_claimed = self._begin
 
-        def fill(execution: Execution) -> None:
-            execution.bootstrap = True
-            execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
-            execution.on_end = lambda ended: self._ended(planned, ended.failed)
-            execution.pending += 1  # holds the execution open until it has begun
+    def _begin(self, execution: Execution) -> None:
+        planned = execution.bootstrap_of
+        execution.on_claimed = None
+        execution.pending -= 1
+        planned.status = BootstrapStatus.RUNNING
+        self._engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
+        planned.start(execution, planned.inputs)
 
-            def begin() -> None:
-                execution.on_claimed = None
-                execution.pending -= 1
-                planned.status = BootstrapStatus.RUNNING
-                engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
-                planned.start(execution, planned.inputs)
-
-            if engine.claims.acquire(execution):
-                begin()
-            else:
-                execution.on_claimed = begin
-
-        return fill
-
-    def _ended(self, planned: Planned, failed: bool) -> None:
+    def _ended(self, execution: Execution) -> None:
+        planned, failed = execution.bootstrap_of, execution.failed
         planned.status = BootstrapStatus.FAILED if failed else BootstrapStatus.DONE
         planned.inputs = {}
         planned.staged = False

@@ -30,12 +30,16 @@ class Scheduler:
     def after(self, delay_ns: int, callback: Callable[[Any], object]) -> int:
         """Calls `callback(ctx)` once, `delay_ns` from now, at the earliest in the next poll.
 
-        Returns a token for `cancel`. TimersFull at `max_timers`.
+        Returns a token for `cancel`. TimersFull at `max_timers`. A timer outlives a restart from a snapshot
+        where the callback is a method of the component itself.
         """
         engine = self._engine
         outlet = self._outlet or engine.control.outlet_of(engine.ctx.op.component)
         name = getattr(callback, "__name__", "timer")
-        return engine.timers.at(engine.now_ns + max(delay_ns, 1), lambda _now_ns: outlet.call(name, callback))
+        when = engine.now_ns + max(delay_ns, 1)
+        if getattr(callback, "__self__", None) is outlet.component:
+            return engine.timers.at(when, outlet.fire, name)
+        return engine.timers.at(when, outlet.fire_callback, name, callback)
 
     def cancel(self, token: int) -> None:
         """Forgets a timer of `after`; one that is past is fine."""
@@ -44,10 +48,10 @@ class Scheduler:
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
         engine = self._engine
-        engine.timers.at(engine.now_ns + delay_ns, lambda _now_ns: _settle(later, result))
+        engine.timers.at(engine.now_ns + delay_ns, _settle, later, result)
 
 
-def _settle(later: Later, result: object) -> None:
+def _settle(_now_ns: int, later: Later, result: object) -> None:
     if not later.handle.settled:
         later.complete(result)
 

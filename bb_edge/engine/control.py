@@ -86,6 +86,7 @@ class Outlet:
         self.target = target
         self.name = slot
         self.ctx = ControlContext(plane.engine, self)
+        plane.engine.actions.register(f"component.timer/{slot}", self.fire)
         remote = [op.name for op in component.atomic_opset().ops.values() if op.remote]
         self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}
 
@@ -170,6 +171,14 @@ class Outlet:
         except Exception as error:  # noqa: BLE001 (the border, as above)
             self.failed(where, error)
 
+    def fire(self, _now_ns: int, method: str) -> None:
+        """A timer of the component's is due that calls one of its methods."""
+        self.call(method, getattr(self.component, method))
+
+    def fire_callback(self, _now_ns: int, name: str, callback: Callable[..., object]) -> None:
+        """The same for any other callable; no snapshot can hold this one."""
+        self.call(name, callback)
+
     def failed(self, where: str, error: BaseException) -> None:
         self._plane.engine.component_failed(self.target, f"{self.name}.{where}", error)
 
@@ -187,6 +196,8 @@ class ControlPlane:
         self._calls: dict[int, _Call] = {}
         self._replies: dict[int, Reply] = {}
         self._next_token = -1  # below 0: parked ops have the numbers above
+        engine.actions.register("call.expired", self._expired)
+        engine.actions.register("call.unanswered", self._nobody_answers)
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -244,17 +255,19 @@ class ControlPlane:
         if pending.deadline_ns and (not until or pending.deadline_ns < until):
             until = pending.deadline_ns
 
-        def expire(_now_ns: int) -> None:
-            if handle.revoke() and self._replies.pop(token, None) is not None:
-                engine.count("completions.expired")
-                error = CompletionExpiredError("nobody completed it in time", pending.op, "answer sooner")
-                pending.outlet.failed(pending.op, error)
-
         if until:
-            pending.timer = engine.timers.at(until, expire, reserved=True)
+            pending.timer = engine.timers.at(until, self._reply_expired, token, reserved=True)
         pending.token, pending.handle = token, handle
         self._replies[token] = pending
         return Later(handle, until - engine.now_ns if until else 0)
+
+    def _reply_expired(self, _now_ns: int, token: int) -> None:
+        pending = self._replies.get(token)
+        if pending is not None and pending.handle is not None and pending.handle.revoke():
+            del self._replies[token]
+            self.engine.count("completions.expired")
+            error = CompletionExpiredError("nobody completed it in time", pending.op, "answer sooner")
+            pending.outlet.failed(pending.op, error)
 
     def withdraw(self, pending: Reply) -> None:
         """The op answered at once, or failed, after it had asked for a `Later`."""
@@ -302,7 +315,7 @@ class ControlPlane:
             )
         number = engine.ids.getrandbits(64) or 1
         until = engine.now_ns + deadline_ns
-        timer = engine.timers.at(until, lambda _now_ns: self._expired(number), reserved=True)
+        timer = engine.timers.at(until, self._expired, number, reserved=True)
         self._calls[number] = _Call(peer, outlet, op, done, timer)
         unit = Unit(peer, [fill], envelope.REQUEST, number, until, False, None)
         if not self.queue(unit, outlet, op):
@@ -316,7 +329,7 @@ class ControlPlane:
         # Not at once: the component is still in the call that asked.
         self.engine.timers.cancel(call.timer)
         call.timer = self.engine.timers.at(
-            self.engine.now_ns + 1, lambda _now_ns: self._settle(number, None), reserved=True
+            self.engine.now_ns + 1, self._nobody_answers, number, reserved=True
         )
         return True
 
@@ -339,7 +352,10 @@ class ControlPlane:
             self.engine.emit(steps.WireReceiveFailed(call.peer, "DecodeFailed", f"no answer to {call.op}"))
         self._settle(number, bytes(fills[0].payload) if good else None)
 
-    def _expired(self, number: int) -> None:
+    def _nobody_answers(self, _now_ns: int, number: int) -> None:
+        self._settle(number, None)
+
+    def _expired(self, _now_ns: int, number: int) -> None:
         call = self._calls.get(number)
         if call is not None:
             self.engine.count("control.unanswered")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.actions import Actions
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.claims import Claims
 from bb_edge.engine.config import NodeConfig
@@ -59,6 +60,8 @@ class Engine:
         self.busy: list[bool] = [False] * len(self.components)
         self.busy_waiters: list[deque[tuple[Frame, BoundOp]]] = [deque() for _ in self.components]
         self.timers = Timers(config.max_timers)
+        self.actions = Actions()
+        self.actions.register("claim.expired", self._claim_expired)
         self.bus = Bus()
         self.scheduler = Scheduler(self)
         self.graphs: tuple[BoundGraph, ...] = ()
@@ -72,6 +75,8 @@ class Engine:
         self.executor: Any = None
         self.peers: Any = None
         self.address_book: Any = None
+        self.forwards: dict[BoundOp, Mapping[int, tuple[int, ...]]] = {}  # of the calls of functions
+        self.op_states: dict[str, dict[object, Any]] = {}  # by target: what belongs to ops
         self.rings: dict[str, deque[object]] = {}
         self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
@@ -232,19 +237,18 @@ class Engine:
         """Parks an op until its execution's claims are granted, or its deadline has passed."""
         deadline = execution.deadline_ns
         if deadline and not execution.claim_timer:
-            number = execution.id
-
-            def expire(_now_ns: int) -> None:
-                if execution.id == number and execution.claim_timer:
-                    execution.claim_timer = 0
-                    execution.expired = True
-                    execution.parked.clear()
-                    self.count("deadlines.expired")
-                    self._release_claims(execution)
-                    self.wake(execution)
-
-            execution.claim_timer = self.timers.at(deadline, expire, reserved=True)
+            execution.claim_timer = self.timers.at(deadline, self._claim_expired, execution.id, reserved=True)
         execution.parked.append((frame, op))
+
+    def _claim_expired(self, _now_ns: int, number: int) -> None:
+        execution = self.pool.active.get(number)
+        if execution is not None and execution.claim_timer:
+            execution.claim_timer = 0
+            execution.expired = True
+            execution.parked.clear()
+            self.count("deadlines.expired")
+            self._release_claims(execution)
+            self.wake(execution)
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
         kind: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]
@@ -371,7 +375,7 @@ class Engine:
                 self.timers.cancel(holder.claim_timer)
                 holder.claim_timer = 0
             if holder.on_claimed is not None:
-                holder.on_claimed()
+                holder.on_claimed(holder)
             holder.ready.extend(holder.parked)
             holder.parked.clear()
             self.wake(holder)
@@ -386,7 +390,7 @@ class Engine:
         if execution.claim_set:
             self._release_claims(execution)
         for release in execution.permits:
-            release()
+            release(execution.id)
         if execution.bytes_held:
             self.on_bytes_released(execution.source, execution.bytes_held)
         if execution.answer_bytes:

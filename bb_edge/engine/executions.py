@@ -164,6 +164,7 @@ class Frame:
     """The slot table of one execution in one region of one graph."""
 
     __slots__ = (
+        "call",
         "caller",
         "children",
         "consumers",
@@ -187,8 +188,9 @@ class Frame:
         self.execution: Execution | None = None
         self.parent: Frame | None = None
         self.children: list[Frame] | None = None
-        # A called function's frame: where its outputs go in the caller's.
+        # A called function's frame: the call, and where its outputs go in the caller's.
         self.caller: Frame | None = None
+        self.call: BoundOp | None = None
         self.forward: Mapping[int, tuple[int, ...]] | None = None
         # Whether writes must be passed on: to children, or to a caller.
         self.special = False
@@ -197,7 +199,7 @@ class Frame:
         slot = self.region.graph.slot
         self.values[:] = slot.values
         self.waiting[:] = slot.waiting
-        self.execution = self.parent = self.children = self.caller = self.forward = None
+        self.execution = self.parent = self.children = self.caller = self.call = self.forward = None
         self.special = False
 
 
@@ -209,6 +211,7 @@ class Execution:
         "asked_somebody",
         "asking",
         "bootstrap",
+        "bootstrap_of",
         "bytes_held",
         "children",
         "claim_set",
@@ -242,7 +245,7 @@ class Execution:
         self.ready: deque[tuple[Frame, BoundOp]] = deque()
         self.parked: list[tuple[Frame, BoundOp]] = []
         self.frames: list[Frame] = []
-        self.permits: list[Callable[[], None]] = []
+        self.permits: list[Callable[[int], None]] = []
         self.cohorts: list[int] = []
         self.clear()
 
@@ -258,11 +261,12 @@ class Execution:
         self.expired = False
         self.duplicate = False
         self.bootstrap = False
+        self.bootstrap_of: Any = None  # which one
         self.queued = False
         self.claimed = False
         self.claim_set: tuple[int, ...] = ()
         self.claim_timer = 0  # ends the wait for a claim at the execution's deadline
-        self.on_claimed: Callable[[], None] | None = None  # called instead of running `parked`
+        self.on_claimed: Callable[[Execution], None] | None = None  # called instead of running `parked`
         self.parent: Execution | None = None
         self.cohort: Any = None
         self.source: PeerId | None = None

@@ -95,6 +95,7 @@ class Inbound:
         self._caps = engine.config.caps
         self._noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
         self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
+        engine.actions.register("envelope", self._fill)
 
     def register_remote(self, ref: int, op: str, handler: Remote, component: int = -1) -> None:
         """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, fill, envelope)`.
@@ -175,7 +176,8 @@ class Inbound:
         self._ingress.offer(
             Entry(
                 self._target(message),
-                lambda execution: self._fill(execution, peer, message, deadline),
+                self._fill,
+                (peer, message, deadline),
                 size=len(raw.data),
                 peer=peer,
                 expires_ns=deadline,

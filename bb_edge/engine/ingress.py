@@ -13,8 +13,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from bb_edge.engine.executions import Execution
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
@@ -30,12 +30,13 @@ class IngressFull(BBError):
 class Entry:
     """Something that starts an execution, waiting for a place.
 
-    `fill(execution)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by how
-    many ops make them and take no place of the queue.
+    `fill(execution, *args)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by
+    how many ops make them and take no place of the queue.
     """
 
     target: str
-    fill: Callable[[Execution], None]
+    fill: Callable[..., None]
+    args: tuple[Any, ...] = ()
     number: int | None = None
     size: int = 0
     peer: PeerId | None = None

@@ -49,6 +49,7 @@ class Outbound:
         self._own_limits = PeerLimits.of(engine.config.caps)
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.addresses_version = 1
+        engine.actions.register("reply.put_off", self._put_off_is_over)
         # Told (request id, peer) of each request that could not be sent.
         self.on_lost: Callable[[int, PeerId], None] = _nothing_with
 
@@ -83,8 +84,11 @@ class Outbound:
         if until <= engine.now_ns or engine.timers.full:
             return False
         engine.count("outbound.put_off")
-        engine.timers.at(until, lambda _now_ns: self._append(unit))
+        engine.timers.at(until, self._put_off_is_over, unit)
         return True
+
+    def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
+        self._append(unit)
 
     def add_notice(self, unit: Unit) -> None:
         """Queues a unit of the engine's own, which no op stands behind; dropped where there is no room."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.executions import BoundOp, Execution, Frame
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.errors import CompletionExpiredError
 
@@ -50,6 +51,8 @@ class Parking:
         self._pending: dict[int, Pending] = {}
         self._next_token = 1
         self.sink: Any = None
+        engine.actions.register("parked.fire", self.fire)
+        engine.actions.register("later.expired", self._later_expired)
 
     def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
         """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
@@ -74,9 +77,10 @@ class Parking:
     def count(self) -> int:
         return len(self._pending)
 
-    def is_parked(self, token: int) -> bool:
-        """Whether an op waits under this token."""
-        return token in self._pending
+    def waiter(self, token: int) -> Execution | None:
+        """The execution of the op that waits under this token; None where none does."""
+        parked = self._pending.get(token)
+        return None if parked is None else parked.execution
 
     def resume(self, token: int, result: object) -> bool:
         """Gives a parked op its result; False where it is not parked (any more)."""
@@ -125,19 +129,24 @@ class Parking:
         handle = self._pending[token].handle = CompletionHandle(self.sink, token)
         default = ctx.op.later_ns or self._engine.config.later_deadline_ns
         wait = default if deadline_ns is None else deadline_ns
-        name = ctx.op.spec.name
-
-        def expire(_now_ns: int) -> None:
-            if handle.revoke():
-                self._engine.count("completions.expired")
-                error = CompletionExpiredError(
-                    f"nobody completed it within {wait} ns", name, "raise its deadline"
-                )
-                self.fail(token, error)
-
         if wait:
-            self._pending[token].timer = self._engine.timers.at(ctx.now_ns + wait, expire, reserved=True)
+            self._pending[token].timer = self._engine.timers.at(
+                ctx.now_ns + wait, self._later_expired, token, wait, reserved=True
+            )
         return Later(handle, wait)
+
+    def _later_expired(self, _now_ns: int, token: int, wait: int) -> None:
+        parked = self._pending.get(token)
+        if parked is not None and (parked.handle is None or parked.handle.revoke()):
+            self._engine.count("completions.expired")
+            error = CompletionExpiredError(
+                f"nobody completed it within {wait} ns", parked.op.spec.name, "raise its deadline"
+            )
+            self.fail(token, error)
+
+    def fire(self, _now_ns: int, token: int) -> None:
+        """A delay is over: the op that waits for it goes on."""
+        self.resume(token, TRIGGER)
 
     def withdraw(self, token: int) -> None:
         """A component asked for a `Later` and answered at once, or failed: the op is not parked after all."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
@@ -50,9 +50,11 @@ class Cycle:
         self._intervals: dict[str, list[EntryOp]] = {}
         self.rounds: dict[str, list[Rounds]] = {}
         self._due_phases: deque[int] = deque()
-        self._ticks_waiting: set[int] = set()
+        self._ticks_waiting: set[tuple[int, int]] = set()
         self._started: set[str] = set()
         self._to_start: list[str] = []
+        engine.actions.register("entry.op", self._fill_op)
+        engine.actions.register("interval.tick", self._tick)
         for graph, op in entries.get("EventSource", ()):
             kind = int(op.spec.attrs.get("kind", 0))  # type: ignore[call-overload]
             self._events.setdefault(kind, []).append((graph, op))
@@ -92,34 +94,40 @@ class Cycle:
         graph: BoundGraph,
         op: BoundOp,
         value: object,
-        started: Callable[[], None] | None = None,
         internal: bool = True,
+        tick: bool = False,
     ) -> None:
-        def fill(execution: Execution) -> None:
-            if started is not None:
-                started()
-            region = graph.regions[op.spec.region]
-            execution.claim_set = graph.claims.get(op.index, ())
-            frame = execution.frame_of(region)
-            if op.out >= 0:
-                self.engine.write(frame, op.out, value)
+        args = (graph.index, op.index, value, tick)
+        self.ingress.offer(Entry(graph.target, self._fill_op, args, internal=internal))
 
-        self.ingress.offer(Entry(graph.target, fill, internal=internal))
+    def _fill_op(
+        self, execution: Execution, graph_index: int, op_index: int, value: object, tick: bool
+    ) -> None:
+        graph = self.engine.graphs[graph_index]
+        op = graph.ops[op_index]
+        if tick:
+            self._ticks_waiting.discard((graph_index, op_index))
+        execution.claim_set = graph.claims.get(op.index, ())
+        frame = execution.frame_of(graph.regions[op.spec.region])
+        if op.out >= 0:
+            self.engine.write(frame, op.out, value)
 
     def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
-        period = max(1, int(op.spec.attrs.get("period_ns", 1)))  # type: ignore[call-overload]
-        key = id(op)
+        self.engine.timers.at(
+            from_ns + _period(op), self._tick, graph.index, op.index, from_ns, reserved=True
+        )
 
-        def tick(now_ns: int) -> None:
-            if key in self._ticks_waiting:
-                self.engine.count("ticks.skipped")
-            else:
-                self._ticks_waiting.add(key)
-                self._offer(graph, op, now_ns, lambda: self._ticks_waiting.discard(key))
-            missed = (now_ns - from_ns) // period
-            self._arm(graph, op, from_ns + missed * period)
-
-        self.engine.timers.at(from_ns + period, tick, reserved=True)
+    def _tick(self, now_ns: int, graph_index: int, op_index: int, from_ns: int) -> None:
+        graph = self.engine.graphs[graph_index]
+        op = graph.ops[op_index]
+        key = (graph_index, op_index)
+        if key in self._ticks_waiting:
+            self.engine.count("ticks.skipped")
+        else:
+            self._ticks_waiting.add(key)
+            self._offer(graph, op, now_ns, tick=True)
+        period = _period(op)
+        self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 
     def fire_lifecycle(self, phase: int) -> None:
         self._due_phases.append(phase)
@@ -160,10 +168,10 @@ class Cycle:
         if engine.runnable or entries:
             self._run(now_ns)
         while self._left > 0:
-            callback = engine.timers.pop_due(now_ns)
-            if callback is None:
+            due = engine.timers.pop_due(now_ns)
+            if due is None:
                 break
-            callback(now_ns)
+            due.callback(now_ns, *due.args)
             # A callback counts as an op: one that arms the next for now would hold the poll for ever.
             self._left -= 1
             self._run(now_ns)
@@ -238,7 +246,7 @@ class Cycle:
         execution = self.engine.pool.start(entry.target, entry.number)
         execution.source = entry.peer
         execution.bytes_held = entry.size
-        entry.fill(execution)
+        entry.fill(execution, *entry.args)
         self.engine.wake(execution)
 
     def next_deadline_ns(self) -> int | None:
@@ -258,3 +266,9 @@ class Cycle:
             return 0
         times = [t for t in (self.engine.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]
         return min(times) if times else None
+
+
+def _period(op: BoundOp) -> int:
+    """Nanoseconds between two ticks of an `Interval`."""
+    period: int = int(op.spec.attrs.get("period_ns", 1))  # type: ignore[call-overload]
+    return max(1, period)

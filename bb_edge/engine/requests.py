@@ -97,6 +97,7 @@ class Requests:
         self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
         engine.on_child_end = self.child_ended
         engine.on_requests_over = self.forget
+        engine.actions.register("request.deadline", self._deadline)
 
     def __len__(self) -> int:
         return len(self._cohorts)
@@ -154,9 +155,7 @@ class Requests:
         execution.requests_made += 1
         if cohort.gated:
             execution.asked_somebody = True
-        cohort.timer = engine.timers.at(
-            engine.now_ns + deadline_ns, lambda _now_ns: self._close(cohort, "deadline"), reserved=True
-        )
+        cohort.timer = engine.timers.at(engine.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True)
         engine.count("requests.opened")
         return cohort
 
@@ -224,6 +223,11 @@ class Requests:
             self._close(cohort, "enough")
         elif len(cohort.settled) >= len(cohort.gated):
             self._close(cohort, "all settled" if cohort.gated else "nobody asked")
+
+    def _deadline(self, _now_ns: int, number: int) -> None:
+        cohort = self._cohorts.get(number)
+        if cohort is not None:
+            self._close(cohort, "deadline")
 
     def _close(self, cohort: Cohort, reason: str) -> None:
         if cohort.state is not CohortState.OPEN:

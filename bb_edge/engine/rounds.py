@@ -32,6 +32,9 @@ class Rounds:
         self.finished = False
         self._backoff_ns = 0
         self._timer = 0
+        where = f"{graph.index}/{op.index}"
+        for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
+            engine.actions.register(f"round.{name}/{where}", action)
 
     def start(self, _now_ns: int = 0) -> None:
         """Queues the entry of the next round; nothing where one runs or all are done."""

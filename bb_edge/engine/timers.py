@@ -1,13 +1,30 @@
-"""A bounded timer wheel on monotonic time: a heap of (when, number, callback)."""
+"""A bounded timer wheel on monotonic time: a heap of (when, number), and what each of them calls.
+
+A timer is a callback and plain arguments, no closure: so it can be written down (`actions.py`).
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from bb_edge.ir.errors import BBError
 
-Callback = Callable[[int], object]
+
+class Due(NamedTuple):
+    """`callback(now_ns, *args)`."""
+
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+
+
+class Timer(NamedTuple):
+    """A timer that runs, as a snapshot sees it."""
+
+    token: int
+    when_ns: int
+    due: Due
 
 
 class TimersFull(BBError):
@@ -27,7 +44,7 @@ class Timers:
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._heap: list[tuple[int, int]] = []
-        self._live: dict[int, Callback] = {}
+        self._live: dict[int, Due] = {}
         self._next = 1
 
     def __len__(self) -> int:
@@ -38,8 +55,9 @@ class Timers:
         """Whether the bound is reached."""
         return len(self._live) >= self._bound
 
-    def at(self, when_ns: int, callback: Callback, reserved: bool = False) -> int:
-        """Calls `callback(now_ns)` in the first poll at or after `when_ns`; returns a token for `cancel`.
+    def at(self, when_ns: int, callback: Callable[..., object], *args: object, reserved: bool = False) -> int:
+        """Calls `callback(now_ns, *args)` in the first poll at or after `when_ns`; returns a token for
+        `cancel`.
 
         `reserved` timers never raise TimersFull: there is one per thing that has a bound of its own (an open
         request, a parked op, a Repeat), which must not be left without its end.
@@ -50,7 +68,7 @@ class Timers:
             )
         token = self._next
         self._next += 1
-        self._live[token] = callback
+        self._live[token] = Due(callback, args)
         heapq.heappush(self._heap, (when_ns, token))
         return token
 
@@ -72,10 +90,28 @@ class Timers:
         when = self.next_ns()
         return when is not None and when <= now_ns
 
-    def pop_due(self, now_ns: int) -> Callback | None:
-        """The earliest callback that is due, removed; None where none is."""
+    def pop_due(self, now_ns: int) -> Due | None:
+        """The earliest timer that is due, removed; None where none is."""
         when = self.next_ns()
         if when is None or when > now_ns:
             return None
         _, token = heapq.heappop(self._heap)
         return self._live.pop(token)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    @property
+    def next_token(self) -> int:
+        """The token that the next timer gets."""
+        return self._next
+
+    def running(self) -> list[Timer]:
+        """All live timers in the order in which they are due."""
+        live = sorted(entry for entry in self._heap if entry[1] in self._live)
+        return [Timer(token, when_ns, self._live[token]) for when_ns, token in live]
+
+    def restore(self, timers: list[Timer], next_token: int) -> None:
+        """Takes the timers of a snapshot, under their tokens; for a wheel without timers."""
+        self._live = {timer.token: timer.due for timer in timers}
+        self._heap = sorted((timer.when_ns, timer.token) for timer in timers)
+        self._next = next_token

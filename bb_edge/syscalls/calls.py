@@ -34,12 +34,14 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     )
     region = callee.regions[0]
     engine = env.engine
+    engine.forwards[op] = forward
 
     def run(ctx: Any, *inputs: object) -> object:
         frame = region.take()
         execution = ctx.execution
         frame.execution = execution
         frame.caller = ctx.frame
+        frame.call = op
         frame.forward = forward
         frame.special = True
         execution.frames.append(frame)

@@ -6,13 +6,15 @@ All of it is bounded by `op_state_entries`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.executions import BoundOp, Execution
 from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.roles import TRIGGER
+
+if TYPE_CHECKING:
+    from bb_edge.engine.core import Engine
 
 
 def _text(op: BoundOp, name: str) -> str:
@@ -38,9 +40,18 @@ def _full(ctx: Any, what: str) -> CapacityError:
     )
 
 
-@dataclass(slots=True)
+# What belongs to an op writes itself down for a snapshot: `save` gives plain values, `restore` takes them.
+
+
 class _Count:
-    arrived: int = 0
+    def __init__(self) -> None:
+        self.arrived = 0
+
+    def save(self) -> list[object]:
+        return [self.arrived]
+
+    def restore(self, row: Any) -> None:
+        (self.arrived,) = row
 
 
 def _threshold(op: BoundOp, env: BindEnv) -> Run:
@@ -58,9 +69,15 @@ def _threshold(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
-@dataclass(slots=True)
 class _Held:
-    value: object = None
+    def __init__(self) -> None:
+        self.value: object = None
+
+    def save(self) -> list[object]:
+        return [self.value]
+
+    def restore(self, row: Any) -> None:
+        (self.value,) = row
 
 
 def _stash(op: BoundOp, env: BindEnv) -> Run:
@@ -82,10 +99,16 @@ def _flush(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
-@dataclass(slots=True)
 class _Queue:
-    values: deque[object] = field(default_factory=deque)
-    takers: deque[int] = field(default_factory=deque)  # tokens of parked Dequeues
+    def __init__(self) -> None:
+        self.values: deque[object] = deque()
+        self.takers: deque[int] = deque()  # tokens of parked Dequeues
+
+    def save(self) -> list[object]:
+        return [tuple(self.values), tuple(self.takers)]
+
+    def restore(self, row: Any) -> None:
+        self.values, self.takers = deque(row[0]), deque(row[1])
 
 
 def _enqueue(op: BoundOp, env: BindEnv) -> Run:
@@ -119,68 +142,89 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
-@dataclass(slots=True)
 class _Semaphore:
-    free: int = -1  # set by the first Acquire that is bound
-    holders: dict[int, int] = field(default_factory=dict)  # execution id -> permits
-    waiting: deque[tuple[int, Any]] = field(default_factory=deque)  # (token, execution)
+    """The permits of one `Limit`; all go back when their execution ends."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.holders: dict[int, int] = {}  # execution id -> permits
+        self.waiting: deque[int] = deque()  # tokens of parked Acquires
+        self.free = -1  # set by the first Acquire that is bound
+
+    def bound(self, n: int) -> None:
+        self.free = n if self.free < 0 else min(self.free, n)
+
+    def grant(self, execution: Execution) -> None:
+        if execution.id not in self.holders:
+            execution.permits.append(self.end)
+        self.holders[execution.id] = self.holders.get(execution.id, 0) + 1
+
+    def end(self, execution: int) -> None:
+        self.give_back(execution, self.holders.get(execution, 0))
+
+    def give_back(self, execution: int, permits: int) -> None:
+        left = self.holders.pop(execution, 0) - permits
+        if left:
+            self.holders[execution] = left
+        parking = self._engine.parking
+        for _ in range(permits):
+            while self.waiting:
+                token = self.waiting.popleft()
+                waiter = parking.waiter(token)
+                if waiter is not None:
+                    self.grant(waiter)
+                    parking.resume(token, TRIGGER)
+                    break
+            else:
+                self.free += 1
+
+    def save(self) -> list[object]:
+        return [self.free, tuple(self.holders.items()), tuple(self.waiting)]
+
+    def restore(self, row: Any) -> None:
+        self.free, holders, waiting = row
+        self.holders = dict(holders)
+        self.waiting = deque(waiting)
+
+
+def _semaphore(op: BoundOp, env: BindEnv) -> _Semaphore:
+    key = ("limit", _text(op, "name"))
+    found: _Semaphore | None = env.state.get(key)
+    if found is None:
+        found = env.state[key] = _Semaphore(env.engine)
+        env.engine.actions.register(f"limit.end/{op.target}/{key[1]}", found.end)
+    return found
 
 
 def _acquire(op: BoundOp, env: BindEnv) -> Run:
     """Takes a permit, or waits for one. A permit ends with its execution at the latest."""
     n = _positive(op, "n")
-    state: _Semaphore = env.state.setdefault(("limit", _text(op, "name")), _Semaphore())
-    state.free = n if state.free < 0 else min(state.free, n)
+    state = _semaphore(op, env)
+    state.bound(n)
     engine = env.engine
-
-    def grant(execution: Any) -> None:
-        if execution.id not in state.holders:
-            number = execution.id
-            execution.permits.append(lambda: _give_back(state, engine, number, grant, every=True))
-        state.holders[execution.id] = state.holders.get(execution.id, 0) + 1
 
     def run(ctx: Any, _trigger: object) -> object:
         if state.free:
             state.free -= 1
-            grant(ctx.execution)
+            state.grant(ctx.execution)
             return TRIGGER
         if len(state.waiting) >= engine.config.op_state_entries:
             raise _full(ctx, "the line at the limit")
-        state.waiting.append((engine.parking.suspend(ctx, outside=True), ctx.execution))
+        state.waiting.append(engine.parking.suspend(ctx, outside=True))
         return PENDING
 
-    env.state[("limit.grant", id(state))] = grant
     return run
 
 
-def _give_back(state: _Semaphore, engine: Any, execution: int, grant: Any, every: bool) -> None:
-    held = state.holders.get(execution, 0)
-    returned = held if every else min(1, held)
-    if held - returned:
-        state.holders[execution] = held - returned
-    else:
-        state.holders.pop(execution, None)
-    for _ in range(returned):
-        while state.waiting:
-            token, waiter = state.waiting.popleft()
-            if engine.parking.is_parked(token):
-                grant(waiter)
-                engine.parking.resume(token, TRIGGER)
-                break
-        else:
-            state.free += 1
-
-
 def _release(op: BoundOp, env: BindEnv) -> Run:
-    state: _Semaphore = env.state.setdefault(("limit", _text(op, "name")), _Semaphore())
-    engine = env.engine
+    state = _semaphore(op, env)
 
     def run(ctx: Any, _trigger: object) -> None:
         if ctx.execution.id not in state.holders:
             raise OpError(
                 "the execution holds no permit", where=ctx.op.spec.name, hint="Acquire comes before Release"
             )
-        _give_back(state, engine, ctx.execution.id, env.state[("limit.grant", id(state))], every=False)
+        state.give_back(ctx.execution.id, 1)
 
     return run
 

@@ -9,7 +9,6 @@ import numpy as np
 from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.parking import PENDING, CapacityError, OpError
-from bb_edge.roles import TRIGGER
 
 
 def _delay(attribute: str) -> Bind:
@@ -28,7 +27,7 @@ def _delay(attribute: str) -> Bind:
                     f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
                 )
             token = engine.parking.suspend(ctx)
-            engine.timers.at(ctx.now_ns + delay, lambda _now: engine.parking.resume(token, TRIGGER))
+            engine.timers.at(ctx.now_ns + delay, engine.parking.fire, token)
             return PENDING
 
         return run
