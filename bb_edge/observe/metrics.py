@@ -46,6 +46,10 @@ GAUGES = frozenset(
         "process.rss_bytes",
         "process.peak_rss_bytes",
         "peers.up.now",
+        "state.generation",
+        "state.journal_bytes",
+        "state.outbox_bytes",
+        "state.outbox_records",
     }
 )
 """What may fall again; everything else counts up."""

@@ -114,12 +114,19 @@ class Driver:
         found = self._node.poll(now_ns)
         if self._polled is not None:
             self._polled(now_ns, self._clock.monotonic_ns(), found)
-        if self._keeper is not None:
-            self._keeper.take(found, now_ns)
+        keeper = self._keeper
+        if keeper is not None:
+            if report is not None:
+                # The host hears of an event before a snapshot says that it has: after a crash it may hear it
+                # again, but it never misses one.
+                for step in found:
+                    if isinstance(step, steps.AppEvent):
+                        report(step)
+            keeper.take(found, now_ns)
         for step in found:
             if isinstance(step, steps.SendEnvelope):
                 send(step)
-            elif report is not None:
+            elif report is not None and (keeper is None or not isinstance(step, steps.AppEvent)):
                 report(step)
 
     def _wake(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.driver import Driver
@@ -84,9 +86,10 @@ def envelope(payload: bytes) -> steps.SendEnvelope:
     return steps.SendEnvelope(PEER, payload)
 
 
-def drive(loop: Loop, keeper: bool = True) -> list[str]:
+def drive(loop: Loop, keeper: bool = True, report: bool = False) -> list[str]:
     turns = len(loop.polls)
-    driver = Driver(loop, loop, loop, keeper=loop if keeper else None)
+    listen = (lambda step: loop.said.append(type(step).__name__)) if report else None
+    driver = Driver(loop, loop, loop, listen, keeper=loop if keeper else None)
     driver.run(lambda: driver.polls >= turns)
     return loop.said
 
@@ -94,6 +97,17 @@ def drive(loop: Loop, keeper: bool = True) -> list[str]:
 def test_what_a_poll_asks_to_be_kept_is_kept_before_it_is_sent_on() -> None:
     said = drive(Loop([[envelope(b"a"), envelope(b"b")], [envelope(b"c")]]))
     assert said[:7] == ["poll", "take", "send b'a'", "send b'b'", "poll", "take", "send b'c'"]
+
+
+@pytest.mark.parametrize("keeper", [True, False])
+def test_the_host_hears_of_an_event_before_it_is_kept_that_it_has(keeper: bool) -> None:
+    event, fault = steps.AppEvent("Main", 1, "x"), steps.IngressDropped(None, "full")
+    said = drive(Loop([[fault, envelope(b"a"), event]]), keeper, report=True)
+    if keeper:
+        assert said[:5] == ["poll", "AppEvent", "take", "IngressDropped", "send b'a'"]
+        assert said.count("AppEvent") == 1
+    else:
+        assert said[:4] == ["poll", "IngressDropped", "send b'a'", "AppEvent"]
 
 
 def test_the_end_writes_a_last_snapshot_after_what_was_written_down_went_out() -> None:
