@@ -11,8 +11,9 @@ import gc
 import os
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles import TRIGGER
+from bb_edge.ir.opsets import Opset, Table
+from bb_edge.registry import Registry
+from bb_edge.roles import TRIGGER, ProtocolComponent
 
 EXECUTIONS = int(os.environ.get("BB_STEADY", "480"))
 WARM_UP = (
@@ -200,3 +203,86 @@ def test_envelopes_that_are_refused_leave_nothing(compile_text):
 
     flat(work)
     assert node.counters["ingress.bytes"] == 0
+
+
+_HEAD = "program Demo {"
+_BINDINGS = 'binding.Server.e="protocol|test.Steady|7", binding.Client.e="protocol|test.Steady|7", '
+_ROUNDS = """  slot e: protocol
+  round: I64[] = syscall.Repeat<times=0, pause_ns=1000000>()
+  ten: F32 = Cast<to=1>(round)
+  ones: F32[4] = Constant<value=F32[4]{1.0, 1.0, 1.0, 1.0}>()
+  x: F32[4] = Add(ones, ten)
+  said: I64[] = "test.steady"::Tell(round) {slot=e}
+  syscall.AppEmit<name="said">(said)
+  syscall.Record<name="rounds">(ten)
+"""
+WHOLE = (
+    FEDERATION.replace(_HEAD, _HEAD + _BINDINGS)
+    .replace("(x: F32[4], round: I64[])", "()")
+    .replace("  slot agg: aggregator\n", "  slot agg: aggregator\n" + _ROUNDS)
+    .replace("  x0: F32[4], s0", "  slot e: protocol\n  x0: F32[4], s0", 1)
+)
+
+
+class Steady(ProtocolComponent):
+    """Asks its counterparts in each round; they answer at once, later, or from elsewhere."""
+
+    TYPE_NAME: ClassVar[str] = "test.Steady"
+
+    def __init__(self) -> None:
+        self.replies: Counter[bytes | None] = Counter()
+
+    @classmethod
+    def construct(cls, env: Any) -> Steady:
+        return cls()
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table("test.steady")
+        table.op("Tell", "n:Tensor<I64>", "n:Tensor<I64>")
+        table.op("Hear", "sender:PeerId, payload:Bytes", "reply:Bytes", remote=True)
+        return table.opset()
+
+    def tell(self, ctx: Any, n: Any) -> Any:
+        for peer in ctx.peers.up_peers("Client"):
+            ctx.request(peer, "Hear", bytes([int(n) % 5]), 20 * MS, self.heard)
+            ctx.send(peer, "Hear", b"!")
+        return n
+
+    def heard(self, _ctx: Any, reply: bytes | None) -> None:
+        self.replies[reply] += 1
+
+    def hear(self, ctx: Any, sender: PeerId, payload: bytes) -> Any:
+        if payload == b"\1":
+            later = ctx.later()
+            ctx.scheduler.complete_after(3 * MS, later, b"later")
+            return later
+        if payload == b"\2":
+            return ctx.offload(lambda: b"worked")
+        if payload == b"\3":
+            ctx.later()  # and thinks better of it
+        return b"at once"
+
+
+def test_a_whole_node(compile_text):
+    """Rounds, requests with children, the control plane with its deadlines, rings: all of a server and its clients."""
+    registry = Registry()
+    registry.register(Steady)
+    data = compile_text(WHOLE)
+    config = NodeConfig(max_requests=4)
+    made = [
+        install(PeerId.from_name(name), (), data, [target], config, registry=registry, seed=n)
+        for n, (name, target) in enumerate([("server", "Server"), ("a", "Client"), ("b", "Client")])
+    ]
+    net = Net({node.peer_id: node for node in made})
+    for node in made:
+        for other in made:
+            if node is not other:
+                address = b"\xe2\x01" + bytes(8)
+                node.peer_presence(other.peer_id, True, (address,), epoch=1, classes=other.classes)
+
+    flat(lambda _: net.turn(net.events + 2))
+    replies = made[0].component("e").replies
+    assert set(replies) == {b"at once", b"later", b"worked"}
+    assert made[0].counters["rounds.ended"] > EXECUTIONS
+    assert len(made[0]._engine.control) <= 10
