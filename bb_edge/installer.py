@@ -31,6 +31,7 @@ from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.ir.tensors import from_tensor_proto
+from bb_edge.ir.type_protos import from_type_proto
 from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
@@ -142,6 +143,8 @@ def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, ob
         return config, {t.name: from_tensor_proto(t) for t in state.g.initializer}
     if state.type == AttributeProto.TENSOR:
         return {}, {state.t.name or "value": from_tensor_proto(state.t)}
+    if state.type == AttributeProto.TYPE_PROTO:
+        return {"type": from_type_proto(state.tp)}, {}
     if not state.s:
         return {}, {}
     try:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import cbor2
+import numpy as np
 
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.types import ValueType
 from bb_host.program import AttrValue, Function
 
 
@@ -32,18 +34,22 @@ class ConstructionError(BBError):
 
 
 def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Function, ...]]:
-    """The state of a concrete or bound slot: canonical CBOR of a mapping, or what `construct` gives.
+    """The state of a concrete or bound slot: canonical CBOR of a mapping, a tensor (`tensors["value"]` on the
+    device), a type (`config["type"]`), or what `construct` gives.
 
-    Raises ConstructionError for a config that is neither, or holds what CBOR has no spelling for.
+    Raises ConstructionError for a config that is none of these, or holds what CBOR has no spelling for.
     """
     if config is None:
         return cbor2.dumps({}, canonical=True), ()
     if isinstance(config, Constructs):
         found = config.construct(slot)
         return found.attribute, tuple(found.functions)
+    if isinstance(config, np.ndarray | ValueType):
+        return config, ()
     if not isinstance(config, Mapping):
         raise ConstructionError(
-            f"a config is a mapping or has construct(slot), not {config!r}", f"slot {slot!r}"
+            f"a config is a mapping, an array, a type, or has construct(slot), not {config!r}",
+            f"slot {slot!r}",
         )
     for key in config:
         if not isinstance(key, str):

@@ -28,7 +28,7 @@ class ArrayDataSource(DataSource):
     """Configuration:
 
     - `path`: an .npz file with `x`, [samples, …], and, where there are labels, `y`, [samples, …]. Without a
-      path the arrays are the tensors `x` and `y` of the construction state.
+      path the arrays are the tensors `x` and `y` of the construction state, or the one tensor that it is.
     - `batch_size`: samples per batch, 0 = all of them (0).
     - `shuffle`: a new order every epoch, drawn from `seed` (the slot's) and the epoch's number (true).
     - `remainder`: what happens to samples that fill no batch: `drop`, they wait for another epoch (default);
@@ -79,6 +79,8 @@ class ArrayDataSource(DataSource):
             x, y = _load(env, Path(env.text("path")), env.integer("max_bytes", 1 << 30, 1))
         elif "x" in env.tensors:
             x, y = env.tensors["x"], env.tensors.get("y")
+        elif "value" in env.tensors:
+            x, y = env.tensors["value"], None
         else:
             raise env.error("no data", "path", "name an .npz file: --set <slot>.path=FILE")
         return cls(
