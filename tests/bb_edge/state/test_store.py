@@ -341,6 +341,13 @@ def test_limits_have_to_be_something(name: str) -> None:
     assert getattr(StoreLimits(**{name: 1}), name) == 1
 
 
+def test_a_board_gets_smaller_budgets() -> None:
+    edge, host = StoreLimits.edge(), StoreLimits()
+    assert edge.journal_bytes < host.journal_bytes
+    assert edge.outbox_bytes < host.outbox_bytes
+    assert edge.snapshot_bytes < host.snapshot_bytes
+
+
 def test_what_is_written_is_counted(make_store: Opened) -> None:
     disk = FakeDisk()
     store = opened(make_store, disk)

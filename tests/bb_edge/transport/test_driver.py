@@ -43,9 +43,7 @@ class Loop:
     def fire_lifecycle(self, phase: int) -> None:
         self.said.append(f"phase {phase}")
         if self.ask_snapshot:
-            self.polls.append(
-                [steps.SnapshotWanted(*([0] * (len(steps.SnapshotWanted.__slots__) - 1)), "end")]
-            )
+            self.polls.append([steps.SnapshotWanted("end")])
 
     # --- the transport
 

@@ -1,0 +1,217 @@
+"""Who writes a node's state, and when: after each poll what the poll asked for, and snapshots.
+
+The order is what makes it safe. The records of a poll are on the medium before the node is told so, and the
+node publishes and acknowledges only what it was told of: at the earliest in the next poll. A snapshot is
+taken last, between two polls, when everything that the poll handed out is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from bb_edge.engine import steps
+from bb_edge.ir.errors import BBError
+from bb_edge.state.errors import StateError
+from bb_edge.state.store import Recovered, StateStore
+from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
+
+RETRY_NS = 1_000_000_000
+MAX_RETRY_NS = 60_000_000_000
+"""A snapshot that failed is tried again after the first, then twice as long, and so on up to the second."""
+
+
+class KeptNode(Protocol):
+    """The doors of `bb_edge.Node` for whoever keeps its state."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the node counts."""
+
+    def snapshot(self, now_ns: int) -> bytes:
+        """The node's state between two polls."""
+
+    def snapshot_written(self) -> Iterable[EnvelopeKey]:
+        """The bytes of `snapshot` are on the medium; names the outbox records that may go."""
+
+    def persisted(self, token: int) -> None:
+        """The record of that token is on the medium."""
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """It is not."""
+
+
+class RestoredNode(KeptNode, Protocol):
+    """The same, and what a restart needs."""
+
+    def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
+        """What the outbox on disk holds."""
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        """What the journal holds, in its order."""
+
+
+Node = TypeVar("Node", bound=RestoredNode)
+Report = Callable[[steps.EngineStep], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a node came back with."""
+
+    generation: int
+    snapshot_bytes: int
+    journal: int
+    outbox: int
+    notes: tuple[str, ...]
+
+
+def restore(
+    store: StateStore,
+    make: Callable[[bytes | None], Node],
+    damaged: type[BBError],
+    now_ns: int,
+    wall_ns: int,
+) -> tuple[Node, Restored]:
+    """A node as its files have it: `make(snapshot or None)`, then the outbox, then the journal.
+
+    Where `make` raises `damaged`, the snapshot before is tried; everything else that it raises goes through,
+    and so do the errors of `StateStore.open`.
+    """
+    found: Recovered = store.open()
+    while True:
+        try:
+            node = make(found.snapshot)
+            break
+        except damaged as error:
+            if found.snapshot is None:
+                raise
+            found = store.fall_back(str(error))
+    node.adopt_outbox(found.outbox, now_ns, wall_ns)
+    node.replay(found.journal)
+    size = len(found.snapshot or b"")
+    return node, Restored(found.generation, size, len(found.journal), len(found.outbox), found.notes)
+
+
+class Keeper:
+    """Writes what one node asks for, from the thread that polls it.
+
+    `interval_ns` is the time between two snapshots that nobody asked for (0: none); they are left out while
+    the node has nothing to do. `report` sees a `StorageFailed` for each snapshot that could not be written;
+    the node tells of its records by itself.
+    """
+
+    def __init__(
+        self, node: KeptNode, store: StateStore, *, interval_ns: int = 0, report: Report | None = None
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._interval_ns = interval_ns
+        self._report = report
+        self._wanted = store.generation == 0  # the first one says whose folder this is
+        self._due_ns: int | None = None
+        self._retry_at_ns = 0
+        self._wait_ns = RETRY_NS
+        self._idle_counters: Mapping[str, int] = {}
+        self._busy = True
+        self.snapshots = 0
+        """How many were written."""
+        self.failures = 0
+        """How many calls to the store failed."""
+
+    def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
+        """Takes the steps of a poll: writes, answers, and snapshots where one is wanted and due."""
+        outbox: list[steps.PersistOutbox] = []
+        journal: list[steps.Journal] = []
+        for step in found:
+            if isinstance(step, steps.PersistOutbox):
+                outbox.append(step)
+            elif isinstance(step, steps.Journal):
+                journal.append(step)
+            elif isinstance(step, steps.SnapshotWanted):
+                self._wanted = True
+        self._busy = self._busy or bool(found)
+        if outbox:
+            self._keep_outbox(outbox)
+        if journal:
+            self._answer(journal, lambda: self._store.append_journal([step.record for step in journal]))
+        if self._wants(now_ns) and now_ns >= self._retry_at_ns:
+            self.snapshot(now_ns)
+
+    def snapshot(self, now_ns: int) -> bool:
+        """Takes a snapshot now, whether one is due or not; False where it could not be written."""
+        node, store = self._node, self._store
+        try:
+            store.write_snapshot(node.snapshot(now_ns))
+        except BBError as error:
+            self._failed("snapshot", error)
+            self._retry_at_ns = now_ns + self._wait_ns
+            self._wait_ns = min(2 * self._wait_ns, MAX_RETRY_NS)
+            self._wanted = True
+            return False
+        gone = [key_bytes(key) for key in node.snapshot_written()]
+        self.snapshots += 1
+        self._wanted = self._busy = False
+        self._retry_at_ns, self._wait_ns = 0, RETRY_NS
+        self._due_ns = now_ns + self._interval_ns
+        self._idle_counters = dict(node.counters)
+        try:
+            store.drop(gone)
+        except StateError as error:
+            self._failed("tidying up", error)
+        return True
+
+    def _wants(self, now_ns: int) -> bool:
+        if self._wanted or self._store.wants_snapshot:
+            return True
+        if not self._interval_ns:
+            return False
+        if self._due_ns is None:
+            self._due_ns = now_ns + self._interval_ns
+        if now_ns < self._due_ns:
+            return False
+        self._due_ns = now_ns + self._interval_ns
+        return self._busy or self._node.counters != self._idle_counters
+
+    def _keep_outbox(self, found: Sequence[steps.PersistOutbox]) -> None:
+        def write() -> None:
+            self._store.append_outbox(
+                [(key_bytes(OutboxRecord.from_bytes(step.record).key), step.record) for step in found]
+            )
+
+        self._answer(found, write)
+
+    def _answer(
+        self, found: Sequence[steps.PersistOutbox] | Sequence[steps.Journal], write: Callable[[], None]
+    ) -> None:
+        node = self._node
+        try:
+            write()
+        except StateError as error:
+            self.failures += 1
+            for step in found:
+                node.persist_failed(step.token, error)
+            return
+        for step in found:
+            node.persisted(step.token)
+
+    def _failed(self, what: str, error: BBError) -> None:
+        self.failures += 1
+        if self._report is not None:
+            self._report(steps.StorageFailed(what, error))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The store's, and how many snapshots were written and calls failed."""
+        return {
+            **self._store.counters,
+            "state.snapshots": self.snapshots,
+            "state.failures": self.failures,
+        }
+
+
+def key_bytes(key: EnvelopeKey) -> bytes:
+    """The name of an outbox record in the store: peer, epoch, seq."""
+    return key.peer.to_bytes() + key.epoch.to_bytes(8, "big") + key.seq.to_bytes(8, "big")

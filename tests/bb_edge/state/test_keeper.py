@@ -1,0 +1,340 @@
+"""The keeper: what of a poll is written when, what the node is told, and when a snapshot is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.state import Recovered, StateDamagedError, StateStore, StoreLimits
+from bb_edge.state.keeper import Keeper, key_bytes, restore
+from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
+from bb_shims import CrashMode, FakeDisk, Fault, FaultKind
+
+PEER = PeerId.from_name("other")
+S = 1_000_000_000
+
+Opened = Callable[..., StateStore]
+Look = Callable[[FakeDisk], Recovered]
+
+
+class Refused(BBError):
+    """A snapshot that the node does not take."""
+
+
+class Node:
+    """A node's doors for a keeper; its state is a number that polls would change."""
+
+    def __init__(self, snapshot: bytes | None = None) -> None:
+        if snapshot is not None and snapshot.startswith(b"bad"):
+            raise Refused("digest differs", "snapshot")
+        self.state = 0 if snapshot is None else int(snapshot)
+        self.kept: list[int] = []
+        self.failed: dict[int, BaseException] = {}
+        self.gone: list[EnvelopeKey] = []
+        self.written = 0
+        self.counters: dict[str, int] = {}
+        self.outbox: list[bytes] = []
+        self.journal: list[bytes] = []
+        self.error: BBError | None = None
+
+    def snapshot(self, now_ns: int) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return b"%d" % self.state
+
+    def snapshot_written(self) -> Iterable[EnvelopeKey]:
+        self.written += 1
+        gone, self.gone = self.gone, []
+        return gone
+
+    def persisted(self, token: int) -> None:
+        self.kept.append(token)
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        self.failed[token] = error
+
+    def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
+        self.outbox = [*records, b"%d %d" % (now_ns, wall_ns)]
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        assert self.outbox, "the outbox comes first"
+        self.journal = list(records)
+
+
+class World:
+    """A disk, a store, a node and its keeper."""
+
+    def __init__(self, make: Opened, look: Look, limits: StoreLimits | None, **options: int) -> None:
+        self.disk = FakeDisk()
+        self.store = make(self.disk, limits)
+        self.store.open()
+        self.node = Node()
+        self.reported: list[steps.EngineStep] = []
+        self.keeper = Keeper(self.node, self.store, report=self.reported.append, **options)
+        self._look = look
+
+    def take(self, *found: steps.EngineStep, now_ns: int = 0) -> None:
+        self.keeper.take(found, now_ns)
+
+    @property
+    def on_disk(self) -> Recovered:
+        return self._look(self.disk)
+
+
+@pytest.fixture
+def world(make_store: Opened, look: Look) -> Callable[..., World]:
+    def make(limits: StoreLimits | None = None, **options: int) -> World:
+        return World(make_store, look, limits, **options)
+
+    return make
+
+
+def record(seq: int, size: int = 10) -> OutboxRecord:
+    return OutboxRecord(EnvelopeKey(PEER, 7, seq), b"x" * size)
+
+
+def outgoing(token: int, seq: int, size: int = 10) -> steps.PersistOutbox:
+    return steps.PersistOutbox(token, PEER, record(seq, size).to_bytes())
+
+
+def incoming(token: int, data: bytes = b"journaled") -> steps.Journal:
+    return steps.Journal(token, PEER, data)
+
+
+def event() -> steps.AppEvent:
+    return steps.AppEvent("Main", 1, "x")
+
+
+def test_the_first_poll_writes_the_first_snapshot(world: Callable[..., World]) -> None:
+    w = world()
+    w.node.state = 5
+    w.take()
+    assert (w.on_disk.snapshot, w.node.written, w.keeper.snapshots) == (b"5", 1, 1)
+    w.take(event())
+    assert w.keeper.snapshots == 1
+
+
+def test_records_are_on_the_medium_before_the_node_is_told(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    said: list[tuple[int, Recovered]] = []
+    w.node.persisted = lambda token: said.append((token, w.on_disk))  # type: ignore[method-assign]
+    w.disk.counts.clear()
+    w.take(incoming(1, b"a"), outgoing(2, 1), event(), incoming(3, b"b"), outgoing(4, 2))
+    assert [token for token, _ in said] == [2, 4, 1, 3]
+    assert said[0][1].outbox == (record(1).to_bytes(), record(2).to_bytes())
+    assert said[2][1].journal == (b"a", b"b")
+    assert w.disk.counts["sync"] == 2, "one per file, however many records"
+
+
+def test_a_failed_record_is_told_and_the_others_are_kept(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    w.take(outgoing(1, 1), outgoing(2, 2), incoming(3))
+    assert set(w.node.failed) == {1, 2}
+    assert "No space left" in str(w.node.failed[1])
+    assert w.node.kept == [3]
+    assert w.keeper.counters["state.failures"] == 1
+    w.take(outgoing(4, 1))
+    assert w.node.kept == [3, 4]
+    assert w.on_disk.outbox == (record(1).to_bytes(),)
+
+
+def test_a_snapshot_comes_last_and_lets_records_go(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.take(outgoing(1, 1), outgoing(2, 2), incoming(3))
+    w.node.gone = [record(1).key]
+    w.node.state = 9
+    w.take(wanted(), outgoing(4, 3))
+    assert w.on_disk == Recovered(b"9", (), (record(2).to_bytes(), record(3).to_bytes()), 2, ())
+    assert w.node.kept == [1, 2, 3, 4]
+
+
+def wanted() -> steps.SnapshotWanted:
+    return steps.SnapshotWanted("a durable request")
+
+
+def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.capacity_bytes = 0
+    tries = []
+    w.take(wanted(), now_ns=0)
+    for second in range(1, 200):
+        before = len(w.reported)
+        w.take(now_ns=second * S)
+        if len(w.reported) > before:
+            tries.append(second)
+    assert tries == [1, 3, 7, 15, 31, 63, 123, 183]
+    step = w.reported[0]
+    assert isinstance(step, steps.StorageFailed)
+    assert "No space left" in str(step)
+    w.disk.capacity_bytes = 10_000
+    w.take(now_ns=243 * S)
+    assert (w.node.written, w.on_disk.generation) == (2, 2)
+    w.take(wanted(), now_ns=244 * S)
+    assert w.on_disk.generation == 3
+
+
+def test_a_node_that_cannot_be_written_down_is_reported(world: Callable[..., World]) -> None:
+    w = world()
+    w.node.error = BBError("a component cannot be serialized", "agg")
+    w.take(incoming(1))
+    assert w.node.kept == [1]
+    assert len(w.reported) == 1
+    assert w.keeper.snapshots == 0
+    w.node.error = None
+    w.take(now_ns=S)
+    assert w.keeper.snapshots == 1
+
+
+def test_tidying_up_that_fails_does_not_undo_the_snapshot(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.inject(Fault(FaultKind.FAIL, 1, "unlink"))
+    w.take(wanted())
+    w.take(wanted())
+    assert (w.keeper.snapshots, len(w.reported)) == (3, 1)
+    assert w.on_disk.generation == 3
+
+
+def test_without_anybody_to_report_to(make_store: Opened) -> None:
+    store = make_store(FakeDisk(capacity_bytes=0))
+    store.open()
+    keeper = Keeper(Node(), store)
+    keeper.take((), 0)
+    assert keeper.failures == 1
+
+
+def test_the_interval(world: Callable[..., World]) -> None:
+    w = world(interval_ns=10 * S)
+    w.take(now_ns=0)
+    for now in (1, 5, 9):
+        w.take(event(), now_ns=now * S)
+    assert w.keeper.snapshots == 1
+    w.take(now_ns=10 * S)
+    assert w.keeper.snapshots == 2
+    for now in range(11, 100):
+        w.take(now_ns=now * S)
+    assert w.keeper.snapshots == 2, "nothing happened since"
+    w.node.counters["ops"] = 1
+    w.take(now_ns=100 * S)
+    w.take(now_ns=101 * S)
+    assert w.keeper.snapshots == 3, "something happened that no step told of"
+
+
+def test_the_interval_of_a_node_that_came_back(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    store.write_snapshot(b"8")
+    keeper = Keeper(Node(), store, interval_ns=10 * S)
+    for now in range(1, 11):
+        keeper.take((), now * S)
+    assert keeper.snapshots == 0
+    keeper.take((), 11 * S)
+    assert keeper.snapshots == 1, "a node that came back is not the one of the snapshot"
+
+
+def test_without_an_interval_nothing_is_written_by_itself(world: Callable[..., World]) -> None:
+    w = world()
+    for now in range(100):
+        w.take(event(), now_ns=now * S)
+    assert w.keeper.snapshots == 1
+
+
+def test_a_full_journal_asks_for_a_snapshot(world: Callable[..., World]) -> None:
+    w = world(StoreLimits(journal_bytes=200))
+    w.take()
+    w.take(incoming(1, b"x" * 100))
+    assert w.keeper.snapshots == 1
+    w.take(incoming(2, b"x" * 100))
+    assert (w.keeper.snapshots, w.on_disk.journal) == (2, ())
+
+
+def test_a_journal_that_is_beyond_its_budget_refuses(world: Callable[..., World]) -> None:
+    w = world(StoreLimits(journal_bytes=200))
+    w.take()
+    w.take(incoming(1, b"x" * 500))
+    assert "the journal holds 0 bytes" in str(w.node.failed[1])
+
+
+def test_it_counts(world: Callable[..., World]) -> None:
+    w = world()
+    w.take(outgoing(1, 1))
+    counters = w.keeper.counters
+    assert (counters["state.snapshots"], counters["state.outbox_records"]) == (1, 1)
+    assert counters["state.bytes_written"] > 0
+
+
+def test_keys_tell_peer_epoch_and_number_apart() -> None:
+    keys = [EnvelopeKey(PEER, 7, 1), EnvelopeKey(PEER, 1, 7), EnvelopeKey(PeerId.from_name("third"), 7, 1)]
+    assert len({key_bytes(key) for key in keys}) == 3
+
+
+# --- restarts ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_gives_a_new_node(make_store: Opened) -> None:
+    node, found = restore(make_store(FakeDisk()), Node, Refused, 3, 4)
+    assert (node.state, node.outbox, node.journal) == (0, [b"3 4"], [])
+    assert (found.generation, found.journal, found.outbox, found.notes) == (0, 0, 0, ())
+
+
+def test_a_restart_brings_back_snapshot_outbox_and_journal(
+    world: Callable[..., World], make_store: Opened
+) -> None:
+    w = world()
+    w.node.state = 8
+    w.take()
+    w.take(outgoing(1, 1), incoming(2, b"a"), incoming(3, b"b"))
+    w.disk.crash(CrashMode.LOSE)
+    store = make_store(w.disk)
+    node, found = restore(store, Node, Refused, 3, 4)
+    assert (node.state, node.outbox, node.journal) == (8, [record(1).to_bytes(), b"3 4"], [b"a", b"b"])
+    assert (found.generation, found.snapshot_bytes, found.journal, found.outbox) == (1, 1, 2, 1)
+    Keeper(node, store).take((), 0)
+    assert w.on_disk.generation == 1, "the folder has its first snapshot"
+
+
+def test_a_snapshot_that_the_node_finds_damaged_gives_way(
+    world: Callable[..., World], make_store: Opened
+) -> None:
+    w = world()
+    w.node.state = 8
+    w.take()
+    w.take(incoming(1, b"a"))
+    w.node.snapshot = lambda now_ns: b"bad"  # type: ignore[method-assign]
+    w.take(wanted())
+    w.take(incoming(2, b"b"))
+    w.disk.crash(CrashMode.LOSE)
+    node, found = restore(make_store(w.disk), Node, Refused, 0, 0)
+    assert (node.state, node.journal, found.generation) == (8, [b"a", b"b"], 1)
+    assert found.notes == ("snapshot-2 cannot be used: snapshot: digest differs",)
+
+
+def test_what_a_node_refuses_for_another_reason_goes_through(make_store: Opened) -> None:
+    def make(snapshot: bytes | None) -> Node:
+        raise Refused("nothing to do with it")
+
+    with pytest.raises(Refused):
+        restore(make_store(FakeDisk()), make, Refused, 0, 0)
+
+
+def test_when_both_snapshots_are_refused_there_is_nothing_left(
+    world: Callable[..., World], make_store: Opened
+) -> None:
+    w = world()
+    w.node.snapshot = lambda now_ns: b"bad"  # type: ignore[method-assign]
+    for _ in range(3):
+        w.take(wanted())
+    w.disk.crash(CrashMode.LOSE)
+    with pytest.raises(StateDamagedError, match="move the folder aside"):
+        restore(make_store(w.disk), Node, Refused, 0, 0)
