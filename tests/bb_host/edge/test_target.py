@@ -163,6 +163,16 @@ def test_ports_keep_their_names(compiled):
     assert set(main.types) == {"image"}
 
 
+def test_tags_that_only_people_read_are_left_behind(compiled):
+    program = compiled("function program.Main(a: F32[4]) -> (b)\n  b = Exp(a)\n")
+    tags = dict.fromkeys((keys.ORIGINAL_OP_KEY, keys.SOURCE_LINE_KEY), "model:Forward")
+    (main,) = program.functions
+    main = dataclasses.replace(main, ops=tuple(op.with_meta(tags) for op in main.ops))
+    program = from_proto(to_proto(dataclasses.replace(program, functions=(main,))))
+    assert program.functions[0].ops[0].meta[keys.ORIGINAL_OP_KEY] == "model:Forward"
+    assert not set(strip(program, "Main").program.functions[0].ops[0].meta) & set(tags)
+
+
 def test_short_names_avoid_ports(compiled):
     text = "function program.Main(a: F32[4], b: F32[4]) -> (c)\n  x = Add(a, b)\n  y = Exp(x)\n  c = Neg(y)\n"
     main = strip(compiled(text), "Main").program.functions[0]
