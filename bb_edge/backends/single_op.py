@@ -3,7 +3,8 @@
 The planned way costs some 2 µs a run: looking the plan up, setting the arguments, clearing them. Where the
 plan of the last run was one kernel call on the caller's arrays alone, the next run on the same shapes and
 dtypes calls the kernel directly. A ufunc that finds its result's shape and dtype by itself also allocates it,
-which is cheaper than `np.empty` and `out`.
+which is cheaper than `np.empty` and `out`; it is then called for any shapes of these dtypes: asking an
+array for its shape makes a tuple every time. Scalars go the planned way: NumPy would give a number, no array.
 """
 
 from __future__ import annotations
@@ -61,12 +62,19 @@ def direct_call(program: NumPyProgram) -> Callable[..., Array] | None:
 
 def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
     act: Act | None = None
+    ufunc: Act | None = None
+    ndarray = np.ndarray
     shape: tuple[int, ...] = ()
     dtype: Any = None
 
     def call(_ctx: object, a: Array) -> Array:
-        nonlocal act, shape, dtype
-        if act is not None and a.dtype is dtype and a.shape == shape:
+        nonlocal act, ufunc, shape, dtype
+        result: Array
+        if ufunc is not None and a.dtype is dtype:
+            result = ufunc(a)
+            if type(result) is ndarray:
+                return result
+        elif act is not None and a.dtype is dtype and a.shape == shape:
             try:
                 return act(a)
             except KernelError:
@@ -76,6 +84,7 @@ def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
         act = _act(plan, (a,))
         if act is not None:
             shape, dtype = a.shape, a.dtype
+            ufunc = act if isinstance(act, np.ufunc) else None
         return result
 
     return call
@@ -83,14 +92,25 @@ def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
 
 def _direct_two(program: NumPyProgram) -> Callable[..., Array]:
     act: Act | None = None
+    ufunc: Act | None = None
+    ndarray = np.ndarray
     shape_a: tuple[int, ...] = ()
     shape_b: tuple[int, ...] = ()
     dtype_a: Any = None
     dtype_b: Any = None
 
     def call(_ctx: object, a: Array, b: Array) -> Array:
-        nonlocal act, shape_a, shape_b, dtype_a, dtype_b
-        if (
+        nonlocal act, ufunc, shape_a, shape_b, dtype_a, dtype_b
+        result: Array
+        if ufunc is not None and a.dtype is dtype_a and b.dtype is dtype_a:
+            try:
+                result = ufunc(a, b)
+            except ValueError:
+                pass  # shapes that do not fit: the planned way says so
+            else:
+                if type(result) is ndarray:
+                    return result
+        elif (
             act is not None
             and a.dtype is dtype_a
             and b.dtype is dtype_b
@@ -106,6 +126,9 @@ def _direct_two(program: NumPyProgram) -> Callable[..., Array]:
         act = _act(plan, (a, b))
         if act is not None:
             shape_a, dtype_a, shape_b, dtype_b = a.shape, a.dtype, b.shape, b.dtype
+            # Of different dtypes, NumPy 1 looks at values where one is a scalar.
+            same = isinstance(act, np.ufunc) and a.dtype is b.dtype
+            ufunc = act if same else None
         return result
 
     return call

@@ -195,7 +195,7 @@ def test_constants_are_folded_once(backend: NumPyBackend, make: Make, f32: F32) 
 
 
 def test_plans_are_kept_per_shape_and_bounded(backend: NumPyBackend, make: Make, f32: F32) -> None:
-    made = program(backend, make("x", "y", [("Neg", "x", "y")]))
+    made = program(backend, make("x", "y", [("Neg", "x", "n"), ("Exp", "n", "y")]))
     for n in (1, 2, 1, 2, 1):
         made.run((f32(n),))
     assert made.plans_made == 2

@@ -85,6 +85,30 @@ def test_broadcasting(make: Make) -> None:
         np.testing.assert_array_equal(program.run([first, second])[0], first - second)
 
 
+def test_ever_other_shapes_scalars_and_dtypes(make: Make) -> None:
+    two = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    one = NumPyBackend().prepare(make("a", "y", [("Neg", "a", "y")]))
+    rng = np.random.default_rng(5)
+    shapes = [(4,), (), (2, 3), (3,), (1, 3), (0, 3), (2, 1, 3)]
+    for _ in range(200):
+        dtype = rng.choice([np.float32, np.float64, np.int32, np.int64])
+        a, b = (
+            np.asarray(rng.integers(-9, 9, shapes[rng.integers(len(shapes))])).astype(dtype) for _ in range(2)
+        )
+        (result,) = one.run([a])
+        assert type(result) is np.ndarray and (result.dtype, result.shape) == (dtype, a.shape)
+        np.testing.assert_array_equal(result, -a)
+        try:
+            want = np.asarray(a + b)
+        except ValueError:
+            with pytest.raises(BackendRunError):
+                two.run([a, b])
+            continue
+        (result,) = two.run([a, b])
+        assert type(result) is np.ndarray and (result.dtype, result.shape) == (dtype, want.shape)
+        np.testing.assert_array_equal(result, want)
+
+
 def test_the_same_array_twice_and_constants(make: Make) -> None:
     square = NumPyBackend().prepare(make("a", "y", [("Mul", "a a", "y")]))
     a = np.arange(3, dtype=np.float32)
