@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import cbor2
 
+from bb_edge.engine import restart
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
 from bb_edge.engine.config import NodeConfig
@@ -18,12 +19,16 @@ from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.flows import find_claims, touch_set
 from bb_edge.engine.inbound import Inbound, Port, ports_of
 from bb_edge.engine.ingress import Ingress
+from bb_edge.engine.journal import Journaling
 from bb_edge.engine.neighbours import Neighbours
 from bb_edge.engine.node_values import LoadError
 from bb_edge.engine.outbound import Outbound
 from bb_edge.engine.poll import Cycle, EntryOp
 from bb_edge.engine.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.requests import Requests
+from bb_edge.engine.snapshot import Identity
+from bb_edge.engine.snapshot import read as read_snapshot
+from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -39,6 +44,7 @@ from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, U
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
 from bb_edge.wire.delivery import LinkConfig, Links
+from bb_edge.wire.outbox import Outbox
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -76,6 +82,9 @@ def install(
     seed: bytes | int | None = None,
     incarnation: bytes | int | None = None,
     executor: Executor | None = None,
+    durable: bool = False,
+    snapshot: bytes | None = None,
+    now_ns: int = 0,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
 
@@ -86,6 +95,13 @@ def install(
 
     `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
     it is done inline, so that a simulation stays deterministic.
+
+    `durable` says that the driver keeps on disk what `PersistOutbox`, `Journal` and `SnapshotWanted` ask for
+    (`bb_edge.state.Keeper` does). Programs with durable sends need such a driver.
+
+    `snapshot` are the bytes of `Node.snapshot` of a node of the same peer, artifact and targets: the new one
+    continues where that one stopped, `now_ns` being the time now. SnapshotDamagedError,
+    SnapshotForeignError, SnapshotVersionError where it cannot.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a
@@ -104,7 +120,7 @@ def install(
         registry or default_registry(),
         seed,
         incarnation,
-    ).node(clock_offset_ns, executor)
+    ).node(clock_offset_ns, executor, durable, snapshot, now_ns)
 
 
 def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
@@ -288,7 +304,16 @@ class _Installer:
 
     # --- the node -------------------------------------------------------------------------------------
 
-    def node(self, clock_offset_ns: int, executor: Executor | None) -> Node:
+    def node(
+        self,
+        clock_offset_ns: int,
+        executor: Executor | None,
+        durable: bool,
+        snapshot: bytes | None,
+        now_ns: int,
+    ) -> Node:
+        identity = Identity.of(self.peer_id, self.program, [t.name for t in self.targets])
+        body = None if snapshot is None else read_snapshot(snapshot, identity)
         caps, raised = self.config.caps.with_sites(self.planned_sizes())
         config = self.config.with_(caps=caps) if raised else self.config
         bindings = self.bindings()
@@ -367,11 +392,11 @@ class _Installer:
             main = graphs[target.main]
             for op in main.ops:
                 self._entry(op, main, backends, ports, entries)
-                if op.spec.meta.get(keys.DURABLE_KEY) == "1":
+                if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:
                     raise InstallError(
-                        "durable sends need an outbox, which this runtime has not",
+                        "it sends durably, and nothing here would be kept on disk",
                         f"{target.name}, {op.spec.name}",
-                        "record it with durable=False",
+                        "run it with a state folder (bb-edge run --state), or record it with durable=False",
                     )
             if target.bootstrap is not None:
                 bootstrap = graphs[target.bootstrap]
@@ -388,6 +413,10 @@ class _Installer:
             )
         engine.graphs = tuple(g for graphs in graphs_by_target.values() for g in graphs.values())
         inbound = Inbound(engine, ingress, links, requests, ports)
+        if durable:
+            outbound.keep_durable(Outbox(config.outbox_records, config.outbox_bytes))
+            inbound.journaling = Journaling(engine, links)
+            inbound.on_settled = outbound.settled
         neighbours.attach(inbound, outbound)
         for slot, (binding, target) in bindings.items():
             component = components[slot]
@@ -396,10 +425,12 @@ class _Installer:
         cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
         neighbours.on_peer_up = cycle.peer_up
         of_slots: dict[str, Planned] = {}
+        by_index = {graph.index: graph for graph in engine.graphs}
         for (target_name, slot), number in slots.items():
             if slot not in of_slots and type(components[slot]).bootstrap is not Component.bootstrap:
                 graph = component_bootstrap(engine, target_name, slot, number, total + len(of_slots))
                 of_slots[slot] = of_component(target_name, slot, graph, number)
+                by_index[graph.index] = graph
         bootstraps = Bootstraps(
             engine,
             ingress,
@@ -410,10 +441,14 @@ class _Installer:
             cycle.start_target,
         )
         mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
-        node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program)
+        engine.graph_of = {op: graph.index for graph in by_index.values() for op in graph.ops}
+        parts = Parts(engine, cycle, bootstraps, by_index)
+        node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program, parts)
         for target in self.targets:
             if target.bootstrap is None:
                 cycle.start_at_first_poll(target.name)
+        if body is not None:
+            restart.restore(parts, body, now_ns)
         return node
 
     def _entry(

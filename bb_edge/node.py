@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from bb_edge.engine import steps
+from bb_edge.engine import restart, snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.budget import payload_bytes
@@ -18,12 +18,15 @@ from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw
 from bb_edge.engine.neighbours import LIMITS_META, Neighbours
 from bb_edge.engine.poll import Cycle
 from bb_edge.engine.program import Program
+from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.wire.caps import PeerLimits, RaisedSite
+from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
+from bb_edge.wire.outbox import OutboxRecord
 
 
 class InvokeError(BBError):
@@ -96,8 +99,11 @@ class Node:
         neighbours: Neighbours,
         mains: Mapping[str, BoundGraph],
         program: Program,
+        parts: Parts,
     ) -> None:
         self._engine = engine
+        self._parts = parts
+        self._identity = snapshot.Identity.of(engine.own_peer, program, mains)
         self._cycle = cycle
         self._bootstraps = bootstraps
         self._neighbours = neighbours
@@ -246,16 +252,15 @@ class Node:
         classes: tuple[str, ...] = (),
     ) -> None:
         """Tells that a peer came up or went down; feeds PeerUp/PeerDown, health and selectors."""
-        self.ingress.notice(
-            lambda: self._neighbours.presence(peer, up, epoch, classes, addresses, dict(meta or {}))
-        )
+        neighbours = self._neighbours
+        self.ingress.notice(neighbours.presence, peer, up, epoch, classes, addresses, dict(meta or {}))
 
     def peer_failed(self, peer: PeerId) -> None:
         """Tells that the transport was refused a delivery to the peer: one failure for its health.
 
         Raises IngressFull where too many notices wait already.
         """
-        self.ingress.notice(lambda: self._neighbours.failed(peer))
+        self.ingress.notice(self._neighbours.failed, peer)
 
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
         """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
@@ -333,6 +338,68 @@ class Node:
             engine.write(frame, site, value)
         if not values:
             engine.pull_unreached(frame)
+
+    # --- durability -----------------------------------------------------------------------------------
+
+    def persisted(self, token: int) -> None:
+        """The record of a `PersistOutbox` or `Journal` is on disk, and outlives a power cut.
+
+        From the poller's thread, as all that follows. A token that nobody waits for is fine.
+        """
+        cycle = self._cycle
+        journaling, durable = cycle.inbound.journaling, cycle.outbound.durable
+        if (
+            journaling is not None
+            and durable is not None
+            and not journaling.persisted(token, self._engine.now_ns)
+        ):
+            durable.persisted(token)
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """The record could not be written, and is not there.
+
+        An envelope of ours stays unpublished and is asked for again later; one of a peer's counts as never
+        received.
+        """
+        cycle = self._cycle
+        if not cycle.inbound.persist_failed(token, error) and cycle.outbound.durable is not None:
+            cycle.outbound.durable.persist_failed(token, error)
+
+    def snapshot(self, now_ns: int) -> bytes:
+        """The node's whole state, between two polls; `install(…, snapshot=…)` takes it.
+
+        SnapshotError where a value in a slot or queue has no written form.
+        """
+        cycle = self._cycle
+        self._engine.now_ns = max(self._engine.now_ns, now_ns)
+        if cycle.outbound.durable is not None:
+            cycle.outbound.durable.snapshot_taken()
+        return snapshot.save(self._parts, self._identity, self._engine.now_ns)
+
+    def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
+        """The bytes of the last `snapshot` outlive a power cut from now on.
+
+        Durable requests leave in the next poll. Names the outbox records that may go.
+        """
+        durable = self._cycle.outbound.durable
+        return () if durable is None else tuple(durable.snapshot_written())
+
+    def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
+        """Takes what the outbox on disk holds, after a restart and before the first poll.
+
+        It outranks the snapshot: what is not there any more is not sent again. OutboxError for damaged
+        records, or more than fit.
+        """
+        self._engine.now_ns = max(self._engine.now_ns, now_ns)
+        restart.adopt_outbox(self._cycle, [OutboxRecord.from_bytes(r) for r in records], now_ns, wall_ns)
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        """Takes what the journal on disk holds, after a restart and before the first poll.
+
+        The next polls deliver of it what the snapshot does not know. JournalRecordError, taking nothing.
+        """
+        if self._cycle.inbound.journaling is not None:
+            self._cycle.inbound.journaling.replay(records)
 
     # --- lifecycle ------------------------------------------------------------------------------------
 

@@ -147,6 +147,15 @@ class Bootstraps:
         for name, action in (("fill", self._fill), ("begin", self._begin), ("ended", self._ended)):
             engine.actions.register(f"bootstrap.{name}", action)
 
+    @property
+    def order(self) -> tuple[Planned, ...]:
+        """All bootstraps, in install order."""
+        return self._order
+
+    def planned(self, target: str, slot: str) -> Planned:
+        """The bootstrap of a slot's component, or of a target where the slot is empty."""
+        return self._of_slots[slot] if slot else self._of_targets[target]
+
     def status(self, name: str) -> BootstrapStatus:
         """Of a target, else of a slot's component. UnknownTarget where neither is installed."""
         planned = self._of_targets.get(name)
@@ -225,7 +234,7 @@ class Bootstraps:
 
     def _fill(self, execution: Execution, target: str, slot: str) -> None:
         engine = self._engine
-        planned = self._of_slots[slot] if slot else self._of_targets[target]
+        planned = self.planned(target, slot)
         execution.bootstrap = True
         execution.bootstrap_of = planned
         execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)

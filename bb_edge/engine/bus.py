@@ -23,10 +23,10 @@ class Bus:
 
     CAPACITY = 256
 
-    __slots__ = ("_events", "dropped", "subscribed")
+    __slots__ = ("dropped", "events", "subscribed")
 
     def __init__(self) -> None:
-        self._events: deque[int] = deque()
+        self.events: deque[int] = deque()
         self.dropped = 0
         self.subscribed: set[int] = set()
 
@@ -34,17 +34,17 @@ class Bus:
         """Queues an event for the next bus phase; kinds that nobody subscribed to cost nothing."""
         if kind not in self.subscribed:
             return
-        if len(self._events) >= self.CAPACITY:
-            self._events.popleft()
+        if len(self.events) >= self.CAPACITY:
+            self.events.popleft()
             self.dropped += 1
-        self._events.append(kind)
+        self.events.append(kind)
 
     @property
     def waiting(self) -> bool:
         """Whether a poll has events to deliver."""
-        return bool(self._events)
+        return bool(self.events)
 
     def take(self) -> list[int]:
-        events = list(self._events)
-        self._events.clear()
+        events = list(self.events)
+        self.events.clear()
         return events

@@ -16,56 +16,56 @@ from bb_edge.engine.executions import Execution
 class Claims:
     """`owners[component]` is the execution that holds it, or None."""
 
-    __slots__ = ("_owners", "_waiters")
+    __slots__ = ("owners", "waiters")
 
     def __init__(self, components: int) -> None:
-        self._owners: list[Execution | None] = [None] * components
-        self._waiters: deque[Execution] = deque()
+        self.owners: list[Execution | None] = [None] * components
+        self.waiters: deque[Execution] = deque()
 
     @property
     def waiting(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def owner(self, component: int) -> Execution | None:
-        return self._owners[component]
+        return self.owners[component]
 
     def acquire(self, execution: Execution) -> bool:
         """True: all of its claim set is its own now. False: it stands in the queue."""
         wanted = execution.claim_set
-        if execution in self._waiters:
+        if execution in self.waiters:
             return False
-        if self._free(wanted) and not any(set(wanted) & set(w.claim_set) for w in self._waiters):
+        if self._free(wanted) and not any(set(wanted) & set(w.claim_set) for w in self.waiters):
             self._take(execution)
             return True
-        self._waiters.append(execution)
+        self.waiters.append(execution)
         return False
 
     def release(self, execution: Execution) -> list[Execution]:
         """Gives everything up (also a place in the queue); returns who holds their claims now, in order."""
-        if execution in self._waiters:
-            self._waiters.remove(execution)
+        if execution in self.waiters:
+            self.waiters.remove(execution)
         if execution.claimed:
             for component in execution.claim_set:
-                if self._owners[component] is execution:
-                    self._owners[component] = None
+                if self.owners[component] is execution:
+                    self.owners[component] = None
             execution.claimed = False
         granted: list[Execution] = []
         still: deque[Execution] = deque()
         wanted_before: set[int] = set()
-        for waiter in self._waiters:
+        for waiter in self.waiters:
             if self._free(waiter.claim_set) and not wanted_before & set(waiter.claim_set):
                 self._take(waiter)
                 granted.append(waiter)
             else:
                 wanted_before |= set(waiter.claim_set)
                 still.append(waiter)
-        self._waiters = still
+        self.waiters = still
         return granted
 
     def _free(self, components: tuple[int, ...]) -> bool:
-        return all(self._owners[c] is None for c in components)
+        return all(self.owners[c] is None for c in components)
 
     def _take(self, execution: Execution) -> None:
         for component in execution.claim_set:
-            self._owners[component] = execution
+            self.owners[component] = execution
         execution.claimed = True

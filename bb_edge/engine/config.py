@@ -65,6 +65,9 @@ class NodeConfig:
     record_entries: int = 256
     # Names of counters and rings.
     metric_names: int = 256
+    # Durable envelopes in the outbox, acknowledged or not, between two snapshots, and their bytes.
+    outbox_records: int = 4096
+    outbox_bytes: int = 64 * MIB
     # Deadline of a `Later` that names none.
     later_deadline_ns: int = 30 * S
     # A lone acknowledgement waits this long for company.

@@ -126,6 +126,19 @@ class _Surroundings:
             self._generator = default_rng(self.engine.rng.getrandbits(64))
         return self._generator
 
+    @property
+    def generator_state(self) -> Any:
+        """The generator's state, for a snapshot; None where it was never used."""
+        return None if self._generator is None else self._generator.bit_generator.state
+
+    @generator_state.setter
+    def generator_state(self, state: Any) -> None:
+        if state is not None:
+            from numpy.random import default_rng
+
+            self._generator = default_rng(0)
+            self._generator.bit_generator.state = state
+
 
 class ControlContext(_Surroundings):
     """What a component's timers, callbacks and remote ops see: no execution stands behind them."""

@@ -193,14 +193,19 @@ class ControlPlane:
         self.engine = engine
         self._outbound = outbound
         self._outlets: dict[int, Outlet] = {}
-        self._calls: dict[int, _Call] = {}
+        self.calls: dict[int, _Call] = {}
         self._replies: dict[int, Reply] = {}
         self._next_token = -1  # below 0: parked ops have the numbers above
         engine.actions.register("call.expired", self._expired)
         engine.actions.register("call.unanswered", self._nobody_answers)
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self.calls)
+
+    @property
+    def contexts(self) -> list[ControlContext]:
+        """What the components' callbacks see, in the order of install."""
+        return [outlet.ctx for outlet in self._outlets.values()]
 
     # --- install --------------------------------------------------------------------------------------
 
@@ -307,23 +312,23 @@ class ControlPlane:
         engine = self.engine
         if deadline_ns <= 0:
             raise OpError("a request needs a deadline", f"slot {outlet.name!r}, {op}")
-        if len(self._calls) >= engine.config.max_component_calls:
+        if len(self.calls) >= engine.config.max_component_calls:
             raise CapacityError(
-                f"{len(self._calls)} requests of components wait already",
+                f"{len(self.calls)} requests of components wait already",
                 f"slot {outlet.name!r}, {op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
         number = engine.ids.getrandbits(64) or 1
         until = engine.now_ns + deadline_ns
         timer = engine.timers.at(until, self._expired, number, reserved=True)
-        self._calls[number] = _Call(peer, outlet, op, done, timer)
+        self.calls[number] = _Call(peer, outlet, op, done, timer)
         unit = Unit(peer, [fill], envelope.REQUEST, number, until, False, None)
         if not self.queue(unit, outlet, op):
             self.lost(number, peer)
 
     def lost(self, number: int, peer: PeerId) -> bool:
         """A request will not be answered: `done` hears of it in the next poll. False where it is not ours."""
-        call = self._calls.get(number)
+        call = self.calls.get(number)
         if call is None or call.peer != peer:
             return False
         # Not at once: the component is still in the call that asked.
@@ -333,18 +338,25 @@ class ControlPlane:
         )
         return True
 
+    def revive(self, number: int, peer: PeerId, slot: str, op: str, method: str, timer: int) -> None:
+        """A request that a snapshot brings; `method` of the component is called with the answer."""
+        outlet = next(outlet for outlet in self._outlets.values() if outlet.name == slot)
+        done = getattr(type(outlet.component), method) if method else None
+        bound = _forgotten if done is None else getattr(outlet.component, method)
+        self.calls[number] = _Call(peer, outlet, op, bound, timer)
+
     def peer_down(self, peer: PeerId) -> None:
         """Nobody waits for a peer that is down."""
-        for number in [n for n, call in self._calls.items() if call.peer == peer]:
+        for number in [n for n, call in self.calls.items() if call.peer == peer]:
             self.lost(number, peer)
 
     def expects(self, number: int, peer: PeerId) -> bool:
-        call = self._calls.get(number)
+        call = self.calls.get(number)
         return call is not None and call.peer == peer
 
     def answer(self, number: int, message: Envelope) -> None:
         """Takes an expected answer. One that is not the single fill of the op asked for counts as none."""
-        call = self._calls[number]
+        call = self.calls[number]
         fills = message.fills
         good = len(fills) == 1 and fills[0].dest_suffix == call.outlet._fill(call.op, b"").dest_suffix
         if not good:
@@ -356,14 +368,14 @@ class ControlPlane:
         self._settle(number, None)
 
     def _expired(self, _now_ns: int, number: int) -> None:
-        call = self._calls.get(number)
+        call = self.calls.get(number)
         if call is not None:
             self.engine.count("control.unanswered")
             self.engine.neighbours.unanswered(call.peer)
             self._settle(number, None)
 
     def _settle(self, number: int, reply: bytes | None) -> None:
-        call = self._calls.pop(number, None)
+        call = self.calls.pop(number, None)
         if call is None:
             return
         self.engine.timers.cancel(call.timer)
@@ -394,3 +406,7 @@ def remote_methods(component: ProtocolComponent) -> dict[str, Callable[..., obje
 
 
 _PEER, _BYTES = types.PEER_ID.id, types.BYTES.id
+
+
+def _forgotten(_ctx: Any, _reply: bytes | None) -> None:
+    """Stands for a callback that did not outlive a restart."""

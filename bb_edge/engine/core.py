@@ -28,6 +28,7 @@ from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.wire.caps import RaisedSite
+from bb_edge.wire.outbox import Cause
 
 
 class Engine:
@@ -75,6 +76,7 @@ class Engine:
         self.executor: Any = None
         self.peers: Any = None
         self.address_book: Any = None
+        self.graph_of: dict[BoundOp, int] = {}  # the index of its graph
         self.forwards: dict[BoundOp, Mapping[int, tuple[int, ...]]] = {}  # of the calls of functions
         self.op_states: dict[str, dict[object, Any]] = {}  # by target: what belongs to ops
         self.rings: dict[str, deque[object]] = {}
@@ -89,7 +91,7 @@ class Engine:
         self.on_child_end: Callable[[Execution], None] = _nothing_with
         self.on_requests_over: Callable[[Execution], None] = _nothing_with
         self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing_with
-        self._next_command = 1
+        self.next_command = 1
         self.parking = Parking(self)
         self.ctx = OpContext(self)
 
@@ -114,6 +116,19 @@ class Engine:
         if index is None:
             raise OpError(f"no slot {slot!r}", where=target, hint="declare it in the module and bind it")
         return self.components[index]
+
+    # --- generators -----------------------------------------------------------------------------------
+
+    def _generator_owners(self) -> list[Any]:
+        return [self.ctx, *(() if self.control is None else self.control.contexts)]
+
+    def generator_states(self) -> list[Any]:
+        """The states of NumPy's generators that components have used; None for those that nobody has."""
+        return [owner.generator_state for owner in self._generator_owners()]
+
+    def restore_generators(self, states: list[Any]) -> None:
+        for owner, state in zip(self._generator_owners(), states, strict=True):
+            owner.generator_state = state
 
     # --- running --------------------------------------------------------------------------------------
 
@@ -209,8 +224,8 @@ class Engine:
         return done
 
     def _mint_command(self) -> int:
-        number = self._next_command
-        self._next_command += 1
+        number = self.next_command
+        self.next_command += 1
         return number
 
     def _held_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
@@ -272,6 +287,11 @@ class Engine:
         self.count("components.failed")
         self.emit(steps.OpFailed(target, 0, where, error))
         self.bus.publish(Bus.OP_FAILURE)
+
+    def own_cause(self, execution: Execution) -> None:
+        """An execution that outlives its node is told from all others by its number, if by nothing else."""
+        if execution.cause is None:
+            execution.cause = Cause(self.own_peer, 1 << 62, execution.id)
 
     # --- values ---------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ The life of an execution is this table, and nothing else changes `state`:
 from __future__ import annotations
 
 import enum
-import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from bb_edge.engine.graph_slot import EAGER_MASK, GraphSlot, OpSpec, Region
 
 if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
+    from bb_edge.wire.outbox import Cause
 
 
 INVOKE = -1
@@ -213,6 +214,7 @@ class Execution:
         "bootstrap",
         "bootstrap_of",
         "bytes_held",
+        "cause",
         "children",
         "claim_set",
         "claim_timer",
@@ -270,6 +272,7 @@ class Execution:
         self.parent: Execution | None = None
         self.cohort: Any = None
         self.source: PeerId | None = None
+        self.cause: Cause | None = None  # what tells its durable sends from those of a later execution
         self.deadline_ns = 0
         self.bytes_held = 0  # of the envelope that started it, charged to `source`
         self.answer_bytes = 0  # of the answers to its requests
@@ -324,12 +327,13 @@ class Execution:
 class ExecutionPool:
     """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
 
-    __slots__ = ("_free", "_ids", "active", "entries", "max_entries", "peak")
+    __slots__ = ("_free", "_lock", "active", "entries", "max_entries", "next_id", "peak")
 
     def __init__(self, max_entries: int, max_children: int) -> None:
         self.max_entries = max_entries
         self._free = [Execution() for _ in range(max_entries * (1 + max_children))]
-        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self.next_id = 1
         self.active: dict[int, Execution] = {}
         self.entries = 0
         self.peak = 0
@@ -340,7 +344,10 @@ class ExecutionPool:
 
     def mint(self) -> int:
         """A fresh ExecId, for an entry that is queued before it runs; from any thread."""
-        return next(self._ids)
+        with self._lock:
+            number = self.next_id
+            self.next_id += 1
+        return number
 
     def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
         """A clean record, RUNNING. The caller has checked `full` (entries) or `max_children` (children)."""
@@ -354,6 +361,16 @@ class ExecutionPool:
             self.entries += 1
             if self.entries > self.peak:
                 self.peak = self.entries
+        return execution
+
+    def revive(self, number: int, target: str, is_child: bool) -> Execution:
+        """The record of an execution that a snapshot brings, under its old number."""
+        execution = self._free.pop() if self._free else Execution()
+        execution.id = number
+        execution.target = target
+        self.active[number] = execution
+        if not is_child:
+            self.entries += 1
         return execution
 
     def end(self, execution: Execution) -> None:

@@ -15,6 +15,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress, Raw
+from bb_edge.engine.journal import Journaling, JournalRecord, Taken
 from bb_edge.engine.parking import OpError
 from bb_edge.engine.requests import Requests
 from bb_edge.ir import keys
@@ -24,8 +25,9 @@ from bb_edge.ir.opsets.wire import OP_RECV_REQ
 from bb_edge.roles import TRIGGER, BackendError
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
-from bb_edge.wire.delivery import Links, Verdict
+from bb_edge.wire.delivery import EnvelopeKey, Links, Verdict
 from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
+from bb_edge.wire.outbox import Cause
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -93,9 +95,12 @@ class Inbound:
         self._requests = requests
         self._ports = ports
         self._caps = engine.config.caps
-        self._noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
+        self.noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
         self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
         engine.actions.register("envelope", self._fill)
+        # None on a node whose driver keeps nothing on disk: durable envelopes are then like any other.
+        self.journaling: Journaling | None = None
+        self.on_settled: Callable[[list[EnvelopeKey]], None] = _nothing_with
 
     def register_remote(self, ref: int, op: str, handler: Remote, component: int = -1) -> None:
         """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, fill, envelope)`.
@@ -139,7 +144,7 @@ class Inbound:
             return self._refuse(peer, "spoofed")
         own = peer == engine.own_peer
         if message.acks:
-            links.acknowledged(peer, message.acks, now_ns)
+            self.on_settled(links.acknowledged(peer, message.acks, now_ns))
         if not own:
             engine.neighbours.heard(peer, now_ns)
             engine.neighbours.merge_addresses(peer, message.src_addresses, raw.observed)
@@ -149,7 +154,7 @@ class Inbound:
         only_control = bool(message.fills) and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills)
         if entry and not only_control and message.fills and peer in engine.neighbours.blocked:
             return self._refuse(peer, "blocked")
-        verdict = Verdict.NEW if own else links.receive(peer, message, now_ns)
+        verdict = Verdict.NEW if own and not message.base else links.receive(peer, message, now_ns)
         if verdict is Verdict.ACK_ONLY:
             return False
         if verdict is Verdict.DUPLICATE:
@@ -157,38 +162,106 @@ class Inbound:
             return self._refuse(peer, "duplicates", step=False)
         if verdict is not Verdict.NEW:
             return self._refuse(peer, verdict.name.lower(), step=verdict is Verdict.NO_ROOM)
-        if message.kind == envelope.RESPONSE:
-            return self._answer(peer, message, now_ns)
-        if only_control:
+        if only_control and entry:
             if reason := self._closed_to(peer, message):
                 return self._refuse(peer, reason)
-            self._mark(peer, message, now_ns)
+        elif entry:
+            if self._ingress.full if own else self._ingress.full_for(peer):
+                self._notice(peer, now_ns)
+                return self._refuse(peer, "full")
+            if self._ingress.fill_ratio >= PRESSURE:
+                self._notice(peer, now_ns)
+        deadline = now_ns + message.remaining_deadline_ns if message.remaining_deadline_ns else 0
+        taken = Taken(raw, message, deadline)
+        if message.base and message.seq and self.journaling is not None:
+            self.journaling.hold(taken, now_ns)
+            return True
+        if not own or message.base:  # what came from the node itself needs no acknowledgement
+            links.mark(peer, message, now_ns)
+        return self._deliver(taken)
+
+    def _deliver(self, taken: Taken) -> bool:
+        """Hands on an envelope that has its place; True where its bytes stay charged."""
+        raw, message = taken.raw, taken.message
+        peer = raw.peer
+        if message.kind == envelope.RESPONSE:
+            return self._answer(peer, message)
+        if message.fills and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills):
             for fill in message.fills:
                 self._control(peer, fill, message)
             return False
-        if self._ingress.full if own else self._ingress.full_for(peer):
-            self._notice(peer, now_ns)
-            return self._refuse(peer, "full")
-        if self._ingress.fill_ratio >= PRESSURE:
-            self._notice(peer, now_ns)
-        self._mark(peer, message, now_ns)
-        deadline = now_ns + message.remaining_deadline_ns if message.remaining_deadline_ns else 0
         self._ingress.offer(
             Entry(
                 self._target(message),
                 self._fill,
-                (peer, message, deadline),
+                (peer, message, taken.deadline_ns),
                 size=len(raw.data),
                 peer=peer,
-                expires_ns=deadline,
+                expires_ns=taken.deadline_ns,
             )
         )
         return True
 
-    def _mark(self, peer: PeerId, message: Envelope, now_ns: int) -> None:
-        """Takes the number and owes the acknowledgement; what came from the node itself needs neither."""
-        if peer != self._engine.own_peer:
-            self._links.mark(peer, message, now_ns)
+    # --- durable envelopes ----------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next poll has something to deliver that is written down already."""
+        return self.journaling is not None and self.journaling.busy
+
+    def admit(self, now_ns: int) -> bool:
+        """Delivers what is written down; False while more of a replayed journal waits for room."""
+        journaling = self.journaling
+        if journaling is None:
+            return True
+        while journaling.accepted:
+            taken = journaling.accepted.popleft()
+            if not self._deliver(taken):
+                self._ingress.release(taken.raw.peer, len(taken.raw.data))
+        while journaling.replaying:
+            if self._ingress.full or not self._replay(journaling.replaying[0], now_ns):
+                return False
+            journaling.replaying.popleft()
+        return True
+
+    def accept(self, raw: Raw, deadline_ns: int) -> None:
+        """An envelope that a snapshot brings, written down and not yet delivered."""
+        assert self.journaling is not None
+        self._ingress.recharge(raw.peer, len(raw.data))
+        message = envelope.decode(raw.data, self._caps)
+        self.journaling.accepted.append(Taken(raw, message, deadline_ns))
+
+    def _replay(self, record: JournalRecord, now_ns: int) -> bool:
+        """Delivers a record of the journal, if the node does not know it yet; False without room for it."""
+        engine, peer = self._engine, record.peer
+        try:
+            message = envelope.decode(record.data, self._caps)
+        except EnvelopeError as error:  # written by a node with larger caps
+            engine.count("wire.malformed")
+            engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            return True
+        if self._links.receive(peer, message, now_ns) is not Verdict.NEW:
+            engine.count("journal.known")
+            return True
+        size = len(record.data)
+        if not self._ingress.charge_to(peer, size):
+            return False
+        self._links.mark(peer, message, now_ns)
+        engine.count("journal.replayed")
+        deadline = 0
+        if message.remaining_deadline_ns:
+            age = max(0, now_ns + engine.clock_offset_ns - record.wall_ns)
+            deadline = max(1, now_ns + message.remaining_deadline_ns - age)
+        if not self._deliver(Taken(Raw(record.data, peer, record.observed), message, deadline)):
+            self._ingress.release(peer, size)
+        return True
+
+    def persist_failed(self, token: int, error: BaseException) -> bool:
+        """A received envelope could not be written down. False where the token is none of ours."""
+        taken = None if self.journaling is None else self.journaling.persist_failed(token, error)
+        if taken is not None:
+            self._ingress.release(taken.raw.peer, len(taken.raw.data))
+        return taken is not None
 
     def _target(self, message: Envelope) -> str:
         for fill in message.fills:
@@ -204,6 +277,7 @@ class Inbound:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
         engine = self._engine
         execution.source = peer
+        execution.cause = _cause(peer, message)
         execution.deadline_ns = deadline_ns
         touched: dict[int, Port] = {}
         for fill in message.fills:
@@ -283,13 +357,12 @@ class Inbound:
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def _answer(self, peer: PeerId, message: Envelope, now_ns: int) -> bool:
+    def _answer(self, peer: PeerId, message: Envelope) -> bool:
         """An answer is matched by its request id and its peer;
 
         a late, double or foreign one is acknowledged and dropped.
         """
         req_id = message.wire_req_id
-        self._mark(peer, message, now_ns)
         if self._engine.control.expects(req_id, peer):
             self._engine.control.answer(req_id, message)
             return False
@@ -324,7 +397,9 @@ class Inbound:
             self._requests.settle_peer(req_id, peer)
             return False
         cohort.execution.answer_bytes += size
-        self._requests.answer(req_id, peer, tuple(values[i] for i in range(len(values))))
+        self._requests.answer(
+            req_id, peer, tuple(values[i] for i in range(len(values))), _cause(peer, message)
+        )
         return False
 
     # --- control plane --------------------------------------------------------------------------------
@@ -380,7 +455,7 @@ class Inbound:
         engine = self._engine
         if peer == engine.own_peer or not self._ingress.contributes(peer):
             return
-        last, count = self._noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
+        last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:
             return
         if count >= NOTICES_BEFORE_BLOCK:
@@ -392,17 +467,26 @@ class Inbound:
                 engine.count("peers.blocked")
                 engine.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
             return
-        if peer not in self._noticed and len(self._noticed) >= engine.config.max_peers:
-            del self._noticed[next(iter(self._noticed))]
-        self._noticed[peer] = (now_ns, count + 1)
+        if peer not in self.noticed and len(self.noticed) >= engine.config.max_peers:
+            del self.noticed[next(iter(self.noticed))]
+        self.noticed[peer] = (now_ns, count + 1)
         engine.count("backpressure.notices")
         engine.neighbours.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
 
     def drained(self) -> None:
         """The entries' queue is below the pressure mark again: everybody may send."""
-        if self._noticed and self._ingress.fill_ratio < PRESSURE:
-            self._noticed.clear()
+        if self.noticed and self._ingress.fill_ratio < PRESSURE:
+            self.noticed.clear()
             self._engine.neighbours.blocked.clear()
 
 
 _TRIGGER_HASH = 0x0A
+
+
+def _cause(peer: PeerId, message: Envelope) -> Cause | None:
+    """What tells the durable sends of the execution that a durable envelope starts."""
+    return Cause(peer, message.epoch, message.seq) if message.base else None
+
+
+def _nothing_with(_: object) -> None:
+    return None

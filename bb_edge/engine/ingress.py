@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -51,6 +51,13 @@ class Raw:
     data: bytes
     peer: PeerId
     observed: bytes | None
+
+
+class Notice(NamedTuple):
+    """`act(*args)` in the next poll."""
+
+    act: Callable[..., object]
+    args: tuple[Any, ...]
 
 
 FAIR_SHARE = 7
@@ -104,7 +111,7 @@ class Ingress:
         self._max_entries = max_entries
         self._max_answers = max_answers
         self._raw: deque[Raw] = deque()
-        self._notices: deque[Callable[[], None]] = deque()
+        self._notices: deque[Notice] = deque()
         self._completions: deque[tuple[int, object, BaseException | None]] = deque()
         self._late = 0
         self._bytes = Shares(max_bytes)
@@ -134,6 +141,19 @@ class Ingress:
                 return False
             self._bytes.take(None, size)
             return True
+
+    def charge_to(self, peer: PeerId, size: int) -> bool:
+        """Takes bytes of the budget for a peer, whatever its share; False where it has not got them."""
+        with self._lock:
+            if self._bytes.refuses(None, size):
+                return False
+            self._bytes.take(peer, size)
+            return True
+
+    def recharge(self, peer: PeerId | None, size: int) -> None:
+        """Takes bytes that were charged before a restart, whatever the budget is now."""
+        with self._lock:
+            self._bytes.take(peer, size)
 
     def release(self, peer: PeerId | None, size: int) -> None:
         with self._lock:
@@ -180,8 +200,8 @@ class Ingress:
 
         return offer
 
-    def notice(self, act: Callable[[], None]) -> None:
-        """Has `act()` called in the next poll (presence, notices of the transport).
+    def notice(self, act: Callable[..., object], *args: object) -> None:
+        """Has `act(*args)` called in the next poll (presence, notices of the transport).
 
         IngressFull at `answer_entries`.
         """
@@ -192,7 +212,7 @@ class Ingress:
                     where="ingress",
                     hint="poll more often, or raise answer_entries",
                 )
-            self._notices.append(act)
+            self._notices.append(Notice(act, args))
         self._wake()
 
     def offer_invoke(self, entry: Entry) -> None:
@@ -228,7 +248,20 @@ class Ingress:
             self._places.give_back(raw.peer, 1)
         return raw
 
-    def take_notice(self) -> Callable[[], None] | None:
+    def raws(self) -> list[Raw]:
+        """The envelopes that wait, for a snapshot; as the two below."""
+        with self._lock:
+            return list(self._raw)
+
+    def notices(self) -> list[Notice]:
+        with self._lock:
+            return list(self._notices)
+
+    def completions(self) -> list[tuple[int, object, BaseException | None]]:
+        with self._lock:
+            return list(self._completions)
+
+    def take_notice(self) -> Notice | None:
         return self._notices.popleft() if self._notices else None
 
     def take_completion(self) -> tuple[int, object, BaseException | None] | None:

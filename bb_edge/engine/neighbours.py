@@ -69,16 +69,18 @@ class Neighbours:
         self._links = links
         self._outbound: Outbound | None = None
         self.own_classes = own_classes
-        self._table = PeerTable(config.max_peers)
-        self.peers = PeerView(self._table, engine.own_peer, own_classes)
-        self._health = PeerHealth(config.health_threshold, config.max_peers)
-        self._backoff = Backoff(capacity=config.max_peers)
+        self.table = PeerTable(config.max_peers)
+        self.peers = PeerView(self.table, engine.own_peer, own_classes)
+        self.health = PeerHealth(config.health_threshold, config.max_peers)
+        self.backoff = Backoff(capacity=config.max_peers)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.blocked: set[PeerId] = set()
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         # (peer, chain, hop, site) -> what that peer last said of that hop
         self.rtt_reports: dict[tuple[PeerId, int, int, int], RttReport] = {}
-        self._imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
+        self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
+        engine.actions.register("presence", self.presence)
+        engine.actions.register("peer.failed", self.failed)
         self.on_peer_up: Callable[[], None] = _nothing
 
     def attach(self, inbound: Inbound, outbound: Outbound) -> None:
@@ -103,7 +105,7 @@ class Neighbours:
         engine = self._engine
         try:
             said = Presence(up, epoch or None, classes, tuple(addresses), meta)
-            change = self._table.update(peer, said)
+            change = self.table.update(peer, said)
         except PeersFullError as error:
             engine.count("peers.refused")
             engine.emit(steps.IngressDropped(peer, error.what))
@@ -113,12 +115,12 @@ class Neighbours:
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
-            self._health.success(peer)
-            self._backoff.succeeded(peer)
+            self.health.success(peer)
+            self.backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, engine.now_ns)
             self._came_up(peer, classes)
         elif change is PresenceChange.DOWN:
-            self._health.down(peer)
+            self.health.down(peer)
             self._went_down(peer, "presence")
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
@@ -131,12 +133,12 @@ class Neighbours:
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer: a success, recorded before the gates."""
-        if not self._imposed or self._imposed.get(peer, 0) <= now_ns:
-            self._imposed.pop(peer, None)
-            self._backoff.succeeded(peer)
-        if self._health.success(peer):
-            self._table.set_reachable(peer, True)
-            presence = self._table.get(peer)
+        if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
+            self.imposed.pop(peer, None)
+            self.backoff.succeeded(peer)
+        if self.health.success(peer):
+            self.table.set_reachable(peer, True)
+            presence = self.table.get(peer)
             self._came_up(peer, presence.classes if presence is not None else ())
 
     def unanswered(self, peer: PeerId) -> None:
@@ -145,9 +147,9 @@ class Neighbours:
 
     def failed(self, peer: PeerId) -> None:
         """The peer, or the broker on its behalf, failed us once."""
-        self._backoff.failed(peer, self._engine.now_ns)
-        if self._health.failure(peer):
-            self._table.set_reachable(peer, False)
+        self.backoff.failed(peer, self._engine.now_ns)
+        if self.health.failure(peer):
+            self.table.set_reachable(peer, False)
             self._went_down(peer, "unanswered")
 
     def _came_up(self, peer: PeerId, classes: tuple[str, ...]) -> None:
@@ -168,34 +170,34 @@ class Neighbours:
     # --- what gates ask -------------------------------------------------------------------------------
 
     def is_up(self, peer: PeerId) -> bool:
-        return self._health.is_up(peer)
+        return self.health.is_up(peer)
 
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set at run time."""
-        return self._health.threshold
+        return self.health.threshold
 
     @health_threshold.setter
     def health_threshold(self, value: int) -> None:
-        self._health.threshold = value
+        self.health.threshold = value
 
     def patience_until(self, peer: PeerId) -> int:
         """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
-        return self._imposed.get(peer, 0) if self._imposed else 0
+        return self.imposed.get(peer, 0) if self.imposed else 0
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
-        if not self._backoff.ready(peer, now_ns):
+        if not self.backoff.ready(peer, now_ns):
             return False
-        self._backoff.probed(peer, now_ns)
+        self.backoff.probed(peer, now_ns)
         return True
 
     def probe(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
-        presence = self._table.get(peer)
+        presence = self.table.get(peer)
         if presence is not None and not presence.up:
             return False
-        return self._backoff.waiting(peer) and self._backoff.ready(peer, now_ns)
+        return self.backoff.waiting(peer) and self.backoff.ready(peer, now_ns)
 
     # --- addresses ------------------------------------------------------------------------------------
 
@@ -239,9 +241,9 @@ class Neighbours:
                 WireReceiveErrorKind.DecodeFailed, "a back-off notice without min_backoff_ns"
             )
         now_ns = self._engine.now_ns
-        self._backoff.impose(peer, now_ns, wait)
-        if len(self._imposed) < self._engine.config.max_peers:
-            self._imposed[peer] = now_ns + wait
+        self.backoff.impose(peer, now_ns, wait)
+        if len(self.imposed) < self._engine.config.max_peers:
+            self.imposed[peer] = now_ns + wait
         self._engine.count("backpressure.heeded")
 
 

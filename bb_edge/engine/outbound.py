@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.durable import DurableSends
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.outbox import Cause, Outbox
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 class Unit:
     """Fills for one peer from one firing of one op.
 
-    `group` lets plain sends of one burst share an envelope.
+    `group` lets plain sends of one burst share an envelope. `wire_id` and `cause` (the durable envelope, or
+    the round, that the sending execution came from) tell a durable one from its repetition after a restart.
     """
 
     peer: PeerId
@@ -33,6 +36,8 @@ class Unit:
     deadline_ns: int
     durable: bool
     group: tuple[object, ...] | None
+    wire_id: int = 0
+    cause: Cause | None = None
 
 
 class Outbound:
@@ -42,22 +47,48 @@ class Outbound:
         self._engine = engine
         self._links = links
         self._local = local
-        self._units: deque[Unit] = deque()
+        self.units: deque[Unit] = deque()
         self._greeted: dict[PeerId, int] = {}  # peer -> version of our addresses that it has seen
         # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
         self.planned: dict[bytes, int] = {}
         self._own_limits = PeerLimits.of(engine.config.caps)
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.addresses_version = 1
+        # None on a node whose driver keeps nothing on disk.
+        self.durable: DurableSends | None = None
         engine.actions.register("reply.put_off", self._put_off_is_over)
         # Told (request id, peer) of each request that could not be sent.
         self.on_lost: Callable[[int, PeerId], None] = _nothing_with
 
+    def keep_durable(self, outbox: Outbox) -> None:
+        """Durable units go through an outbox on disk from now on; called once, at install."""
+        self.durable = DurableSends(self._engine, self._links, outbox, self)
+
+    def publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
+        engine = self._engine
+        engine.count("wire.sent")
+        engine.count("wire.sent_bytes", len(data))
+        if peer == engine.own_peer:
+            self._local(data)  # where it finds no place it is repeated, as to any peer
+        else:
+            engine.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
+
+    def settled(self, keys: Iterable[EnvelopeKey]) -> None:
+        """A peer has acknowledged these."""
+        if self.durable is not None:
+            self.durable.settled(keys)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next poll has something to send."""
+        return bool(self.units) or (self.durable is not None and self.durable.busy)
+
     def __len__(self) -> int:
-        return len(self._units)
+        return len(self.units)
 
     def add(self, unit: Unit, ctx: Any) -> bool:
         """Queues a unit of the op that runs, as `queue` does."""
+        unit.cause = ctx.execution.cause
         return self.queue(unit, ctx.op.target, ctx.execution.id, ctx.op.spec.name)
 
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
@@ -73,9 +104,9 @@ class Outbound:
         return True
 
     def _append(self, unit: Unit) -> None:
-        if len(self._units) >= self._engine.config.outbound_queue:
+        if len(self.units) >= self._engine.config.outbound_queue:
             self._drop_one()
-        self._units.append(unit)
+        self.units.append(unit)
 
     def _put_off(self, unit: Unit) -> bool:
         """Replies pass no Tx gate: where the peer has asked for patience they wait as long (semantics §6)."""
@@ -92,21 +123,22 @@ class Outbound:
 
     def add_notice(self, unit: Unit) -> None:
         """Queues a unit of the engine's own, which no op stands behind; dropped where there is no room."""
-        if len(self._units) < self._engine.config.outbound_queue:
-            self._units.append(unit)
+        if len(self.units) < self._engine.config.outbound_queue:
+            self.units.append(unit)
 
     def forget_ask(self, req_id: int) -> None:
         """Nobody waits for the answer any more: the request is not repeated."""
         key = self._asks.pop(req_id, None)
         if key is not None:
             self._links.cancel(key)
+            self.settled((key,))
 
     def _drop_one(self) -> None:
         """Makes place: the oldest best-effort unit goes, or the oldest of all where all are durable."""
-        index = next((i for i, u in enumerate(self._units) if not u.durable), 0)
-        dropped = self._units[index]
-        del self._units[index]
-        self._lost(dropped, "outbound queue full")
+        index = next((i for i, u in enumerate(self.units) if not u.durable), 0)
+        dropped = self.units[index]
+        del self.units[index]
+        self.lost(dropped, "outbound queue full")
 
     def _limits(self, peer: PeerId) -> PeerLimits:
         """What a peer takes: as it says, as the node itself does, or whatever any node does."""
@@ -116,7 +148,7 @@ class Outbound:
         found: PeerLimits = engine.neighbours.limits.get(peer, UNTOLD_LIMITS)
         return found
 
-    def _lost(self, unit: Unit, reason: str, too_large: bool = False) -> None:
+    def lost(self, unit: Unit, reason: str, too_large: bool = False) -> None:
         """A unit that never leaves: said aloud, and a request does not wait for its answer."""
         count = self._engine.count
         count("outbound.dropped")
@@ -128,14 +160,24 @@ class Outbound:
 
     def flush(self, now_ns: int) -> None:
         """Phase 8: envelopes for all queued units, then what is due for repetition or acknowledgement."""
-        if self._units:
+        durable = self.durable
+        if durable is not None:
+            durable.flush(now_ns)  # what waited goes before what comes now
+        if self.units:
             for unit in self._joined():
-                self._send(unit, now_ns)
+                if durable is not None and unit.durable:
+                    durable.send(unit, now_ns)
+                else:
+                    self._send(unit, now_ns)
         due_now = self._links.due(now_ns)
         if expired := self._links.take_expired():
             self._engine.count("outbound.expired", len(expired))
+            self.settled(expired)
         for due in due_now:
             self._engine.count("wire.resent" if due.resent else "wire.acks_alone")
+            if due.peer == self._engine.own_peer:
+                self._local(due.payload)
+                continue
             self._engine.emit(
                 steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)
             )
@@ -148,15 +190,15 @@ class Outbound:
         own = self._own_limits
         found: list[Unit] = []
         open_groups: dict[object, tuple[Unit, int]] = {}
-        for unit in self._units:
+        for unit in self.units:
             # Before it is joined: what is too large must not take its siblings along.
             if why := self._limits(unit.peer).refuse(unit.fills, self.planned):
-                self._lost(unit, why, too_large=True)
+                self.lost(unit, why, too_large=True)
                 continue
             if unit.group is None:
                 found.append(unit)
                 continue
-            key = (unit.peer, unit.group, unit.deadline_ns, unit.durable)
+            key = (unit.peer, unit.group, unit.deadline_ns, unit.durable, unit.cause)
             size = sum(len(fill.payload) for fill in unit.fills)
             first, first_size = open_groups.get(key, (None, 0))
             fits = False
@@ -170,7 +212,7 @@ class Outbound:
             else:
                 found.append(unit)
                 open_groups[key] = (unit, size)
-        self._units.clear()
+        self.units.clear()
         return found
 
     def _send(self, unit: Unit, now_ns: int) -> None:
@@ -190,33 +232,43 @@ class Outbound:
             if len(self._greeted) >= engine.config.max_peers:
                 self._greeted.pop(next(iter(self._greeted)))
             self._greeted[unit.peer] = self.addresses_version
-        resend = (unit.kind != envelope.NONE or unit.durable) and not to_self
+        resend = unit.kind != envelope.NONE and not to_self
         try:
-            key = self._links.stamp(
-                unit.peer, made, now_ns, durable=unit.durable, resend=resend, deadline_ns=unit.deadline_ns
-            )
+            key = self._links.stamp(unit.peer, made, now_ns, resend=resend, deadline_ns=unit.deadline_ns)
         except DeliveryError as error:
-            self._lost(unit, error.what)
+            self.lost(unit, error.what)
             return
         data = envelope.encode(made)
-        limits = self._limits(unit.peer)
-        if len(data) > limits.total_bytes:
+        if self.too_large(unit, len(data)):
             if resend:
                 self._links.cancel(key)
-            why = f"an envelope of {len(data)} bytes, the peer takes {limits.total_bytes}"
-            self._lost(unit, why, too_large=True)
             return
         engine.count("wire.sent")
         engine.count("wire.sent_bytes", len(data))
         if to_self:
             if not self._local(data):
-                self._lost(unit, "own ingress queue full")
+                self.lost(unit, "own ingress queue full")
             return
         if resend:
             self._keep(key, data)
-            if unit.kind == envelope.REQUEST:
-                self._asks[unit.wire_req_id] = key
-        engine.emit(steps.SendEnvelope(unit.peer, data, remaining, unit.durable, False))
+            self.asked(unit, key)
+        engine.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
+
+    def too_large(self, unit: Unit, size: int) -> bool:
+        """Whether the peer would refuse an envelope of that size; it is lost then, and said so."""
+        limit = self._limits(unit.peer).total_bytes
+        if size > limit:
+            self.lost(unit, f"an envelope of {size} bytes, the peer takes {limit}", too_large=True)
+        return size > limit
+
+    def asks_again(self, req_id: int, key: EnvelopeKey) -> None:
+        """A durable request that was on disk: it ends with its cohort, as any other."""
+        self._asks[req_id] = key
+
+    def asked(self, unit: Unit, key: EnvelopeKey) -> None:
+        """A request has its number: it is not repeated once nobody waits for the answer."""
+        if unit.kind == envelope.REQUEST:
+            self._asks[unit.wire_req_id] = key
 
     def _keep(self, key: EnvelopeKey, data: bytes) -> None:
         """Keeps the bytes for repetition; without room for them this one goes out once only, counted."""

@@ -41,6 +41,7 @@ class Pending:
     busy_key: int
     timer: int = 0
     handle: CompletionHandle | None = None
+    inputs: tuple[object, ...] = ()  # of an op that is answered later, should it have to run again
 
 
 class Parking:
@@ -48,26 +49,26 @@ class Parking:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pending: dict[int, Pending] = {}
-        self._next_token = 1
+        self.pending: dict[int, Pending] = {}
+        self.next_token = 1
         self.sink: Any = None
         engine.actions.register("parked.fire", self.fire)
         engine.actions.register("later.expired", self._later_expired)
 
     def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
         """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
-        if len(self._pending) >= self._engine.config.pending_async:
+        if len(self.pending) >= self._engine.config.pending_async:
             raise CapacityError(
                 f"{self._engine.config.pending_async} ops are parked already",
                 where=ctx.op.spec.name,
                 hint="raise NodeConfig.pending_async",
             )
-        token = self._next_token
-        self._next_token += 1
+        token = self.next_token
+        self.next_token += 1
         key = ctx.op.busy_key if busy else -1
         if key >= 0:
             self._engine.busy[key] = True
-        self._pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
+        self.pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
         ctx.execution.pending += 1
         if outside:
             ctx.execution.waits_outside += 1
@@ -75,11 +76,11 @@ class Parking:
 
     @property
     def count(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     def waiter(self, token: int) -> Execution | None:
         """The execution of the op that waits under this token; None where none does."""
-        parked = self._pending.get(token)
+        parked = self.pending.get(token)
         return None if parked is None else parked.execution
 
     def resume(self, token: int, result: object) -> bool:
@@ -101,7 +102,7 @@ class Parking:
         return True
 
     def _unpark(self, token: int) -> Pending | None:
-        parked = self._pending.pop(token, None)
+        parked = self.pending.pop(token, None)
         if parked is None:
             return None
         parked.execution.pending -= 1
@@ -126,17 +127,19 @@ class Parking:
             ctx.later_token = 0
         token = self.suspend(ctx, busy=True)
         ctx.later_token = token
-        handle = self._pending[token].handle = CompletionHandle(self.sink, token)
+        handle = self.pending[token].handle = CompletionHandle(self.sink, token)
+        if ctx.op.component >= 0 and self._engine.components[ctx.op.component].restartable:
+            self.pending[token].inputs = tuple(ctx.op.gather(ctx.frame.values))
         default = ctx.op.later_ns or self._engine.config.later_deadline_ns
         wait = default if deadline_ns is None else deadline_ns
         if wait:
-            self._pending[token].timer = self._engine.timers.at(
+            self.pending[token].timer = self._engine.timers.at(
                 ctx.now_ns + wait, self._later_expired, token, wait, reserved=True
             )
         return Later(handle, wait)
 
     def _later_expired(self, _now_ns: int, token: int, wait: int) -> None:
-        parked = self._pending.get(token)
+        parked = self.pending.get(token)
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
             self._engine.count("completions.expired")
             error = CompletionExpiredError(

@@ -49,10 +49,10 @@ class Cycle:
         self._pulses: dict[str, list[EntryOp]] = {}
         self._intervals: dict[str, list[EntryOp]] = {}
         self.rounds: dict[str, list[Rounds]] = {}
-        self._due_phases: deque[int] = deque()
-        self._ticks_waiting: set[tuple[int, int]] = set()
-        self._started: set[str] = set()
-        self._to_start: list[str] = []
+        self.due_phases: deque[int] = deque()
+        self.ticks_waiting: set[tuple[int, int]] = set()
+        self.started: set[str] = set()
+        self.to_start: list[str] = []
         engine.actions.register("entry.op", self._fill_op)
         engine.actions.register("interval.tick", self._tick)
         for graph, op in entries.get("EventSource", ()):
@@ -74,13 +74,13 @@ class Cycle:
         """For targets that need no bootstrap: at install nobody knows yet what time it is."""
         parts = (self._pulses, self._intervals, self.rounds, self.engine.control.targets)
         if any(target in found for found in parts):
-            self._to_start.append(target)
+            self.to_start.append(target)
 
     def start_target(self, target: str) -> None:
         """A target is bootstrapped: its pulses, intervals and rounds begin. Once per node."""
-        if target in self._started:
+        if target in self.started:
             return
-        self._started.add(target)
+        self.started.add(target)
         for graph, op in self._pulses.get(target, ()):
             self._offer(graph, op, TRIGGER)
         for graph, op in self._intervals.get(target, ()):
@@ -106,7 +106,7 @@ class Cycle:
         graph = self.engine.graphs[graph_index]
         op = graph.ops[op_index]
         if tick:
-            self._ticks_waiting.discard((graph_index, op_index))
+            self.ticks_waiting.discard((graph_index, op_index))
         execution.claim_set = graph.claims.get(op.index, ())
         frame = execution.frame_of(graph.regions[op.spec.region])
         if op.out >= 0:
@@ -121,16 +121,16 @@ class Cycle:
         graph = self.engine.graphs[graph_index]
         op = graph.ops[op_index]
         key = (graph_index, op_index)
-        if key in self._ticks_waiting:
+        if key in self.ticks_waiting:
             self.engine.count("ticks.skipped")
         else:
-            self._ticks_waiting.add(key)
+            self.ticks_waiting.add(key)
             self._offer(graph, op, now_ns, tick=True)
         period = _period(op)
         self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 
     def fire_lifecycle(self, phase: int) -> None:
-        self._due_phases.append(phase)
+        self.due_phases.append(phase)
 
     def peer_up(self) -> None:
         """Ends the back-off of rounds."""
@@ -153,8 +153,8 @@ class Cycle:
         engine, entries = self.engine, self.ingress.entries
         engine.now_ns = engine.ctx.now_ns = now_ns
         self._left = engine.config.cycle_op_budget
-        while self._to_start:
-            self.start_target(self._to_start.pop(0))
+        while self.to_start:
+            self.start_target(self.to_start.pop(0))
         self._take_in(now_ns)
         if engine.runnable or entries:
             self._run(now_ns)
@@ -178,8 +178,8 @@ class Cycle:
         self._complete()
         if engine.runnable or entries:
             self._run(now_ns)
-        while self._due_phases:
-            phase = self._due_phases.popleft()
+        while self.due_phases:
+            phase = self.due_phases.popleft()
             engine.emit(steps.LifecycleFired(phase))
             for graph, op in self._phases.get(phase, ()):
                 self._offer(graph, op, TRIGGER)
@@ -197,8 +197,10 @@ class Cycle:
 
     def _take_in(self, now_ns: int) -> None:
         ingress = self.ingress
-        while (act := ingress.take_notice()) is not None:
-            act()
+        while (notice := ingress.take_notice()) is not None:
+            notice.act(*notice.args)
+        if not self.inbound.admit(now_ns):
+            return  # nothing new before what the journal still holds
         while (raw := ingress.take_raw()) is not None:
             self.inbound.take(raw, now_ns)
 
@@ -258,10 +260,11 @@ class Cycle:
             self.engine.runnable
             or self._admissible
             or self.ingress.waiting
-            or self._due_phases
-            or self._to_start
+            or self.due_phases
+            or self.to_start
             or self.engine.bus.waiting
-            or len(self.outbound)
+            or self.outbound.waits
+            or self.inbound.waits
         ):
             return 0
         times = [t for t in (self.engine.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]

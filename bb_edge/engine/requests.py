@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
+from bb_edge.wire.outbox import Cause
+
+if TYPE_CHECKING:
+    from bb_edge.engine.outbound import Unit
 
 
 class CohortState(enum.Enum):
@@ -41,6 +45,7 @@ class Cohort:
     __slots__ = (
         "accepted",
         "answers",
+        "ask",
         "asked",
         "by_req_id",
         "collector",
@@ -50,6 +55,7 @@ class Cohort:
         "gated",
         "id",
         "mode",
+        "op",
         "port",
         "reason",
         "region",
@@ -60,15 +66,16 @@ class Cohort:
         "waiting",
     )
 
-    def __init__(
-        self, number: int, frame: Frame, execution: Execution, port: str, mode: str, enough: int
-    ) -> None:
+    def __init__(self, number: int, frame: Frame, execution: Execution, op: BoundOp) -> None:
+        meta = op.spec.meta
         self.id = number
         self.frame = frame
         self.execution = execution
-        self.port = port
-        self.mode = mode
-        self.enough = enough
+        self.op = op
+        self.port = meta.get(keys.PORT_KEY, op.spec.name)
+        self.mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
+        self.enough = int(meta.get(keys.ENOUGH_KEY, "0"))
+        self.ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
         self.state = CohortState.OPEN
         self.asked: tuple[PeerId, ...] = ()
         self.gated: tuple[PeerId, ...] = ()
@@ -76,7 +83,7 @@ class Cohort:
         self.settled: set[PeerId] = set()
         self.accepted: set[PeerId] = set()
         self.answers: list[tuple[object, ...]] = []
-        self.waiting: deque[tuple[PeerId, tuple[object, ...]]] = deque()
+        self.waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = deque()
         self.running = 0
         self.region: BoundRegion | None = None
         self.collector: tuple[int, int] | None = (
@@ -91,16 +98,16 @@ class Requests:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._cohorts: dict[int, Cohort] = {}
+        self.cohorts: dict[int, Cohort] = {}
         self._by_req_id: dict[int, Cohort] = {}
-        self._next_id = 1
+        self.next_id = 1
         self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
         engine.on_child_end = self.child_ended
         engine.on_requests_over = self.forget
         engine.actions.register("request.deadline", self._deadline)
 
     def __len__(self) -> int:
-        return len(self._cohorts)
+        return len(self.cohorts)
 
     # --- asking ---------------------------------------------------------------------------------------
 
@@ -120,8 +127,7 @@ class Requests:
         engine = self._engine
         execution = frame.execution
         assert execution is not None
-        meta = op.spec.meta
-        if len(self._cohorts) >= engine.config.max_requests:
+        if len(self.cohorts) >= engine.config.max_requests:
             raise CapacityError(
                 f"{engine.config.max_requests} requests are open already",
                 where=op.spec.name,
@@ -131,16 +137,8 @@ class Requests:
             raise OpError(
                 "a request needs a deadline", where=op.spec.name, hint="give request(…, deadline_ns=…)"
             )
-        mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
-        cohort = Cohort(
-            self._next_id,
-            frame,
-            execution,
-            meta.get(keys.PORT_KEY, op.spec.name),
-            mode,
-            int(meta.get(keys.ENOUGH_KEY, "0")),
-        )
-        self._next_id += 1
+        cohort = Cohort(self.next_id, frame, execution, op)
+        self.next_id += 1
         cohort.asked = tuple(dict.fromkeys(asked))
         cohort.gated = tuple(dict.fromkeys(gated))
         cohort.region = region
@@ -150,7 +148,7 @@ class Requests:
                 number = engine.ids.getrandbits(64) or 1
             cohort.by_req_id[number] = peer
             self._by_req_id[number] = cohort
-        self._cohorts[cohort.id] = cohort
+        self.cohorts[cohort.id] = cohort
         execution.asking += 1
         execution.requests_made += 1
         if cohort.gated:
@@ -162,6 +160,17 @@ class Requests:
     def opened(self, cohort: Cohort) -> None:
         """To be called once the envelopes are queued: a request that asks nobody closes at once."""
         self._check(cohort)
+
+    def revive(self, number: int, frame: Frame, execution: Execution, op: BoundOp) -> Cohort:
+        """The cohort that a snapshot brings; `reopened` ties it in once it is filled."""
+        cohort = self.cohorts[number] = Cohort(number, frame, execution, op)
+        return cohort
+
+    def reopened(self, cohort: Cohort) -> None:
+        """A cohort of a snapshot is complete: its answers are expected again."""
+        if cohort.state is CohortState.OPEN:
+            for number in cohort.by_req_id:
+                self._by_req_id[number] = cohort
 
     # --- settling -------------------------------------------------------------------------------------
 
@@ -179,14 +188,18 @@ class Requests:
         """The cohort that an answer belongs to, for decoding it."""
         return self._by_req_id.get(req_id)
 
-    def answer(self, req_id: int, peer: PeerId, values: tuple[object, ...]) -> None:
-        """Takes an expected answer; `values` are the decoded payloads in the reply's order."""
+    def answer(
+        self, req_id: int, peer: PeerId, values: tuple[object, ...], cause: Cause | None = None
+    ) -> None:
+        """Takes an expected answer; `values` are the decoded payloads in the reply's order, `cause` names the
+        envelope of a durable one.
+        """
         cohort = self._by_req_id[req_id]
         cohort.settled.add(peer)
         cohort.accepted.add(peer)
         self._engine.count("requests.answers")
         if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
-            cohort.waiting.append((peer, values))
+            cohort.waiting.append((peer, values, cause))
             self._run_waiting(cohort)
         elif cohort.mode == keys.ANSWER_BATCH:
             cohort.answers.append(values)
@@ -201,7 +214,7 @@ class Requests:
 
     def peer_down(self, peer: PeerId) -> None:
         """Nobody waits for a peer that is down."""
-        for cohort in tuple(self._cohorts.values()):
+        for cohort in tuple(self.cohorts.values()):
             if cohort.state is CohortState.OPEN and peer in cohort.gated and peer not in cohort.settled:
                 cohort.settled.add(peer)
                 self._check(cohort)
@@ -210,7 +223,7 @@ class Requests:
         """(request id, peer) of every answer that is still awaited."""
         return [
             (number, peer)
-            for cohort in self._cohorts.values()
+            for cohort in self.cohorts.values()
             if cohort.state is CohortState.OPEN
             for number, peer in cohort.by_req_id.items()
             if peer not in cohort.settled
@@ -225,7 +238,7 @@ class Requests:
             self._close(cohort, "all settled" if cohort.gated else "nobody asked")
 
     def _deadline(self, _now_ns: int, number: int) -> None:
-        cohort = self._cohorts.get(number)
+        cohort = self.cohorts.get(number)
         if cohort is not None:
             self._close(cohort, "deadline")
 
@@ -251,12 +264,13 @@ class Requests:
         assert region is not None
         entry = region.graph.ops[region.region.entry]
         while cohort.waiting and cohort.running < self._engine.config.max_children:
-            peer, values = cohort.waiting.popleft()
+            peer, values, cause = cohort.waiting.popleft()
             tail = (*values, (peer,), TRIGGER)  # the trigger is optional
             outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
             cohort.running += 1
             child = self._engine.start_child(cohort.frame, region, outputs)
             child.cohort = cohort
+            child.cause = cause
             child.source = peer
 
     def child_ended(self, child: Execution) -> None:
@@ -276,7 +290,7 @@ class Requests:
 
     def collect(self, ctx: Any, req_id: object, stacks: int) -> object:
         """`RecvRespBatched`: parks until the request is over, then yields (closed, missing, *stacks)."""
-        cohort = self._cohorts.get(req_id) if isinstance(req_id, int) else None
+        cohort = self.cohorts.get(req_id) if isinstance(req_id, int) else None
         if cohort is None:
             raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
         if cohort.state is CohortState.FIRED:
@@ -316,7 +330,7 @@ class Requests:
     def forget(self, execution: Execution) -> None:
         """The asking execution has ended: its cohorts go."""
         for number in execution.cohorts:
-            self._cohorts.pop(number, None)
+            self.cohorts.pop(number, None)
 
     def _result(self, cohort: Cohort, stacks: int) -> tuple[object, ...]:
         missing = tuple(p for p in cohort.asked if p not in cohort.accepted)

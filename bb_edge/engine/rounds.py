@@ -14,6 +14,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress
+from bb_edge.wire.outbox import Cause
 
 
 class Rounds:
@@ -30,15 +31,17 @@ class Rounds:
         self.round = 1
         self.running = False
         self.finished = False
-        self._backoff_ns = 0
-        self._timer = 0
+        self.backoff_ns = 0
+        self.timer = 0
+        # Round n is the same round after a restart: no epoch of an envelope has that bit.
+        self._own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
             engine.actions.register(f"round.{name}/{where}", action)
 
     def start(self, _now_ns: int = 0) -> None:
         """Queues the entry of the next round; nothing where one runs or all are done."""
-        self._timer = 0
+        self.timer = 0
         if self.running or self.finished:
             return
         self.running = True
@@ -46,8 +49,8 @@ class Rounds:
 
     def peer_up(self) -> None:
         """Ends a back-off."""
-        if self._backoff_ns and self._timer and not self.running:
-            self._engine.timers.cancel(self._timer)
+        if self.backoff_ns and self.timer and not self.running:
+            self._engine.timers.cancel(self.timer)
             self.start()
 
     def _fill(self, execution: Execution) -> None:
@@ -55,6 +58,7 @@ class Rounds:
         execution.claim_set = self._graph.claims.get(self._op.index, ())
         execution.notify = True
         execution.on_end = self._ended
+        execution.cause = Cause(self._engine.own_peer, self._own_number, self.round)
         frame = execution.frame_of(region)
         if self._op.out >= 0:
             self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
@@ -65,12 +69,12 @@ class Rounds:
         nobody = execution.requests_made > 0 and not execution.asked_somebody
         if nobody or execution.failed:
             first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns
-            self._backoff_ns = min(self._backoff_ns * 2 or first, longest)
+            self.backoff_ns = min(self.backoff_ns * 2 or first, longest)
             reason = "nobody asked" if nobody else "failed"
-            engine.emit(steps.RoundBackedOff(self._op.target, self.round, self._backoff_ns, reason))
+            engine.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
             engine.count("rounds.backed_off")
         else:
-            self._backoff_ns = 0
+            self.backoff_ns = 0
         if not nobody:
             self.round += 1
             engine.count("rounds.ended")
@@ -79,5 +83,5 @@ class Rounds:
                 engine.emit(steps.RoundsCompleted(self._op.target, self.times))
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
-        wait = max(self._backoff_ns, self.pause_ns)
-        self._timer = engine.timers.at(engine.now_ns + max(wait, 1), self.start, reserved=True)
+        wait = max(self.backoff_ns, self.pause_ns)
+        self.timer = engine.timers.at(engine.now_ns + max(wait, 1), self.start, reserved=True)

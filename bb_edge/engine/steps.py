@@ -266,23 +266,27 @@ class OpSink(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class PersistOutbox(EngineStep):
-    """Write this envelope to the outbox, then answer `persisted(token)`; only then is it published."""
+    """Write this record to the outbox, then answer `Node.persisted(token)` or `persist_failed`.
 
-    token: int
-    peer: PeerId
-    payload: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Journal(EngineStep):
-    """Write this received envelope to the journal, then answer `persisted(token)`;
-
-    only then is it acknowledged.
+    Its envelope is published only then.
     """
 
     token: int
     peer: PeerId
-    payload: bytes = field(repr=False)
+    record: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal(EngineStep):
+    """Write this record of a received envelope to the journal, then answer `Node.persisted(token)` or
+    `persist_failed`.
+
+    The envelope is acknowledged, and what it starts runs, only then.
+    """
+
+    token: int
+    peer: PeerId
+    record: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,3 +294,13 @@ class SnapshotWanted(EngineStep):
     """Take a snapshot soon; `reason` says what waits for it."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFailed(EngineStep):
+    """State could not be written: an outbox record (asked for again later), a journal record (the envelope
+    counts as never received, its sender repeats it), or a snapshot. `what` says which.
+    """
+
+    what: str
+    error: BaseException

@@ -22,7 +22,7 @@ from bb_edge.wire.envelope import Fill
 class _Port:
     """What a Send-flavored op knows before it runs."""
 
-    __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types")
+    __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
 
     def __init__(self, op: BoundOp, planned: dict[bytes, int]) -> None:
         meta = op.spec.meta
@@ -42,6 +42,8 @@ class _Port:
         self.trigger_only = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
         self.group = meta.get(keys.BATCH_GROUP_ID_KEY)
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
+        wire_id = meta.get(keys.WIRE_ID_KEY, "")
+        self.wire_id = int(wire_id) if wire_id.isdigit() else 0
 
     def fills(self, payloads: tuple[object, ...]) -> list[Fill]:
         """Encodes once, whatever the number of peers."""
@@ -72,7 +74,8 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
         deadline = _remaining(ctx, port.deadline_ns)
         key = None if group is None else (*group, ctx.execution.id)
         for peer in dict.fromkeys(peers):
-            outbound.add(Unit(peer, fills, envelope.NONE, 0, deadline, port.durable, key), ctx)
+            unit = Unit(peer, fills, envelope.NONE, 0, deadline, port.durable, key, port.wire_id)
+            outbound.add(unit, ctx)
         return TRIGGER
 
     return run
@@ -93,8 +96,10 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
         fills = port.fills(tuple(payloads))
         cohort = requests.open(ctx.frame, op, gated, asked, port.deadline_ns, region)
         deadline = ctx.now_ns + port.deadline_ns
+        if not port.durable:
+            cohort.ask = Unit(env.engine.own_peer, fills, envelope.REQUEST, 0, deadline, False, None)
         for number, peer in cohort.by_req_id.items():
-            unit = Unit(peer, fills, envelope.REQUEST, number, deadline, port.durable, None)
+            unit = Unit(peer, fills, envelope.REQUEST, number, deadline, port.durable, None, port.wire_id)
             if not outbound.add(unit, ctx):
                 cohort.settled.add(peer)
         requests.opened(cohort)
@@ -121,6 +126,7 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
                 deadline,
                 port.durable,
                 None,
+                port.wire_id,
             ),
             ctx,
         )

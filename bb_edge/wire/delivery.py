@@ -153,6 +153,23 @@ class Links:
         if pending is not None:
             self._queue.arm(pending, now_ns + pending.interval_ns)
 
+    def is_pending(self, key: EnvelopeKey) -> bool:
+        """Whether the envelope waits for its acknowledgement."""
+        return self._find(key) is not None
+
+    def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, int] | None:
+        """(envelope, nanoseconds that it is worth delivering) of one that was kept unarmed; None where nobody
+        waits for it any more. Its repetitions count from here.
+        """
+        pending = self._find(key)
+        if pending is None:
+            return None
+        remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
+        if pending.expires_ns and remaining <= 0:
+            return None  # `due` drops it
+        self._queue.arm(pending, now_ns + pending.interval_ns)
+        return repeated(pending.encoded, remaining), remaining
+
     def cancel(self, key: EnvelopeKey) -> bool:
         """Nobody waits for the envelope any more. False where it was settled before."""
         pending = self._find(key)

@@ -113,6 +113,9 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._records
+
     @property
     def bytes_in_use(self) -> int:
         return self._bytes

@@ -235,7 +235,7 @@ def test_only_the_peer_that_was_asked_may_answer(net):
     sim, (a, b), (here, _) = net()
     b.deliver_inbound = lambda *args, **named: None
     here.ctx.request(b.peer_id, "Double", b"x", 2 * S, here.answered)
-    (number,) = a._engine.control._calls
+    (number,) = a._engine.control.calls
     liar = PeerId.from_name("liar")
     a.deliver_inbound(remote(7, "Double", b"lie", kind=envelope.RESPONSE, wire_req_id=number), liar)
     a.deliver_inbound(remote(7, "Note", b"odd", kind=envelope.RESPONSE, wire_req_id=number), b.peer_id)

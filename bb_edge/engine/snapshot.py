@@ -1,0 +1,142 @@
+"""A node's whole state as bytes, and back (semantics §9; docs/design/durability.md).
+
+    "BBSNAP\\r\\n" | version u16 | length u64 | SHA-256 of the body | body
+
+The body is canonical CBOR: who the node is (peer, module, digest of the artifact, targets), when it was
+written, and one item per part of the engine. Between two polls everything that a node knows stands in its
+tables, so the tables are all there is to write. Absolute times move with the clock of the node that
+restores. Restoring checks everything about the bytes before it touches the node; a part that does not fit
+all the same makes the node useless, and the caller installs another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.engine import snapshot_executions as executions
+from bb_edge.engine import snapshot_tables as tables
+from bb_edge.engine.snapshot_parts import Parts, Shift
+from bb_edge.ir.errors import BBError
+from bb_edge.wire import cbor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from bb_edge.engine.program import Program
+    from bb_edge.ir.ids import PeerId
+
+MAGIC = b"BBSNAP\r\n"
+VERSION = 1
+_HEADER = len(MAGIC) + 2 + 8 + 32
+_MAX_DEPTH = 32
+
+SECTIONS: tuple[tuple[str, Any, Any], ...] = (
+    ("core", tables.save_core, tables.restore_core),
+    ("components", tables.save_components, tables.restore_components),
+    ("neighbours", tables.save_neighbours, tables.restore_neighbours),
+    ("links", tables.save_links, tables.restore_links),
+    ("executions", executions.save_executions, executions.restore_executions),
+    ("requests", executions.save_requests, executions.restore_requests),
+    ("parked", executions.save_parked, executions.restore_parked),
+    ("claims", executions.save_claims, executions.restore_claims),
+    ("ops", tables.save_op_states, tables.restore_op_states),
+    ("cycle", tables.save_cycle, tables.restore_cycle),
+    ("bootstraps", tables.save_bootstraps, tables.restore_bootstraps),
+    ("ingress", tables.save_ingress, tables.restore_ingress),
+    ("outbound", tables.save_outbound, tables.restore_outbound),
+    ("control", tables.save_control, tables.restore_control),
+    ("timers", tables.save_timers, tables.restore_timers),
+)
+"""(name, save(parts) -> plain data, restore(parts, data, shift)), in the order in which they are restored."""
+
+
+class SnapshotError(BBError):
+    """A snapshot that this node cannot take."""
+
+
+class SnapshotDamagedError(SnapshotError):
+    """The bytes are cut off or changed."""
+
+
+class SnapshotVersionError(SnapshotError):
+    """Written by a newer runtime."""
+
+
+class SnapshotForeignError(SnapshotError):
+    """Of another peer, artifact or set of targets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose snapshot it is."""
+
+    peer: bytes
+    module: str
+    digest: str
+    targets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, peer: PeerId, program: Program, targets: Iterable[str]) -> Identity:
+        return cls(peer.to_bytes(), program.module, program.digest, tuple(sorted(targets)))
+
+    def plain(self) -> list[object]:
+        return [self.peer, self.module, self.digest, list(self.targets)]
+
+
+def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
+    """The bytes of a node. SnapshotError where a value in a slot has no written form; names the part."""
+    body: dict[str, object] = {"identity": identity.plain(), "now_ns": now_ns}
+    for name, write, _ in SECTIONS:
+        try:
+            body[name] = write(parts)
+        except BBError as error:
+            raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
+    data = cbor.dumps(body)
+    head = MAGIC + VERSION.to_bytes(2, "big") + len(data).to_bytes(8, "big")
+    return head + hashlib.sha256(data).digest() + data
+
+
+def read(data: bytes, identity: Identity) -> dict[str, Any]:
+    """The body of a snapshot of that identity. SnapshotDamagedError, SnapshotVersionError,
+    SnapshotForeignError.
+    """
+    if data[: len(MAGIC)] != MAGIC or len(data) < _HEADER:
+        raise SnapshotDamagedError("it is no snapshot, or cut off", "snapshot", "use the one before it")
+    version = int.from_bytes(data[8:10], "big")
+    if version > VERSION:
+        raise SnapshotVersionError(
+            f"schema version {version}, this runtime reads {VERSION}", "snapshot", "update the runtime"
+        )
+    size, digest, content = int.from_bytes(data[10:18], "big"), data[18:_HEADER], data[_HEADER:]
+    if len(content) != size or hashlib.sha256(content).digest() != digest:
+        raise SnapshotDamagedError("its checksum is wrong", "snapshot", "use the one before it")
+    try:
+        body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
+        peer, module, digest_of, targets = body["identity"]
+        found = Identity(peer, module, digest_of, tuple(targets))
+    except (cbor.CborError, TypeError, LookupError) as error:
+        raise SnapshotDamagedError(f"its body is damaged: {error}", "snapshot") from error
+    for what in ("peer", "module", "digest", "targets"):
+        if getattr(found, what) != getattr(identity, what):
+            raise SnapshotForeignError(
+                f"it is of another {'artifact' if what == 'digest' else what}",
+                "snapshot",
+                "give the node the state folder that is its own, or move this one aside to start anew",
+            )
+    return dict(body)
+
+
+def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
+    """Gives a freshly installed node the state of `body`. SnapshotDamagedError; the node is useless then."""
+    parts.engine.now_ns = now_ns
+    section = "now_ns"
+    try:
+        shift = Shift(now_ns - int(body["now_ns"]))
+        for section, _, take in SECTIONS:
+            take(parts, body[section], shift)
+    except (BBError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        raise SnapshotDamagedError(
+            f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"
+        ) from error

@@ -1,0 +1,98 @@
+"""What the parts of a snapshot share: the node's tables, names of frames and ops, and the shift of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bb_edge.engine.bootstrap import Bootstraps
+from bb_edge.engine.core import Engine
+from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Frame
+from bb_edge.engine.outbound import Unit
+from bb_edge.engine.poll import Cycle
+from bb_edge.engine.saved import dump, load
+from bb_edge.wire.envelope import Fill
+
+
+class Shift(NamedTuple):
+    """How far the clock of the node that restores is ahead of the one that wrote."""
+
+    delta_ns: int
+
+    def time(self, when_ns: int) -> int:
+        """An absolute time; 0 stays 0: none."""
+        return when_ns + self.delta_ns if when_ns else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A node, as whoever writes it down sees it. `graphs` are all of its graphs, by index."""
+
+    engine: Engine
+    cycle: Cycle
+    bootstraps: Bootstraps
+    graphs: Mapping[int, BoundGraph]
+
+    def op(self, row: Any) -> BoundOp:
+        graph, index = row
+        found: BoundOp = self.graphs[graph].ops[index]
+        return found
+
+    def region(self, row: Any) -> BoundRegion:
+        graph, index = row
+        found: BoundRegion = self.graphs[graph].regions[index]
+        return found
+
+    def frame(self, row: Any) -> Frame:
+        """The frame of a name; KeyError or IndexError where there is none."""
+        number, position = row
+        found: Frame = self.engine.pool.active[number].frames[position]
+        return found
+
+
+def op_name(parts: Parts, op: BoundOp) -> list[int]:
+    """(graph, op)."""
+    return [parts.engine.graph_of[op], op.index]
+
+
+def region_name(region: BoundRegion) -> list[int]:
+    return [region.graph.index, region.region.index]
+
+
+def frame_name(frame: Frame) -> list[int]:
+    """(execution, its how manieth frame)."""
+    execution = frame.execution
+    assert execution is not None
+    return [execution.id, next(i for i, other in enumerate(execution.frames) if other is frame)]
+
+
+def dump_unit(unit: Unit) -> list[Any]:
+    fills = [[f.dest_suffix, bytes(f.payload), f.trigger_only, f.type_hash] for f in unit.fills]
+    group = dump(unit.group)
+    return [
+        dump(unit.peer),
+        fills,
+        unit.kind,
+        unit.wire_req_id,
+        unit.deadline_ns,
+        unit.durable,
+        group,
+        unit.wire_id,
+        dump(unit.cause),
+    ]
+
+
+def load_unit(row: Any, shift: Shift) -> Unit:
+    peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause = row
+    return Unit(
+        load(peer),
+        [Fill(*fill) for fill in fills],
+        kind,
+        req_id,
+        shift.time(deadline_ns),
+        durable,
+        load(group),
+        wire_id,
+        load(cause),
+    )

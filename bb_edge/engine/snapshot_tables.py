@@ -1,0 +1,354 @@
+"""The parts of a snapshot that are tables: counters, components, peers, links, queues, timers, ops' state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bb_edge.engine.bootstrap import BootstrapStatus
+from bb_edge.engine.durable import Writing
+from bb_edge.engine.ingress import Entry, Notice, Raw
+from bb_edge.engine.outbound import Unit
+from bb_edge.engine.saved import UnsavableError, dump, load
+from bb_edge.engine.snapshot_parts import Parts, Shift, dump_unit, load_unit
+from bb_edge.engine.timers import Due, Timer
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles.errors import CompletionLostError
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.envelope import RttReport
+from bb_edge.wire.outbox import OutboxRecord
+
+ENVELOPE, INTERVAL, PUT_OFF = "envelope", "interval.tick", "reply.put_off"
+"""Actions whose arguments are no plain values."""
+
+
+# --- counters, randomness, events -----------------------------------------------------------------------
+
+
+def save_core(parts: Parts) -> dict[str, Any]:
+    engine = parts.engine
+    version, words, gauss = engine.rng.getstate()
+    generators = [dump(state) for state in engine.generator_states()]
+    return {
+        "counters": dict(engine.counters),
+        "depth_peak": engine.depth_peak,
+        "next_command": engine.next_command,
+        "rng": [version, b"".join(word.to_bytes(4, "big") for word in words), gauss],
+        "generators": generators,
+        "bus": [engine.bus.dropped, list(engine.bus.events)],
+        "rings": [[name, [dump(value) for value in ring]] for name, ring in engine.rings.items()],
+    }
+
+
+def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
+    engine = parts.engine
+    engine.counters = {str(name): int(value) for name, value in data["counters"].items()}
+    engine.depth_peak = data["depth_peak"]
+    engine.next_command = data["next_command"]
+    version, words, gauss = data["rng"]
+    state = tuple(int.from_bytes(words[i : i + 4], "big") for i in range(0, len(words), 4))
+    engine.rng.setstate((version, state, gauss))
+    engine.restore_generators([load(state) for state in data["generators"]])
+    engine.bus.dropped = data["bus"][0]
+    engine.bus.events.extend(data["bus"][1])
+    for name, values in data["rings"]:
+        engine.rings[name].extend(load(value) for value in values)
+
+
+def save_components(parts: Parts) -> list[Any]:
+    return [[c.TYPE_NAME, c.serialize()] for c in parts.engine.components]
+
+
+def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
+    for component, (name, state) in zip(parts.engine.components, data, strict=True):
+        if name != component.TYPE_NAME:
+            raise ValueError(f"the state of a {name} for a {component.TYPE_NAME}")
+        component.restore(state)
+
+
+# --- peers and links ------------------------------------------------------------------------------------
+
+
+def save_neighbours(parts: Parts) -> dict[str, Any]:
+    tables = parts.engine.neighbours
+    now_ns = parts.engine.now_ns
+    return {
+        "peers": tables.table.snapshot(),
+        "health": tables.health.snapshot(),
+        "backoff": tables.backoff.snapshot(now_ns),
+        "addresses": tables.address_book.snapshot(),
+        "blocked": sorted(peer.to_bytes() for peer in tables.blocked),
+        "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in tables.limits.items()],
+        "imposed": [[peer.to_bytes(), until] for peer, until in tables.imposed.items()],
+        "noticed": [[peer.to_bytes(), *row] for peer, row in parts.cycle.inbound.noticed.items()],
+        "rtt": [
+            [
+                key[0].to_bytes(),
+                report.next_hop_site_id,
+                report.chain_id,
+                report.hop_index,
+                report.srtt_ns,
+                report.rttvar_ns,
+                report.sample_count,
+            ]
+            for key, report in tables.rtt_reports.items()
+        ],
+    }
+
+
+def restore_neighbours(parts: Parts, data: Any, shift: Shift) -> None:
+    tables = parts.engine.neighbours
+    tables.table.restore(data["peers"])
+    tables.health.restore(data["health"])
+    tables.backoff.restore(data["backoff"], parts.engine.now_ns)
+    tables.address_book.restore(data["addresses"])
+    tables.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])
+    for peer, meta in data["limits"]:
+        limits = PeerLimits.from_meta(meta)
+        if limits is not None:
+            tables.limits[PeerId.from_bytes(peer)] = limits
+    tables.imposed.update((PeerId.from_bytes(peer), shift.time(until)) for peer, until in data["imposed"])
+    for peer, last, count in data["noticed"]:
+        parts.cycle.inbound.noticed[PeerId.from_bytes(peer)] = (last + shift.delta_ns, count)
+    for peer, site, chain, hop, *times in data["rtt"]:
+        tables.rtt_reports[PeerId.from_bytes(peer), chain, hop, site] = RttReport(site, chain, hop, *times)
+
+
+def save_links(parts: Parts) -> dict[str, Any]:
+    return parts.cycle.links.snapshot(parts.engine.now_ns)
+
+
+def restore_links(parts: Parts, data: Any, shift: Shift) -> None:
+    links = parts.cycle.links
+    links.durable_epoch = data["epochs"][1]  # numbers of the outbox run on; the best-effort epoch is new
+    links.restore(data, parts.engine.now_ns)
+
+
+# --- state of ops ---------------------------------------------------------------------------------------
+
+
+def save_op_states(parts: Parts) -> list[Any]:
+    return [
+        [target, dump(key), dump(state.save())]
+        for target, states in parts.engine.op_states.items()
+        for key, state in states.items()
+    ]
+
+
+def restore_op_states(parts: Parts, data: Any, shift: Shift) -> None:
+    for target, key, row in data:
+        parts.engine.op_states[target][load(key)].restore(load(row))
+
+
+# --- entries --------------------------------------------------------------------------------------------
+
+
+def save_cycle(parts: Parts) -> dict[str, Any]:
+    cycle = parts.cycle
+    return {
+        "phases": list(cycle.due_phases),
+        "ticks": sorted(list(key) for key in cycle.ticks_waiting),
+        "started": sorted(cycle.started),
+        "to_start": list(cycle.to_start),
+        "rounds": [
+            [r.round, r.running, r.finished, r.backoff_ns, r.timer]
+            for several in cycle.rounds.values()
+            for r in several
+        ],
+    }
+
+
+def restore_cycle(parts: Parts, data: Any, shift: Shift) -> None:
+    cycle = parts.cycle
+    cycle.due_phases.extend(data["phases"])
+    cycle.ticks_waiting.update((graph, op) for graph, op in data["ticks"])
+    cycle.started.update(data["started"])
+    cycle.to_start[:] = data["to_start"]
+    rounds = [r for several in cycle.rounds.values() for r in several]
+    for one, row in zip(rounds, data["rounds"], strict=True):
+        one.round, one.running, one.finished, one.backoff_ns, one.timer = row
+
+
+def save_bootstraps(parts: Parts) -> list[Any]:
+    return [
+        [p.target, p.slot, p.status.value, p.staged, dump(dict(p.inputs))] for p in parts.bootstraps.order
+    ]
+
+
+def restore_bootstraps(parts: Parts, data: Any, shift: Shift) -> None:
+    for target, slot, status, staged, inputs in data:
+        planned = parts.bootstraps.planned(target, slot)
+        planned.status = BootstrapStatus(status)
+        planned.staged = staged
+        planned.inputs = load(inputs)
+
+
+# --- what waits to come in ------------------------------------------------------------------------------
+
+
+def save_ingress(parts: Parts) -> dict[str, Any]:
+    ingress, journaling = parts.cycle.ingress, parts.cycle.inbound.journaling
+    accepted: list[Any] = []
+    replaying: list[bytes] = []
+    if journaling is not None:
+        # What is held is in the snapshot from now on, whatever becomes of its journal record.
+        for taken in (*journaling.accepted, *journaling.held.values()):
+            accepted.append([*_raw_row(taken.raw), taken.deadline_ns])
+        replaying = [record.to_bytes() for record in journaling.replaying]
+    return {
+        "raw": [_raw_row(raw) for raw in ingress.raws()],
+        "notices": [_notice_row(parts, notice) for notice in ingress.notices()],
+        "entries": [_entry_row(parts, entry) for entry in ingress.entries],
+        "completions": [
+            [token, None if error is not None else _result(result), None if error is None else str(error)]
+            for token, result, error in ingress.completions()
+        ],
+        "accepted": accepted,
+        "replaying": replaying,
+    }
+
+
+def _raw_row(raw: Raw) -> list[Any]:
+    return [bytes(raw.data), raw.peer.to_bytes(), raw.observed]
+
+
+def _notice_row(parts: Parts, notice: Notice) -> list[Any]:
+    return [parts.engine.actions.name_of(notice.act), dump(notice.args)]
+
+
+def _result(result: object) -> Any:
+    try:
+        return ["ok", dump(result)]
+    except UnsavableError:
+        return None
+
+
+def _entry_row(parts: Parts, entry: Entry) -> list[Any]:
+    name = parts.engine.actions.name_of(entry.fill)
+    args: Any
+    if name == ENVELOPE:
+        peer, message, deadline_ns = entry.args
+        args = [peer.to_bytes(), envelope.encode(message), deadline_ns]
+    else:
+        args = dump(entry.args)
+    return [
+        entry.target,
+        name,
+        args,
+        entry.number,
+        entry.size,
+        dump(entry.peer),
+        entry.expires_ns,
+        entry.internal,
+    ]
+
+
+def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
+    cycle, actions = parts.cycle, parts.engine.actions
+    ingress, caps = cycle.ingress, parts.engine.config.caps
+    for payload, peer, observed in data["raw"]:
+        ingress.offer_raw(Raw(payload, PeerId.from_bytes(peer), observed), fair=False)
+    for name, args in data["notices"]:
+        ingress.notice(actions.get(name), *load(args))
+    for target, name, args, number, size, peer, expires_ns, internal in data["entries"]:
+        if name == ENVELOPE:
+            source, encoded, deadline_ns = args
+            given = (PeerId.from_bytes(source), envelope.decode(encoded, caps), shift.time(deadline_ns))
+        else:
+            given = load(args)
+        source = load(peer)
+        fill: Any = actions.get(name)
+        entry = Entry(target, fill, given, number, size, source, shift.time(expires_ns), internal)
+        if size:
+            ingress.recharge(source, size)
+        ingress.offer(entry)
+    for token, result, error in data["completions"]:
+        if error is None and result is not None:
+            ingress.deliver(token, load(result[1]), None)
+        else:
+            ingress.deliver(token, None, CompletionLostError(error or "its result could not be kept"))
+    journaling = cycle.inbound.journaling
+    if journaling is not None:
+        for payload, peer, observed, deadline_ns in data["accepted"]:
+            cycle.inbound.accept(Raw(payload, PeerId.from_bytes(peer), observed), shift.time(deadline_ns))
+        journaling.replay(data["replaying"])
+
+
+# --- what waits to go out -------------------------------------------------------------------------------
+
+
+def save_outbound(parts: Parts) -> dict[str, Any]:
+    outbound = parts.cycle.outbound
+    durable = outbound.durable
+    found: dict[str, Any] = {"units": [dump_unit(unit) for unit in outbound.units]}
+    if durable is not None:
+        found["waiting"] = [dump_unit(unit) for unit in durable.waiting]
+        found["writing"] = [
+            [token, w.record.to_bytes(), w.is_request, w.retry_ns] for token, w in durable.writing.items()
+        ]
+        found["next_token"] = durable.next_token
+    return found
+
+
+def restore_outbound(parts: Parts, data: Any, shift: Shift) -> None:
+    outbound = parts.cycle.outbound
+    outbound.units.extend(load_unit(row, shift) for row in data["units"])
+    durable = outbound.durable
+    if durable is None:
+        return
+    durable.waiting.extend(load_unit(row, shift) for row in data.get("waiting", ()))
+    for token, record, is_request, retry_ns in data.get("writing", ()):
+        durable.write_again(token, Writing(OutboxRecord.from_bytes(record), is_request, retry_ns))
+    durable.next_token = data.get("next_token", 1)
+
+
+# --- control plane --------------------------------------------------------------------------------------
+
+
+def save_control(parts: Parts) -> list[Any]:
+    control = parts.engine.control
+    rows = []
+    for number, call in control.calls.items():
+        method = getattr(call.done, "__name__", "")
+        own = getattr(call.done, "__self__", None) is call.outlet.component
+        row = [number, call.peer.to_bytes(), call.outlet.name, call.op, method if own else "", call.timer]
+        rows.append(row)
+    return rows
+
+
+def restore_control(parts: Parts, data: Any, shift: Shift) -> None:
+    """Calls whose callback is a method of the component go on; of others nobody hears any more."""
+    for number, peer, slot, op, method, timer in data:
+        parts.engine.control.revive(number, PeerId.from_bytes(peer), slot, op, method, timer)
+
+
+# --- timers ---------------------------------------------------------------------------------------------
+
+
+def save_timers(parts: Parts) -> list[Any]:
+    """Those whose callback has a name. The others are components' own callables, gone with the process."""
+    engine = parts.engine
+    rows = []
+    for timer in engine.timers.running():
+        name = engine.actions.name_of(timer.due.callback)
+        if name is None:
+            continue
+        args = timer.due.args
+        plain = [dump_unit(args[0])] if args and isinstance(args[0], Unit) else dump(args)
+        rows.append([timer.token, timer.when_ns, name, plain])
+    return [engine.timers.next_token, rows]
+
+
+def restore_timers(parts: Parts, data: Any, shift: Shift) -> None:
+    engine = parts.engine
+    next_token, rows = data
+    timers = []
+    for token, when_ns, name, plain in rows:
+        if name == PUT_OFF:
+            args: tuple[Any, ...] = (load_unit(plain[0], shift),)
+        else:
+            args = load(plain)
+        if name == INTERVAL:
+            args = (*args[:2], args[2] + shift.delta_ns)
+        timers.append(Timer(token, when_ns + shift.delta_ns, Due(engine.actions.get(name), args)))
+    engine.timers.restore(timers, next_token)
