@@ -210,6 +210,7 @@ class Node:
         for graph in self._engine.graphs:
             for op in graph.ops:
                 op.run = wrap(op)
+                op.lane = None
 
     # --- the heartbeat --------------------------------------------------------------------------------
 

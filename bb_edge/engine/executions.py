@@ -31,6 +31,12 @@ INVOKE = -1
 """Key of `BoundGraph.claims` for executions that start without any value."""
 
 
+Lane = tuple[Callable[..., Any], int, int, int]
+"""(run, first input site, second one or -1, output site) of an op that computes one value from one or two:
+`run(None, …)` needs no context, touches no component, and always gives a value at once.
+"""
+
+
 class State(enum.Enum):
     IDLE = "idle"
     RUNNING = "running"
@@ -45,7 +51,7 @@ class BoundOp:
     calls (-1: none), which a bootstrap may lock and an execution may have to claim; `busy_key` the component
     that takes one op at a time (-1: none). `takes_first` says that a tuple that comes later has the op's
     several outputs, of which the node names the first. `later_ns` is the deadline of a `Later` (0: the
-    node's default).
+    node's default). `lane` is the short way through the loop, where there is one.
     """
 
     __slots__ = (
@@ -54,6 +60,7 @@ class BoundOp:
         "frees",
         "gather",
         "index",
+        "lane",
         "later_ns",
         "mode",
         "out",
@@ -86,6 +93,7 @@ class BoundOp:
         self.yields_command = False
         self.takes_first = False
         self.later_ns = 0
+        self.lane: Lane | None = None
         # Sites that nobody but this op reads: their values go as soon as it has run.
         self.frees: tuple[int, ...] = ()
 

@@ -84,13 +84,13 @@ SAMPLES = 12
 """Per half. Heaps are cleaned of their dead now and then, so what is compared is the floor of the samples."""
 
 
-def flat(work: Callable[[int], None]) -> None:
+def flat(work: Callable[[int], None], warm_up: int = WARM_UP) -> None:
     """Runs `work(i)` and compares the floors of live objects and traced bytes of the two halves."""
     done = iter(range(10**9))
     tracemalloc.start()  # before the warm-up: what rings and pools held before is not traced, and gets replaced
     floors = []
     try:
-        for _ in range(WARM_UP):
+        for _ in range(warm_up):
             work(next(done))
         for _ in range(2):
             seen = []
@@ -282,7 +282,7 @@ def test_a_whole_node(compile_text):
                 address = b"\xe2\x01" + bytes(8)
                 node.peer_presence(other.peer_id, True, (address,), epoch=1, classes=other.classes)
 
-    flat(lambda _: net.turn(net.events + 2))
+    flat(lambda _: net.turn(net.events + 2), warm_up=4 * WARM_UP)
     replies = made[0].component("e").replies
     assert set(replies) == {b"at once", b"later", b"worked"}
     assert made[0].counters["rounds.ended"] > EXECUTIONS
