@@ -1,6 +1,6 @@
 """After install and warm-up a steady stream leaves live objects and memory flat (architecture rule 4).
 
-`BB_STEADY=100000` runs the long version: that many executions per case.
+`BB_STEADY=100000` runs the long version, that many executions per case (with `-s --timeout=0`).
 """
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
