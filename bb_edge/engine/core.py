@@ -21,6 +21,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.context import OpContext, Scheduler
 from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
 from bb_edge.engine.graph_slot import EAGER_MASK
+from bb_edge.engine.lanes import run_lane
 from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
@@ -170,7 +171,7 @@ class Engine:
             done += 1
             frame, op = popleft()
             if op.lane is not None:
-                done += self._run_lane(execution, frame, op, limit - done)
+                done += run_lane(self, execution, frame, op, limit - done)
                 continue
             if op.touches >= 0 and self._held_back(execution, frame, op):
                 continue
@@ -205,9 +206,9 @@ class Engine:
                     if not left:
                         append((frame, consumer))
                     elif not left & mask:
-                        self._pull(frame, consumer)
+                        self.pull(frame, consumer)
                 if frame.special:
-                    self._pass_on(frame, site, result)
+                    self.pass_on(frame, site, result)
             elif mode == 2 and result is not None and result is not pending:
                 waiting = frame.waiting
                 for site, value in zip(op.outs, result):  # noqa: B905 (an op may leave trailing outputs out)
@@ -221,48 +222,9 @@ class Engine:
                         if not left:
                             append((frame, consumer))
                         elif not left & mask:
-                            self._pull(frame, consumer)
+                            self.pull(frame, consumer)
                     if frame.special:
-                        self._pass_on(frame, site, value)
-        return done
-
-    def _run_lane(self, execution: Execution, frame: Frame, op: BoundOp, limit: int) -> int:
-        """Runs an op with a lane, and those with one that follow upon it alone, at most `limit` more of them.
-
-        Does what `_run` does with such ops, in the same order, without what they have no need of: no context,
-        no way through the queue from one op to its only successor. Returns how many more ran.
-        """
-        ready = execution.ready
-        values, waiting, consumers = frame.values, frame.waiting, frame.consumers
-        special, mask = frame.special, EAGER_MASK
-        done = 0
-        following: BoundOp | None = op
-        while following is not None:
-            op, following = following, None
-            run, first, second, site = op.lane  # type: ignore[misc]
-            try:
-                result = run(None, values[first]) if second < 0 else run(None, values[first], values[second])
-            # The border to users' backends, as in `_run`.
-            except Exception as error:  # noqa: BLE001
-                self.op_failed(execution, op, error)
-                break
-            for read in op.frees:
-                values[read] = None
-            values[site] = result
-            for consumer, weight in consumers[site]:
-                index = consumer.index
-                left = waiting[index] - weight
-                waiting[index] = left
-                if not left:
-                    if following is None and not ready and done < limit and consumer.lane is not None:
-                        following = consumer
-                        done += 1
-                    else:
-                        ready.append((frame, consumer))
-                elif not left & mask:
-                    self._pull(frame, consumer)
-            if special:
-                self._pass_on(frame, site, result)
+                        self.pass_on(frame, site, value)
         return done
 
     def _mint_command(self) -> int:
@@ -351,12 +313,12 @@ class Engine:
             if not left:
                 execution.ready.append((frame, consumer))
             elif not left & EAGER_MASK:
-                self._pull(frame, consumer)
+                self.pull(frame, consumer)
         if frame.special:
-            self._pass_on(frame, site, value)
+            self.pass_on(frame, site, value)
         self.wake(execution)
 
-    def _pass_on(self, frame: Frame, site: int, value: object) -> None:
+    def pass_on(self, frame: Frame, site: int, value: object) -> None:
         """Hands a value to running children that read it, and out of a called function to its caller."""
         if frame.children and site in frame.forwarded:
             for child in tuple(frame.children):
@@ -366,7 +328,7 @@ class Engine:
             for target in frame.forward.get(site, ()):
                 self.write(frame.caller, target, value)
 
-    def _pull(self, frame: Frame, op: BoundOp) -> None:
+    def pull(self, frame: Frame, op: BoundOp) -> None:
         """Fires the sources that an otherwise ready op waits for, each at most once per execution."""
         ops = frame.region.graph.ops
         for number in op.pulls:
@@ -385,7 +347,7 @@ class Engine:
         for op in frame.region.graph.ops:
             left = frame.waiting[op.index]
             if op.pulls and left and not left & EAGER_MASK and op.spec.region == frame.region.region.index:
-                self._pull(frame, op)
+                self.pull(frame, op)
 
     def ready_again(self, entry: tuple[Frame, BoundOp]) -> None:
         execution = entry[0].execution
