@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import cbor2
-
+from bb_edge.construction import construction
 from bb_edge.engine import restart
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
@@ -32,11 +30,9 @@ from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
+from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
-from bb_edge.ir.tensors import from_tensor_proto
-from bb_edge.ir.type_protos import from_type_proto
 from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
@@ -143,33 +139,6 @@ def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
             found = program.targets[hashed[0]]
         chosen[found.name] = found
     return tuple(chosen.values())
-
-
-def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, object], dict[str, Any]]:
-    """(config, tensors) of a slot's construction state (docs/design/artifact.md)."""
-    if state is None:
-        return {}, {}
-    if state.type == AttributeProto.GRAPH:
-        config: dict[str, object] = {}
-        for entry in state.g.metadata_props:
-            try:
-                config[entry.key] = json.loads(entry.value)
-            except ValueError as error:
-                raise LoadError(f"config {entry.key!r} is no JSON", where=where) from error
-        return config, {t.name: from_tensor_proto(t) for t in state.g.initializer}
-    if state.type == AttributeProto.TENSOR:
-        return {}, {state.t.name or "value": from_tensor_proto(state.t)}
-    if state.type == AttributeProto.TYPE_PROTO:
-        return {"type": from_type_proto(state.tp)}, {}
-    if not state.s:
-        return {}, {}
-    try:
-        decoded = cbor2.loads(state.s)
-    except (cbor2.CBORError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise LoadError("its construction state is no CBOR", where=where) from error
-    if not isinstance(decoded, dict) or not all(isinstance(k, str) for k in decoded):
-        raise LoadError("its construction state is no map of names", where=where)
-    return decoded, {}
 
 
 class _Installer:
