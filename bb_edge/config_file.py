@@ -18,11 +18,15 @@ from typing import Any
 
 from bb_edge.engine.config import ConfigError, NodeConfig
 from bb_edge.ir.errors import BBError
+from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.wire.caps import EnvelopeCaps
 
 MAX_BYTES = 1024 * 1024
 """A configuration is written by hand; what is larger is another file."""
+
+OUTBOX_RECORD_BYTES = 256
+"""What a record of the outbox takes on disk beside its envelope, at most."""
 
 VERSIONS = ("auto", "5", "3.1.1")
 BUDGETS = ("edge", "host")
@@ -54,6 +58,8 @@ class RunConfig:
     limits: Mapping[str, object] = field(default_factory=dict)
     caps: Mapping[str, int] = field(default_factory=dict)
     state: Path | None = None
+    snapshot_interval_s: int = 300
+    disk: Mapping[str, int] = field(default_factory=dict)
     seed: int | None = None
     load: tuple[str, ...] = ()
     until_done: bool = False
@@ -77,6 +83,13 @@ class RunConfig:
         if self.username is not None:
             found = replace(found, username=self.username)
         return found if self.password is None else replace(found, password=self.password)
+
+    def store_limits(self) -> StoreLimits:
+        """Budgets of the state folder; what the node keeps in its outbox has room. StateError."""
+        base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
+        node = self.node_config()
+        room = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
+        return replace(base, **{"outbox_bytes": room, **self.disk})
 
     def transport_options(self, node: NodeConfig) -> MqttOptions:
         """The connection's limits: the node's own budget, where the file does not say otherwise."""
@@ -205,6 +218,10 @@ class _Reader:
             "targets": self._texts(top, "targets"),
             "peer": self._text(top, "", "peer"),
             "state": self._file(top, "", "state"),
+            "snapshot_interval_s": self._value(
+                top, "", "snapshot_interval_s", int, "a whole number of seconds"
+            ),
+            "disk": self._numbers(top.get("disk", {}), "disk", DISK),
             "trace": self._file(top, "", "trace"),
             "load": self._texts(top, "load"),
             "seed": self._value(top, "", "seed", int, "a whole number"),
@@ -228,6 +245,10 @@ class _Reader:
         config = RunConfig(**{name: value for name, value in found.items() if value is not None})
         try:
             config.transport_options(config.node_config())
+            config.store_limits()
+            checked_interval(config.snapshot_interval_s)
+        except StateError as error:
+            raise self._fail("disk", error.what, error.hint) from error
         except ConfigError as error:
             raise self._fail("limits", error.what, error.hint) from error
         except BBError as error:
@@ -262,8 +283,16 @@ class _Reader:
         return found
 
 
+def checked_interval(seconds: int) -> int:
+    """The time between two snapshots; 0 is none that nobody asked for. ConfigFileError below that."""
+    if seconds < 0:
+        raise ConfigFileError(f"{seconds} seconds between snapshots", "run", "0 is none, 300 the default")
+    return seconds
+
+
 LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))
 CAPS = tuple(spec.name for spec in fields(EnvelopeCaps) if spec.name != "site_fill_bytes")
+DISK = tuple(spec.name for spec in fields(StoreLimits))
 OPTIONS = tuple(spec.name for spec in fields(MqttOptions))
 _TOP = dict.fromkeys(
     (
@@ -276,6 +305,8 @@ _TOP = dict.fromkeys(
         "budget",
         "limits",
         "state",
+        "snapshot_interval_s",
+        "disk",
         "seed",
         "load",
         "until_done",

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
+    from bb_edge.node import Node
 
 
 class ArgumentError(BBError):
@@ -63,6 +65,12 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
     p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: 5, or what there is")
     p.add_argument("--state", type=Path, metavar="FOLDER", help="the node's files; no other node may use it")
+    p.add_argument(
+        "--snapshot-interval",
+        type=int,
+        metavar="SECONDS",
+        help="between snapshots that nothing asks for (default: 300; 0: none)",
+    )
     p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
     p.add_argument("--trace", type=Path, metavar="FILE", help="write polls and ops for Perfetto")
@@ -102,13 +110,14 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 
     Where no state folder is named, the service manager's ($STATE_DIRECTORY) is taken.
     """
-    from bb_edge.config_file import RunConfig, load_config
+    from bb_edge.config_file import RunConfig, checked_interval, load_config
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     given: dict[str, Any] = {
         "artifact": arguments.artifact,
         "targets": tuple(arguments.target or ()) or None,
         "broker": arguments.broker,
+        "snapshot_interval_s": arguments.snapshot_interval,
         **{name: getattr(arguments, name) for name in _SAME_NAME},
         "load": (*config.load, *arguments.load),
         "until_done": arguments.until_done or config.until_done,
@@ -123,6 +132,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         given["state"] = Path(state.partition(":")[0])
     changes = {name: value for name, value in given.items() if value is not None}
     config = replace(config, **changes, components=components)
+    checked_interval(config.snapshot_interval_s)
     for name, flag in _NEEDED:
         if not getattr(config, name):
             raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
@@ -166,6 +176,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(config: RunConfig) -> int:
+    with ExitStack() as stack:
+        return _run_within(config, stack)
+
+
+def _run_within(config: RunConfig, stack: ExitStack) -> int:
     from bb_edge.cli.service import Service
     from bb_edge.installer import install
     from bb_edge.loading import load
@@ -183,29 +198,26 @@ def _run(config: RunConfig) -> int:
     program = load(artifact.read_bytes())
     board = detect()
     peer = PeerId.from_name(name)
-    now_ns = board.clock.monotonic_ns()
-    node = install(
-        peer,
-        (Address.empty().with_peer(peer).to_bytes(),),
-        program,
-        config.targets,
-        config.node_config(),
-        components=config.components,
-        clock_offset_ns=board.clock.wall_ns() - now_ns,
-        seed=board.entropy.bytes(16) if config.seed is None else config.seed,
-        # A restart with the same seed is another incarnation all the same: its numbers begin anew.
-        incarnation=board.entropy.bytes(16),
-    )
-    transport = MqttTransport(
-        node,
-        broker,
-        config.federation,
-        on_log=output.log,
-        options=config.transport_options(node.config),
-        meta={"name": name},
-        version=config.mqtt_version,
-    )
-    unfinished = node.open_rounds
+
+    def make(snapshot: bytes | None) -> Node:
+        now_ns = board.clock.monotonic_ns()
+        return install(
+            peer,
+            (Address.empty().with_peer(peer).to_bytes(),),
+            program,
+            config.targets,
+            config.node_config(),
+            components=config.components,
+            clock_offset_ns=board.clock.wall_ns() - now_ns,
+            seed=board.entropy.bytes(16) if config.seed is None else config.seed,
+            # A restart with the same seed is another incarnation all the same: its numbers begin anew.
+            incarnation=board.entropy.bytes(16),
+            durable=config.state is not None,
+            snapshot=snapshot,
+            now_ns=now_ns,
+        )
+
+    unfinished = 0
 
     def report(step: steps.EngineStep) -> None:
         nonlocal unfinished
@@ -221,12 +233,29 @@ def _run(config: RunConfig) -> int:
             level = _LEVEL.get(type(step), "debug")
             output.log(level, type(step).__name__, **_without_step(step))
 
-    with Service(config, board, node, transport, output) as service:
+    if config.state is None:
+        node, keeper = make(None), None
+    else:
+        from bb_edge.cli.kept import open_kept
+
+        node, keeper = open_kept(config, config.state, board, output, make, report, stack)
+    transport = MqttTransport(
+        node,
+        broker,
+        config.federation,
+        on_log=output.log,
+        options=config.transport_options(node.config),
+        meta={"name": name},
+        version=config.mqtt_version,
+    )
+    unfinished = node.open_rounds
+    with Service(config, board, node, transport, output, keeper) as service:
         driver = Driver(
             node,
             transport,
             board.clock,
             report,
+            keeper=keeper,
             polled=service.polled,
             beat=service.beat,
             max_wait_s=service.max_wait_s,
@@ -234,8 +263,7 @@ def _run(config: RunConfig) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: driver.stop())
         output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
-        done = config.until_done and unfinished > 0
-        driver.run((lambda: unfinished <= 0) if done else None)
+        driver.run((lambda: unfinished <= 0) if config.until_done and unfinished > 0 else None)
     if config.summary:
         memory = board.memory.info()
         output.record(
@@ -245,7 +273,7 @@ def _run(config: RunConfig) -> int:
                 "protocol": transport.protocol,
                 "polls": driver.polls,
                 "transport": dict(transport.counters),
-                "counters": node.counters,
+                "counters": node.counters | ({} if keeper is None else keeper.counters),
             }
         )
     output.log("info", f"{name} has stopped")
@@ -269,4 +297,5 @@ _LEVEL = {
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",
+    steps.StorageFailed: "error",
 }

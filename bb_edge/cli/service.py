@@ -1,4 +1,4 @@
-"""What surrounds a node that runs: its state folder, the service manager, a trace, metrics.
+"""What surrounds a node that runs: the service manager, a trace, metrics.
 
 All of it hangs on the driver's loop: the watchdog is petted where the work is done, so a node that hangs is
 restarted, and one that merely waits is not.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
     from bb_edge.observe.metrics import MetricsServer
     from bb_edge.observe.trace import Trace
+    from bb_edge.state.keeper import Keeper
     from bb_edge.transport.mqtt import MqttTransport
     from bb_shims import Board
 
@@ -30,13 +31,20 @@ class Service:
     """A context around `Driver.run`; entering it opens everything, leaving it closes what was opened."""
 
     def __init__(
-        self, config: RunConfig, board: Board, node: Node, transport: MqttTransport, output: Output
+        self,
+        config: RunConfig,
+        board: Board,
+        node: Node,
+        transport: MqttTransport,
+        output: Output,
+        keeper: Keeper | None = None,
     ) -> None:
         self._config = config
         self._board = board
         self._node = node
         self._transport = transport
         self._output = output
+        self._keeper = keeper
         self._stack = ExitStack()
         self._trace: Trace | None = None
         self._metrics: MetricsServer | None = None
@@ -60,10 +68,6 @@ class Service:
     def _open(self) -> None:
         config, board, output = self._config, self._board, self._output
         name = config.peer or ""
-        if config.state is not None:
-            storage = board.storage(config.state)
-            self._stack.callback(storage.close)
-            output.log("info", f"state in {config.state}", free_bytes=storage.free_bytes())
         if config.trace is not None:
             from bb_edge.observe.trace import Trace
 
@@ -126,6 +130,7 @@ class Service:
         self._metrics.publish(
             {
                 **self._node.counters,
+                **({} if self._keeper is None else self._keeper.counters),
                 **{f"mqtt.{name}": value for name, value in transport.counters.items()},
                 "mqtt.connected": int(transport.connected),
                 "mqtt.waiting": transport.waiting,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -48,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--steps", type=int, default=44, help="local steps of 32 digits per round (default 44)")
     p.add_argument("--broker", metavar="URL", help="an MQTT broker that runs already: mqtt://HOST:PORT")
     p.add_argument("--own-broker", choices=("mosquitto", "amqtt"), default="", help="which one to start")
+    p.add_argument(
+        "--durable", action="store_true", help="nodes keep their state on disk: kill one, and it goes on"
+    )
     p.add_argument("--out", type=Path, default=Path("build/federated_digits"), metavar="DIR")
     p.add_argument("--deadline", type=float, default=300.0, metavar="SECONDS", help="give up after (300)")
     return p
@@ -65,6 +69,7 @@ def compile_artifacts(arguments: argparse.Namespace, out: Path) -> tuple[Path, P
         clients=arguments.clients,
         local_steps=arguments.steps,
         at_least=arguments.clients,
+        durable=arguments.durable,
     )
     compile_edge(module, compiler, out)
     return out / "FederatedDigits.Server.edge.onnx", out / "FederatedDigits.Client.edge.onnx"
@@ -122,7 +127,8 @@ class Demo:
             url, kind = self.own_broker.url, self.own_broker.kind
         self.outcome.broker = kind
         say(f"broker: {kind} at {url}")
-        # A name of its own: what an earlier run left at a shared broker does not matter.
+        # What an earlier run left does not matter: at a shared broker a name of its own, on disk new folders.
+        shutil.rmtree(self.out / "state", ignore_errors=True)
         federation = f"digits-{random.SystemRandom().getrandbits(32):08x}"
         for number, shard in enumerate(shards):
             name = f"client-{number}"
@@ -147,6 +153,8 @@ class Demo:
         return self.outcome
 
     def _start(self, name: str, command: list[str | Path]) -> None:
+        if self.arguments.durable:
+            command += ["--state", self.out / "state" / name]
         log = self.out / "logs" / f"{name}.log"
         self.nodes.append(Child(name, command, log, self.events))
         with (self.out / "logs" / "commands.txt").open("a" if len(self.nodes) > 1 else "w") as commands:

@@ -32,7 +32,8 @@ class Artifacts:
         x, y = data.load_digits()
         parts = data.split(y, CLIENTS, seed=3)
         self.test, self.shards = data.write_shards(folder / "data", x, y, parts)
-        self.samples = sum(len(rows) for rows in parts.shards)
+        self.shares = {f"client-{n}": len(rows) for n, rows in enumerate(parts.shards)}
+        self.samples = sum(self.shares.values())
 
     def get(self, **options: int) -> tuple[Path, Path]:
         """(server's, client's) artifact of the digits program with these options."""
@@ -78,10 +79,14 @@ class Federation:
         path = f"test.path={self.artifacts.test}"
         return self.run("server", self.server_artifact, "Server", "--set", path, "--seed", "9", *more)
 
-    def client(self, number: int) -> Child:
+    def client(self, number: int, *more: str) -> Child:
         path = f"shard.path={self.artifacts.shards[number]}"
-        more = ("--set", path, "--seed", str(number))
-        return self.run(f"client-{number}", self.client_artifact, "Client", *more)
+        own = ("--set", path, "--seed", str(number))
+        return self.run(f"client-{number}", self.client_artifact, "Client", *own, *more)
+
+    def state(self, name: str) -> tuple[str, str]:
+        """Arguments that give a node its own folder."""
+        return "--state", str(self._folder / "state" / name)
 
     def end(self, child: Child) -> tuple[int, dict[str, Any]]:
         """SIGTERM; its exit code and summary."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,10 @@ from bb_edge.cli import main, parser
 from bb_edge.cli.run import ArgumentError, settings
 from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, ConfigFileError, RunConfig, load_config
 from bb_edge.engine.config import NodeConfig
+from bb_edge.ir.ids import PeerId
+from bb_edge.state import StoreLimits
+from bb_edge.wire.outbox import Cause, OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
 
 FULL = {
     "artifact": "program.onnx",
@@ -36,6 +40,8 @@ FULL = {
     "budget": "host",
     "limits": {"max_executions": 8, "resend_ns": 2_000_000_000, "caps": {"fills": 20}},
     "state": "state",
+    "snapshot_interval_s": 60,
+    "disk": {"journal_bytes": 1048576},
     "seed": 7,
     "load": ["mine.components"],
     "until_done": True,
@@ -76,12 +82,26 @@ def test_every_key_arrives(write, tmp_path):
     broker = config.broker_record()
     assert (broker.username, broker.password) == ("kitchen", "pass word")
     assert broker.cert_file == str(tmp_path / "kitchen.crt")
+    peer = PeerId.from_name("kitchen")
+    biggest = (1 << 63) - 1
+    cause = Cause(peer, biggest, biggest)
+    record = OutboxRecord(EnvelopeKey(peer, biggest, biggest), b"", biggest, cause, biggest)
     node = config.node_config()
     assert (node.max_executions, node.resend_ns, node.caps.fills) == (8, 2_000_000_000, 20)
     assert node.ingress_bytes == NodeConfig.host().ingress_bytes
     options = config.transport_options(node)
     assert (options.keepalive_s, options.max_packet_bytes) == (120, 131_072)
     assert options.max_envelope_bytes == node.caps.total_bytes
+    assert config.snapshot_interval_s == 60
+    limits = config.store_limits()
+    assert (limits.journal_bytes, limits.snapshot_bytes) == (1048576, StoreLimits().snapshot_bytes)
+    assert limits.outbox_bytes >= node.outbox_bytes + node.outbox_records * (len(record.to_bytes()) + 70)
+
+
+def test_a_board_s_budget_is_for_its_disk_too(write):
+    assert load_config(write({"disk": {"outbox_bytes": 1000}})).store_limits() == replace(
+        StoreLimits.edge(), outbox_bytes=1000
+    )
 
 
 def test_an_empty_file_is_the_defaults(write):
@@ -138,6 +158,10 @@ def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
         ({"limits": {"max_executions": True}}, r"limits\.max_executions: a whole number"),
         ({"limits": {"max_executions": 0}}, r"max_executions = 0"),
         ({"limits": {"caps": {"fills": 0}}}, r"fills = 0"),
+        ({"snapshot_interval_s": -1}, r"-1 seconds between snapshots"),
+        ({"snapshot_interval_s": "60"}, r"snapshot_interval_s: a whole number of seconds"),
+        ({"disk": {"journal_bytes": 0}}, r"disk: a limit below 1 byte"),
+        ({"disk": {"journal": 1}}, r"disk\.journal: unknown key .*'journal_bytes'"),
         ({"broker": {"url": "mqtt://h", "receive_maximum": 0}}, r"receive_maximum = 0"),
         ({"peer": 7}, r"peer: a text"),
         ({"targets": "Client"}, r"targets: a list"),
