@@ -415,7 +415,9 @@ class Author:
         # Not before all is there: an execution that only waits for a permit gives its claims up meanwhile.
         given = g.onnx.concat([g.onnx.reshape(a.out, [6]), tail], axis=0)
         loaded = net.load_parameters(g, given, after=b.out)
-        y = net.forward(g, b.out, after=loaded)
+        # A timer between, in which others would come in if they could.
+        x = g.gate(b.out, g.sleep(self.t(loaded), 2 * MS))
+        y = net.forward(g, x)
         learned = net.step(g, after=net.backward(g, y * 0.5))
         more = net.step(g, delta, after=learned)
         done = net.apply_delta(g, delta, after=more)
@@ -481,7 +483,7 @@ class Author:
         config = {"path": self.module.path, "batch_size": 2, "shuffle": False}
         shard = DataSourceSlot(self.name("shard"), "bb.ArrayDataSource", config, at=place.scope)
         start = shard.reset(g, shard.on_data_loaded(g, after=a.out))
-        x, labels = shard.next_batch(g, after=start)
+        x, labels = shard.next_batch(g, after=g.after(start, 2 * MS))
         n = shard.num_samples(g, after=x)
         with np.load(self.module.path) as file:
             data = dict(file)
