@@ -18,6 +18,7 @@ COMPOSITE_DOMAIN = f"{PREFIX}.composite"
 ADDRESS_BOOK_DOMAIN = f"{PREFIX}.address_book"
 MODULE_DOMAIN = f"{PREFIX}.module"  # hoisted sub-modules, named by content hash
 BACKEND_DOMAIN = f"{PREFIX}.backend"  # BackendSubgraph carriers: calls of functions of this domain
+TFLITE_DOMAIN = f"{PREFIX}.tflite"  # `Model`: a region of a backend function as one TFLite flatbuffer
 COMPONENT_DOMAIN = f"{PREFIX}.component"  # graphs a component brings: "<slot>.forward", "<slot>.train", …
 PROGRAM_DOMAIN = f"{PREFIX}.program"  # functions of programs whose author names no domain
 
