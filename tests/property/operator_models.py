@@ -48,7 +48,7 @@ ONNX: list[tuple[Callable[..., Any], Callable[[Array, Array], Any]]] = [
     (lambda g, a, b: a / (g.onnx.abs(b) + 1.0), lambda a, b: a / (np.abs(b) + 1)),
     (lambda g, a, b: g.onnx.pow(g.onnx.sigmoid(a), 2.0), lambda a, b: _sig(a) ** 2),
     (lambda g, a, b: -a, lambda a, b: -a),
-    (lambda g, a, b: g.onnx.sqrt(g.onnx.abs(a)), lambda a, b: np.sqrt(np.abs(a))),
+    (lambda g, a, b: g.onnx.sqrt(g.onnx.abs(a) + 0.1), lambda a, b: np.sqrt(np.abs(a) + 0.1)),
     (lambda g, a, b: g.onnx.log(g.onnx.exp(g.onnx.tanh(a))), lambda a, b: np.tanh(a)),
     (lambda g, a, b: g.onnx.identity(g.onnx.relu(a)), lambda a, b: np.maximum(a, 0)),
     (lambda g, a, b: g.onnx.leaky_relu(a, alpha=0.1), lambda a, b: np.where(a > 0, a, a * 0.1)),
