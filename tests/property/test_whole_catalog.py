@@ -84,6 +84,23 @@ class Running:
         self.simulation.at(self.simulation.now_ns + ns, lambda: None)
         self.simulation.run(for_ns=ns)
 
+    def restart(self, seed):
+        """Every node goes on from its own snapshot, in another incarnation."""
+        simulation = self.simulation
+        for several in self.nodes.values():
+            for n, old in enumerate(several):
+                saved = old.snapshot(simulation.now_ns)
+                several[n] = simulation._nodes[old.peer_id] = install(
+                    old.peer_id, (), old.program, old.targets, old.config,
+                    seed=seed, snapshot=saved, now_ns=simulation.now_ns,
+                )  # fmt: skip
+        for listener in simulation.nodes:
+            for other in simulation.nodes:
+                if other is not listener:
+                    simulation._tell(listener, other, True)
+        self.server = self.nodes["Server"][0]
+        self.run(S)
+
     def rows(self, topic):
         found = []
         for event in self.simulation.events(topic):
@@ -124,11 +141,11 @@ def compiled(module, edge):
     return {a.target: a.data for a in compile_edge(to_proto(program), Compiler()).artifacts}
 
 
-@pytest.mark.parametrize("edge", [False, True], ids=["portable", "edge"])
+@pytest.mark.parametrize("way", ["portable", "edge", "restarted"])
 @pytest.mark.parametrize("seed", range(PROGRAMS * 2 // 3))
-def test_every_op_does_what_it_says(seed, edge, path):
+def test_every_op_does_what_it_says(seed, way, path):
     module = programs.CatalogModule(seed, 30, path)
-    artifacts = compiled(module, edge)
+    artifacts = compiled(module, way == "edge")
     running = Running(artifacts, seed)
     server = running.server
     rng = np.random.default_rng(seed)
@@ -154,6 +171,11 @@ def test_every_op_does_what_it_says(seed, edge, path):
     book = [Address.empty().with_peer(p).to_bytes() for p in (friend, other)]
     server.invoke("Server", {"told": friend, "known": book[0], "told_many": other, "known_many": (book[1],)})
     running.run(30 * S)
+    if way == "restarted":  # what ops and components hold is there again
+        running.restart(seed)
+        server = running.server
+    else:
+        running.run(S)
     for env in envs["late"]:
         server.invoke("Server", env)
     for who in (friend, other):
@@ -171,7 +193,7 @@ def test_every_op_does_what_it_says(seed, edge, path):
     for topic, wanted in module.wanted.items():
         compare(topic, running.rows(topic), wanted, envs[wanted.entry])
     assert running.rows("never") == []
-    assert [tuple(map(bytes, e.value)) for e in running.simulation.events("addresses")] == [
+    assert [tuple(a.to_bytes() for a in e.value) for e in running.simulation.events("addresses")] == [
         (b,) for b in book
     ]
     ticks = [int(row[0]) for row in running.rows("ticks")]

@@ -13,7 +13,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.parking import OpError
 from bb_edge.installer import install
-from bb_edge.ir.address import Address
+from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
@@ -81,6 +81,20 @@ def test_address_book(bed):
     )
     assert b.events("found") == [(one, two), (three, one)]
     assert len(b.of(steps.OpFailed)) == 2, "an empty list, and an unknown peer"
+    # Hosts may hand in encoded addresses; what is none does not get into the book.
+    b = bed.run(
+        body,
+        "p: PeerId, one: Multiaddress, q: PeerId, many: AddressVec, wanted: PeerId",
+        {"p": PEER, "one": one.to_bytes()},
+        {"p": PEER, "one": b"\xff"},
+        {"p": PEER, "one": "somewhere"},
+        {"p": b"nobody", "one": one},
+        {"q": OTHER, "many": (two.to_bytes(), three)},
+        {"wanted": PEER},
+        {"wanted": OTHER},
+    )
+    assert b.events("found") == [(one,), (two, three)]
+    assert [type(f.error) for f in b.of(steps.OpFailed)] == [AddressError, OpError, OpError]
 
 
 # --- gates --------------------------------------------------------------------------------------------
