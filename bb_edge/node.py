@@ -159,6 +159,12 @@ class Node:
         }
 
     @property
+    def pending_sends(self) -> int:
+        """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
+        durable = self._cycle.outbound.durable
+        return self._cycle.links.pending + (0 if durable is None else len(durable.waiting))
+
+    @property
     def raised_sites(self) -> tuple[RaisedSite, ...]:
         """Sites whose planned payloads lie above the cap of a fill, and what install granted them."""
         return self._engine.raised_sites

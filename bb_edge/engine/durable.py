@@ -83,9 +83,7 @@ class DurableSends:
 
     def send(self, unit: Unit, now_ns: int) -> None:
         """Takes a unit: it leaves once, and not before it is on disk."""
-        if unit.cause is not None and self.outbox.find(unit.peer, unit.cause, unit.wire_id) is not None:
-            self._engine.count("outbound.reused")
-        elif unit.deadline_ns and unit.deadline_ns <= now_ns:
+        if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._engine.count("deadlines.expired")
         elif any(other.peer == unit.peer for other in self.waiting) or not self._begin(unit, now_ns):
             self._wait(unit)  # behind what came before
@@ -93,6 +91,9 @@ class DurableSends:
     def _begin(self, unit: Unit, now_ns: int) -> bool:
         """Numbers the envelope and asks the driver to write it; False, with nothing changed, without room."""
         links, engine = self._links, self._engine
+        if unit.cause is not None and self.outbox.find(unit.peer, unit.cause, unit.wire_id) is not None:
+            engine.count("outbound.reused")
+            return True
         if not links.durable_room(unit.peer):
             return False
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0

@@ -216,6 +216,7 @@ class Execution:
     """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim."""
 
     __slots__ = (
+        "acknowledged",
         "answer_bytes",
         "asked_somebody",
         "asking",
@@ -270,6 +271,9 @@ class Execution:
         self.failed = False
         self.expired = False
         self.duplicate = False
+        self.acknowledged = (
+            False  # its envelope is durable: its sender will not repeat it, so no gate stops it
+        )
         self.bootstrap = False
         self.bootstrap_of: Any = None  # which one
         self.queued = False

@@ -278,6 +278,7 @@ class Inbound:
         engine = self._engine
         execution.source = peer
         execution.cause = _cause(peer, message)
+        execution.acknowledged = self.journaling is not None and message.base > 0
         execution.deadline_ns = deadline_ns
         touched: dict[int, Port] = {}
         for fill in message.fills:

@@ -23,6 +23,7 @@ _FLAGS = (
     "failed",
     "expired",
     "duplicate",
+    "acknowledged",
     "bootstrap",
     "claimed",
     "notify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from bb_edge.engine.bootstrap import BootstrapStatus
@@ -33,7 +34,7 @@ def save_core(parts: Parts) -> dict[str, Any]:
         "counters": dict(engine.counters),
         "depth_peak": engine.depth_peak,
         "next_command": engine.next_command,
-        "rng": [version, b"".join(word.to_bytes(4, "big") for word in words), gauss],
+        "rng": [version, struct.pack(f">{len(words)}I", *words), gauss],
         "generators": generators,
         "bus": [engine.bus.dropped, list(engine.bus.events)],
         "rings": [[name, [dump(value) for value in ring]] for name, ring in engine.rings.items()],
@@ -46,7 +47,7 @@ def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
     engine.depth_peak = data["depth_peak"]
     engine.next_command = data["next_command"]
     version, words, gauss = data["rng"]
-    state = tuple(int.from_bytes(words[i : i + 4], "big") for i in range(0, len(words), 4))
+    state = struct.unpack(f">{len(words) // 4}I", words)
     engine.rng.setstate((version, state, gauss))
     engine.restore_generators([load(state) for state in data["generators"]])
     engine.bus.dropped = data["bus"][0]

@@ -37,7 +37,7 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and not neighbours.is_up(source):
+        if source is not None and not neighbours.is_up(source) and not ctx.execution.acknowledged:
             engine.count("gates.peer_health_rx.dropped")
             return None
         return _pass(values)
@@ -51,7 +51,7 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and source in neighbours.blocked:
+        if source is not None and source in neighbours.blocked and not ctx.execution.acknowledged:
             engine.count("gates.backoff_rx.dropped")
             return None
         return _pass(values)
