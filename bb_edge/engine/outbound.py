@@ -174,7 +174,7 @@ class Outbound:
             self._engine.count("outbound.expired", len(expired))
             self.settled(expired)
         for due in due_now:
-            self._engine.count("wire.resent" if due.resent else "wire.acks_alone")
+            self._engine.count("wire.resent" if due.key is not None else "wire.acks_alone")
             if due.peer == self._engine.own_peer:
                 self._local(due.payload)
                 continue

@@ -145,6 +145,7 @@ class MqttTransport:
         self._splitter = Splitter(self._largest)
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
+        self._behind = False  # whether more waited than the broker took, when it was last looked at
         self._connection = Connection(
             broker,
             options,
@@ -196,7 +197,7 @@ class MqttTransport:
 
         A repetition is not kept beside its original.
         """
-        if step.resent and (not self._connection.connected or self._outgoing.congested):
+        if step.resent and (not self._connection.connected or self._behind):
             self._counters["dropped"] += 1
             return
         names = self._topics.names(step.peer)
@@ -229,6 +230,8 @@ class MqttTransport:
             if connection.shared is not shared:
                 return
             self._write(shared)
+            # Asked now, not at each `send`: several repetitions of one poll must not be in each other's way.
+            self._behind = self._outgoing.congested
             self._watch(shared.fileno(), shared.queued_bytes > 0)
             if shared.ended or shared.pending:
                 timeout_s = 0.0

@@ -167,6 +167,7 @@ class Links:
         remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
         if pending.expires_ns and remaining <= 0:
             return None  # `due` drops it
+        pending.handed_out = True
         self._queue.arm(pending, now_ns + pending.interval_ns)
         return repeated(pending.encoded, remaining), remaining
 
@@ -319,7 +320,8 @@ class Links:
                 continue
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
             payload = repeated(pending.encoded, remaining)
-            out.append(Outgoing(pending.key.peer, payload, pending.key, pending.durable, remaining, True))
+            again, pending.handed_out = pending.handed_out, True
+            out.append(Outgoing(pending.key.peer, payload, pending.key, pending.durable, remaining, again))
             self.counters["resent"] += 1
             pending.interval_ns = min(2 * pending.interval_ns, self._queue.longest_ns)
             self._queue.arm(pending, now_ns + pending.interval_ns)
@@ -376,6 +378,7 @@ class Links:
             self.cancel(key)
         elif pending is None:
             pending = Pending(key, NONE, True, expires_ns, self.config.resend_ns)
+            pending.handed_out = False
             pending.encoded = encoded
             self._take_over(link, pending, now_ns)
         return key

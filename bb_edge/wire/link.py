@@ -152,6 +152,7 @@ class Link:
             expires = now_ns + remaining if remaining else 0
             pending = Pending(EnvelopeKey(link.peer, epoch, seq), kind, durable, expires, interval)
             pending.encoded = encoded
+            pending.handed_out = False
             link.add_pending(pending)
         return link
 

@@ -38,7 +38,8 @@ class EnvelopeKey(NamedTuple):
 class Outgoing:
     """Bytes that are due to go to a peer: a repetition, or acknowledgements alone (then without `key`).
 
-    `expires_in_ns` is what remains of the deadline, 0 without one.
+    `expires_in_ns` is what remains of the deadline, 0 without one. `resent` is False for the first time after
+    a restart: there is no original that could still wait in the transport.
     """
 
     peer: PeerId
@@ -58,6 +59,7 @@ class Pending:
         "durable",
         "encoded",
         "expires_ns",
+        "handed_out",
         "interval_ns",
         "key",
         "kind",
@@ -70,6 +72,8 @@ class Pending:
         self.durable = durable
         self.encoded = b""
         self.armed = False
+        self.handed_out = True
+        """Whether this process gave it to its transport: False for what a restart brought."""
         self.expires_ns = expires_ns
         self.interval_ns = interval_ns
         self.next_ns = 0  # when it goes again

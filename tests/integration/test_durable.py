@@ -117,14 +117,15 @@ def test_any_node_killed_at_any_moment_every_round_is_told_and_counts_nobody_twi
     told: dict[int, list[list[object]]] = {}
     for event in d.f.heard:
         value = event.record["value"] if isinstance(event, Line) and "event" in event.record else [0] * 5
-        if value[3]:  # else nobody was up to be asked: the round's number comes again
+        if value[3] or value[4]:  # else nobody was up to be asked: the round's number comes again
             told.setdefault(value[0], []).append(value)
     assert sorted(told) == list(range(1, 26))
     share = {str(PeerId.from_name(name)): count for name, count in d.f.artifacts.shares.items()}
     for values in told.values():
-        assert all(v == values[0] for v in values), "what is told twice is the same twice"
-        # Who was down while the round waited for it is missing; everybody else counts, once.
-        assert values[0][3] == d.f.artifacts.samples - sum(share[peer] for peer in values[0][4])
+        # After a crash a round may end again, and then who was down the first time may be there. Who was down
+        # is missing; everybody else counts, once.
+        for value in values:
+            assert value[3] == d.f.artifacts.samples - sum(share[peer] for peer in value[4])
 
 
 class Countdown:

@@ -89,6 +89,34 @@ def test_an_envelope_waits_for_a_node_that_is_behind(mosquitto_broker, loop, doo
     assert (tb.counters["held"], tb.counters["dropped"]) == (1, 0)
 
 
+def test_repetitions_of_one_poll_are_not_in_each_others_way(mosquitto_broker, loop, doors, url):
+    server = doors("server")
+    sender = loop.join(server, url(mosquitto_broker))
+    clients = [doors(name) for name in ("a", "b", "c")]
+    for client in clients:
+        loop.join(client, url(mosquitto_broker))
+    loop.until(lambda: len(server.presence) == 3)
+    for client in clients:
+        sender.send(SendEnvelope(client.peer_id, b"again", resent=True))
+    loop.until(lambda: all(client.got for client in clients))
+    assert sender.counters["dropped"] == 0
+
+
+def test_without_a_broker_a_repetition_is_not_kept_beside_its_original(start_broker, loop, doors, url):
+    broker = start_broker("mosquitto")
+    server, client = doors("server"), doors("client")
+    sender = loop.join(server, url(broker))
+    loop.join(client, url(broker))
+    loop.until(lambda: client.peer_id in server.presence and server.peer_id in client.presence)
+    broker.kill()
+    loop.until(lambda: not sender.connected)
+    sender.send(SendEnvelope(client.peer_id, b"original"))
+    sender.send(SendEnvelope(client.peer_id, b"again", resent=True))
+    assert sender.counters["dropped"] == 1
+    broker.start()
+    loop.until(lambda: [data for data, _ in client.got] == [b"original"])
+
+
 def test_an_envelope_that_finds_no_place_twice_is_dropped_and_counted(mosquitto_broker, loop, doors, url):
     a, b = doors("a"), doors("b", full=2)
     ta, tb = loop.join(a, url(mosquitto_broker)), loop.join(b, url(mosquitto_broker))

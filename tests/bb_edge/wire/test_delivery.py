@@ -552,6 +552,19 @@ def test_adopting_in_any_order_keeps_the_base() -> None:
     assert [key.seq for key in node.acknowledged(B, [Ack(OUTBOX, 4)], 0)] == [3, 4]
 
 
+def test_what_a_restart_brought_is_a_repetition_from_the_second_time_on() -> None:
+    node = links()
+    node.adopt(B, OUTBOX, 5, b"x", 0)
+    assert [out.resent for out in node.due(0)] == [False]
+    assert [out.resent for out in node.due(2 * links().config.resend_ns)] == [True]
+    send(node, durable=True, peer=C)
+    copy = links()
+    copy.restore(node.snapshot(0), 0)
+    later = 100 * links().config.resend_ns
+    assert {out.peer: out.resent for out in copy.due(later)} == {B: False, C: False}
+    assert {out.peer: out.resent for out in copy.due(2 * later)} == {B: True, C: True}
+
+
 def test_a_snapshot_that_does_not_fit_is_refused() -> None:
     node = links()
     send(node, peer=B)
