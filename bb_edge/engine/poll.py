@@ -265,6 +265,7 @@ class Cycle:
             or self.engine.bus.waiting
             or self.outbound.waits
             or self.inbound.waits
+            or self.engine.steps  # of a driver's answer, given between two polls
         ):
             return 0
         times = [t for t in (self.engine.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]
