@@ -1,3 +1,3 @@
-"""Regions of a backend function as TFLite flatbuffers: graph, writer, rules, regions, the step that lowers."""
+"""Regions of a backend function as TFLite flatbuffers: graph, writer, rules, regions and the step."""
 
 from __future__ import annotations

@@ -1,0 +1,234 @@
+"""Conv, ConvTranspose, pooling, Resize, DepthToSpace: everything that lives channels last."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import NHWC, Region, as_nhwc, dynamic
+from bb_host.edge.tflite.schema import NONE, VALID
+from bb_host.edge.tflite.windows import Window, ints_of, padded, window_of
+from bb_host.program import Op
+
+__all__ = ["RULES"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def _image(region: Region, op: Op) -> tuple[int, ...]:
+    shape = region.fact(op.inputs[0]).shape
+    if len(shape) != 4:
+        raise NotLowered(f"{len(shape)} dimensions; images have four")
+    return shape
+
+
+def _conv(region: Region, op: Op) -> None:
+    shape = _image(region, op)
+    weight = region.constant(op, 1)
+    assert weight is not None
+    bias = region.constant(op, 2)
+    n_out, per_group, kh, kw = weight.shape
+    result = region.result(op, NHWC)
+    window = window_of(op, (shape[2], shape[3]), (result[1], result[2]), (kh, kw))
+    groups = int(cast("int", op.attrs.get("group", 1)))
+    if bias is None:
+        bias = np.zeros(n_out, np.float32)
+    x, padding = padded(region, region.read(op.inputs[0], NHWC), window)
+    if groups == 1:
+        y = _dense(region, x, weight, bias, window, padding, result)
+    elif per_group == 1 and groups == shape[1]:
+        options = _strides(window, padding) | _dilations(window)
+        w = region.graph.constant(weight.reshape(n_out, kh, kw).transpose(1, 2, 0)[None])
+        y = region.op(
+            "DEPTHWISE_CONV_2D",
+            [x, w, region.graph.constant(bias)],
+            result,
+            multiplier=n_out // groups,
+            act=NONE,
+            **options,
+        )
+    else:
+        parts = []
+        each = n_out // groups
+        _, h, w_, _ = region.graph.shape(x)
+        for g in range(groups):
+            size = (region.graph.shape(x)[0], h, w_, per_group)
+            begin = region.ints([0, 0, 0, g * per_group])
+            part = region.op("SLICE", [x, begin, region.ints([-1, h, w_, per_group])], size)
+            own = slice(g * each, (g + 1) * each)
+            parts.append(_dense(region, part, weight[own], bias[own], window, padding, (*result[:3], each)))
+        y = region.op("CONCATENATION", parts, result, axis=3, act=NONE)
+    region.give(op.outputs[0], y, NHWC)
+
+
+def _dense(
+    region: Region, x: int, weight: Array, bias: Array, window: Window, padding: int, result: tuple[int, ...]
+) -> int:
+    w = region.graph.constant(np.ascontiguousarray(weight.transpose(0, 2, 3, 1)))
+    inputs = [x, w, region.graph.constant(np.ascontiguousarray(bias))]
+    options = _strides(window, padding) | _dilations(window)
+    return region.op("CONV_2D", inputs, result, act=NONE, **options)
+
+
+def _strides(window: Window, padding: int) -> dict[str, Any]:
+    return {"padding": padding, "stride_h": window.strides[0], "stride_w": window.strides[1]}
+
+
+def _dilations(window: Window) -> dict[str, Any]:
+    return {"dilation_h": window.dilations[0], "dilation_w": window.dilations[1]}
+
+
+def _conv_transpose(region: Region, op: Op) -> None:
+    shape = _image(region, op)
+    weight = region.constant(op, 1)
+    assert weight is not None
+    bias = region.constant(op, 2)
+    n_in, n_out, kh, kw = weight.shape
+    strides = ints_of(op, "strides", (1, 1))
+    if int(cast("int", op.attrs.get("group", 1))) != 1 or ints_of(op, "dilations", (1, 1)) != [1, 1]:
+        raise NotLowered("it is grouped or dilated")
+    if any(ints_of(op, "output_padding", (0, 0))) or op.attrs.get("output_shape"):
+        raise NotLowered("its output is padded, or its shape is given")
+    if cast("bytes", op.attrs.get("auto_pad", b"NOTSET")) not in (b"NOTSET", b"VALID"):
+        raise NotLowered("auto_pad")
+    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    if min(pads) < 0:
+        raise NotLowered("its pads cut away")
+    n, h, w = shape[0], (shape[2] - 1) * strides[0] + kh, (shape[3] - 1) * strides[1] + kw
+    result = region.result(op, NHWC)
+    x = region.read(op.inputs[0], NHWC)
+    if strides == [kh, kw] and kh == kw and kh > 1:
+        # Windows that don't overlap: one product per pixel, laid out as a block. Open batches too.
+        product = weight.transpose(2, 3, 1, 0).reshape(kh * kw * n_out, 1, 1, n_in)
+        zeros = np.zeros(kh * kw * n_out, np.float32) if bias is None else np.tile(bias, kh * kw)
+        spread = region.op(
+            "CONV_2D",
+            [x, region.graph.constant(np.ascontiguousarray(product)), region.graph.constant(zeros)],
+            (n, shape[2], shape[3], kh * kw * n_out),
+            act=NONE, padding=VALID, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
+        )  # fmt: skip
+        y = region.op("DEPTH_TO_SPACE", [spread], (n, h, w, n_out), block=kh)
+        bias = None
+    elif dynamic(shape):
+        raise NotLowered("its batch is open")
+    else:
+        kernel = region.graph.constant(np.ascontiguousarray(weight.transpose(1, 2, 3, 0)))
+        y = region.op(
+            "TRANSPOSE_CONV",
+            [region.ints([n, h, w, n_out]), kernel, x],
+            (n, h, w, n_out),
+            padding=VALID, stride_h=strides[0], stride_w=strides[1], act=NONE,
+        )  # fmt: skip
+    if any(pads):
+        begin = region.ints([0, pads[0], pads[1], 0])
+        y = region.op("SLICE", [y, begin, region.ints([-1, *result[1:]])], result)
+    if bias is not None:
+        y = region.op("ADD", [y, region.graph.constant(bias)], result, act=NONE)
+    region.give(op.outputs[0], y, NHWC)
+
+
+def _pool_window(region: Region, op: Op) -> Window:
+    shape, result = _image(region, op), region.result(op, NHWC)
+    kernel = ints_of(op, "kernel_shape", ())
+    window = window_of(op, (shape[2], shape[3]), (result[1], result[2]), (kernel[0], kernel[1]))
+    if window.dilations != (1, 1):
+        raise NotLowered("it is dilated")
+    return window
+
+
+def _pool(region: Region, op: Op, kind: str, x: int, window: Window, padding: int) -> None:
+    y = region.op(
+        kind,
+        [x],
+        region.result(op, NHWC),
+        filter_h=window.kernel[0],
+        filter_w=window.kernel[1],
+        act=NONE,
+        **_strides(window, padding),
+    )
+    region.give(op.outputs[0], y, NHWC)
+
+
+def _max_pool(region: Region, op: Op) -> None:
+    window = _pool_window(region, op)
+    x, padding = padded(region, region.read(op.inputs[0], NHWC), window, lowest=True)
+    _pool(region, op, "MAX_POOL_2D", x, window, padding)
+
+
+def _average_pool(region: Region, op: Op) -> None:
+    window = _pool_window(region, op)
+    counts = bool(op.attrs.get("count_include_pad", 0)) and window.is_padded
+    if counts and op.attrs.get("ceil_mode", 0):
+        raise NotLowered("ceil_mode with counted padding")
+    if window.is_padded and not counts and not window.is_same:
+        raise NotLowered("padding that does not count, elsewhere than SAME has it")
+    x = region.read(op.inputs[0], NHWC)
+    x, padding = padded(region, x, window._replace(is_same=window.is_same and not counts))
+    _pool(region, op, "AVERAGE_POOL_2D", x, window, padding)
+
+
+def _global_pool(kind: str) -> Any:
+    def rule(region: Region, op: Op) -> None:
+        _image(region, op)
+        x = region.read(op.inputs[0], NHWC)
+        y = region.op(kind, [x, region.ints([1, 2])], region.result(op, NHWC), keep_dims=True)
+        region.give(op.outputs[0], y, NHWC)
+
+    return rule
+
+
+def _resize(region: Region, op: Op) -> None:
+    shape, result = as_nhwc(_image(region, op)), region.result(op, NHWC)
+    if shape[0] != result[0] or shape[3] != result[3]:
+        raise NotLowered("it resizes more than height and width")
+    if any(result[axis] % shape[axis] for axis in (1, 2)):
+        raise NotLowered("it does not enlarge by whole numbers")
+    mode = cast("bytes", op.attrs.get("mode", b"nearest")).decode()
+    place = cast("bytes", op.attrs.get("coordinate_transformation_mode", b"half_pixel")).decode()
+    rounding = cast("bytes", op.attrs.get("nearest_mode", b"round_prefer_floor")).decode()
+    if op.op_type == "Upsample":
+        place, rounding = "asymmetric", "floor"
+    if op.attrs.get("axes") or op.attrs.get("antialias"):
+        raise NotLowered("axes or antialiasing")
+    half = place == "half_pixel"
+    if mode == "nearest":
+        if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
+            raise NotLowered(f"nearest, {place}, {rounding}")
+        kind = "RESIZE_NEAREST_NEIGHBOR"
+    elif mode == "linear" and place in ("half_pixel", "asymmetric", "align_corners"):
+        kind = "RESIZE_BILINEAR"
+    else:
+        raise NotLowered(f"{mode}, {place}")
+    x = region.read(op.inputs[0], NHWC)
+    y = region.op(
+        kind,
+        [x, region.ints(result[1:3])],
+        result,
+        align_corners=place == "align_corners",
+        half_pixel_centers=half,
+    )
+    region.give(op.outputs[0], y, NHWC)
+
+
+def _depth_to_space(region: Region, op: Op) -> None:
+    _image(region, op)
+    if cast("bytes", op.attrs.get("mode", b"DCR")) != b"DCR":
+        raise NotLowered("mode CRD")
+    x = region.read(op.inputs[0], NHWC)
+    block = int(cast("int", op.attrs["blocksize"]))
+    region.give(op.outputs[0], region.op("DEPTH_TO_SPACE", [x], region.result(op, NHWC), block=block), NHWC)
+
+
+RULES: dict[str, Any] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": _global_pool("MEAN"),
+    "GlobalMaxPool": _global_pool("REDUCE_MAX"),
+    "Resize": _resize,
+    "Upsample": _resize,
+    "DepthToSpace": _depth_to_space,
+}

@@ -1,0 +1,217 @@
+"""Operators that go element by element, with broadcasting: in whichever layout their inputs are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.schema import DTYPES, NONE
+from bb_host.program import Op
+
+__all__ = ["RULES"]
+
+
+def _unary(kind: str) -> Any:
+    def rule(region: Region, op: Op) -> None:
+        layout = region.layout(op.inputs[:1])
+        y = region.op(kind, [region.read(op.inputs[0], layout)], region.result(op, layout))
+        region.give(op.outputs[0], y, layout)
+
+    return rule
+
+
+def _binary(kind: str, **options: int) -> Any:
+    """Two inputs, or a chain of them (Max, Min, Sum)."""
+
+    def rule(region: Region, op: Op) -> None:
+        layout = region.layout(op.inputs)
+        dtype = region.fact(op.outputs[0]).dtype
+        result = region.result(op, layout)
+        y = region.read(op.inputs[0], layout)
+        if len(op.inputs) == 1:
+            y = region.reshaped(y, result)
+        for name in op.inputs[1:]:
+            if len(op.inputs) > 2 and region.fact(name).shape != region.fact(op.outputs[0]).shape:
+                raise NotLowered("more than two inputs, broadcast")
+            y = region.op(kind, [y, region.read(name, layout)], result, dtype=dtype, **options)
+        if len(op.inputs) > 2 and region.fact(op.inputs[0]).shape != region.fact(op.outputs[0]).shape:
+            raise NotLowered("more than two inputs, broadcast")
+        region.give(op.outputs[0], y, layout)
+
+    return rule
+
+
+def _alias(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs[:1])
+    region.give(op.outputs[0], region.read(op.inputs[0], layout), layout)
+
+
+def _pow(region: Region, op: Op) -> None:
+    exponent = region.facts[op.inputs[1]].value
+    layout = region.layout(op.inputs)
+    shape = region.result(op, layout)
+    if region.fact(op.inputs[1]).dtype != "float32":
+        raise NotLowered("its exponent is of another type")
+    x = region.read(op.inputs[0], layout)
+    if exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 2.0:
+        y = region.op("MUL", [x, x], shape, act=NONE)
+    elif exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.5:
+        y = region.op("SQRT", [x], shape)
+    else:
+        y = region.op("POW", [x, region.read(op.inputs[1], layout)], shape)
+    region.give(op.outputs[0], y, layout)
+
+
+def _reciprocal(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    x = region.read(op.inputs[0], layout)
+    region.give(
+        op.outputs[0], region.op("DIV", [region.floats(1), x], region.result(op, layout), act=NONE), layout
+    )
+
+
+def _clip(region: Region, op: Op) -> None:
+    if region.version < 11:
+        low, high = op.attrs.get("min"), op.attrs.get("max")
+    else:
+        low, high = region.constant(op, 1), region.constant(op, 2)
+    least = -np.inf if low is None else float(np.asarray(low).reshape(()))
+    most = np.inf if high is None else float(np.asarray(high).reshape(()))
+    if least > most:
+        raise NotLowered("its bounds cross")
+    layout = region.layout(op.inputs[:1])
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    if (least, most) == (0.0, 6.0):
+        y = region.op("RELU6", [x], shape)
+    elif least == 0.0 and most > 3e38:
+        y = region.op("RELU", [x], shape)
+    else:
+        y = region.op("MAXIMUM", [x, region.floats(max(least, -3.4e38))], shape)
+        y = region.op("MINIMUM", [y, region.floats(min(most, 3.4e38))], shape)
+    region.give(op.outputs[0], y, layout)
+
+
+def _leaky_relu(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    alpha = float(cast("float", op.attrs.get("alpha", 0.01)))
+    y = region.op("LEAKY_RELU", [region.read(op.inputs[0], layout)], region.result(op, layout), alpha=alpha)
+    region.give(op.outputs[0], y, layout)
+
+
+def _elu(region: Region, op: Op) -> None:
+    if float(cast("float", op.attrs.get("alpha", 1.0))) != 1.0:
+        raise NotLowered("its alpha is not 1")
+    _unary("ELU")(region, op)
+
+
+def _hard_sigmoid(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    shape = region.result(op, layout)
+    alpha = float(cast("float", op.attrs.get("alpha", 0.2)))
+    beta = float(cast("float", op.attrs.get("beta", 0.5)))
+    y = region.op("MUL", [region.read(op.inputs[0], layout), region.floats(alpha)], shape, act=NONE)
+    y = region.op("ADD", [y, region.floats(beta)], shape, act=NONE)
+    y = region.op("MAXIMUM", [y, region.floats(0)], shape)
+    region.give(op.outputs[0], region.op("MINIMUM", [y, region.floats(1)], shape), layout)
+
+
+def _prelu(region: Region, op: Op) -> None:
+    """max(x, 0) + slope · min(x, 0): PRELU itself takes few shapes of slopes."""
+    region.constant(op, 1)
+    layout = region.layout(op.inputs)
+    shape = region.result(op, layout)
+    x, slope = region.read(op.inputs[0], layout), region.read(op.inputs[1], layout)
+    below = region.op("MINIMUM", [x, region.floats(0)], shape)
+    below = region.op("MUL", [below, slope], shape, act=NONE)
+    above = region.op("RELU", [x], shape)
+    region.give(op.outputs[0], region.op("ADD", [above, below], shape, act=NONE), layout)
+
+
+def _gelu(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    near = cast("bytes", op.attrs.get("approximate", b"none")) == b"tanh"
+    y = region.op("GELU", [region.read(op.inputs[0], layout)], region.result(op, layout), approximate=near)
+    region.give(op.outputs[0], y, layout)
+
+
+def _where(region: Region, op: Op) -> None:
+    if region.fact(op.outputs[0]).dtype != "float32":
+        raise NotLowered(f"it chooses {region.fact(op.outputs[0]).dtype}")
+    layout = region.layout(op.inputs)
+    inputs = [region.read(name, layout) for name in op.inputs]
+    region.give(op.outputs[0], region.op("SELECT_V2", inputs, region.result(op, layout)), layout)
+
+
+_CASTS = {
+    ("bool", "float32"), ("float32", "float32"), ("float32", "int32"), ("float32", "int64"),
+    ("int32", "float32"), ("int32", "int64"), ("int64", "float32"), ("int64", "int32"),
+}  # fmt: skip
+
+
+def _cast(region: Region, op: Op) -> None:
+    source, result = region.fact(op.inputs[0]).dtype, region.fact(op.outputs[0]).dtype
+    if (source, result) not in _CASTS:
+        raise NotLowered(f"{source} to {result}")
+    if source == result:
+        _alias(region, op)
+        return
+    layout = region.layout(op.inputs)
+    x = region.read(op.inputs[0], layout)
+    options = {"in_type": DTYPES[source], "out_type": DTYPES[result]}
+    y = region.op("CAST", [x], region.result(op, layout), dtype=result, **options)
+    region.give(op.outputs[0], y, layout)
+
+
+def _logical(kind: str) -> Any:
+    def rule(region: Region, op: Op) -> None:
+        layout = region.layout(op.inputs)
+        inputs = [region.read(name, layout) for name in op.inputs]
+        y = region.op(kind, inputs, region.result(op, layout), dtype="bool")
+        region.give(op.outputs[0], y, layout)
+
+    return rule
+
+
+RULES: dict[str, Any] = {
+    "Abs": _unary("ABS"),
+    "Add": _binary("ADD", act=NONE),
+    "And": _logical("LOGICAL_AND"),
+    "Cast": _cast,
+    "Ceil": _unary("CEIL"),
+    "Clip": _clip,
+    "Cos": _unary("COS"),
+    "Div": _binary("DIV", act=NONE),
+    "Elu": _elu,
+    "Equal": _binary("EQUAL"),
+    "Exp": _unary("EXP"),
+    "Floor": _unary("FLOOR"),
+    "Gelu": _gelu,
+    "Greater": _binary("GREATER"),
+    "GreaterOrEqual": _binary("GREATER_EQUAL"),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _unary("HARD_SWISH"),
+    "Identity": _alias,
+    "LeakyRelu": _leaky_relu,
+    "Less": _binary("LESS"),
+    "LessOrEqual": _binary("LESS_EQUAL"),
+    "Log": _unary("LOG"),
+    "Max": _binary("MAXIMUM"),
+    "Min": _binary("MINIMUM"),
+    "Mul": _binary("MUL", act=NONE),
+    "Neg": _unary("NEG"),
+    "Not": _logical("LOGICAL_NOT"),
+    "Or": _logical("LOGICAL_OR"),
+    "PRelu": _prelu,
+    "Pow": _pow,
+    "Reciprocal": _reciprocal,
+    "Relu": _unary("RELU"),
+    "Sigmoid": _unary("LOGISTIC"),
+    "Sin": _unary("SIN"),
+    "Sqrt": _unary("SQRT"),
+    "Sub": _binary("SUB", act=NONE),
+    "Tanh": _unary("TANH"),
+    "Where": _where,
+}

@@ -1,0 +1,76 @@
+"""Gemm and MatMul."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.schema import NONE
+from bb_host.program import Op
+
+__all__ = ["OMITTED", "RULES"]
+
+OMITTED = -1
+
+
+def _gemm(region: Region, op: Op) -> None:
+    weight = region.constant(op, 1)
+    assert weight is not None
+    if op.attrs.get("transA", 0):
+        raise NotLowered("its first input is transposed")
+    if not op.attrs.get("transB", 0):
+        weight = weight.T
+    alpha = np.float32(cast("float", op.attrs.get("alpha", 1.0)))
+    beta = np.float32(cast("float", op.attrs.get("beta", 1.0)))
+    weight = weight if alpha == 1 else weight * alpha
+    bias: int = OMITTED
+    added = None
+    if len(op.inputs) > 2 and op.inputs[2]:
+        added = region.constant(op, 2)
+        assert added is not None
+        added = added if beta == 1 else added * beta
+        if added.size in (1, len(weight)) and (added.ndim < 2 or added.shape[0] == 1):
+            bias = region.graph.constant(
+                np.ascontiguousarray(np.broadcast_to(added.reshape(-1), (len(weight),)))
+            )
+            added = None
+    result = region.result(op)
+    w = region.graph.constant(np.ascontiguousarray(weight))
+    y = region.op(
+        "FULLY_CONNECTED",
+        [region.read(op.inputs[0]), w, bias],
+        result,
+        act=NONE,
+        format=0,
+        keep_num_dims=False,
+    )
+    if added is not None:
+        y = region.op("ADD", [y, region.graph.constant(added)], result, act=NONE)
+    region.give(op.outputs[0], y)
+
+
+def _matmul(region: Region, op: Op) -> None:
+    a, b = region.fact(op.inputs[0]), region.fact(op.inputs[1])
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        raise NotLowered("a vector")
+    result = region.result(op)
+    if b.value is not None and len(b.shape) == 2 and a.value is None:
+        w = region.graph.constant(np.ascontiguousarray(b.value.T))
+        y = region.op(
+            "FULLY_CONNECTED",
+            [region.read(op.inputs[0]), w, OMITTED],
+            result,
+            act=NONE,
+            format=0,
+            keep_num_dims=len(a.shape) > 2,
+        )
+    else:
+        x, w = region.read(op.inputs[0]), region.read(op.inputs[1])
+        y = region.op("BATCH_MATMUL", [x, w], result, adj_x=False, adj_y=False)
+    region.give(op.outputs[0], y)
+
+
+RULES: dict[str, Any] = {"Gemm": _gemm, "MatMul": _matmul}

@@ -1,0 +1,251 @@
+"""The step: backend functions of a target, their regions replaced by `Model` nodes that hold flatbuffers.
+
+1. Functions whose backend is the NumPy backend are looked at; where one gets a `Model`, its slot is bound to
+   the TFLite backend.
+2. `auto` lowers what is estimated to gain, and keeps a function in plain ops beside each `Model` for devices
+   without an interpreter; `tflite` lowers all that it can and keeps none; `numpy` changes nothing.
+3. What stays is left as it is, and the report says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.types import ValueType, tensor_type
+from bb_host.edge.arrivals import captured
+from bb_host.edge.tflite.facts import Fact, facts_of
+from bb_host.edge.tflite.fusion import fuse, without_unused
+from bb_host.edge.tflite.graph import TfliteGraph
+from bb_host.edge.tflite.items import Item, items_of
+from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.regions import partition, worth
+from bb_host.edge.tflite.table import apply
+from bb_host.edge.tflite.writer import write
+from bb_host.program import Function, Op, Program
+from bb_host.program_proto import function_to_proto
+
+__all__ = [
+    "MODEL", "NUMPY_BACKEND", "TFLITE_BACKEND", "BackendChoice", "Kept", "Lowered", "Lowering",
+    "lower_program",
+]  # fmt: skip
+
+BackendChoice = Literal["auto", "numpy", "tflite"]
+MODEL = "Model"
+NUMPY_BACKEND = "bb.NumPyBackend"
+TFLITE_BACKEND = "bb.TFLiteBackend"
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for."""
+
+    function: str
+    size: int
+    sha256: str
+    ops: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An op that stays, and why."""
+
+    function: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """What the step did."""
+
+    models: tuple[Lowered, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+    def explain(self) -> str:
+        """Line by line: every model, and every op that stays with its reason."""
+        lines = [
+            f"{m.function}: {', '.join(f'{k} {n}' for k, n in m.ops.items())} as {m.size} bytes of TFLite"
+            for m in self.models
+        ]
+        for (function, op_type, reason), n in Counter(
+            (k.function, k.op_type, k.reason) for k in self.kept
+        ).items():
+            lines.append(f"{function}: {op_type}{f' ({n} times)' if n > 1 else ''} stays: {reason}")
+        return "\n".join(lines)
+
+
+def lower_program(program: Program, target: str, choice: BackendChoice = "numpy") -> tuple[Program, Lowering]:
+    """The target's program with its regions lowered, and what was done. Equal programs, equal bytes."""
+    if choice == "numpy":
+        return program, Lowering()
+    types = _passed_types(program)
+    functions: list[Function] = []
+    extra: dict[str, Function] = {}
+    models: list[Lowered] = []
+    kept: list[Kept] = []
+    slots: set[str] = set()
+    for function in program.functions:
+        slot = function.meta.get(keys.BACKEND_SLOT_KEY) or keys.ROLE_BACKEND
+        if function.domain == keys.BACKEND_DOMAIN and _bound(program, target, slot) == NUMPY_BACKEND:
+            work = _Work(function, types.get(function.name, {}), program.opsets, choice, extra)
+            changed = work.run()
+            models += work.models
+            kept += work.kept
+            if changed is not function:
+                slots.add(slot)
+            function = changed
+        functions.append(function)
+    if not slots:
+        return program, Lowering((), tuple(kept))
+    meta = dict(program.meta)
+    for slot in sorted(slots):
+        key = f"{keys.BINDING_PREFIX}{target}.{slot}"
+        if key in meta:
+            role, _, slot_id = meta[key].split("|")
+            meta[key] = f"{role}|{TFLITE_BACKEND}|{slot_id}"
+    opsets = dict(sorted({**program.opsets, keys.TFLITE_DOMAIN: 1}.items()))
+    known = {f.name for f in functions}
+    functions += [f for name, f in extra.items() if name not in known]
+    result = dataclasses.replace(program, functions=tuple(functions), meta=meta, opsets=opsets)
+    return result, Lowering(tuple(models), tuple(kept))
+
+
+def _bound(program: Program, target: str, slot: str) -> str:
+    parts = program.meta.get(f"{keys.BINDING_PREFIX}{target}.{slot}", "").split("|")
+    return parts[1] if len(parts) == 3 else NUMPY_BACKEND
+
+
+def _passed_types(program: Program) -> dict[str, dict[str, ValueType]]:
+    """By backend function: what its callers pass, where its own inputs have no types."""
+    found: dict[str, dict[str, ValueType]] = {}
+    table = {f.name: f for f in program.functions if f.domain == keys.BACKEND_DOMAIN}
+    for caller in program.functions:
+        for op in caller.ops:
+            callee = table.get(op.op_type) if op.domain == keys.BACKEND_DOMAIN else None
+            if callee is not None:
+                own = found.setdefault(callee.name, {})
+                for name, value in zip(callee.inputs, op.inputs, strict=False):
+                    if value in caller.types:
+                        own.setdefault(name, caller.types[value])
+    return found
+
+
+class _Work:
+    """One function."""
+
+    def __init__(
+        self,
+        function: Function,
+        passed: Mapping[str, ValueType],
+        opsets: Mapping[str, int],
+        choice: BackendChoice,
+        extra: dict[str, Function],
+    ) -> None:
+        self.function = function
+        self.choice = choice
+        self.extra = extra
+        self.models: list[Lowered] = []
+        self.kept: list[Kept] = []
+        versions = {**opsets, **function.opsets}
+        self.version = versions.get(keys.ONNX_DOMAIN, onnx_opset.VERSION)
+        self.facts: dict[str, Fact] = facts_of(function, {**passed, **function.types}, self.version)
+
+    def run(self) -> Function:
+        function = self.function
+        items = items_of(function.ops, function.outputs, self.facts)
+        found = partition(items, function.outputs, self.facts, self.version)
+        for i, reason in found.reasons.items():
+            if reason and found.alive[i]:
+                self.kept.append(Kept(function.name, items[i].op.op_type, reason))
+        placed: list[tuple[tuple[int, int], tuple[Op, ...]]] = []
+        chosen: set[int] = set()
+        for members in found.regions:
+            if self.choice == "auto" and not worth(items, members, self.facts):
+                self.kept += [Kept(function.name, items[i].op.op_type, "too small a region") for i in members]
+                continue
+            node = self._model(items, members)
+            chosen.update(members)
+            placed.append(((found.level[members[0]], members[0]), (node,)))
+        if not chosen:
+            return function
+        placed += [((found.level[i], i), it.members) for i, it in enumerate(items) if i not in chosen]
+        ops = _alive([op for _, some in sorted(placed, key=lambda p: p[0]) for op in some], function.outputs)
+        opsets = {**function.opsets, keys.TFLITE_DOMAIN: 1}
+        return dataclasses.replace(function, ops=ops, opsets=dict(sorted(opsets.items())))
+
+    def _model(self, items: Sequence[Item], members: Sequence[int]) -> Op:
+        inside = set(members)
+        outside = {v for i, item in enumerate(items) if i not in inside for m in item.members
+                   for v in (*m.inputs, *captured(m))} | set(self.function.outputs)  # fmt: skip
+        outputs = [v for i in members for v in items[i].op.outputs if v and v in outside]
+        region = Region(self.facts, self.version)
+        for i in members:
+            apply(region, items[i].op)
+        graph = _finished(region, outputs)
+        names = [graph.tensors[i].name for i in graph.inputs]
+        data = write(graph)
+        digest = hashlib.sha256(data).hexdigest()
+        stands_for = [m for i in members for m in items[i].members]
+        counts = dict(sorted(Counter(op.op_type for op in stands_for).items()))
+        attrs: dict[str, bytes] = {
+            "model": data,
+            "sha256": digest.encode(),
+            "ops": ",".join(f"{kind}:{n}" for kind, n in counts.items()).encode(),
+        }
+        if self.choice == "auto":
+            attrs["fallback"] = self._fallback(stands_for, names, outputs).encode()
+        self.models.append(Lowered(self.function.name, len(data), digest, counts))
+        return Op(MODEL, keys.TFLITE_DOMAIN, tuple(names), tuple(outputs), dict(attrs))
+
+    def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:
+        """The region as a function in plain ops; named by its content."""
+        known = {*inputs, *(v for op in ops for v in op.outputs)}
+        needed = {v for op in ops for v in (*op.inputs, *captured(op)) if v and v not in known}
+        constants = []
+        for op in reversed(self.function.ops):
+            if needed.intersection(v for v in op.outputs if v) and op not in ops:
+                needed.update(v for v in (*op.inputs, *captured(op)) if v and v not in known)
+                constants.append(op)
+        types = {v: self._type(v) for v in (*inputs, *outputs)}
+        slot = self.function.meta.get(keys.BACKEND_SLOT_KEY)
+        body = Function(
+            "",
+            keys.BACKEND_DOMAIN,
+            tuple(inputs),
+            tuple(outputs),
+            (*reversed(constants), *ops),
+            types,
+            meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
+            opsets={keys.ONNX_DOMAIN: self.version},
+        )
+        content = function_to_proto(body).SerializeToString(deterministic=True)
+        name = f"fallback_{hashlib.sha256(content).hexdigest()[:16]}"
+        self.extra.setdefault(name, dataclasses.replace(body, name=name))
+        return name
+
+    def _type(self, name: str) -> ValueType:
+        fact = self.facts[name]
+        return ValueType(tensor_type(fact.dtype), tuple("N" if d < 0 else d for d in fact.shape))
+
+
+def _finished(region: Region, outputs: Sequence[str]) -> TfliteGraph:
+    graph = region.finish(outputs)
+    fuse(graph)
+    return without_unused(graph)
+
+
+def _alive(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:
+    needed = set(outputs)
+    kept = []
+    for op in reversed(ops):
+        if needed.intersection(v for v in op.outputs if v):
+            needed.update((*op.inputs, *captured(op)))
+            kept.append(op)
+    return tuple(reversed(kept))

@@ -1,0 +1,156 @@
+"""One region in the making: ONNX values as TFLite tensors, in ONNX's layout or channels last.
+
+A value of four dimensions may be there in either layout. A rule asks for the one that it computes in and
+gives its result in the one that it has; a TRANSPOSE appears only where nobody has the layout that is asked
+for, once per value. So layouts cancel as they go, and what reaches the border is in ONNX's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.facts import Fact
+from bb_host.edge.tflite.graph import DYNAMIC, Option, TfliteGraph
+from bb_host.program import Op
+
+__all__ = ["NHWC", "PLAIN", "Layout", "Region", "as_nhwc"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Layout = str
+
+PLAIN, NHWC = "plain", "nhwc"
+_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+MAX_RANK = 4
+"""Beyond it kernels of the older runtime differ in what they take."""
+
+
+def as_nhwc(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape of four dimensions, channels last."""
+    n, c, h, w = shape
+    return (n, h, w, c)
+
+
+class Region:
+    """The state of lowering one region; `facts` are those of the whole body."""
+
+    def __init__(self, facts: Mapping[str, Fact], version: int) -> None:
+        self.facts = facts
+        self.version = version
+        self.graph = TfliteGraph()
+        self.inputs: list[str] = []
+        self._tensors: dict[tuple[str, Layout], int] = {}
+
+    # --- what is known
+
+    def fact(self, name: str) -> Fact:
+        known = self.facts.get(name)
+        if known is None:
+            raise NotLowered("its shapes are not known")
+        return known
+
+    def constant(self, op: Op, position: int) -> Array | None:
+        """An input's contents; None where it is left out. NotLowered where they are not known."""
+        if position >= len(op.inputs) or not op.inputs[position]:
+            return None
+        value = self.fact(op.inputs[position]).value
+        if value is None:
+            raise NotLowered(f"its input {position} is no constant")
+        return value
+
+    # --- values
+
+    def has(self, name: str, layout: Layout) -> bool:
+        return (name, layout) in self._tensors
+
+    def layout(self, names: Sequence[str]) -> Layout:
+        """Channels last where an input is there that way only and all others can follow."""
+        shapes = [self.fact(name) for name in names]
+        if not any(self.has(n, NHWC) and not self.has(n, PLAIN) for n in names):
+            return PLAIN
+        rank = max(len(f.shape) for f in shapes)
+        follows = all(len(f.shape) == rank or f.value is not None for f in shapes)
+        return NHWC if rank == 4 and follows else PLAIN
+
+    def read(self, name: str, layout: Layout = PLAIN) -> int:
+        """The tensor that holds a value in a layout."""
+        found = self._tensors.get((name, layout))
+        if found is not None:
+            return found
+        fact = self.fact(name)
+        if fact.value is not None:
+            value = fact.value
+            if layout == NHWC:
+                value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_NHWC)
+            index = self.graph.constant(value)
+        elif layout == PLAIN and self.has(name, NHWC):
+            index = self._permuted(self._tensors[name, NHWC], _TO_NCHW)
+        elif layout == PLAIN:
+            index = self.graph.input(name, fact.shape, fact.dtype)
+            self.inputs.append(name)
+        else:
+            index = self._permuted(self.read(name), _TO_NHWC)
+        self._tensors[name, layout] = index
+        return index
+
+    def give(self, name: str, index: int, layout: Layout = PLAIN) -> None:
+        """Says where an op's result lies."""
+        self._tensors[name, layout] = index
+
+    def transposed(self, index: int, perm: Sequence[int]) -> int:
+        return self._permuted(index, tuple(perm))
+
+    def _permuted(self, index: int, perm: tuple[int, ...]) -> int:
+        tensor = self.graph.tensors[index]
+        shape = tuple(tensor.shape[p] for p in perm)
+        # What keeps the order of all dims but those of size one is no transposition, but another shape.
+        if [p for p in perm if tensor.shape[p] != 1] == [p for p in range(len(perm)) if tensor.shape[p] != 1]:
+            return self.reshaped(index, shape)
+        return self.op("TRANSPOSE", [index, self.ints(perm)], shape, dtype=tensor.dtype)
+
+    def reshaped(self, index: int, shape: Sequence[int]) -> int:
+        return self.op("RESHAPE", [index, self.ints(shape)], shape, dtype=self.graph.tensors[index].dtype)
+
+    # --- operators
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[int],
+        shape: Sequence[int],
+        *,
+        dtype: str = "float32",
+        **options: Option,
+    ) -> int:
+        return self.graph.op(kind, inputs, shape, dtype, options)
+
+    def ints(self, values: Sequence[Any]) -> int:
+        return self.graph.constant(np.array(values, np.int32))
+
+    def floats(self, value: Any) -> int:
+        return self.graph.constant(np.asarray(value, np.float32))
+
+    def result(self, op: Op, layout: Layout = PLAIN, position: int = 0) -> tuple[int, ...]:
+        """The shape of an op's result in a layout."""
+        shape = self.fact(op.outputs[position]).shape
+        return as_nhwc(shape) if layout == NHWC else shape
+
+    def finish(self, outputs: Sequence[str]) -> TfliteGraph:
+        """Declares the results; each is a tensor of its own, in ONNX's layout, named as the value."""
+        taken = set(self.graph.inputs)
+        for name in outputs:
+            index = self.read(name)
+            if index in taken or self.graph.tensors[index].data is not None:
+                index = self.reshaped(index, self.fact(name).shape)
+            taken.add(index)
+            self.graph.tensors[index].name = name
+            self.graph.outputs.append(index)
+        return self.graph
+
+
+def dynamic(shape: Sequence[int]) -> bool:
+    """Whether the first dimension is open."""
+    return DYNAMIC in shape

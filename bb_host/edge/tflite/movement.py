@@ -1,0 +1,177 @@
+"""Operators that move data: reshaping, transposing, cutting, joining, padding, picking."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import NHWC, Layout, Region, dynamic
+from bb_host.edge.tflite.schema import NONE
+from bb_host.edge.tflite.windows import ints_of
+from bb_host.program import Op
+
+__all__ = ["RULES"]
+
+_PLACE = {0: 0, 1: 3, 2: 1, 3: 2}
+"""Where an axis of ONNX's layout is, channels last."""
+
+
+def _axis(region: Region, op: Op, axis: int) -> int:
+    rank = len(region.fact(op.inputs[0]).shape)
+    return axis % rank
+
+
+def _placed(axis: int, layout: Layout) -> int:
+    return _PLACE[axis] if layout == NHWC else axis
+
+
+def _in_layout(values: list[Any], layout: Layout) -> list[Any]:
+    return [values[0], values[2], values[3], values[1]] if layout == NHWC else values
+
+
+def _reshape(region: Region, op: Op) -> None:
+    region.give(op.outputs[0], region.reshaped(region.read(op.inputs[0]), region.result(op)))
+
+
+def _transpose(region: Region, op: Op) -> None:
+    name, result = op.inputs[0], op.outputs[0]
+    rank = len(region.fact(name).shape)
+    perm = ints_of(op, "perm", range(rank)[::-1])
+    if perm == [0, 2, 3, 1] and region.has(name, NHWC):
+        region.give(result, region.read(name, NHWC))
+    elif perm == [0, 3, 1, 2]:
+        region.give(result, region.read(name), NHWC)
+    else:
+        region.give(result, region.transposed(region.read(name), perm))
+
+
+def _concat(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    axis = _axis(region, op, int(cast("int", op.attrs["axis"])))
+    if axis == 0 and any(dynamic(region.fact(n).shape) for n in op.inputs):
+        raise NotLowered("it joins open batches")
+    inputs = [region.read(name, layout) for name in op.inputs]
+    y = region.op("CONCATENATION", inputs, region.result(op, layout), axis=_placed(axis, layout), act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
+def _split(region: Region, op: Op) -> None:
+    axis = _axis(region, op, int(cast("int", op.attrs.get("axis", 0))))
+    name = op.inputs[0]
+    if axis == 0 and dynamic(region.fact(name).shape):
+        raise NotLowered("it splits an open batch")
+    layout = region.layout([name])
+    x = region.read(name, layout)
+    begin = 0
+    for position, output in enumerate(op.outputs):
+        if not output:
+            raise NotLowered("a part of it is left out")
+        shape = region.result(op, layout, position)
+        start = [0] * len(shape)
+        start[_placed(axis, layout)] = begin
+        y = region.op("SLICE", [x, region.ints(start), region.ints(shape)], shape)
+        region.give(output, y, layout)
+        begin += region.fact(output).shape[axis]
+
+
+def _slice(region: Region, op: Op) -> None:
+    shape = region.fact(op.inputs[0]).shape
+    rank = len(shape)
+    if region.version < 10:
+        starts, ends = ints_of(op, "starts", ()), ints_of(op, "ends", ())
+        axes, steps = ints_of(op, "axes", range(len(starts))), [1] * len(starts)
+    else:
+        given = [region.constant(op, i) for i in range(1, 5)]
+        assert given[0] is not None and given[1] is not None
+        starts, ends = given[0].tolist(), given[1].tolist()
+        axes = list(range(len(starts))) if given[2] is None else given[2].tolist()
+        steps = [1] * len(starts) if given[3] is None else given[3].tolist()
+    begin, stride = [0] * rank, [1] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis %= rank
+        if step < 1:
+            raise NotLowered("it goes backwards")
+        if shape[axis] < 0:
+            if start != 0 or step != 1 or end < 2**31 - 1:
+                raise NotLowered("it cuts an open batch")
+            continue
+        begin[axis], _, stride[axis] = slice(start, end, step).indices(shape[axis])
+    layout = region.layout(op.inputs[:1])
+    x, result = region.read(op.inputs[0], layout), region.result(op, layout)
+    begin, stride = _in_layout(begin, layout), _in_layout(stride, layout)
+    if all(s == 1 for s in stride):
+        y = region.op("SLICE", [x, region.ints(begin), region.ints(result)], result)
+    else:
+        ends = [b + (n - 1) * s + 1 if n > 0 else 1 for b, n, s in zip(begin, result, stride, strict=True)]
+        y = region.op(
+            "STRIDED_SLICE",
+            [x, region.ints(begin), region.ints(ends), region.ints(stride)],
+            result,
+            begin_mask=0,
+            end_mask=1 if dynamic(result) else 0,
+            ellipsis_mask=0,
+            new_axis_mask=0,
+            shrink_mask=0,
+        )
+    region.give(op.outputs[0], y, layout)
+
+
+def _gather(region: Region, op: Op) -> None:
+    data = region.fact(op.inputs[0])
+    if data.dtype != "float32":
+        raise NotLowered(f"it picks {data.dtype}")
+    indices = region.constant(op, 1)
+    assert indices is not None
+    axis = _axis(region, op, int(cast("int", op.attrs.get("axis", 0))))
+    if data.shape[axis] < 0:
+        raise NotLowered("it picks from an open batch")
+    if axis > 0 and dynamic(data.shape) and indices.ndim == 0 and len(data.shape) == 1:
+        raise NotLowered("a vector of open length")
+    picked = region.graph.constant(
+        np.where(indices < 0, indices + data.shape[axis], indices).astype(np.int32)
+    )
+    y = region.op("GATHER", [region.read(op.inputs[0]), picked], region.result(op), axis=axis, batch_dims=0)
+    region.give(op.outputs[0], y)
+
+
+def _pad(region: Region, op: Op) -> None:
+    if cast("bytes", op.attrs.get("mode", b"constant")) != b"constant":
+        raise NotLowered("it mirrors")
+    shape = region.fact(op.inputs[0]).shape
+    if region.version < 11:
+        pads, value = ints_of(op, "pads", ()), float(cast("float", op.attrs.get("value", 0.0)))
+    else:
+        given, fill = region.constant(op, 1), region.constant(op, 2)
+        assert given is not None
+        pads, value = given.tolist(), 0.0 if fill is None else float(fill.reshape(()))
+        if region.version >= 18 and len(op.inputs) > 3 and op.inputs[3]:
+            raise NotLowered("it names axes")
+    if min(pads) < 0:
+        raise NotLowered("its pads cut away")
+    rank = len(shape)
+    if dynamic(shape) and (pads[0] or pads[rank]):
+        raise NotLowered("it pads an open batch")
+    layout = region.layout(op.inputs[:1])
+    pairs = _in_layout([[pads[i], pads[i + rank]] for i in range(rank)], layout)
+    x, result = region.read(op.inputs[0], layout), region.result(op, layout)
+    if value == 0.0:
+        y = region.op("PAD", [x, region.ints(pairs)], result)
+    else:
+        y = region.op("PADV2", [x, region.ints(pairs), region.floats(value)], result)
+    region.give(op.outputs[0], y, layout)
+
+
+RULES: dict[str, Any] = {
+    "Concat": _concat,
+    "Flatten": _reshape,
+    "Gather": _gather,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _reshape,
+    "Transpose": _transpose,
+    "Unsqueeze": _reshape,
+}

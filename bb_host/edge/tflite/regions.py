@@ -1,0 +1,105 @@
+"""Which items of a body are lowered together: convex, connected regions, worth their call.
+
+An item's level counts how often the way to it changes between lowered and not. Lowered items of one level
+that are connected are one region: a way from one to another that leaves the region would end at a higher
+level, so regions are convex and the body stays acyclic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from bb_edge.ir import keys
+from bb_host.edge.arrivals import captured, is_constant
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.facts import Fact
+from bb_host.edge.tflite.items import Item
+from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.table import apply
+
+__all__ = ["Partition", "partition", "worth"]
+
+_CALL_US = 8.0
+"""Of one invoke with its copies in and out, on a small machine of the x86 kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """`level` per item; `regions` as item numbers in order; `reasons` of the others (empty: a constant, or
+    nobody reads it)."""
+
+    level: list[int]
+    regions: list[list[int]]
+    reasons: dict[int, str]
+    alive: list[bool]
+
+
+def partition(
+    items: Sequence[Item], outputs: Sequence[str], facts: Mapping[str, Fact], version: int
+) -> Partition:
+    """The regions of a body that is in topological order."""
+    reads: list[tuple[str, ...]] = []
+    reasons: dict[int, str] = {}
+    for i, item in enumerate(items):
+        reads.append(tuple(dict.fromkeys(v for m in item.members for v in (*m.inputs, *captured(m)) if v)))
+        named = [v for v in item.op.outputs if v]
+        if is_constant(item.op) or all(v in facts and facts[v].value is not None for v in named):
+            reasons[i] = ""
+            continue
+        if item.op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+            reasons[i] = "it is a call"
+            continue
+        trial = Region(facts, version)
+        try:
+            apply(trial, item.op)
+        except NotLowered as error:
+            reasons[i] = str(error)
+            continue
+        reads[i] = tuple(trial.inputs)
+    needed = set(outputs)
+    alive = [False] * len(items)
+    for i in reversed(range(len(items))):
+        if needed.intersection(v for v in items[i].op.outputs if v):
+            alive[i] = True
+            needed.update(reads[i])
+    producers = {v: i for i, item in enumerate(items) for v in item.op.outputs if v}
+    level = [0] * len(items)
+    root = list(range(len(items)))
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            i = root[i]
+        return i
+
+    for i in range(len(items)):
+        before = [producers[v] for v in reads[i] if v in producers]
+        level[i] = max((level[j] + ((j in reasons) != (i in reasons)) for j in before), default=0)
+        for j in before:
+            if i not in reasons and j not in reasons and level[i] == level[j]:
+                first, second = sorted((find(i), find(j)))
+                root[second] = first
+    groups: dict[int, list[int]] = {}
+    for i in range(len(items)):
+        if i not in reasons and alive[i]:
+            groups.setdefault(find(i), []).append(i)
+    return Partition(level, [groups[r] for r in sorted(groups)], reasons, alive)
+
+
+def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fact]) -> bool:
+    """Whether a region is estimated to be quicker as one call than op by op on NumPy, at a batch of one."""
+    numpy_us = tflite_us = 0.0
+    for i in members:
+        op = items[i].op
+        size = abs(prod(facts[op.outputs[0]].shape))
+        macs = 0
+        if op.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
+            weight = facts[op.inputs[1]].shape
+            deep = prod(weight[1:]) if op.op_type != "MatMul" else weight[-2]
+            if op.op_type == "Gemm" and not op.attrs.get("transB", 0):
+                deep = weight[0]
+            macs = size * abs(deep)
+        numpy_us += 1.0 * len(items[i].members) + macs / 4000 + size / 1000
+        tflite_us += 0.3 + macs / 8000 + size / 2000
+    return numpy_us > tflite_us + _CALL_US

@@ -1,0 +1,47 @@
+"""Which ONNX operators are lowered, and by which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bb_host.edge.tflite import convolution, elementwise, linear, movement, normalization, reduction
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import MAX_RANK, Region
+from bb_host.program import Op
+
+__all__ = ["RULES", "apply"]
+
+Rule = Callable[[Region, Op], None]
+
+RULES: dict[str, Rule] = {
+    **convolution.RULES,
+    **elementwise.RULES,
+    **linear.RULES,
+    **movement.RULES,
+    **normalization.RULES,
+    **reduction.RULES,
+}
+
+_OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather"}
+"""Rules that check dtypes themselves; all others compute on float32."""
+
+
+def apply(region: Region, op: Op) -> None:
+    """Lowers one op into a region. NotLowered says why it has to stay."""
+    rule = RULES.get(op.op_type)
+    if rule is None:
+        raise NotLowered("there is no rule for it")
+    if any(op.outputs[1:]) and op.op_type != "Split":
+        raise NotLowered("its further results are asked for")
+    for name in (*op.inputs, *op.outputs):
+        if not name:
+            continue
+        fact = region.fact(name)
+        if len(fact.shape) > MAX_RANK:
+            raise NotLowered(f"{len(fact.shape)} dimensions")
+        if 0 in fact.shape:
+            raise NotLowered("a value is empty")
+    first = region.fact(op.inputs[0])
+    if op.op_type not in _OTHER_DTYPES and first.dtype != "float32":
+        raise NotLowered(f"it computes on {first.dtype}")
+    rule(region, op)

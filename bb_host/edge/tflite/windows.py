@@ -1,0 +1,90 @@
+"""Windows over images: what an ONNX op's pads, strides and dilations are, and how TFLite says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.schema import SAME, VALID
+from bb_host.program import Op
+
+__all__ = ["Window", "ints_of", "padded", "window_of"]
+
+LOWEST = -3.4028234663852886e38
+"""The least float32: what padding is for a maximum (TFLite's pooling has no minus infinity of its own)."""
+
+
+class Window(NamedTuple):
+    """All (height, width); `pads` before and after, as they really are: ceil_mode's extra column included."""
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    before: tuple[int, int]
+    after: tuple[int, int]
+    is_same: bool
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.before) or any(self.after)
+
+
+def ints_of(op: Op, name: str, default: Sequence[int]) -> list[int]:
+    """An INTS attribute."""
+    return list(cast("list[int]", op.attrs.get(name) or list(default)))
+
+
+def window_of(op: Op, size: tuple[int, int], result: tuple[int, int], kernel: tuple[int, int]) -> Window:
+    """The window that leads from `size` to `result`. NotLowered for pads that cut away."""
+    strides = ints_of(op, "strides", (1, 1))
+    dilations = ints_of(op, "dilations", (1, 1))
+    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    auto = cast("bytes", op.attrs.get("auto_pad", b"NOTSET")).decode()
+    before, after, same = [], [], []
+    for axis in range(2):
+        reach = (result[axis] - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        total = max(0, reach - size[axis])
+        if auto == "SAME_UPPER":
+            first = total // 2
+        elif auto == "SAME_LOWER":
+            first = total - total // 2
+        elif auto == "VALID":
+            first = 0
+        else:
+            first = pads[axis]
+        if first < 0 or pads[axis + 2] < 0:
+            raise NotLowered("its pads cut away")
+        last = max(0, reach - size[axis] - first)
+        before.append(first)
+        after.append(last)
+        same.append(-(-size[axis] // strides[axis]) == result[axis] and first == total // 2 == total - last)
+    return Window(
+        kernel,
+        (strides[0], strides[1]),
+        (dilations[0], dilations[1]),
+        (before[0], before[1]),
+        (after[0], after[1]),
+        all(
+            s and first + last == max(0, (r - 1) * st + (k - 1) * d + 1 - n)
+            for s, first, last, r, st, k, d, n in zip(
+                same, before, after, result, strides, kernel, dilations, size, strict=True
+            )
+        ),
+    )
+
+
+def padded(region: Region, x: int, window: Window, *, lowest: bool = False) -> tuple[int, int]:
+    """The image to slide over, and TFLite's padding: SAME where that says the same, else PAD and VALID."""
+    if not window.is_padded:
+        return x, VALID
+    if window.is_same:
+        return x, SAME
+    n, h, w, c = region.graph.shape(x)
+    (top, left), (bottom, right) = window.before, window.after
+    shape = (n, h + top + bottom, w + left + right, c)
+    pads = region.ints([[0, 0], [top, bottom], [left, right], [0, 0]])
+    if lowest:
+        return region.op("PADV2", [x, pads, region.floats(LOWEST)], shape), VALID
+    return region.op("PAD", [x, pads], shape), VALID

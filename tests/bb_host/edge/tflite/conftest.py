@@ -1,0 +1,121 @@
+"""Running what the lowering makes: on the interpreter that is here, beside onnxruntime."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from bb_edge.ir import keys
+from bb_host.edge.collapse import collapse
+from bb_host.edge.strip import strip, targets_of
+from bb_host.edge.tflite.lower import MODEL, lower_program
+from bb_host.plain import compile_plain
+from bb_host.program import Function, Op
+
+Arrays = dict[str, np.ndarray]
+
+
+def _interpreter() -> Any:
+    for name in ("ai_edge_litert.interpreter", "tflite_runtime.interpreter"):
+        try:
+            return importlib.import_module(name).Interpreter
+        except ImportError:
+            continue
+    return None
+
+
+@pytest.fixture
+def interpret() -> Callable[..., list[np.ndarray]]:
+    """A flatbuffer on its inputs, in order. Twice: what a first run leaves must not show in a second."""
+    interpreter = _interpreter()
+    if interpreter is None:
+        pytest.skip("no TFLite interpreter here")
+
+    def run(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        it = interpreter(model_content=data, num_threads=1)
+        places = it.get_input_details()
+        for place, x in zip(places, inputs, strict=True):
+            if tuple(place["shape"]) != x.shape:
+                it.resize_tensor_input(place["index"], x.shape, strict=True)
+        it.allocate_tensors()
+        for _ in range(2):
+            for place, x in zip(places, inputs, strict=True):
+                it.set_tensor(place["index"], x)
+            it.invoke()
+        return [it.get_tensor(place["index"]) for place in it.get_output_details()]
+
+    return run
+
+
+class Compiled:
+    """A plain model's only backend function, lowered."""
+
+    def __init__(self, model: onnx.ModelProto, choice: str = "tflite") -> None:
+        plain = compile_plain(model)
+        collapsed = collapse(plain).program
+        (self.target,) = targets_of(collapsed)
+        stripped = strip(collapsed, self.target).program
+        self.program, self.lowering = lower_program(stripped, self.target, choice)  # type: ignore[arg-type]
+        called = [op for op in stripped.functions[0].ops if op.domain == keys.BACKEND_DOMAIN]
+        assert len(called) == 1
+        (self.call,) = called
+        body = self.program.function(keys.BACKEND_DOMAIN, self.call.op_type)
+        assert body is not None
+        self.body: Function = body
+
+    @property
+    def models(self) -> list[Op]:
+        return [op for op in self.body.ops if op.op_type == MODEL]
+
+
+@pytest.fixture
+def compiled() -> Callable[..., Compiled]:
+    return Compiled
+
+
+@pytest.fixture
+def run_lowered(interpret: Callable[..., list[np.ndarray]]) -> Callable[..., list[np.ndarray]]:
+    """A lowered body: `Model`s on the interpreter, what stays on the device's kernels."""
+
+    def run(found: Compiled, feeds: Arrays) -> list[np.ndarray]:
+        from bb_kernels import TensorSpec, evaluate, prepare
+
+        version = {**found.program.opsets, **found.body.opsets}[""]
+        values: Arrays = {
+            inner: feeds[outer] for inner, outer in zip(found.body.inputs, found.call.inputs, strict=True)
+        }
+        for op in found.body.ops:
+            if op.op_type == MODEL:
+                data = op.attrs["model"]
+                assert isinstance(data, bytes)
+                results = interpret(data, [values[name] for name in op.inputs])
+            else:
+                given = [values[name] if name else None for name in op.inputs]
+                specs = [None if g is None else TensorSpec(g.dtype, g.shape) for g in given]
+                prepared = prepare(op.op_type, version, op.attrs, specs, given, len(op.outputs))
+                results = list(prepared.values or evaluate(prepared, given))
+            values.update(zip(op.outputs, results, strict=True))
+        return [values[name] for name in found.body.outputs]
+
+    return run
+
+
+@pytest.fixture
+def reference() -> Callable[..., list[np.ndarray]]:
+    """onnxruntime's results."""
+    runtime = pytest.importorskip("onnxruntime")
+
+    def run(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return list(session.run(None, feeds))
+
+    return run
