@@ -130,7 +130,7 @@ class Outlet:
         plane = self._plane
         plane.engine.count("control.received")
         now_ns = plane.engine.now_ns
-        deadline = now_ns + asked.remaining_deadline_ns if asked.remaining_deadline_ns else 0
+        deadline = asked.deadline_after(now_ns)
         number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
         pending = self.ctx.replying = Reply(self, op, peer, number, deadline)
         try:

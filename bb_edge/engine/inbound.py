@@ -171,8 +171,7 @@ class Inbound:
                 return self._refuse(peer, "full")
             if self._ingress.fill_ratio >= PRESSURE:
                 self._notice(peer, now_ns)
-        deadline = now_ns + message.remaining_deadline_ns if message.remaining_deadline_ns else 0
-        taken = Taken(raw, message, deadline)
+        taken = Taken(raw, message, message.deadline_after(now_ns))
         if message.base and message.seq and self.journaling is not None:
             self.journaling.hold(taken, now_ns)
             return True
@@ -251,7 +250,7 @@ class Inbound:
         deadline = 0
         if message.remaining_deadline_ns:
             age = max(0, now_ns + engine.clock_offset_ns - record.wall_ns)
-            deadline = max(1, now_ns + message.remaining_deadline_ns - age)
+            deadline = max(1, message.deadline_after(now_ns) - age)
         if not self._deliver(Taken(Raw(record.data, peer, record.observed), message, deadline)):
             self._ingress.release(peer, size)
         return True

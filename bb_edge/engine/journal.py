@@ -52,8 +52,8 @@ class JournalRecord:
             row = cbor.loads(data, max_items=8, max_depth=1)
             if not isinstance(row, list) or len(row) != 5 or row[0] != RECORD_VERSION:
                 raise JournalRecordError("no record of this version", "journal", "drop the file")
-            _, peer, envelope, wall_ns, observed = row
-            typed = type(peer) is bytes and type(envelope) is bytes and type(wall_ns) is int
+            version, peer, envelope, wall_ns, observed = row
+            typed = type(peer) is bytes and type(envelope) is bytes and type(version) is type(wall_ns) is int
             if not typed or not (observed is None or type(observed) is bytes):
                 raise JournalRecordError("fields of other types", "journal", "drop the file")
             return cls(PeerId.from_bytes(peer), envelope, wall_ns, observed)

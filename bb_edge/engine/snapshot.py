@@ -12,6 +12,7 @@ all the same makes the node useless, and the caller installs another one.
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,17 @@ MAGIC = b"BBSNAP\r\n"
 VERSION = 1
 _HEADER = len(MAGIC) + 2 + 8 + 32
 _MAX_DEPTH = 32
+_MISFITS = (
+    BBError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    struct.error,
+)
+"""What reading a part of another shape than expected ends in."""
 
 SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("core", tables.save_core, tables.restore_core),
@@ -116,7 +128,7 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
         body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
         peer, module, digest_of, targets = body["identity"]
         found = Identity(peer, module, digest_of, tuple(targets))
-    except (cbor.CborError, TypeError, LookupError) as error:
+    except (cbor.CborError, TypeError, ValueError, LookupError) as error:
         raise SnapshotDamagedError(f"its body is damaged: {error}", "snapshot") from error
     for what in ("peer", "module", "digest", "targets"):
         if getattr(found, what) != getattr(identity, what):
@@ -136,7 +148,7 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
         shift = Shift(now_ns - int(body["now_ns"]))
         for section, _, take in SECTIONS:
             take(parts, body[section], shift)
-    except (BBError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+    except _MISFITS as error:
         raise SnapshotDamagedError(
             f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"
         ) from error

@@ -74,6 +74,10 @@ class RttReport:
     sample_count: int = 0
 
 
+FURTHEST_NS = 1 << 62
+"""146 years: what a sender says beyond that is taken for it, so that times stay within 64 bits."""
+
+
 @dataclass(slots=True)
 class Envelope:
     """What one node sends another. Numbers are unsigned, 64 bits, times relative nanoseconds (0: none).
@@ -95,3 +99,8 @@ class Envelope:
     base: int = 0
     schema_version: int = SCHEMA_VERSION
     rtt_reports: tuple[RttReport, ...] = ()
+
+    def deadline_after(self, now_ns: int) -> int:
+        """The absolute deadline of what has arrived now; 0: none."""
+        remaining = self.remaining_deadline_ns
+        return now_ns + min(remaining, FURTHEST_NS) if remaining else 0

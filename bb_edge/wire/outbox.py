@@ -80,8 +80,9 @@ class OutboxRecord:
             row = cbor.loads(data, max_items=16, max_depth=2)
             if not isinstance(row, list) or len(row) != 8 or row[0] != RECORD_VERSION:
                 raise OutboxRecordError("no record of this version", "outbox", "drop the file")
-            _, peer, epoch, seq, encoded, wire_id, cause, expires = row
-            if not _typed((peer, encoded), bytes) or not _typed((epoch, seq, wire_id, expires), int):
+            version, peer, epoch, seq, encoded, wire_id, cause, expires = row
+            numbers = (version, epoch, seq, wire_id, expires)
+            if not _typed((peer, encoded), bytes) or not _typed(numbers, int):
                 raise OutboxRecordError("fields of other types", "outbox", "drop the file")
             found = None
             if cause is not None:
