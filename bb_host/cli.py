@@ -60,12 +60,20 @@ def parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="RAM of Python and the runtime on the device, instead of the estimate",
     )
+    p.add_argument(
+        "--backend",
+        choices=("auto", "numpy", "tflite"),
+        default="numpy",
+        help="what runs tensor work: tflite lowers all that it can, auto what gains by it (and keeps a"
+        " fallback for devices without an interpreter)",
+    )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
     p.add_argument(
         "--explain",
         metavar="PASS",
-        help="write nothing; show the program before and after a pass (name or 1-17)",
+        help="write nothing; show the program before and after a pass (name or 1-17), or with `backend`"
+        " what TFLite runs, and for each op that stays why",
     )
     p.set_defaults(run=_compile)
     p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
@@ -137,7 +145,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.source_file import read_source
 
     source = read_source(arguments.file)
-    if arguments.explain is not None:
+    if arguments.explain is not None and arguments.explain != "backend":
         return _explain(source, arguments.explain)
     shapes = dict(_shape(text) for text in arguments.shape)
     build = build_edge(
@@ -147,7 +155,12 @@ def _compile(arguments: argparse.Namespace) -> int:
         portable=arguments.target == "portable",
         max_batch=arguments.max_batch,
         limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
+        backend=arguments.backend,
     )
+    if arguments.explain is not None:
+        for artifact in build.artifacts:
+            print(f"{artifact.target}:\n{artifact.lowering.explain() or 'nothing is lowered'}")
+        return 0
     written = build.write(arguments.out, keep=[arguments.file])
     if arguments.json:
         print(json.dumps(_report(build, written)))

@@ -290,6 +290,8 @@ def _constant_bytes(function: Function) -> int:
                 found += value.nbytes
             elif isinstance(value, RawTensor):
                 found += len(value.data)
+            elif isinstance(value, bytes) and op.domain == keys.TFLITE_DOMAIN:
+                found += len(value)
         for _, graph in op.subgraphs():
             found += sum(array_of(tensor).nbytes for tensor in graph.initializers.values())
     return found

@@ -49,6 +49,7 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         "partitions": [_partition(program, f) for f in tops],
         "wire": _wire(tops),
         "memory": [entry for f in program.functions for entry in _memory(f)],
+        "tflite": [entry for f in program.functions for entry in _models(f)],
     }
 
 
@@ -152,6 +153,21 @@ def _memory(function: Function) -> Iterable[dict[str, Any]]:
         }
 
 
+def _models(function: Function) -> Iterable[dict[str, Any]]:
+    """The flatbuffers of a function: their size, digest, and what they stand for."""
+    for op in function.ops:
+        if op.domain == keys.TFLITE_DOMAIN:
+            said = {key: op.attrs.get(key, b"") for key in ("model", "sha256", "ops", "fallback")}
+            texts = {
+                key: value.decode()
+                for key, value in said.items()
+                if isinstance(value, bytes) and key != "model"
+            }
+            data = said["model"]
+            size = len(data) if isinstance(data, bytes) else 0
+            yield {"function": function.name, "bytes": size, **texts}
+
+
 # --- wire edges -----------------------------------------------------------------------------------
 
 
@@ -246,6 +262,12 @@ def render(found: dict[str, Any], name: str) -> str:
         lines += columns(cells).splitlines()
     if found["memory"]:
         lines += ["", "memory plans", *columns([_plan_cells(plan) for plan in found["memory"]]).splitlines()]
+    if found["tflite"]:
+        rows = [
+            [f"  {m['function']}", f"{m['bytes']:,} bytes", m["ops"], m["sha256"][:12], m["fallback"]]
+            for m in found["tflite"]
+        ]
+        lines += ["", "TFLite models", *columns(rows).splitlines()]
     return "\n".join(lines)
 
 

@@ -28,6 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError, UnsupportedOpsError
 from bb_host.edge.arrivals import is_constant
+from bb_host.edge.tflite.lower import TFLITE_BACKEND
 from bb_host.program import Function, Program, walk_ops
 from bb_host.program_proto import function_to_proto
 from bb_kernels import TensorSpec
@@ -110,6 +111,10 @@ def plan_program(
             continue
         planner = _Planner(function, protos, *_known_inputs(program, function), max_batch)
         other = _other_backend(program, target, function)
+        if any(op.domain == keys.TFLITE_DOMAIN for op in function.ops):
+            other = TFLITE_BACKEND
+        elif other == TFLITE_BACKEND:
+            other = ""  # it runs what is plain ONNX as the NumPy backend does
         planned = (
             PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
             if other

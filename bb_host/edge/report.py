@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from bb_host.program_proto import array_of, function_to_proto
 if TYPE_CHECKING:
     from bb_host.edge.budget import Budget
     from bb_host.edge.memory_plan import PlannedGraph
+    from bb_host.edge.tflite.lower import Lowering
 
 __all__ = ["TargetReport", "columns", "describe_target", "table"]
 
@@ -30,7 +32,8 @@ class TargetReport:
     `calls` are calls of the `subgraphs` that were made; `parameters` are entries of tensors. `planned` of
     `graphs` have a memory plan; `arena_bytes` is the largest of these, `live_bytes` its lower bound,
     `plan_ratio` the worst ratio of the two. `rss_bytes` is the peak predicted with empty queues,
-    `ram_bytes` and `flash_bytes` are what the budget counts, `memory` its rows and the plans.
+    `ram_bytes` and `flash_bytes` are what the budget counts, `memory` its rows and the plans. `tflite_models`
+    hold `tflite_bytes` and stand for `tflite_ops`; `onnx_ops` of the same functions stayed, reasons counted.
     """
 
     target: str
@@ -52,6 +55,10 @@ class TargetReport:
     ram_bytes: int = 0
     flash_bytes: int = 0
     memory: Mapping[str, Any] = field(default_factory=dict)
+    tflite_models: int = 0
+    tflite_bytes: int = 0
+    tflite_ops: int = 0
+    onnx_ops: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -66,8 +73,11 @@ def describe_target(
     file: str,
     planned: Sequence[PlannedGraph],
     budget: Budget,
+    lowering: Lowering | None = None,
 ) -> TargetReport:
     """`portable` is the compiled program, `stripped` the target's, `artifact` its bytes."""
+    models = lowering.models if lowering is not None else ()
+    kept = lowering.kept if lowering is not None else ()
     known = [graph for graph in planned if not graph.reason]
     largest = max(known, key=lambda graph: graph.arena, default=None)
     before, after = functions_of(portable, target), stripped.functions
@@ -98,6 +108,10 @@ def describe_target(
         budget.ram_bytes,
         budget.flash_bytes,
         {**budget.to_dict(), "plans": [graph.to_dict() for graph in planned]},
+        len(models),
+        sum(model.size for model in models),
+        sum(n for model in models for n in model.ops.values()),
+        dict(sorted(Counter(f"{op.op_type}: {op.reason}" for op in kept).items())),
     )
 
 

@@ -1,7 +1,7 @@
 """`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
 
-1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. plan memory, 5. source map,
-6. budget and report. Everything is checked before anything is written: ONNX's checker on every model, the
+1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. lower to TFLite where asked,
+5. plan memory, 6. source map, 7. budget and report. Everything is checked before anything is written: ONNX's checker on every model, the
 device's own `load`, and the device's RAM and flash where they are given. Files appear whole or not at all.
 """
 
@@ -28,6 +28,7 @@ from bb_host.edge.memory_plan import PlannedGraph, plan_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip, targets_of
+from bb_host.edge.tflite.lower import BackendChoice, Lowering, lower_program
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_bytes
 
@@ -53,6 +54,7 @@ class Artifact:
     report: TargetReport
     planned: tuple[PlannedGraph, ...]
     budget: Budget
+    lowering: Lowering
 
     @property
     def file(self) -> str:
@@ -108,15 +110,17 @@ def compile_edge(
     shapes: Mapping[str, Sequence[int]] | None = None,
     max_batch: int | None = None,
     limits: Limits | None = None,
+    backend: BackendChoice = "numpy",
 ) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
     With `out_dir` the files are written there: `<Module>.onnx`, and per target
     `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model,
     `max_batch` is what memory is planned for where a batch is open, `limits` are the device's.
+    `backend` is what runs tensor work: `tflite` lowers all that it can, `auto` what gains by it.
     Raises typed errors (`BBError`), BudgetError over a limit.
     """
-    build = build_edge(source, compiler, shapes, max_batch=max_batch, limits=limits)
+    build = build_edge(source, compiler, shapes, max_batch=max_batch, limits=limits, backend=backend)
     if out_dir is not None:
         build.write(out_dir)
     return build
@@ -130,6 +134,7 @@ def build_edge(
     portable: bool = False,
     max_batch: int | None = None,
     limits: Limits | None = None,
+    backend: BackendChoice = "numpy",
 ) -> Build:
     """`compile_edge` without files; `portable` stops at the compiled model."""
     limits = limits or Limits()
@@ -154,8 +159,10 @@ def build_edge(
     for target in targets_of(program):
         with _timed(steps, "strip"):
             stripped = strip(collapsed.program, target)
+        with _timed(steps, "lower"):
+            lowered, lowering = lower_program(stripped.program, target, backend)
         with _timed(steps, "plan"):
-            final, planned = plan_program(stripped.program, target, max_batch)
+            final, planned = plan_program(lowered, target, max_batch)
             artifact = to_bytes(final)
         with _timed(steps, "check"):
             _check(artifact, f"target {target}")
@@ -163,8 +170,8 @@ def build_edge(
             mapped = to_json(source_map(collapsed.program, collapsed.origins, stripped, artifact))
             file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
             budget = budget_of(final, target, artifact, planned, limits)
-            report = describe_target(program, final, target, artifact, file, planned, budget)
-        artifacts.append(Artifact(target, final, artifact, mapped, report, planned, budget))
+            report = describe_target(program, final, target, artifact, file, planned, budget, lowering)
+        artifacts.append(Artifact(target, final, artifact, mapped, report, planned, budget, lowering))
     refuse([artifact.budget for artifact in artifacts], limits)
     return Build(module, program, data, tuple(artifacts), passes, steps)
 

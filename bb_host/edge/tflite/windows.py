@@ -59,8 +59,8 @@ def window_of(op: Op, size: tuple[int, int], result: tuple[int, int], kernel: tu
         last = max(0, reach - size[axis] - first)
         before.append(first)
         after.append(last)
-        # Where windows end short of the image, XNNPACK of the older runtime takes SAME's padding for a negative
-        # number and gives zeros: PAD and VALID say it without a doubt.
+        # Where windows end short of the image, XNNPACK of the older runtime takes SAME's padding for a
+        # negative number and gives zeros: PAD and VALID say it without a doubt.
         same.append(
             -(-size[axis] // strides[axis]) == result[axis]
             and reach >= size[axis]
