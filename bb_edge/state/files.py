@@ -33,8 +33,8 @@ class Storage(Protocol):
     def list(self) -> list[str]:
         """The names of the files, sorted."""
 
-    def remove(self, name: str) -> None:
-        """Remove the file; on return it stays removed."""
+    def remove(self, name: str, sync: bool) -> None:
+        """Remove the file. Without `sync` a power cut may bring it back, the last ones first."""
 
 
 class Files:
@@ -77,10 +77,12 @@ class Files:
         self.syncs += sync
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is still there. StateWriteError."""
+        """Removes a file, if it is still there; a power cut may bring it back. StateWriteError.
+
+        It does no harm then: whatever makes a file useless was on the medium before.
+        """
         self._set_aside(name)
         self._writing(name, self._remove, name)
-        self.syncs += 1
 
     def _set_aside(self, name: str) -> None:
         """Of damaged files the last one stays, for whoever wants to know; never mind if it cannot."""
@@ -97,7 +99,7 @@ class Files:
 
     def _remove(self, name: str) -> None:
         try:
-            self._storage.remove(name)
+            self._storage.remove(name, False)
         except FileNotFoundError:
             return
 

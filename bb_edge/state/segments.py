@@ -43,6 +43,7 @@ class Segments:
     """The outbox files of one node. `max_bytes` bounds the records that are needed."""
 
     __slots__ = (
+        "_ahead",
         "_entries",
         "_files",
         "_growing",
@@ -62,6 +63,7 @@ class Segments:
         self._obsolete: list[str] = []  # files that do not count, and may not even be there
         self._entries: dict[bytes, _Entry] = {}
         self._growing: Log | None = None
+        self._ahead: Log | None = None  # begun, and nothing in it yet
         self._unwritten: list[bytes] = []  # rows of drops that found no room on the disk
         self._needed = 0
         self._next = 0
@@ -89,6 +91,7 @@ class Segments:
         """
         self._entries.clear()
         self._unwritten.clear()
+        self._ahead = None
         self._needed, self.stale = 0, False
         notes: list[str] = []
         records: dict[bytes, bytes] = {}
@@ -172,13 +175,11 @@ class Segments:
     def _tidy(self) -> None:
         self._remove_obsolete()
         used = {entry.segment for entry in self._entries.values()}
-        while self._logs and self._logs[0].number not in used:
+        while self._logs and self._logs[0] is not self._growing and self._logs[0].number not in used:
             # The oldest first: what its rows let go of was in older ones. And before anything is written: a
             # full disk has room then.
             self._files.remove(self._logs[0].name)
             del self._logs[0]
-        if not self._logs:
-            self._growing = None
         kept = sum(entry.size for entry in self._entries.values())
         garbage = self.bytes_on_disk - kept
         if len(self._logs) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES):
@@ -186,9 +187,19 @@ class Segments:
         elif self._unwritten:
             self._write((), sync=False)
 
+    def prepare(self) -> None:
+        """Begins the segment of the next generation, where there is something to leave behind. StateError."""
+        if self._ahead is None and self._growing is not None and self._growing.length > frames.HEADER_BYTES:
+            log = self._begin()
+            log.append((), sync=False)
+            self._ahead = log
+
     def seal(self) -> None:
-        """What comes next goes into another segment, so that this one can be removed one day."""
-        self._growing = None
+        """What comes next goes into the segment that was prepared, so that the others can go one day."""
+        if self._ahead is not None:
+            self._obsolete.remove(self._ahead.name)
+            self._logs.append(self._ahead)
+            self._growing, self._ahead = self._ahead, None
 
     def compact(self) -> None:
         """Writes what is kept into one new segment and removes the others. StateError changes nothing."""
@@ -197,7 +208,7 @@ class Segments:
         self._obsolete.remove(log.name)
         self._obsolete += [old.name for old in self._logs]
         self._logs = [log]
-        self._growing = log
+        self._growing, self._ahead = log, None
         self._unwritten.clear()
         self.stale = False
         for entry in self._entries.values():
@@ -226,9 +237,10 @@ class Segments:
         return log
 
     def _remove_obsolete(self) -> None:
-        while self._obsolete:
-            self._files.remove(self._obsolete[0])
-            del self._obsolete[0]
+        ahead = None if self._ahead is None else self._ahead.name
+        for name in [name for name in self._obsolete if name != ahead]:
+            self._files.remove(name)
+            self._obsolete.remove(name)
 
     def _write(self, rows: Sequence[bytes], sync: bool) -> Log:
         rows = [*self._unwritten, *rows]

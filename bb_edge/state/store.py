@@ -192,6 +192,12 @@ class StateStore:
             self._present.add(log.name)
         number = self._generation + 1
         name = log_name(frames.SNAPSHOT, number)
+        # What comes after it gets its files now: their names are synced with that of the snapshot.
+        journal = self._journals.setdefault(number, Log(self._files, frames.JOURNAL, number))
+        if not journal.length:
+            journal.append((), sync=False)
+            self._present.add(journal.name)
+        self._segments.prepare()
         content = frames.header(frames.SNAPSHOT, number) + frames.frames(frames.SNAPSHOT, number, 1, [data])
         try:
             self._files.write(name, content)
@@ -202,7 +208,7 @@ class StateStore:
             raise
         self._present.add(name)
         self._previous, self._base, self._generation = self._base, number, number
-        self._journals = {}
+        self._journals = {number: journal}
         self._segments.seal()
 
     def drop(self, keys: Iterable[bytes]) -> None:

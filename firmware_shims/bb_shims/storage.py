@@ -62,8 +62,11 @@ class Storage(Protocol):
         """
         ...
 
-    def remove(self, name: str) -> None:
-        """Remove the file; on return it stays removed. Raises :class:`MissingFileError`."""
+    def remove(self, name: str, sync: bool = True) -> None:
+        """Remove the file; with ``sync`` it stays removed. Raises :class:`MissingFileError`.
+
+        Without, a power cut may bring it back, the last ones first, until any call that syncs the folder.
+        """
         ...
 
     def free_bytes(self) -> int:
@@ -151,7 +154,7 @@ class AtomicStorage:
         except OSError as error:
             raise self._error(name, "read", error) from error
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, sync: bool = True) -> None:
         self._check(name, "remove")
         self._forget_journal(name)
         try:
@@ -159,7 +162,8 @@ class AtomicStorage:
         except OSError as error:
             raise self._error(name, "remove", error) from error
         self._mend(name)
-        self._sync_folder(name, "the change is in place, but a power cut may undo it")
+        if sync:
+            self._sync_folder(name, "the change is in place, but a power cut may undo it")
 
     # ----------------------------------------------------------------------------------------------- journals
 
@@ -175,7 +179,6 @@ class AtomicStorage:
             if sync and not journal.named:
                 # Before the record, so that a failure leaves the file as it was and the caller may try again.
                 self._sync_folder(name, "nothing was appended")
-                journal.named = True
             self._append(name, journal.handle, data, sync)
         except StorageError:
             if journal.created:
@@ -307,6 +310,8 @@ class AtomicStorage:
             self._disk.sync_folder()
         except OSError as error:
             raise self._error(name, "sync the folder of", error, advice) from error
+        for journal in self._journals.values():
+            journal.named = True
 
     def _check_open(self, step: str) -> None:
         if self._closed:

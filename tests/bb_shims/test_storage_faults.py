@@ -264,3 +264,28 @@ def test_a_leftover_that_cannot_be_removed_is_an_error() -> None:
     assert session.names() == [".bb-new-snapshot"]
     with pytest.raises(StorageError, match="leftover"):
         AtomicStorage(session)
+
+
+def test_a_removal_without_a_sync_comes_back_with_a_power_cut_unless_the_folder_was_synced() -> None:
+    for synced in (False, True):
+        disk = FakeDisk()
+        storage = AtomicStorage(disk.open())
+        storage.write_atomic("old", b"x")
+        storage.remove("old", sync=False)
+        assert storage.list() == []
+        if synced:
+            storage.write_atomic("new", b"y")
+        disk.crash(CrashMode.LOSE)
+        assert AtomicStorage(disk.open()).list() == (["new"] if synced else ["old"])
+
+
+def test_a_folder_synced_for_one_file_is_not_synced_again_for_another() -> None:
+    disk = FakeDisk()
+    storage = AtomicStorage(disk.open())
+    storage.append("journal", b"[one]", sync=False)
+    storage.write_atomic("snapshot", b"x")
+    disk.counts.clear()
+    storage.append("journal", b"[two]", sync=True)
+    assert (disk.counts["sync"], disk.counts["sync_folder"]) == (1, 0)
+    disk.crash(CrashMode.LOSE)
+    assert AtomicStorage(disk.open()).read("journal") == b"[one][two]"

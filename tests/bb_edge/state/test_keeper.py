@@ -263,7 +263,7 @@ def test_a_journal_that_is_beyond_its_budget_refuses(world: Callable[..., World]
     w = world(StoreLimits(journal_bytes=200))
     w.take()
     w.take(incoming(1, b"x" * 500))
-    assert "the journal holds 0 bytes" in str(w.node.failed[1])
+    assert "the journal holds 37 bytes" in str(w.node.failed[1])
 
 
 def test_it_counts(world: Callable[..., World]) -> None:

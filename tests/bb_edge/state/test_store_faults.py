@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bb_edge.state import Recovered, StateError, StateStore, segments
+from bb_edge.state import Recovered, StateError, StateStore, frames, segments
 from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
 
 FAULTS = (FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN)
@@ -310,14 +310,14 @@ def test_a_failed_snapshot_in_a_folder_that_cannot_be_listed_counts_as_there(
     def broken() -> list[str]:
         raise OSError(5, "Input/output error")
 
-    disk.inject(Fault(FaultKind.FULL, 1, "create"))
+    disk.inject(Fault(FaultKind.FULL, 1, "rename"))
     with monkeypatch.context() as patch:
         patch.setattr(session, "names", broken)
         with pytest.raises(StateError):
             store.write_snapshot(b"s")
     store.append_journal([b"two"])
     assert look(disk).journal == (b"one", b"two")
-    assert "journal-1" in disk.files
+    assert len(disk.files["journal-1"]) > frames.HEADER_BYTES
 
 
 def test_what_could_not_be_begun_and_left_bytes_behind_is_written_anew(
@@ -337,3 +337,69 @@ def test_what_could_not_be_begun_and_left_bytes_behind_is_written_anew(
         assert [len(data) > 0 for data in disk.files.values()] == [True]
         call.run(store)
         assert call.effect(Model()).matches(look(disk))
+
+
+def test_what_was_begun_for_a_snapshot_that_failed_is_used_by_the_next(
+    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 10_000)
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    outbox(b"a").run(store)
+    for _ in range(3):
+        disk.inject(Fault(FaultKind.FULL, 1, "rename"))
+        with pytest.raises(StateError):
+            store.write_snapshot(b"s")
+        outbox(b"b").run(store)
+        assert sorted(disk.files) == ["journal-0", "journal-1", "outbox-0", "outbox-1"]
+    store.write_snapshot(b"s")
+    store.drop([b"a"])
+    outbox(b"c").run(store)
+    assert look(disk).outbox == (b"b" * 10, b"c" * 10)
+    assert sorted(disk.files) == ["journal-0", "journal-1", "outbox-0", "outbox-1", "snapshot-1"]
+
+
+def test_what_was_begun_for_a_snapshot_that_failed_goes_with_a_compaction(
+    make_store: Opened, look: Look
+) -> None:
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    outbox(b"a", b"b").run(store)
+    keys: list[bytes] = []
+    for name in (b"s", b"t"):
+        store.write_snapshot(name)
+        store.drop(keys)
+        keys.append(b"a")
+    outbox(b"c").run(store)
+    store.fall_back("no")  # the drop is not to be believed any more
+    disk.inject(Fault(FaultKind.FULL, 2, "rename"))  # the first is the compaction's
+    with pytest.raises(StateError):
+        store.write_snapshot(b"u")
+    assert not store._segments.stale
+    store._segments.stale = True
+    for name in (b"v", b"w"):
+        store.write_snapshot(name)
+        store.drop([])
+        outbox(name).run(store)
+    assert set(look(disk).outbox) >= {b"b" * 10, b"c" * 10, b"v" * 10, b"w" * 10}
+
+
+def test_a_snapshot_syncs_twice_and_the_first_records_after_it_once_each(
+    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 10_000)
+    disk = FakeDisk()
+    store = make_store(disk)
+    store.open()
+    for turn in range(4):
+        outbox(b"%d" % turn).run(store)
+        disk.counts.clear()
+        store.write_snapshot(b"s")
+        store.drop([b"%d" % turn])
+        assert (disk.counts["sync"], disk.counts["sync_folder"]) == (1, 1) or not turn
+        disk.counts.clear()
+        journal(b"x").run(store)
+        outbox(b"y").run(store)
+        assert (disk.counts["sync"], disk.counts["sync_folder"]) == (2, 0)
