@@ -61,6 +61,15 @@ def parser() -> argparse.ArgumentParser:
         help="RAM of Python and the runtime on the device, instead of the estimate",
     )
     p.add_argument(
+        "--quantize", choices=("int8", "fp16"), help="int8 (needs --calibrate), or weights as float16"
+    )
+    p.add_argument(
+        "--calibrate", type=Path, metavar="DATA.npz", help="samples by input name, first axis counts"
+    )
+    p.add_argument(
+        "--keep-float", action="append", default=[], metavar="NAME,…", help="layers that int8 leaves in float"
+    )
+    p.add_argument(
         "--backend",
         choices=("auto", "numpy", "tflite"),
         default="numpy",
@@ -156,6 +165,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         max_batch=arguments.max_batch,
         limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
         backend=arguments.backend,
+        quantization=_quantization(arguments),
     )
     if arguments.explain is not None:
         for artifact in build.artifacts:
@@ -168,12 +178,29 @@ def _compile(arguments: argparse.Namespace) -> int:
     print(f"{build.module}: {', '.join(str(path) for path in written if path.suffix == '.onnx')}")
     if build.artifacts:
         print(table([a.report for a in build.artifacts]))
+    for artifact in build.artifacts:
+        if artifact.accuracy is not None:
+            print(f"\n{artifact.target}, {artifact.accuracy.table()}")
     if arguments.ram is not None or arguments.flash is not None:
         for artifact in build.artifacts:
             print(f"\n{artifact.budget.table()}")
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
     return 0
+
+
+def _quantization(arguments: argparse.Namespace) -> Any:
+    from bb_host.edge.quantize import Quantization, QuantizeError, read_calibration
+
+    keep = [name for text in arguments.keep_float for name in text.split(",") if name]
+    if arguments.quantize is None:
+        if arguments.calibrate is not None or keep:
+            raise QuantizeError("nothing is quantized", "--calibrate, --keep-float", "add --quantize int8")
+        return None
+    if arguments.quantize == "int8" and arguments.calibrate is None:
+        raise QuantizeError("int8 needs samples", "--quantize", "give them with --calibrate DATA.npz")
+    data = {} if arguments.calibrate is None else read_calibration(arguments.calibrate)
+    return Quantization(arguments.quantize, data, keep)
 
 
 def _explain(source: Any, name: str) -> int:
@@ -190,6 +217,7 @@ def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
         "files": [str(path) for path in written],
         "bytes": {path.name: path.stat().st_size for path in written},
         "targets": [a.report.to_dict() for a in build.artifacts],
+        "accuracy": {a.target: a.accuracy.to_dict() for a in build.artifacts if a.accuracy is not None},
         "passes": [
             {"name": p.name, "ns": p.duration_ns, "seam_ns": p.seam_ns, "counters": dict(p.counters)}
             for p in build.passes

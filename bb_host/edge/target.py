@@ -1,8 +1,9 @@
 """`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
 
-1. compile (unless it is compiled) → 2. collapse → per target: 3. strip, 4. lower to TFLite where asked,
-5. plan memory, 6. source map, 7. budget and report. Everything is checked before anything is written: ONNX's checker on every model, the
-device's own `load`, and the device's RAM and flash where they are given. Files appear whole or not at all.
+1. compile (unless it is compiled) → 2. collapse → per target: 3. quantize where asked, 4. strip, 5. plan
+memory, 6. source map, 7. budget and report. Everything is checked before anything is written: ONNX's
+checker on every model, the device's own `load`, and the device's RAM and flash where they are given.
+Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bb_edge.loading import load
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
 from bb_host.edge.memory_plan import PlannedGraph, plan_program
+from bb_host.edge.quantize.step import quantize_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip, targets_of
@@ -35,6 +37,7 @@ from bb_host.program_proto import from_proto, to_bytes
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
     from bb_host.compiler.pipeline import PassReport
+    from bb_host.edge.quantize import Accuracy, Quantization
 
 __all__ = ["Artifact", "Build", "BudgetError", "EdgeError", "Limits", "build_edge", "compile_edge"]
 
@@ -45,7 +48,7 @@ class EdgeError(CompileError):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One target's artifact."""
+    """One target's artifact. `accuracy` is what int8 changes on the calibration data."""
 
     target: str
     program: Program
@@ -55,6 +58,7 @@ class Artifact:
     planned: tuple[PlannedGraph, ...]
     budget: Budget
     lowering: Lowering
+    accuracy: Accuracy | None = None
 
     @property
     def file(self) -> str:
@@ -111,16 +115,26 @@ def compile_edge(
     max_batch: int | None = None,
     limits: Limits | None = None,
     backend: BackendChoice = "numpy",
+    quantization: Quantization | None = None,
 ) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
     With `out_dir` the files are written there: `<Module>.onnx`, and per target
     `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model,
-    `max_batch` is what memory is planned for where a batch is open, `limits` are the device's.
+    `max_batch` is what memory is planned for where a batch is open, `limits` are the device's,
+    `quantization` says what is stored in int8 or float16.
     `backend` is what runs tensor work: `tflite` lowers all that it can, `auto` what gains by it.
     Raises typed errors (`BBError`), BudgetError over a limit.
     """
-    build = build_edge(source, compiler, shapes, max_batch=max_batch, limits=limits, backend=backend)
+    build = build_edge(
+        source,
+        compiler,
+        shapes,
+        max_batch=max_batch,
+        limits=limits,
+        backend=backend,
+        quantization=quantization,
+    )
     if out_dir is not None:
         build.write(out_dir)
     return build
@@ -135,6 +149,7 @@ def build_edge(
     max_batch: int | None = None,
     limits: Limits | None = None,
     backend: BackendChoice = "numpy",
+    quantization: Quantization | None = None,
 ) -> Build:
     """`compile_edge` without files; `portable` stops at the compiled model."""
     limits = limits or Limits()
@@ -142,6 +157,8 @@ def build_edge(
         raise EdgeError(f"a batch of {max_batch}", "max_batch", "it is at least 1")
     if portable and (limits.ram is not None or limits.flash is not None):
         raise EdgeError("the portable model is for no device", "limits", "RAM and flash are a target's")
+    if portable and quantization is not None:
+        raise EdgeError("the portable model is for no device", "quantization", "weights are a target's")
     program, passes = _compiled(source, compiler, shapes)
     module = program.meta.get(keys.MODULE_KEY) or program.name
     steps: dict[str, int] = {}
@@ -157,8 +174,12 @@ def build_edge(
         collapsed = collapse(program)
     artifacts = []
     for target in targets_of(program):
+        source_program, accuracy = collapsed.program, None
+        if quantization is not None:
+            with _timed(steps, "quantize"):
+                source_program, accuracy = quantize_program(source_program, target, quantization)
         with _timed(steps, "strip"):
-            stripped = strip(collapsed.program, target)
+            stripped = strip(source_program, target)
         with _timed(steps, "lower"):
             lowered, lowering = lower_program(stripped.program, target, backend)
         with _timed(steps, "plan"):
@@ -167,11 +188,13 @@ def build_edge(
         with _timed(steps, "check"):
             _check(artifact, f"target {target}")
         with _timed(steps, "report"):
-            mapped = to_json(source_map(collapsed.program, collapsed.origins, stripped, artifact))
+            mapped = to_json(source_map(source_program, collapsed.origins, stripped, artifact))
             file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
             budget = budget_of(final, target, artifact, planned, limits)
             report = describe_target(program, final, target, artifact, file, planned, budget, lowering)
-        artifacts.append(Artifact(target, final, artifact, mapped, report, planned, budget, lowering))
+        artifacts.append(
+            Artifact(target, final, artifact, mapped, report, planned, budget, lowering, accuracy)
+        )
     refuse([artifact.budget for artifact in artifacts], limits)
     return Build(module, program, data, tuple(artifacts), passes, steps)
 

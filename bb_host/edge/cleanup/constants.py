@@ -2,8 +2,9 @@
 
 1. An op whose inputs are all constant becomes its result, computed by the kernel that the device would use.
 2. `Shape` and `Size` of a value whose shape is fully known are constants. 3. Ops that draw numbers, ops with
-bodies, and ops without a kernel stay. 4. A result larger than both `LARGE` bytes and what it is computed from
-stays an op: folding `Expand` or `ConstantOfShape` must not blow the file up. 5. A constant of any spelling is
+bodies, and ops without a kernel stay. 4. A result larger than both `LARGE` bytes and what it is computed
+from stays an op: folding `Expand` or `ConstantOfShape` must not blow the file up. Weights that are stored
+quantized, or as float16, stay so at any size: the device folds them. 5. A constant of any spelling is
 written as `value`.
 """
 
@@ -74,6 +75,8 @@ def _folded(
         return None
     if op.op_type == "Dropout" and len(names) > 2:
         return None
+    if op.op_type == "DequantizeLinear" or (op.op_type == "Cast" and _is_stored_half(constants[names[0]])):
+        return None
     given = {name: constants[name] for name in names}
     body = Function(
         "fold",
@@ -92,6 +95,10 @@ def _folded(
         return None
     results = iter(found)
     return tuple(next(results) if name else np.zeros(0, np.float32) for name in op.outputs)
+
+
+def _is_stored_half(array: Array) -> bool:
+    return array.dtype == np.float16 and array.ndim > 0
 
 
 def _shape(op: Op, values: Values) -> tuple[Array, ...] | None:

@@ -1,0 +1,15 @@
+"""What quantization refuses."""
+
+from __future__ import annotations
+
+from bb_edge.ir.errors import CompileError
+
+__all__ = ["CalibrationError", "QuantizeError"]
+
+
+class QuantizeError(CompileError):
+    """A program, or an option, that quantization cannot follow; nothing was written."""
+
+
+class CalibrationError(QuantizeError):
+    """Calibration data that are missing, or do not fit the program's inputs."""
