@@ -1,0 +1,148 @@
+"""Random nets of the families that people deploy: widths, depths, odd sizes, strides; as onnxruntime."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import models
+from benchmarks.models import Net
+
+SEEDS = range(6)
+
+
+def _seeded(net: Net, seed: int) -> np.random.Generator:
+    net.rng = np.random.default_rng([seed, 1])
+    return np.random.default_rng(seed)
+
+
+def _int(rng: np.random.Generator, low: int, high: int) -> int:
+    return int(rng.integers(low, high + 1))
+
+
+def _pair(rng: np.random.Generator, low: int, high: int) -> tuple[int, int]:
+    return _int(rng, low, high), _int(rng, low, high)
+
+
+def _head(net: Net, y: str, channels: int, rng: np.random.Generator) -> onnx.ModelProto:
+    classes = _int(rng, 2, 12)
+    flat = net.op("Flatten", net.op("GlobalAveragePool", y))
+    return net.model(net.op("Softmax", net.dense(flat, channels, classes), axis=-1))
+
+
+def autoencoder(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    widths = [_int(rng, 3, 70) for _ in range(_int(rng, 3, 6))]
+    net = Net("autoencoder", (_int(rng, 1, 3), widths[0]))
+    _seeded(net, seed)
+    y = "x"
+    for before, after in pairwise(widths):
+        y = net.op("Relu", net.norm(net.dense(y, before, after), after))
+    return net.model(net.dense(y, widths[-1], widths[0]))
+
+
+def ds_cnn(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    net = Net("ds_cnn", (_int(rng, 1, 2), 1, _int(rng, 17, 49), _int(rng, 9, 15)))
+    _seeded(net, seed)
+    channels = _int(rng, 5, 24)
+    y = net.conv("x", 1, channels, _pair(rng, 2, 5), _pair(rng, 1, 2))
+    for _ in range(_int(rng, 1, 3)):
+        y = net.conv(y, channels, channels, _pair(rng, 1, 3), _pair(rng, 1, 2), group=channels)
+        y = net.conv(y, channels, channels, (1, 1))
+    return _head(net, y, channels, rng)
+
+
+def resnet(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    net = Net("resnet", (_int(rng, 1, 2), 3, _int(rng, 13, 33), _int(rng, 13, 33)))
+    _seeded(net, seed)
+    before = _int(rng, 3, 9)
+    y = net.conv("x", 3, before)
+    for _ in range(_int(rng, 1, 3)):
+        channels, stride = _int(rng, 4, 17), _int(rng, 1, 3)
+        z = net.conv(net.conv(y, before, channels, stride=(stride, stride)), channels, channels, act=False)
+        y = net.op(
+            "Relu", net.op("Add", net.conv(y, before, channels, (1, 1), (stride, stride), act=False), z)
+        )
+        before = channels
+    return _head(net, y, before, rng)
+
+
+def mobilenet(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    net = Net("mobilenet", (1, 3, _int(rng, 17, 40), _int(rng, 17, 40)))
+    _seeded(net, seed)
+    before = _int(rng, 4, 9)
+    y = net.conv("x", 3, before, stride=(2, 2))
+    for _ in range(_int(rng, 1, 4)):
+        channels, stride = _int(rng, 4, 20), _int(rng, 1, 2)
+        y = net.op("Clip", net.conv(y, before, before, stride=(stride, stride), group=before, act=False),
+                   net.weight(np.float32(0)), net.weight(np.float32(6)))  # fmt: skip
+        y, before = net.conv(y, before, channels, (1, 1)), channels
+    return _head(net, y, before, rng)
+
+
+def transformer(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    heads, length = _int(rng, 1, 4), _int(rng, 5, 19)
+    each = _int(rng, 3, 9)
+    width = heads * each
+    net = Net("transformer", (_int(rng, 1, 2), length, width))
+    _seeded(net, seed)
+
+    def linear(x: str, n: int, m: int) -> str:
+        return net.op("Add", net.op("MatMul", x, net.normal(n, m, scale=n**-0.5)), net.normal(m, scale=0.1))
+
+    normed = net.op("LayerNormalization", "x", net.normal(width), net.normal(width), axis=-1)
+    parts = net.op("Split", linear(normed, width, 3 * width), outputs=3, axis=-1)
+    q, k, v = (net.op("Transpose", net.op("Reshape", p, net.ints(0, 0, heads, each)), perm=[0, 2, 1, 3])
+               for p in parts)  # fmt: skip
+    scores = net.op("MatMul", q, net.op("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = net.op("Mul", scores, net.weight(np.float32(each**-0.5)))
+    mixed = net.op("MatMul", net.op("Softmax", scores, axis=-1), v)
+    joined = net.op("Reshape", net.op("Transpose", mixed, perm=[0, 2, 1, 3]), net.ints(0, 0, width))
+    y = net.op("Add", "x", linear(joined, width, width))
+    h = linear(y, width, 2 * width)
+    bent = net.op("Erf", net.op("Mul", h, net.weight(np.float32(0.5**0.5))))
+    bent = net.op("Mul", net.op("Mul", h, net.weight(np.float32(0.5))),
+                  net.op("Add", bent, net.weight(np.float32(1))))  # fmt: skip
+    y = net.op("Add", y, linear(bent, 2 * width, width))
+    return net.model(net.op("ReduceMean", y, axes=[1], keepdims=0))
+
+
+def u_net(seed: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(seed)
+    net = Net("u_net", (1, 3, 2 * _int(rng, 7, 15), 2 * _int(rng, 7, 15)))
+    _seeded(net, seed)
+    low, high = _int(rng, 3, 9), _int(rng, 3, 9)
+    one = net.conv("x", 3, low)
+    down = net.conv(net.op("MaxPool", one, kernel_shape=[2, 2], strides=[2, 2]), low, high)
+    if seed % 3 == 0:
+        up = net.op("ConvTranspose", down, net.normal(high, low, 2, 2), strides=[2, 2], kernel_shape=[2, 2])
+        wide = 2 * low
+    else:
+        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        scales = net.weight(np.array([1, 1, 2, 2], np.float32))
+        up = net.op("Resize", down, "", scales, **(mode if seed % 3 == 1 else {"mode": "linear"}))
+        wide = low + high
+    y = net.conv(net.op("Concat", up, one, axis=1), wide, low)
+    return net.model(net.op("Sigmoid", net.op("Conv", y, net.normal(1, low, 1, 1), kernel_shape=[1, 1])))
+
+
+FAMILIES = (autoencoder, ds_cnn, resnet, mobilenet, transformer, u_net)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_a_net_of_the_family_agrees(family, seed, compiled, run_lowered, reference):
+    model = family(seed)
+    found = compiled(model)
+    assert len(found.models) == len(found.body.ops) == 1, found.lowering.explain()
+    feeds = models.example(model, seed)
+    (want,), (got,) = reference(model, feeds), run_lowered(found, feeds)
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
