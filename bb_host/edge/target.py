@@ -1,9 +1,9 @@
 """`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
 
-1. compile (unless it is compiled) → 2. collapse → per target: 3. quantize where asked, 4. strip, 5. plan
-memory, 6. source map, 7. budget and report. Everything is checked before anything is written: ONNX's
-checker on every model, the device's own `load`, and the device's RAM and flash where they are given.
-Files appear whole or not at all.
+1. compile (unless it is compiled) → 2. collapse → per target: 3. quantize where asked, 4. strip, 5. lower to
+TFLite where asked, 6. plan memory, 7. source map, 8. budget and report. Everything is checked before anything
+is written: ONNX's checker on every model, the device's own `load`, and the device's RAM and flash where they
+are given. Files appear whole or not at all.
 """
 
 from __future__ import annotations

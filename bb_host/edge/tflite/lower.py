@@ -23,6 +23,7 @@ from bb_host.edge.arrivals import captured
 from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fusion import fuse, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
+from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.regions import partition, worth
@@ -189,6 +190,9 @@ class _Work:
         for i in members:
             apply(region, items[i].op)
         graph = _finished(region, outputs)
+        if has_half_weights(self.function):
+            halve_weights(graph)
+            graph = without_unused(graph)
         names = [graph.tensors[i].name for i in graph.inputs]
         data = write(graph)
         digest = hashlib.sha256(data).hexdigest()
