@@ -3,7 +3,8 @@
 Four client processes and a server that scores: 64-32-10 MLP, one local epoch (11 steps of 32), learning rate
 0.1, seeded split, mosquitto on loopback. Figures: milliseconds per round, bytes per client and round (topics
 and payloads), peak memory, and cold start: from a client's spawn, in a federation that waits for it, to the
-end of the first round.
+end of the first round. Beside it the same federation with durable questions and a state folder per node:
+milliseconds, and what a round writes to the disk.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Job:
 
     folder: Path
     broker: OwnBroker
-    artifacts: dict[tuple[int, int], Path]
+    artifacts: dict[tuple[int, int, bool], Path]
     test: Path
     shards: tuple[Path, ...]
 
@@ -49,6 +50,8 @@ class Result:
     accuracy: float = 0.0
     moved: dict[str, int] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    syncs: dict[str, int] = field(default_factory=dict)
 
 
 Command = Callable[[Job, str, str, int, int], list[str | Path]]
@@ -57,8 +60,10 @@ Command = Callable[[Job, str, str, int, int], list[str | Path]]
 _runs = itertools.count(1)
 
 
-def edge_command(job: Job, federation: str, name: str, rounds: int, clients: int) -> list[str | Path]:
-    folder = job.artifacts[rounds, clients]
+def edge_command(
+    job: Job, federation: str, name: str, rounds: int, clients: int, durable: bool = False
+) -> list[str | Path]:
+    folder = job.artifacts[rounds, clients, durable]
     more: tuple[str, ...]
     if name == "server":
         more = ("--set", f"test.path={job.test}", "--until-done")
@@ -68,6 +73,11 @@ def edge_command(job: Job, federation: str, name: str, rounds: int, clients: int
         more = ("--set", f"shard.path={job.shards[number]}")
         artifact, target = folder / "FederatedDigits.Client.edge.onnx", "Client"
     return node_command(artifact, target, name, job.broker.url, federation, "--seed", "1", *more)
+
+
+def durable_command(job: Job, federation: str, name: str, rounds: int, clients: int) -> list[str | Path]:
+    command = edge_command(job, federation, name, rounds, clients, durable=True)
+    return [*command, "--state", job.folder / "state" / federation / name]
 
 
 def bare_command(job: Job, federation: str, name: str, rounds: int, clients: int) -> list[str | Path]:
@@ -128,6 +138,10 @@ def _keep(record: dict[str, object], result: Result) -> None:
     if isinstance(name, str) and isinstance(transport, dict) and isinstance(memory, int):
         result.moved[name] = int(transport["sent_bytes"]) + int(transport["received_bytes"])
         result.memory[name] = memory
+        counters = record.get("counters")
+        if isinstance(counters, dict) and "state.bytes_written" in counters:
+            result.written[name] = int(counters["state.bytes_written"])
+            result.syncs[name] = int(counters["state.syncs"])
 
 
 def prepare(folder: Path) -> Job:
@@ -137,21 +151,31 @@ def prepare(folder: Path) -> Job:
     x, y = data.load_digits()
     test, shards = data.write_shards(folder / "data", x, y, data.split(y, CLIENTS, seed=1))
     artifacts = {}
-    for rounds, clients in ((ROUNDS, CLIENTS), (1, 1)):
-        artifacts[rounds, clients] = folder / f"{rounds}x{clients}"
+    for rounds, clients, durable in ((ROUNDS, CLIENTS, False), (1, 1, False), (ROUNDS, CLIENTS, True)):
+        out = artifacts[rounds, clients, durable] = folder / f"{rounds}x{clients}{'-durable' * durable}"
         module, compiler = program(
-            "mlp", 0, rounds=rounds, clients=clients, local_steps=STEPS, at_least=clients
+            "mlp",
+            0,
+            rounds=rounds,
+            clients=clients,
+            local_steps=STEPS,
+            at_least=clients,
+            durable=durable,
         )
-        compile_edge(module, compiler, artifacts[rounds, clients])
+        compile_edge(module, compiler, out)
     broker = start_broker(folder / "broker", Events(), "mosquitto")
     return Job(folder, broker, artifacts, test, shards)
 
 
 def run(rounds: int = 6, seconds: float = 90.0) -> list[Row]:
     """BrokerError without mosquitto, ChildError where a process ends, AssertionError on wrong results."""
-    commands: dict[str, Command] = {"bb_edge": edge_command, "bare": bare_command}
+    commands: dict[str, Command] = {
+        "bb_edge": edge_command,
+        "bare": bare_command,
+        "durable": durable_command,
+    }
     ms: dict[str, list[float]] = {name: [] for name in commands}
-    cold: dict[str, list[float]] = {name: [] for name in commands}
+    cold: dict[str, list[float]] = {"bb_edge": [], "bare": []}
     lives: dict[str, Result] = {}
     with tempfile.TemporaryDirectory() as folder:
         job = prepare(Path(folder))
@@ -165,8 +189,9 @@ def run(rounds: int = 6, seconds: float = 90.0) -> list[Row]:
                     life = lives[name] = federate(job, commands[name], ROUNDS, CLIENTS)
                     steady = life.times[1 + WARM_UP :]
                     ms[name].append(median(b - a for a, b in itertools.pairwise(steady)) * 1e3)
-                    first = federate(job, commands[name], 1, 1, last_alone=True)
-                    cold[name].append(first.times[1] - first.times[0])
+                    if name in cold:
+                        first = federate(job, commands[name], 1, 1, last_alone=True)
+                        cold[name].append(first.times[1] - first.times[0])
         finally:
             job.broker.stop()
     for name, life in lives.items():
@@ -175,15 +200,20 @@ def run(rounds: int = 6, seconds: float = 90.0) -> list[Row]:
 
 
 def rows(ms: dict[str, list[float]], cold: dict[str, list[float]], lives: dict[str, Result]) -> list[Row]:
-    names = list(ms)
-    per_round = {name: median(ms[name]) for name in names}
+    names = list(cold)
+    per_round = {name: median(ms[name]) for name in ms}
+    durable = per_round.pop("durable")
     start = {name: median(cold[name]) for name in names}
     bytes_each = {
         name: sum(moved for who, moved in lives[name].moved.items() if who != "server") / CLIENTS / ROUNDS
         for name in names
     }
     memory = {name: max(lives[name].memory.values()) / 1e6 for name in names}
-    accuracy = {name: lives[name].accuracy for name in names}
+    accuracy = {name: lives[name].accuracy for name in lives}
+    disk = lives["durable"]
+    client = f"client-{CLIENTS - 1}"
+    written = {name: disk.written[who] / ROUNDS for name, who in (("server", "server"), ("client", client))}
+    syncs = {name: disk.syncs[who] / ROUNDS for name, who in (("server", "server"), ("client", client))}
     return [
         Row("a round", per_round, "ms", per_round["bb_edge"] / per_round["bare"], 3.0),
         Row("a round, on its own", {"bb_edge": per_round["bb_edge"]}, "ms", None, 20.0),
@@ -192,5 +222,8 @@ def rows(ms: dict[str, list[float]], cold: dict[str, list[float]], lives: dict[s
         Row("peak memory beside it", memory, "MB"),
         Row("cold start to the first round", {"bb_edge": start["bb_edge"]}, "s", None, 1.0),
         Row("cold start beside it", start, "s"),
+        Row("a durable round", {"durable": durable, "bb_edge": per_round["bb_edge"]}, "ms"),
+        Row("written to disk per durable round", written, "B"),
+        Row("synced calls per durable round", syncs, ""),
         Row(f"accuracy after {ROUNDS} rounds", accuracy, ""),
     ]
