@@ -119,7 +119,7 @@ def _hard_sigmoid(region: Region, op: Op) -> None:
 
 
 def _prelu(region: Region, op: Op) -> None:
-    """max(x, 0) + slope · min(x, 0): PRELU itself takes few shapes of slopes."""
+    """max(x, 0) + slope · min(x, 0), of operators that broadcast in any layout."""
     region.constant(op, 1)
     layout = region.layout(op.inputs)
     shape = region.result(op, layout)

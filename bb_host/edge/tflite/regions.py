@@ -22,7 +22,7 @@ from bb_host.edge.tflite.table import apply
 __all__ = ["Partition", "partition", "worth"]
 
 _CALL_US = 8.0
-"""Of one invoke with its copies in and out, on a small machine of the x86 kind."""
+"""Of one invoke with its copies in and out: a guess, like the rates in `worth`, until they are measured."""
 
 
 @dataclass(frozen=True, slots=True)
