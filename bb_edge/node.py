@@ -185,6 +185,12 @@ class Node:
         return sum(1 for r in every if r.times and not r.finished)
 
     @property
+    def rounds_done(self) -> bool:
+        """Whether there are `Repeat` ops with an end, and all have come to it; a restart may find it so."""
+        every = [r for several in self._cycle.rounds.values() for r in several if r.times]
+        return bool(every) and all(r.finished for r in every)
+
+    @property
     def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
         """What peers have last said of round-trip times, hop by hop (envelope field 5); bounded."""
         found: dict[PeerId, tuple[RttReport, ...]] = {}

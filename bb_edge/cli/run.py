@@ -263,7 +263,8 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: driver.stop())
         output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
-        driver.run((lambda: unfinished <= 0) if config.until_done and unfinished > 0 else None)
+        ends = config.until_done and (unfinished > 0 or node.rounds_done)
+        driver.run((lambda: unfinished <= 0) if ends else None)
     if config.summary:
         memory = board.memory.info()
         output.record(

@@ -168,6 +168,16 @@ def test_a_node_that_was_told_to_end_comes_back_without_a_journal(mosquitto_brok
     assert d.f.full_round()[0] > last[0]
 
 
+def test_a_server_that_is_done_says_so_again_after_a_restart(mosquitto_broker, durable):
+    d = durable(mosquitto_broker, rounds=2)
+    for number in range(3):
+        d.client(number)
+    server = d.server()
+    d.f.says(server, "rounds completed")
+    d.f.end(server)
+    assert d.f.ended(d.server("--until-done")) == 0
+
+
 def test_a_durable_program_without_a_folder_is_refused(durable):
     d = durable("mqtt://127.0.0.1:1")
     child = d.f.client(0)
