@@ -184,16 +184,17 @@ def _tensor_work(data: bytes, target: str | None) -> Model | None:
     ):
         return None
     role, _, rest = bindings[default].partition("|")
-    from bb_edge.backends.numpy_backend import NumPyBackend
+    from bb_edge.backends import backend_class
     from bb_edge.roles.errors import RoleError
 
-    if role != keys.ROLE_BACKEND or rest.partition("|")[0] != NumPyBackend.TYPE_NAME or _configured(main):
+    kind = backend_class(rest.partition("|")[0])
+    if role != keys.ROLE_BACKEND or kind is None or _configured(main):
         return None
     functions = {(f.domain, f.name): f for f in proto.functions}
     declared = {info.name: info.type for info in main.value_info}
     try:
         inputs = {name: from_type_proto(declared[name]) for name in main.input}
-        program = NumPyBackend().prepare(main, functions)
+        program = kind().prepare(main, functions)
     except (KeyError, TypeProtoError, RoleError):
         return None
     outputs = tuple(main.output)

@@ -29,6 +29,7 @@ __all__ = [
 
 BUILT_IN: Mapping[str, str] = {
     "bb.NumPyBackend": "bb_edge.backends.numpy_backend:NumPyBackend",
+    "bb.TFLiteBackend": "bb_edge.backends.tflite.backend:TFLiteBackend",
     "bb.GraphModel": "bb_edge.components.graph_model:GraphModel",
     "bb.FedAvg": "bb_edge.components.fed_avg:FedAvg",
     "bb.ArrayDataSource": "bb_edge.components.array_data_source:ArrayDataSource",

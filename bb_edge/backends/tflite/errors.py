@@ -1,0 +1,13 @@
+"""What a TFLite model, or the lack of an interpreter, can fail with."""
+
+from __future__ import annotations
+
+from bb_edge.roles.errors import BackendError
+
+
+class TFLiteModelError(BackendError):
+    """A `Model` node or its flatbuffer is damaged, or does not fit the node."""
+
+
+class TFLiteInterpreterError(BackendError):
+    """No TFLite interpreter runs on this machine, and the node brings no fallback."""

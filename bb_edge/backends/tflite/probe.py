@@ -1,0 +1,84 @@
+"""Which TFLite interpreter runs on this machine: found by running a model of one operator on each."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import logging
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["INTERPRETERS", "Interpreter", "interpreter"]
+
+INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
+"""(package, distribution), in the order of preference."""
+
+# Relu of float32[1,4].
+_MODEL = (
+    "c-oU;U|<Mw^D!1-kYEsD5MbZ|@;MklfCb2B0AmRtmH}b~AZ7+)Mj+OK(lZz#^aLpX4p=WA)GQ9LIeZKdzymeM1c>>8"
+    "xHz?_EHf`XJ|#6Ru{5Uyte*vlpZx#-AI4?^;u1rM*$}sZOl5((5uyepR{^v|0&XkBP75FwK=T7gZ2**pVFsu@b3kDM"
+    "H8VFcGY{fsJ_cT}y)0n+g<*Pxx!`tjLER<*H4EMBOF;jCxH1d~0P`EVKN%Rr!2S@1h8_g414SW5<1+&i4j?uQm=6GN"
+    "c^e!"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Interpreter(NamedTuple):
+    """The one that runs: `make` is its class, None where none does. `why_not` tells of those tried before."""
+
+    package: str
+    version: str
+    make: Callable[..., Any] | None
+    why_not: str
+
+    def __str__(self) -> str:
+        found = f"{self.package} {self.version}" if self.make is not None else "no TFLite interpreter"
+        return f"{found} (not {self.why_not})" if self.why_not else found
+
+
+@lru_cache(maxsize=1)
+def interpreter() -> Interpreter:
+    """The first of INTERPRETERS that computes the probe model rightly. Looked for once per process."""
+    reasons = []
+    for package, distribution in INTERPRETERS:
+        try:
+            make = importlib.import_module(f"{package}.interpreter").Interpreter
+            wrong = _wrong(make)
+        except ModuleNotFoundError:
+            wrong = "not installed"
+        # SystemError from NumPy's ABI, OSError from the loader: whatever it is, the next one is tried.
+        except Exception as error:  # noqa: BLE001
+            text = str(error).splitlines()
+            wrong = f"{type(error).__name__}: {text[0] if text else 'no reason given'}"
+        if wrong:
+            reasons.append(f"{distribution}: {wrong}")
+            continue
+        found = Interpreter(distribution, _version(distribution), make, "; ".join(reasons))
+        _log.info("TFLite interpreter: %s %s", found.package, found.version)
+        return found
+    return Interpreter("", "", None, "; ".join(reasons))
+
+
+def _wrong(make: Callable[..., Any]) -> str:
+    """Runs the probe; what is wrong with it, or an empty text."""
+    model = zlib.decompress(base64.b85decode("".join(_MODEL)))
+    found = make(model_content=model, num_threads=1)
+    found.allocate_tensors()
+    found.set_tensor(found.get_input_details()[0]["index"], np.array([[-1, 2, -3, 4]], np.float32))
+    found.invoke()
+    result = found.get_tensor(found.get_output_details()[0]["index"])
+    return "" if np.array_equal(result, [[0, 2, 0, 4]]) else "computes a wrong result"
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "unknown version"

@@ -1,0 +1,121 @@
+"""One flatbuffer, ready to run: interpreters per shapes of the inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.backends.tflite.errors import TFLiteModelError
+from bb_edge.roles.backend import BackendProgram
+from bb_edge.roles.errors import BackendRunError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["MAX_INTERPRETERS", "TFLiteProgram"]
+
+MAX_INTERPRETERS = 4
+"""Allocated at a time, one per set of shapes."""
+
+FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError)
+"""What the interpreters' Python classes raise."""
+
+_Shapes = tuple[tuple[int, ...], ...]
+
+
+class TFLiteProgram(BackendProgram):
+    """`made` counts interpreters. TFLiteModelError where bytes, digest or ports are not as they should."""
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        model: bytes,
+        sha256: bytes,
+        n_inputs: int,
+        n_outputs: int,
+        threads: int,
+        where: str,
+    ) -> None:
+        if len(model) < 16 or model[4:8] != b"TFL3":
+            raise TFLiteModelError("its model is no TFLite flatbuffer", where, "compile the program again")
+        if hashlib.sha256(model).hexdigest().encode() != sha256.lower():
+            raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
+        self._make, self._model, self._threads, self._where = make, model, threads, where
+        self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
+        self._shapes: _Shapes = ()
+        self.made = 0
+        try:
+            first = make(model_content=model, num_threads=threads)
+            given, results = first.get_input_details(), first.get_output_details()
+            first.allocate_tensors()
+        except FAILURES as error:
+            raise TFLiteModelError(f"the interpreter refuses it: {error}", where) from error
+        if (len(given), len(results)) != (n_inputs, n_outputs):
+            raise TFLiteModelError(
+                f"it has {len(given)} inputs and {len(results)} outputs, its node {n_inputs} and {n_outputs}",
+                where,
+            )
+        self.input_names = tuple(str(d["name"]) for d in given)
+        self.output_names = tuple(str(d["name"]) for d in results)
+        self._inputs = tuple(int(d["index"]) for d in given)
+        self._outputs = tuple(int(d["index"]) for d in results)
+        self._signatures = tuple(tuple(int(n) for n in d["shape_signature"]) for d in given)
+        self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in given), first)
+        if n_outputs == 1:
+            self.call = self._call
+
+    def _keep(self, shapes: _Shapes, found: Any) -> None:
+        while len(self._kept) >= MAX_INTERPRETERS:
+            self._kept.popitem(last=False)
+        self._kept[shapes] = (found.set_tensor, found.invoke, found.get_tensor, found)
+        self.made += 1
+        self._use(shapes)
+
+    def _use(self, shapes: _Shapes) -> None:
+        self._shapes = shapes
+        self._kept.move_to_end(shapes)
+        self._set, self._invoke, self._get, _ = self._kept[shapes]
+
+    def _switch(self, shapes: _Shapes) -> None:
+        if shapes in self._kept:
+            self._use(shapes)
+            return
+        for shape, signature in zip(shapes, self._signatures, strict=True):
+            if len(shape) != len(signature) or any(
+                s not in (-1, n) for s, n in zip(signature, shape, strict=True)
+            ):
+                raise BackendRunError(f"shape {list(shape)}, {list(signature)} is expected", self._where)
+        try:
+            found = self._make(model_content=self._model, num_threads=self._threads)
+            for index, shape in zip(self._inputs, shapes, strict=True):
+                found.resize_tensor_input(index, shape, strict=True)
+            found.allocate_tensors()
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter refuses these shapes: {error}", self._where) from error
+        self._keep(shapes, found)
+
+    def _start(self, inputs: Sequence[Array]) -> None:
+        if len(inputs) != len(self._inputs):
+            raise BackendRunError(f"{len(inputs)} inputs given, it has {len(self._inputs)}", self._where)
+        for array, shape in zip(inputs, self._shapes):  # noqa: B905 - counted above
+            if array.shape != shape:
+                self._switch(tuple(a.shape for a in inputs))
+                break
+        try:
+            for index, array in zip(self._inputs, inputs):  # noqa: B905
+                self._set(index, array)
+            self._invoke()
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter: {error}", self._where) from error
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        self._start(inputs)
+        get = self._get
+        return tuple([get(index) for index in self._outputs])
+
+    def _call(self, _ctx: object, *arrays: Array) -> Array:
+        self._start(arrays)
+        found: Array = self._get(self._outputs[0])
+        return found
