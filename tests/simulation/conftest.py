@@ -1,0 +1,10 @@
+"""The harness lies beside the tests; what it imports is on the path for them alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = str(Path(__file__).resolve().parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)

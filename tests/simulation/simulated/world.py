@@ -1,0 +1,357 @@
+"""One federation in one world: machines with disks, a network, a schedule of faults, and who watches it.
+
+    install or restore ──► polls ──► crash (between two polls, or at any system call of its disk) ──► restart
+
+Faults stop at `calm_ns`; from there on everything must come to its end within `MAX_POLLS` polls.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from bb_edge import Node, NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.program import Program
+from bb_edge.engine.snapshot import SnapshotDamagedError
+from bb_edge.ir.address import Address
+from bb_edge.state import StateStore
+from bb_edge.state.keeper import Keeper, restore
+from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+from simulated.ledger import Ledger
+from simulated.network import CALM, MS, Network
+from simulated.plan import Plan, S, Seat, plan_of
+from simulated.programs import shard_path
+
+MAX_POLLS = 30_000
+"""Of all nodes, after the faults ended."""
+
+WALL_NS = 1_700_000_000 * S
+CUTS = (FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER)
+ERRORS = (FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN, FaultKind.SHORT)
+CONFIG = NodeConfig.edge().with_(ingress_bytes=1 << 20)
+
+
+class WorldError(AssertionError):
+    """Something that must never happen has happened; the message begins with the seed."""
+
+
+class Machine:
+    """One node with its disk; `node` is None while it is down."""
+
+    def __init__(self, world: World, seat: Seat, program: Program) -> None:
+        self.world = world
+        self.seat = seat
+        self.name = seat.name
+        self.program = program
+        self.peer, self.address = identity(seat.name)
+        self.disk = FakeDisk()
+        self.node: Node | None = None
+        self.keeper: Keeper | None = None
+        self.due: int | None = 0
+        """When its node must be polled, as far as it is known."""
+        self.births = 0
+        self.written: set[int] = set()
+        """Tokens of the last poll's records that are on the disk."""
+        self.kept: list[tuple[PeerId, bytes]] = []  # by the broker, for when it is back
+
+    def start(self) -> None:
+        """Comes up from what its disk holds."""
+        world = self.world
+        self.births += 1
+        incarnation = world.rng.getrandbits(64)
+        now = world.network.now_ns
+        components = {} if self.seat.shard is None else {"shard": {"path": shard_path(self.seat.shard)}}
+
+        def make(snapshot: bytes | None) -> Node:
+            return install(
+                self.peer,
+                (self.address,),
+                self.program,
+                [self.seat.target],
+                CONFIG,
+                components=components,
+                seed=hash_of(self.name),
+                incarnation=incarnation,
+                clock_offset_ns=WALL_NS,
+                durable=world.plan.durable,
+                snapshot=snapshot,
+                now_ns=now,
+            )
+
+        if world.plan.durable:
+            store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
+            watched, restored = restore(
+                store,
+                lambda snapshot: Watched(make(snapshot), self),
+                SnapshotDamagedError,
+                now,
+                now + WALL_NS,
+            )
+            self.node = watched.node
+            self.keeper = Keeper(watched, store, interval_ns=500 * MS, report=world.ledger.failed)
+            world.ledger.restored(restored)
+        else:
+            self.node, self.keeper = make(None), None
+        self.due = 0
+        world.came_up(self)
+
+    def poll(self) -> None:
+        """One poll, what it asks to be written, and what it sends; the power may go in between."""
+        node, world = self.node, self.world
+        assert node is not None
+        now = world.network.now_ns
+        found = node.poll(now)
+        world.polls += 1
+        for step in found:
+            # The host hears of an event before a snapshot may say that it did.
+            if not isinstance(step, (steps.SendEnvelope, steps.PersistOutbox)):
+                world.ledger.step(step, self)
+        if self.keeper is not None:
+            self.written.clear()
+            try:
+                self.keeper.take(found, now)
+            except PowerCut:
+                world.crashed(self, "at a write")
+                return
+        for step in found:
+            if isinstance(step, steps.SendEnvelope):
+                world.send(self, step)
+            elif isinstance(step, steps.PersistOutbox):
+                world.ledger.step(step, self)
+        self.due = node.next_deadline_ns()
+
+
+class Watched:
+    """A node's doors for its keeper; the machine remembers which records are on its disk."""
+
+    def __init__(self, node: Node, machine: Machine) -> None:
+        self.node = node
+        self._machine = machine
+        self.replay = node.replay
+        self.snapshot = node.snapshot
+        self.snapshot_written = node.snapshot_written
+        self.persist_failed = node.persist_failed
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return self.node.counters
+
+    def persisted(self, token: int) -> None:
+        self._machine.written.add(token)
+        self.node.persisted(token)
+
+    def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
+        found = list(records)
+        for record in found:
+            self._machine.world.ledger.promise(record, self._machine)
+        self.node.adopt_outbox(found, now_ns, wall_ns)
+
+
+@functools.cache
+def identity(name: str) -> tuple[PeerId, bytes]:
+    """A name's peer id and address."""
+    peer = PeerId.from_name(name)
+    return peer, Address.empty().with_peer(peer).to_bytes()
+
+
+@functools.cache
+def hash_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+class World:
+    """A world with a seed. `run` returns once all is done, or raises WorldError."""
+
+    def __init__(self, seed: int, plan: Plan | None = None) -> None:
+        self.seed = seed
+        self.plan = plan = plan or plan_of(seed)
+        self.rng = random.Random(seed)
+        self.network = Network(self.rng, plan.weather)
+        self.polls = 0
+        self.trace = hashlib.sha256()
+        built = plan.programs
+        self.machines = [Machine(self, seat, built[seat.target]) for seat in plan.seats]
+        self.by_peer = {machine.peer: machine for machine in self.machines}
+        self.ledger = Ledger(self)
+
+    # --- what happens -----------------------------------------------------------------------------------
+
+    def send(self, source: Machine, step: steps.SendEnvelope) -> None:
+        target = self.by_peer[step.peer]
+        self.trace.update(
+            b"%d %s>%s " % (self.network.now_ns, source.name.encode(), target.name.encode()) + step.payload
+        )
+
+        def deliver() -> bool:
+            node = target.node
+            if node is None:
+                target.kept.append((source.peer, step.payload))  # the broker keeps it for its session
+                return False
+            node.deliver_inbound(step.payload, source.peer)
+            target.due = 0
+            return True
+
+        self.network.send(source.name, target.name, deliver)
+
+    def came_up(self, machine: Machine) -> None:
+        node, rng = machine.node, self.rng
+        assert node is not None
+        self.trace.update(b"%d up %s" % (self.network.now_ns, machine.name.encode()))
+        for other in self.machines:
+            if other is not machine and other.node is not None:
+                self._tell(other, machine)
+                self._tell(machine, other)
+        kept, machine.kept = machine.kept, []
+        for peer, payload in kept:
+            if rng.random() >= self.network.weather.forget:
+                node.deliver_inbound(payload, peer)
+                self.network.delivered += 1
+
+    def _tell(self, listener: Machine, about: Machine) -> None:
+        node = about.node
+        assert node is not None
+        epoch, classes = node.epoch, node.classes
+
+        def tell() -> None:
+            if listener.node is not None and about.node is node:
+                listener.node.peer_presence(about.peer, True, (about.address,), epoch=epoch, classes=classes)
+                listener.due = 0
+
+        self.network.at(self.network.now_ns + self.rng.randrange(1, 5 * MS), tell)
+
+    def crashed(self, machine: Machine, why: str) -> None:
+        """The power of a machine is gone; it comes back later."""
+        node, rng = machine.node, self.rng
+        if node is None:
+            return
+        epoch = node.epoch
+        self.network.faults[f"crash {why}"] += 1
+        self.trace.update(b"%d down %s" % (self.network.now_ns, machine.name.encode()))
+        machine.node = machine.keeper = None
+        machine.disk.disarm()
+        machine.disk.crash(
+            rng.choice(list(CrashMode)[1:] if rng.random() < 0.5 else [CrashMode.LOSE]), rng.getrandbits(32)
+        )
+        for other in self.machines:
+            if other is not machine:
+
+                def tell(other: Machine = other) -> None:
+                    if other.node is not None:
+                        other.node.peer_presence(machine.peer, False, epoch=epoch)
+                        other.due = 0
+
+                self.network.at(self.network.now_ns + rng.randrange(1, 300 * MS), tell)
+        self.network.at(self.network.now_ns + rng.randrange(1, 700 * MS), lambda: self._start(machine))
+
+    def _start(self, machine: Machine) -> None:
+        network, rng = self.network, self.rng
+        faults = self.plan.durable and self.plan.crashes and network.now_ns < self.plan.calm_ns
+        if faults and rng.random() < 0.2:
+            machine.disk.inject(Fault(rng.choice(CUTS), rng.randrange(1, 12)))
+        try:
+            machine.start()
+        except PowerCut:
+            network.faults["crash at a start"] += 1
+            machine.disk.disarm()
+            machine.disk.crash(rng.choice(list(CrashMode)), rng.getrandbits(32))
+            network.at(network.now_ns + 100 * MS, lambda: self._start(machine))
+
+    # --- the schedule of faults -------------------------------------------------------------------------
+
+    def _times(self, per_world: float) -> list[int]:
+        count = int(self.rng.expovariate(1 / per_world)) if per_world else 0
+        return [self.rng.randrange(self.plan.calm_ns) for _ in range(min(count, 20))]
+
+    def _schedule(self) -> None:
+        plan, rng, network = self.plan, self.rng, self.network
+        for machine in self.machines:
+            for when in self._times(plan.crashes):
+                if plan.durable and rng.random() < 0.5:
+                    network.at(when, lambda m=machine: self._arm(m, CUTS, rng.randrange(1, 40)))
+                else:
+                    network.at(when, lambda m=machine: self.crashed(m, "between polls"))
+            for when in self._times(plan.disk_errors if plan.durable else 0.0):
+                network.at(when, lambda m=machine: self._arm(m, ERRORS, rng.randrange(1, 20)))
+        names = [machine.name for machine in self.machines]
+        for when in self._times(plan.partitions):
+            a, b = rng.sample(names, 2)
+            network.at(when, lambda a=a, b=b: network.cut(a, b, rng.randrange(1, 2 * S)))
+        for when in self._times(plan.broker_restarts):
+            network.at(when, self._broker_restarts)
+        network.at(plan.calm_ns, self._calm)
+
+    def _arm(self, machine: Machine, kinds: Sequence[FaultKind], at: int) -> None:
+        if machine.node is not None:
+            kind = self.rng.choice(list(kinds))
+            machine.disk.inject(Fault(kind, at))
+            self.network.faults[kind.name] += 1
+
+    def _broker_restarts(self) -> None:
+        self.network.restart_broker()
+        for machine in self.machines:
+            machine.kept.clear()
+            for other in self.machines:
+                if other is not machine and other.node is not None and machine.node is not None:
+                    self._tell(machine, other)
+
+    def _calm(self) -> None:
+        self.network.weather = CALM
+        for machine in self.machines:
+            machine.disk.disarm()
+
+    # --- running ----------------------------------------------------------------------------------------
+
+    def run(self) -> World:
+        """Everything, to the end. WorldError says what was violated, and the seed."""
+        for machine in self.machines:
+            self.network.at(self.rng.randrange(1, 200 * MS), lambda m=machine: self._start(m))
+        self._schedule()
+        try:
+            self._run()
+            self.ledger.check_end()
+        except Exception as error:
+            raise WorldError(
+                f"seed {self.seed}: {type(error).__name__}: {error}\n{self.ledger.state()}"
+            ) from error
+        return self
+
+    def _run(self) -> None:
+        network, machines, calm_ns = self.network, self.machines, self.plan.calm_ns
+        limit = MAX_POLLS
+        while True:
+            network.run_due()
+            now = network.now_ns
+            busy = True
+            while busy:
+                busy = False
+                for machine in machines:
+                    if machine.node is not None and machine.due is not None and machine.due <= now:
+                        busy = True
+                        machine.poll()
+                if self.polls > limit and network.now_ns >= calm_ns:
+                    raise WorldError(f"no end after {MAX_POLLS} polls")
+            if now < calm_ns:
+                limit = self.polls + MAX_POLLS
+            elif self.ledger.done():
+                return
+            times = [
+                machine.due for machine in machines if machine.node is not None and machine.due is not None
+            ]
+            if network.next_ns is not None:
+                times.append(network.next_ns)
+            if not times:
+                raise WorldError("nothing is due, and not all is done")
+            network.now_ns = max(now, min(times))
+
+    @property
+    def trace_hash(self) -> str:
+        """A digest over all that was sent and all crashes."""
+        return self.trace.hexdigest()
+
+    @property
+    def faults(self) -> Counter[str]:
+        return self.network.faults

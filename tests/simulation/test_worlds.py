@@ -1,0 +1,124 @@
+"""Thousands of small federations under faults: nothing is lost, nothing counts twice, everything ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from simulated.__main__ import Tally, simulate
+from simulated.network import CALM
+from simulated.plan import Plan, plan_of
+from simulated.world import World, WorldError
+
+from bb_edge.engine import steps
+
+PARTS = 4
+SEEDS = 400
+"""Of each part."""
+
+OFTEN = {
+    "dropped": 600,
+    "duplicated": 300,
+    "delayed": 300,
+    "partitioned": 300,
+    "forgotten": 10,
+    "broker restarts": 50,
+    "crash between polls": 300,
+    "crash at a write": 50,
+    "crash at a start": 2,
+    "CUT_BEFORE": 10,
+    "CUT_INSIDE": 10,
+    "CUT_AFTER": 10,
+    "FAIL": 10,
+    "FULL": 10,
+    "TORN": 10,
+    "SHORT": 10,
+}
+"""Faults that every part must see, at least so often: about a half of what it does see."""
+
+SEEN = {
+    "AppEvent": 2500,
+    "RequestClosed": 1000,
+    "RoundsCompleted": 800,
+    "RoundBackedOff": 300,
+    "PeerUp": 4000,
+    "PeerDown": 800,
+    "PeerResolveFailed": 10,
+    "PersistOutbox": 1500,
+    "Journal": 1500,
+    "SnapshotWanted": 200,
+    "StorageFailed": 10,
+    "restored": 100,
+    "replayed": 80,
+    "adopted": 150,
+    "told again": 40,
+    "asked nobody": 300,
+}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_lost_nothing_counts_twice_everything_ends(part):
+    tally: Tally = simulate(range(part * SEEDS, (part + 1) * SEEDS), short=True)
+    assert not tally.failures, "\n".join(tally.failures[:3])
+    assert tally.delivered > 20 * SEEDS
+    for name, least in OFTEN.items():
+        assert tally.faults[name] >= least, f"{name}: {tally.faults}"
+    for name, least in SEEN.items():
+        assert tally.seen[name] >= least, f"{name}: {tally.seen}"
+
+
+def test_the_same_seed_gives_the_same_trace_in_any_process():
+    seeds = range(3, 13)
+    here = simulate(seeds, short=True).hashes
+    assert here == simulate(seeds, short=True).hashes
+    assert len(set(here)) == len(seeds)
+    code = f"from simulated.__main__ import simulate\nprint(*simulate({seeds!r}, short=True).hashes)"
+    folder = str(Path(__file__).resolve().parent)
+    path = os.pathsep.join([folder, *(entry for entry in sys.path if entry)])
+    env = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == here
+
+
+@pytest.mark.parametrize("kind", ["federation", "gossip", "nested"])
+@pytest.mark.parametrize("durable", [False, True])
+def test_without_faults_everybody_is_heard(kind, durable):
+    plan = Plan(
+        kind, durable=durable, weather=CALM, crashes=0, disk_errors=0, partitions=0, broker_restarts=0
+    )
+    world = World(1, plan).run()
+    assert not world.faults
+    ended = {"federation": 1 + plan.nodes, "gossip": plan.nodes, "nested": 1}
+    assert world.ledger.seen["RoundsCompleted"] == ended[kind]
+
+
+def test_a_report_that_counts_twice_is_found():
+    world = World(5, plan_of(5))
+    machine = next(m for m in world.machines)
+    original = world.ledger.done
+
+    def done() -> bool:
+        finished = original()
+        if finished:
+            machine.node._engine.count("reports")
+        return finished
+
+    world.ledger.done = done
+    with pytest.raises(WorldError, match=r"seed 5: .*promised"):
+        world.run()
+
+
+def test_an_op_that_fails_is_found():
+    world = World(3)
+    with pytest.raises(AssertionError, match="OpFailed"):
+        world.ledger.step(steps.OpFailed("Target", 1, "op", ValueError("no")), world.machines[0])
+
+
+def test_plans_are_few_and_of_every_kind():
+    plans = {plan_of(seed) for seed in range(300)}
+    assert {(plan.kind, plan.durable) for plan in plans} == {
+        (kind, durable) for kind in ("federation", "gossip", "nested") for durable in (False, True)
+    }
