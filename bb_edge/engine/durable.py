@@ -70,6 +70,7 @@ class DurableSends:
         self.needs_snapshot: dict[EnvelopeKey, None] = {}
         self._covered: tuple[EnvelopeKey, ...] = ()  # by the snapshot that was taken last
         self.ready: deque[EnvelopeKey] = deque()  # on disk, to be published in the next poll
+        self._room = False  # a snapshot has made some, for what waits
         self.next_token = 1
         self.snapshot_wanted = False
         engine.actions.register("outbox.retry", self._retry)
@@ -77,7 +78,7 @@ class DurableSends:
     @property
     def busy(self) -> bool:
         """Whether the next poll has something to publish."""
-        return bool(self.ready)
+        return self._room or bool(self.ready)
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -91,7 +92,10 @@ class DurableSends:
     def _begin(self, unit: Unit, now_ns: int) -> bool:
         """Numbers the envelope and asks the driver to write it; False, with nothing changed, without room."""
         links, engine = self._links, self._engine
-        if unit.cause is not None and self.outbox.find(unit.peer, unit.cause, unit.wire_id) is not None:
+        is_request = unit.kind == envelope.REQUEST
+        # A request that runs again has another id: the answers to the old one would find nobody.
+        cause = None if is_request else unit.cause
+        if cause is not None and self.outbox.find(unit.peer, cause, unit.wire_id) is not None:
             engine.count("outbound.reused")
             return True
         if not links.durable_room(unit.peer):
@@ -109,16 +113,17 @@ class DurableSends:
             links.cancel(key)
             return True
         expires = unit.deadline_ns + engine.clock_offset_ns if unit.deadline_ns else 0
-        record = OutboxRecord(key, data, unit.wire_id, unit.cause, expires)
+        record = OutboxRecord(key, data, unit.wire_id, cause, expires)
         try:
             links.sent(unit.peer, key, data, armed=False)
             self.outbox.add(record)
         except (DeliveryError, OutboxError):
             links.cancel(key)
-            self.want_snapshot("outbox full")
+            if self.outbox.any_settled:
+                self.want_snapshot("outbox full")
             return False
         self._doors.asked(unit, key)
-        self._write(Writing(record, unit.kind == envelope.REQUEST))
+        self._write(Writing(record, is_request))
         if self.outbox.wants_snapshot:
             self.want_snapshot("outbox")
         return True
@@ -143,6 +148,7 @@ class DurableSends:
 
     def flush(self, now_ns: int) -> None:
         """Publishes what is on disk, and takes what waited for room."""
+        self._room = False
         if self.waiting:
             waiting, self.waiting = self.waiting, deque()
             held_up: set[PeerId] = set()  # what waits for one peer leaves in order
@@ -221,7 +227,9 @@ class DurableSends:
                 del self.needs_snapshot[key]
                 self.ready.append(key)
         self._covered = ()
-        return self.outbox.snapshot_taken()
+        gone = self.outbox.snapshot_taken()
+        self._room = bool(gone and self.waiting)
+        return gone
 
     # --- restart --------------------------------------------------------------------------------------
 

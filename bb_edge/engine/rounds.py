@@ -29,11 +29,12 @@ class Rounds:
         self.times = int(attrs.get("times", 0))  # type: ignore[call-overload]
         self.pause_ns = int(attrs.get("pause_ns", 0))  # type: ignore[call-overload]
         self.round = 1
+        self.attempt = 1  # counts on where a round is repeated: what it sends then is something else
         self.running = False
         self.finished = False
         self.backoff_ns = 0
         self.timer = 0
-        # Round n is the same round after a restart: no epoch of an envelope has that bit.
+        # Attempt n is the same attempt after a restart: no epoch of an envelope has that bit.
         self._own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
@@ -58,7 +59,7 @@ class Rounds:
         execution.claim_set = self._graph.claims.get(self._op.index, ())
         execution.notify = True
         execution.on_end = self._ended
-        execution.cause = Cause(self._engine.own_peer, self._own_number, self.round)
+        execution.cause = Cause(self._engine.own_peer, self._own_number, self.attempt)
         frame = execution.frame_of(region)
         if self._op.out >= 0:
             self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
@@ -66,6 +67,7 @@ class Rounds:
     def _ended(self, execution: Execution) -> None:
         engine = self._engine
         self.running = False
+        self.attempt += 1
         nobody = execution.requests_made > 0 and not execution.asked_somebody
         if nobody or execution.failed:
             first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns

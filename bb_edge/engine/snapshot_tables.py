@@ -152,7 +152,7 @@ def save_cycle(parts: Parts) -> dict[str, Any]:
         "started": sorted(cycle.started),
         "to_start": list(cycle.to_start),
         "rounds": [
-            [r.round, r.running, r.finished, r.backoff_ns, r.timer]
+            [r.round, r.attempt, r.running, r.finished, r.backoff_ns, r.timer]
             for several in cycle.rounds.values()
             for r in several
         ],
@@ -167,7 +167,7 @@ def restore_cycle(parts: Parts, data: Any, shift: Shift) -> None:
     cycle.to_start[:] = data["to_start"]
     rounds = [r for several in cycle.rounds.values() for r in several]
     for one, row in zip(rounds, data["rounds"], strict=True):
-        one.round, one.running, one.finished, one.backoff_ns, one.timer = row
+        one.round, one.attempt, one.running, one.finished, one.backoff_ns, one.timer = row
 
 
 def save_bootstraps(parts: Parts) -> list[Any]:

@@ -101,7 +101,15 @@ def _typed(values: Iterable[object], kind: type) -> bool:
 class Outbox:
     """The records of one node, as they are on disk; bounded in number and in bytes."""
 
-    __slots__ = ("_by_cause", "_bytes", "_max_bytes", "_max_records", "_records", "_settled")
+    __slots__ = (
+        "_by_cause",
+        "_bytes",
+        "_max_bytes",
+        "_max_records",
+        "_records",
+        "_settled",
+        "_settled_bytes",
+    )
 
     def __init__(self, max_records: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_records = max_records
@@ -110,6 +118,7 @@ class Outbox:
         self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
         self._settled: dict[EnvelopeKey, None] = {}
         self._bytes = 0
+        self._settled_bytes = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -123,8 +132,15 @@ class Outbox:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Three quarters full: a snapshot would drop what is settled."""
-        return 4 * len(self._records) >= 3 * self._max_records or 4 * self._bytes >= 3 * self._max_bytes
+        """Three quarters full, and a snapshot would drop enough of it (an eighth) to be worth its writing."""
+        records, size = self._max_records, self._max_bytes
+        full = 4 * len(self._records) >= 3 * records or 4 * self._bytes >= 3 * size
+        return full and (8 * len(self._settled) >= records or 8 * self._settled_bytes >= size)
+
+    @property
+    def any_settled(self) -> bool:
+        """Whether a snapshot would make any room."""
+        return bool(self._settled)
 
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
         """What this cause sent to the peer over this wire before; it keeps its number."""
@@ -157,16 +173,21 @@ class Outbox:
         if record is None:
             return False
         self._bytes -= len(record.encoded)
-        self._settled.pop(key, None)
+        if key in self._settled:
+            del self._settled[key]
+            self._settled_bytes -= len(record.encoded)
         if record.cause is not None:
             self._by_cause.pop((key.peer, record.cause, record.wire_id), None)
         return True
 
     def settle(self, key: EnvelopeKey) -> bool:
         """The envelope is acknowledged or expired; its record stays. False where there is no such record."""
-        if key not in self._records:
+        record = self._records.get(key)
+        if record is None:
             return False
-        self._settled[key] = None
+        if key not in self._settled:
+            self._settled[key] = None
+            self._settled_bytes += len(record.encoded)
         return True
 
     def snapshot_taken(self) -> list[EnvelopeKey]:

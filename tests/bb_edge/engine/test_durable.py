@@ -1,0 +1,531 @@
+"""Durable envelopes: nothing leaves, and nothing is acknowledged, before it is written down.
+
+A node that comes back from what was written has each of them once (semantics §6 "Durable").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.journal import JournalRecord, JournalRecordError
+from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted, StorageFailed
+from bb_edge.installer import InstallError
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
+from bb_edge.wire.outbox import OutboxRecord
+
+MS, S = 1_000_000, 1_000_000_000
+HERE = b"\xe2\x01" + bytes(8)
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
+
+TOLD = f"""
+program Demo {{module=Demo}}
+function program.Teller(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Teller}}
+  h: Trigger = wire.Send(x, to) {{{SAY}, deadline_ns=DEADLINE}}
+function program.Hearer() -> () {{entry=1, partition=Hearer}}
+  x: F32[1], s: PeerIdVec = wire.Recv() {{{SAY}}}
+  syscall.AppEmit<name="heard">(x)
+  syscall.Record<name="ring">(x)
+"""
+
+ROUNDS = f"""
+program Demo {{module=Demo, binding.Server.p="peer_selector|bb.PresenceSelector|1", binding.Server.agg="aggregator|bb.FedAvg|2", binding.Client.q="peer_selector|bb.PresenceSelector|3"}}
+function program.Server() -> () {{entry=1, partition=Server}}
+  slot p: peer_selector peer_class=Client
+  slot agg: aggregator
+  round: I64[] = syscall.Repeat<times=3, pause_ns=4000000>()
+  ten: F32 = Cast<to=1>(round)
+  ones: F32[1] = Constant<value=F32[1]{{1.0}}>()
+  x: F32[1] = Add(ones, ten)
+  all: PeerIdVec = role.peer_selector.CurrentView() {{slot=p}}
+  r: WireReqId = wire.SendReqBatched(x, all, all) {{{ASK}, wire.answer_mode=each, deadline_ns=60000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  c: CommandId = role.aggregator.Contribute(y, "", who, round) {{slot=agg}}
+  t: Tensor, n: F32[] = role.aggregator.Aggregate(closed) {{slot=agg, control_inputs=1}}
+  syscall.AppEmit<name="t">(t)
+  syscall.AppEmit<name="n">(n)
+  said: F32[1], s: PeerIdVec = wire.Recv() {{{SAY}}}
+  syscall.Record<name="ring">(said)
+function program.Client() -> () {{entry=1, partition=Client}}
+  slot q: peer_selector peer_class=Server
+  x: F32[1], s: PeerIdVec, r: WireReqId = wire.RecvReq() {{{ASK}}}
+  y: F32[1] = Mul(x, x)
+  h: Trigger = wire.SendResp(y, s, r) {{{REPLY}}}
+  round: I64[] = syscall.Repeat<times=3, pause_ns=3000000>()
+  f: F32 = Cast<to=1>(round)
+  ones: F32[1] = Constant<value=F32[1]{{1.0}}>()
+  z: F32[1] = Mul(ones, f)
+  all: PeerIdVec = role.peer_selector.CurrentView() {{slot=q}}
+  k: Trigger = wire.Send(z, all) {{{SAY}}}
+"""  # noqa: E501
+
+
+class Crash(Exception):
+    """The machine stops here."""
+
+
+class Disk:
+    """What outlives a machine. `crash_at` counts writes: that one is made, or not, and nothing after it."""
+
+    def __init__(self) -> None:
+        self.snapshot: bytes | None = None
+        self.journal: list[bytes] = []
+        self.outbox: dict[Any, bytes] = {}
+        self.writes = 0
+        self.crash_at: tuple[int, bool] | None = None
+        self.full = False
+
+    def write(self, make) -> None:
+        self.writes += 1
+        at, made = self.crash_at or (0, False)
+        if self.writes != at or made:
+            make()
+        if self.writes == at:
+            self.crash_at = None
+            raise Crash
+
+
+class Machine:
+    """A node and its disk, the keeper between them in its shortest form."""
+
+    def __init__(self, data: bytes, target: str, name: str, **config: int) -> None:
+        self.args = (PeerId.from_name(name), (HERE,), data, [target])
+        self.config = NodeConfig.edge().with_(**config)
+        self.disk = Disk()
+        self.starts = 0
+        self.events: list[tuple[str, Any]] = []
+        self.said: list[steps.EngineStep] = []
+        self.start(0)
+
+    def start(self, now_ns: int) -> None:
+        self.starts += 1
+        disk = self.disk
+        more: dict[str, Any] = {"config": self.config, "seed": 100 + self.starts, "durable": True}
+        self.node = install(*self.args, **more, snapshot=disk.snapshot, now_ns=now_ns)
+        self.node.adopt_outbox(list(disk.outbox.values()), now_ns, now_ns)
+        self.node.replay(disk.journal)
+
+    def poll(self, now_ns: int) -> list[steps.EngineStep]:
+        found = self.node.poll(now_ns)
+        self.said += found
+        for step in found:
+            if isinstance(step, steps.AppEvent):
+                self.events.append((step.topic, np.asarray(step.value).tolist()))
+        self.keep(found, now_ns)
+        return found
+
+    def keep(self, found: Iterable[steps.EngineStep], now_ns: int) -> None:
+        node, disk = self.node, self.disk
+        for step in found:
+            if isinstance(step, PersistOutbox | Journal) and disk.full:
+                node.persist_failed(step.token, OSError("full"))
+            elif isinstance(step, PersistOutbox):
+                key = OutboxRecord.from_bytes(step.record).key
+                disk.write(lambda key=key, record=step.record: disk.outbox.update({key: record}))
+                node.persisted(step.token)
+            elif isinstance(step, Journal):
+                disk.write(lambda record=step.record: disk.journal.append(record))
+                node.persisted(step.token)
+        if any(isinstance(step, SnapshotWanted) for step in found) and not disk.full:
+            self.take_snapshot(now_ns)
+
+    def take_snapshot(self, now_ns: int) -> None:
+        disk, data = self.disk, self.node.snapshot(now_ns)
+
+        def replace() -> None:
+            disk.snapshot = data
+            disk.journal.clear()
+
+        disk.write(replace)
+        for key in self.node.snapshot_written():
+            del disk.outbox[key]
+
+
+class Net:
+    """Machines and a network without loss; what is sent to one that is down is lost."""
+
+    def __init__(self, data: bytes, machines: dict[str, str], **config: int) -> None:
+        self.machines = {n: Machine(data, target, n, **config) for n, target in machines.items()}
+        self.by_peer = {m.node.peer_id: m for m in self.machines.values()}
+        self.down: dict[str, int] = {}
+        self.sent: list[tuple[PeerId, SendEnvelope]] = []
+        self.now_ns = 0
+        for a in self.machines.values():
+            self.greet(a)
+
+    def greet(self, a: Machine) -> None:
+        for b in self.machines.values():
+            if a is not b:
+                for here, other in ((a.node, b.node), (b.node, a.node)):
+                    here.peer_presence(other.peer_id, True, (HERE,), epoch=other.epoch, classes=other.classes)
+
+    def run(self, until_ns: int, deliver: bool = True) -> None:
+        while self.now_ns < until_ns:
+            self.now_ns += MS
+            for name, machine in self.machines.items():
+                if self.down.get(name, 0) > self.now_ns:
+                    continue
+                if self.down.pop(name, 0):
+                    machine.start(self.now_ns)
+                    self.greet(machine)
+                due = machine.node.next_deadline_ns()
+                if due is None or due > self.now_ns:
+                    continue
+                try:
+                    found = machine.poll(self.now_ns)
+                except Crash:
+                    self.down[name] = self.now_ns + 20 * MS
+                    continue
+                for step in found:
+                    if isinstance(step, SendEnvelope):
+                        self.sent.append((machine.node.peer_id, step))
+                        to = self.by_peer[step.peer]
+                        alive = next(n for n, m in self.machines.items() if m is to) not in self.down
+                        if deliver and alive:
+                            to.node.deliver_inbound(step.payload, machine.node.peer_id)
+
+
+def told(compile_text, deadline_ns: int = 0, **config: int) -> Net:
+    text = TOLD.replace("DEADLINE", str(deadline_ns))
+    return Net(compile_text(text), {"teller": "Teller", "hearer": "Hearer"}, **config)
+
+
+def say(net: Net, number: float) -> None:
+    hearer = net.machines["hearer"].node.peer_id
+    net.machines["teller"].node.invoke("Teller", {"x": np.full(1, number, np.float32), "to": (hearer,)})
+
+
+def decoded(step: SendEnvelope) -> envelope.Envelope:
+    return envelope.decode(step.payload, EDGE_CAPS)
+
+
+# --- the order of things --------------------------------------------------------------------------------
+
+
+def test_it_is_published_after_its_record_and_acknowledged_after_the_journal(compile_text):
+    net = told(compile_text)
+    teller, hearer = net.machines["teller"].node, net.machines["hearer"].node
+    for node in (teller, hearer):
+        node.poll(1)
+    say(net, 5)
+    found = teller.poll(2)
+    (ask,) = [s for s in found if isinstance(s, PersistOutbox)]
+    assert not [s for s in found if isinstance(s, SendEnvelope)]
+    assert not [s for s in teller.poll(5 * S) if isinstance(s, SendEnvelope)], "not even after a long time"
+    teller.persisted(ask.token)
+    assert teller.next_deadline_ns() <= 5 * S, "it is due at once"
+    (sent,) = [s for s in teller.poll(5 * S + 1) if isinstance(s, SendEnvelope)]
+    assert sent.durable
+    assert sent.payload == OutboxRecord.from_bytes(ask.record).encoded
+
+    hearer.deliver_inbound(sent.payload, teller.peer_id)
+    found = hearer.poll(5 * S)
+    (keep,) = [s for s in found if isinstance(s, Journal)]
+    hearer.deliver_inbound(sent.payload, teller.peer_id)
+    later = hearer.poll(9 * S)
+    assert not [s for s in found if isinstance(s, SendEnvelope | steps.AppEvent)]
+    assert not [s for s in later if isinstance(s, SendEnvelope | steps.AppEvent | Journal)]
+    hearer.persisted(keep.token)
+    found = [*hearer.poll(9 * S + 1), *hearer.poll(10 * S)]
+    assert [s.value.tolist() for s in found if isinstance(s, steps.AppEvent)] == [[5.0]]
+    (ack,) = [s for s in found if isinstance(s, SendEnvelope)]
+    assert decoded(ack).acks
+    teller.deliver_inbound(ack.payload, hearer.peer_id)
+    teller.poll(5 * S + 2)
+    assert not [s for s in teller.poll(50 * S) if isinstance(s, SendEnvelope)], "never again"
+    teller.snapshot(50 * S)
+    assert teller.snapshot_written() == (OutboxRecord.from_bytes(ask.record).key,)
+
+
+def test_answers_for_nobody_are_no_harm(compile_text):
+    net = told(compile_text)
+    teller = net.machines["teller"].node
+    for token in (0, 1, -1, 10**9):
+        teller.persisted(token)
+        teller.persist_failed(token, OSError("full"))
+    teller.poll(1)
+    assert "storage.failed" not in teller.counters
+
+
+def test_what_cannot_be_written_is_asked_for_again_and_leaves_later(compile_text):
+    net = told(compile_text)
+    teller, hearer = net.machines["teller"], net.machines["hearer"]
+    teller.disk.full = True
+    say(net, 1)
+    net.run(8 * S)
+    asked = [s for s in teller.said if isinstance(s, PersistOutbox)]
+    assert len(asked) == 4, "at 0, 1, 3 and 7 seconds"
+    assert len([s for s in teller.said if isinstance(s, StorageFailed)]) == 4
+    assert not [s for peer, s in net.sent if peer == teller.node.peer_id]
+    teller.disk.full, hearer.disk.full = False, True
+    net.run(17 * S)
+    assert hearer.events == []
+    assert [s for s in hearer.said if isinstance(s, StorageFailed)]
+    assert not [s for s in hearer.said if isinstance(s, SendEnvelope) and decoded(s).acks]
+    hearer.disk.full = False
+    net.run(60 * S)
+    assert hearer.events == [("heard", [1.0])]
+
+
+def test_what_expires_before_it_could_be_written_never_leaves(compile_text):
+    net = told(compile_text, deadline_ns=2 * S)
+    teller = net.machines["teller"]
+    teller.disk.full = True
+    say(net, 1)
+    net.run(5 * S)
+    teller.disk.full = False
+    net.run(20 * S)
+    assert net.sent == []
+    assert teller.disk.outbox == {}
+    assert teller.node.next_deadline_ns() is None
+
+
+def test_what_expires_while_it_is_written_down_is_not_published(compile_text):
+    net = told(compile_text, deadline_ns=2 * S)
+    teller = net.machines["teller"].node
+    teller.poll(1)
+    say(net, 1)
+    (ask,) = [s for s in teller.poll(2) if isinstance(s, PersistOutbox)]
+    teller.persisted(ask.token)
+    assert not [s for s in teller.poll(3 * S) if isinstance(s, SendEnvelope)]
+
+
+# --- room -----------------------------------------------------------------------------------------------
+
+
+def test_the_65th_waits_in_order_until_there_is_room(compile_text):
+    net = told(compile_text)
+    net.run(2 * MS)
+    for number in range(70):
+        say(net, number)
+    net.run(4 * MS, deliver=False)
+    teller = net.machines["teller"].node
+    assert teller.counters["outbound.waiting"] == 6
+    net.run(200 * S)
+    heard = [value for _, (value,) in net.machines["hearer"].events]
+    assert sorted(heard) == list(range(70))
+    assert heard[64:] == [64, 65, 66, 67, 68, 69]
+
+
+def test_who_waits_too_long_for_room_expires_and_too_many_are_refused(compile_text):
+    net = told(compile_text, deadline_ns=3 * S, outbound_queue=66)
+    net.run(2 * MS)
+    for number in range(66):
+        say(net, number)
+    net.run(4 * MS, deliver=False)
+    for number in range(66):
+        say(net, number)
+    net.run(10 * S, deliver=False)
+    counters = net.machines["teller"].node.counters
+    assert counters["outbound.dropped"] >= 1
+    assert counters["deadlines.expired"] >= 1
+    assert [s for s in net.machines["teller"].said if isinstance(s, steps.OutboundDropped)]
+
+
+@pytest.mark.parametrize("limit", [{"outbox_records": 4}, {"outbox_bytes": 160}])
+def test_a_full_outbox_asks_for_a_snapshot_that_makes_room(compile_text, limit):
+    net = told(compile_text, **limit)
+    net.run(2 * MS)
+    for number in range(12):
+        say(net, number)
+    net.run(30 * S)
+    teller = net.machines["teller"]
+    assert {s.reason for s in teller.said if isinstance(s, SnapshotWanted)} & {"outbox", "outbox full"}
+    assert sorted(value for _, (value,) in net.machines["hearer"].events) == list(range(12))
+
+
+def test_an_envelope_that_its_peer_would_refuse_is_lost_aloud(compile_text):
+    net = told(compile_text)
+    net.run(2 * MS)
+    hearer = net.machines["hearer"].node.peer_id
+    teller = net.machines["teller"]
+    teller.node._neighbours.limits[hearer] = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    say(net, 1)
+    net.run(S)
+    assert net.sent == []
+    assert teller.disk.outbox == {}
+    (dropped,) = [s for s in teller.said if isinstance(s, steps.OutboundDropped)]
+    assert "the peer takes 30" in dropped.reason
+
+
+def test_an_outbox_full_of_what_nobody_acknowledges_asks_for_no_snapshots(compile_text):
+    net = told(compile_text, outbox_records=4)
+    net.run(2 * MS)
+    for number in range(12):
+        say(net, number)
+    net.run(20 * S, deliver=False)
+    teller = net.machines["teller"]
+    assert len(teller.disk.outbox) == 4
+    assert not [s for s in teller.said if isinstance(s, SnapshotWanted)]
+
+
+# --- crashes --------------------------------------------------------------------------------------------
+
+
+def federation(compile_text) -> Net:
+    machines = {"server": "Server", "client-0": "Client", "client-1": "Client"}
+    return Net(compile_text(ROUNDS), machines)
+
+
+def outcome(net: Net) -> tuple[Any, Any, Any]:
+    server = net.machines["server"]
+    means = {tuple(value) for topic, value in server.events if topic == "t"}
+    weights = {value for topic, value in server.events if topic == "n"}
+    return means, weights, sorted(row.tolist() for row in server.node.ring("ring"))
+
+
+@pytest.mark.parametrize("who", ["server", "client-0"])
+@pytest.mark.parametrize("made", [True, False], ids=["written", "not-written"])
+def test_a_crash_at_any_write_changes_nothing(compile_text, who, made):
+    calm = federation(compile_text)
+    calm.run(2 * S)
+    expected = outcome(calm)
+    assert expected == ({(4.0,), (9.0,), (16.0,)}, {2.0}, [[1.0], [1.0], [2.0], [2.0], [3.0], [3.0]])
+    total = calm.machines[who].disk.writes
+    assert total > 8
+    for at in range(1, total + 1):
+        net = federation(compile_text)
+        net.machines[who].disk.crash_at = (at, made)
+        net.run(20 * S)
+        assert net.machines[who].starts == 2, at
+        assert outcome(net) == expected, at
+        assert not [s for m in net.machines.values() for s in m.said if isinstance(s, steps.OpFailed)]
+
+
+def test_a_question_that_was_written_down_but_never_asked_is_asked_by_the_round_that_runs_again(compile_text):
+    net = federation(compile_text)
+    server = net.machines["server"]
+    server.take_snapshot = lambda now_ns: (_ for _ in ()).throw(Crash)  # the records are there, no snapshot
+    while not net.down:
+        net.run(net.now_ns + MS)
+    assert len(server.disk.outbox) == 2
+    del server.take_snapshot
+    net.run(2 * S)
+    assert outcome(net)[0] == {(4.0,), (9.0,), (16.0,)}
+    assert net.now_ns < 60 * S, "and nobody waited for the deadline of the first"
+
+
+def test_records_that_expired_while_the_node_was_down_are_not_sent(compile_text):
+    net = told(compile_text, deadline_ns=2 * S)
+    net.run(2 * MS)
+    say(net, 1)
+    net.run(3 * MS, deliver=False)
+    teller = net.machines["teller"]
+    assert len(teller.disk.outbox) == 1
+    net.sent.clear()
+    teller.start(10 * S)
+    net.greet(teller)
+    net.now_ns = 10 * S
+    net.run(20 * S)
+    assert net.sent == []
+    teller.take_snapshot(20 * S)
+    assert teller.disk.outbox == {}
+
+
+def test_what_a_snapshot_has_and_the_disk_has_not_is_not_sent(compile_text):
+    net = told(compile_text)
+    net.run(2 * MS)
+    say(net, 1)
+    net.run(6 * MS, deliver=False)
+    teller = net.machines["teller"]
+    teller.take_snapshot(net.now_ns)
+    teller.disk.outbox.clear()
+    net.sent.clear()
+    teller.start(net.now_ns)
+    net.greet(teller)
+    net.run(10 * S)
+    assert net.sent == []
+
+
+def test_what_was_to_be_written_when_the_snapshot_was_taken_is_written_again(compile_text):
+    net = told(compile_text)
+    net.run(2 * MS)
+    teller = net.machines["teller"]
+    say(net, 7)
+    teller.node.poll(3 * MS)  # the record is asked for, and not written
+    for number in range(70):  # and more than there is room for
+        say(net, number)
+    teller.node.poll(3 * MS + 1)
+    teller.take_snapshot(3 * MS + 1)
+    teller.start(4 * MS)
+    net.greet(teller)
+    net.now_ns = 4 * MS
+    net.run(100 * S)
+    heard = sorted(value for _, (value,) in net.machines["hearer"].events)
+    assert heard == sorted([*range(70), 7])
+
+
+def test_a_journal_is_replayed_once_in_order_and_old_deadlines_count(compile_text):
+    net = told(compile_text, deadline_ns=5 * S)
+    net.run(2 * MS)
+    for number in range(3):
+        say(net, number)
+    net.run(10 * MS)
+    hearer = net.machines["hearer"]
+    assert len(hearer.disk.journal) == 3
+    hearer.start(20 * MS)
+    net.greet(hearer)
+    net.now_ns = 20 * MS
+    net.run(S)
+    assert [row.tolist() for row in hearer.node.ring("ring")] == [[0.0], [1.0], [2.0]]
+    hearer.node.replay(hearer.disk.journal)
+    net.run(2 * S)
+    assert hearer.node.counters["journal.known"] == 3
+    hearer.start(60 * S)  # far too late
+    hearer.node.poll(60 * S)
+    hearer.node.poll(60 * S + 1)
+    assert hearer.node.ring("ring") == ()
+
+
+def test_a_replayed_record_that_does_not_decode_is_counted(compile_text):
+    net = told(compile_text)
+    hearer = net.machines["hearer"].node
+    hearer.replay([JournalRecord(PeerId.from_name("x"), b"\xff\xff", 1).to_bytes()])
+    hearer.poll(1)
+    assert hearer.counters["wire.malformed"] == 1
+
+
+def test_a_node_that_keeps_nothing_refuses_durable_programs_and_ignores_the_doors(compile_text):
+    text = TOLD.replace("DEADLINE", "0")
+    for target in ("Teller", "Hearer"):
+        with pytest.raises(InstallError, match="state folder"):
+            install(PeerId.from_name("a"), (), compile_text(text), [target])
+    plain = compile_text(text.replace(", durable=1", ""))
+    hearer = install(PeerId.from_name("a"), (), plain, ["Hearer"])
+    hearer.adopt_outbox([], 0, 0)
+    hearer.replay([])
+    hearer.persisted(1)
+    hearer.persist_failed(1, OSError())
+    assert hearer.snapshot_written() == ()
+
+
+# --- records --------------------------------------------------------------------------------------------
+
+
+def test_a_journal_record_comes_back_and_anything_else_is_refused():
+    record = JournalRecord(PeerId.from_name("x"), b"data", 12, b"seen")
+    assert JournalRecord.from_bytes(record.to_bytes()) == record
+    peer = PeerId.from_name("x").to_bytes()
+    for row in (
+        7,
+        [1],
+        [2, peer, b"", 1, None],
+        [1, b"short", b"", 1, None],
+        [1, peer, "text", 1, None],
+        [1, peer, b"", b"", None],
+        [1, peer, b"", 1, 1],
+        [True, peer, b"", 1, None],
+    ):
+        with pytest.raises(JournalRecordError):
+            JournalRecord.from_bytes(cbor.dumps(row))
+    with pytest.raises(JournalRecordError, match="damaged"):
+        JournalRecord.from_bytes(b"\xff")
