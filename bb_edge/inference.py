@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.roles.backend import BackendProgram
 
-__all__ = ["InferenceError", "Model", "open_model"]
+__all__ = ["TUNING_SUFFIX", "InferenceError", "Model", "open_model", "tuning_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Sequence[Array]], Mapping[str, Array]]
 
 MAX_BYTES = 1 << 30
 """Of one call's inputs, and of one output: nothing here comes from a network."""
+
+TUNING_SUFFIX = ".tune.json"
+"""Of the file beside an artifact that says what was measured on this device."""
 
 MAX_POLLS = 100_000
 """Of one call; a poll runs a thousand ops. A target that never ends is stopped here."""
@@ -150,10 +153,12 @@ def _open(
     if not isinstance(artifact, bytes | str | os.PathLike):
         return _on_a_node(artifact, target, components)
     data = artifact
+    tuning = None
     if not isinstance(data, bytes):
+        tuning = tuning_of(data)
         with open(data, "rb") as file:
             data = file.read()
-    found = None if components else _tensor_work(data, target)
+    found = None if components else _tensor_work(data, target, tuning)
     if found is not None:
         return found
     from bb_edge.loading import load
@@ -164,7 +169,13 @@ def _open(
 # --- tensor work alone ----------------------------------------------------------------------------
 
 
-def _tensor_work(data: bytes, target: str | None) -> Model | None:
+def tuning_of(artifact: str | os.PathLike[str]) -> str | None:
+    """Where `bb-edge bench --tune` has left what it measured for this artifact; None where it has not."""
+    place = os.fspath(artifact).removesuffix(".onnx") + TUNING_SUFFIX
+    return place if os.path.isfile(place) else None
+
+
+def _tensor_work(data: bytes, target: str | None, tuning: str | None) -> Model | None:
     """The model without an engine; None for anything unusual: `load` and `install` say what is wrong."""
     try:
         proto: Any = read_model(data)
@@ -194,7 +205,10 @@ def _tensor_work(data: bytes, target: str | None) -> Model | None:
     declared = {info.name: info.type for info in main.value_info}
     try:
         inputs = {name: from_type_proto(declared[name]) for name in main.input}
-        program = kind().prepare(main, functions)
+        backend = kind()
+        if tuning is not None:
+            backend.take_tuning(tuning)
+        program = backend.prepare(main, functions)
     except (KeyError, TypeProtoError, RoleError):
         return None
     outputs = tuple(main.output)

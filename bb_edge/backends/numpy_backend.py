@@ -47,6 +47,9 @@ class NumPyBackend(Backend):
         self._programs: OrderedDict[bytes, NumPyProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
 
+    def take_tuning(self, path: str) -> None:
+        """What was measured about flatbuffers is nothing to it."""
+
     def enter(self) -> object:
         """Floating point warnings are off for a poll's ops, as ONNX wants it."""
         return hush()

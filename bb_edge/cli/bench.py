@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,11 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--outputs", type=Path, metavar="OUT.npz", help="write the results there")
     p.add_argument("--runs", type=int, default=200, metavar="N", help="inferences to time (default: 200)")
     p.add_argument("--no-cold-start", action="store_true", help="start no fresh processes")
+    p.add_argument(
+        "--tune",
+        action="store_true",
+        help="measure how each TFLite model runs fastest here, and remember it beside the artifact",
+    )
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
 
@@ -114,8 +120,27 @@ def _load(path: Path) -> dict[str, Array]:
         raise InferenceError(f"not an .npz file: {error}", str(path)) from error
 
 
+def _tune(arguments: argparse.Namespace) -> int:
+    from bb_edge.cli.tune import tune
+
+    found, place = tune(arguments.artifact)
+    if arguments.json:
+        print(json.dumps({"file": str(place), "models": [asdict(t) for t in found]}))
+        return 0
+    for tuned in found:
+        print(f"{tuned.sha256[:12]}  {tuned.ops}")
+        for way, took in tuned.microseconds.items():
+            name = "NumPy" if way == "numpy" else f"{way} thread{'s' if way != '1' else ''}"
+            print(f"  {name:10} {took:12,.1f} µs{'  ← chosen' if way == tuned.chosen else ''}")
+    print(f"remembered in {place}")
+    return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
     import tempfile
+
+    if arguments.tune:
+        return _tune(arguments)
 
     if not 0 < arguments.runs <= MAX_RUNS:
         raise InferenceError(f"--runs {arguments.runs}", hint=f"1 to {MAX_RUNS}")

@@ -21,6 +21,8 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     arena_bytes: int | None = None
     weight_bytes: int = 0
+    model_bytes: int = 0  # of flatbuffers
+    interpreter: str = ""  # what runs them here, or why nothing does; empty where there are none
 
     @property
     def runs(self) -> bool:
@@ -65,7 +67,7 @@ def verdicts(program: Program, arguments: argparse.Namespace) -> list[Verdict]:
             _measure(program, target, verdict)
         except BBError as error:
             verdict.problems.append(str(error))
-        needed = (verdict.arena_bytes or 0) + verdict.weight_bytes
+        needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
         if needed > available:
             verdict.problems.append(f"needs {needed} bytes, {available} are available")
     unknown = [slot for slot in settings if not any(slot in t.bindings for t in program.targets.values())]
@@ -94,6 +96,13 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
         verdict.weight_bytes += sum(
             len(a.t.raw_data) for n in function.node if n.op_type == "Constant" for a in n.attribute
         )
+        models = [n for n in function.node if n.domain == keys.TFLITE_DOMAIN]
+        if models:
+            from bb_edge.backends.tflite.probe import interpreter
+
+            verdict.model_bytes += sum(len(a.s) for n in models for a in n.attribute if a.name == "model")
+            verdict.interpreter = str(interpreter())
+            continue  # an interpreter plans its own memory
         declared = [graph.input_types.get(name) for name in node.input]
         arrays = []
         for value in declared:
@@ -136,6 +145,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"target {verdict.target} (class {verdict.peer_class}): {word}")
         if verdict.weight_bytes:
             print(f"  weights: {verdict.weight_bytes} bytes")
+        if verdict.model_bytes:
+            print(f"  TFLite models: {verdict.model_bytes} bytes, on {verdict.interpreter}")
         if verdict.arena_bytes is not None:
             print(f"  arena: {verdict.arena_bytes} bytes")
         for problem in verdict.problems:

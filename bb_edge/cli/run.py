@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
+    from bb_edge.engine.program import Program
     from bb_edge.node import Node
 
 
@@ -207,7 +208,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             program,
             config.targets,
             config.node_config(),
-            components=config.components,
+            components=with_tuning(config.components, program, config.targets, artifact),
             clock_offset_ns=board.clock.wall_ns() - now_ns,
             seed=board.entropy.bytes(16) if config.seed is None else config.seed,
             # A restart with the same seed is another incarnation all the same: its numbers begin anew.
@@ -279,6 +280,22 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         )
     output.log("info", f"{name} has stopped")
     return 0
+
+
+def with_tuning(
+    components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
+) -> dict[str, Mapping[str, object]]:
+    """The configuration, and for TFLite backends what `bb-edge bench --tune` has left beside the artifact."""
+    from bb_edge.inference import tuning_of
+
+    found: dict[str, Mapping[str, object]] = dict(components)
+    place = tuning_of(artifact)
+    for name in targets if place is not None else ():
+        target = program.targets.get(name)
+        for slot, binding in ({} if target is None else target.bindings).items():
+            if binding.type_name == "bb.TFLiteBackend":
+                found[slot] = {"tuning": place, **found.get(slot, {})}
+    return found
 
 
 def _without_step(step: steps.EngineStep) -> dict[str, object]:

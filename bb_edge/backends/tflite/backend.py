@@ -59,13 +59,13 @@ class TFLiteBackend(NumPyBackend):
         threads = env.integer("threads", 1, 1, MAX_THREADS)
         made = cls(env.integer("arena_limit", 0), shared_arena=True, threads=threads)
         if path := env.text("tuning", ""):
-            made.take_tuning(Path(path))
+            made.take_tuning(path)
         return made
 
-    def take_tuning(self, path: Path) -> None:
+    def take_tuning(self, path: str) -> None:
         """Takes what was measured on this device; a file that is none, or of another, is left aside."""
         try:
-            self.tuning = load_tuning(path, interpreter())
+            self.tuning = load_tuning(Path(path), interpreter())
         except TuningError as error:
             self.notes.append(f"tuning is left aside: {error}")
             _log.warning("tuning is left aside: %s", error)

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
@@ -62,6 +64,9 @@ class TFLiteProgram(BackendProgram):
         self._inputs = tuple(int(d["index"]) for d in given)
         self._outputs = tuple(int(d["index"]) for d in results)
         self._signatures = tuple(tuple(int(n) for n in d["shape_signature"]) for d in given)
+        self.ports = tuple(
+            (np.dtype(d["dtype"]), shape) for d, shape in zip(given, self._signatures, strict=True)
+        )
         self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in given), first)
         if n_outputs == 1:
             self.call = self._call

@@ -1,5 +1,4 @@
-"""What was measured on this device: per flatbuffer, whether the interpreter or NumPy is faster, with how many
-threads.
+"""What was measured on this device: per flatbuffer, the interpreter's best number of threads, or NumPy.
 
 A small JSON file beside the artifact, written by `bb-edge bench --tune`. It is of one board, interpreter and
 NumPy; where any of these is another one now, it is left aside and said so.
@@ -20,7 +19,7 @@ import numpy as np
 from bb_edge.backends.tflite.probe import Interpreter
 from bb_edge.roles.errors import BackendError
 
-__all__ = ["Choice", "TuningError", "load_tuning", "place_of", "save_tuning", "signature"]
+__all__ = ["MAX_THREADS", "Choice", "TuningError", "load_tuning", "save_tuning", "signature"]
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
@@ -35,12 +34,6 @@ class Choice(NamedTuple):
     """How to run one flatbuffer; `threads` 0 is NumPy."""
 
     threads: int
-
-
-def place_of(artifact: str | os.PathLike[str]) -> Path:
-    """Where the tuning of an artifact lies."""
-    path = Path(artifact)
-    return path.with_name(path.name.removesuffix(".onnx") + ".tune.json")
 
 
 def signature(interpreter: Interpreter) -> str:

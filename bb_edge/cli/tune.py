@@ -1,0 +1,130 @@
+"""`bb-edge bench --tune`: what runs each flatbuffer fastest on this device, measured and remembered.
+
+Every `Model` of the artifact runs on the interpreter with 1, 2, 4, … threads, up to the cores there are, and,
+where the artifact brings its ops, on NumPy; in turns, medians. The choice is left in a file beside the
+artifact, which `bb-edge run`, `bb-edge bench` and `bb_edge.open_model` take from then on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bb_edge.backends.tflite.backend import TFLiteBackend
+from bb_edge.backends.tflite.errors import TFLiteInterpreterError
+from bb_edge.backends.tflite.probe import interpreter
+from bb_edge.backends.tflite.program import TFLiteProgram
+from bb_edge.backends.tflite.tuning import Choice, save_tuning
+from bb_edge.inference import TUNING_SUFFIX
+from bb_edge.ir import keys
+from bb_edge.ir.onnx_reader import read_model
+from bb_edge.roles.backend import BackendProgram
+from bb_edge.roles.errors import BackendError
+
+ROUNDS = 25
+SECONDS = 2.0
+"""Of one model, all ways together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """One flatbuffer: microseconds per way (`"numpy"`, or a number of threads), and what was chosen."""
+
+    sha256: str
+    ops: str
+    microseconds: dict[str, float]
+    chosen: str
+
+
+def tune(artifact: Path) -> tuple[list[Tuned], Path]:
+    """Measures and writes the file; gives the figures and its place.
+
+    TFLiteInterpreterError where no interpreter runs, BackendError where there is nothing to choose.
+    """
+    chosen = interpreter()
+    if chosen.make is None:
+        raise TFLiteInterpreterError(f"there is {chosen}", "bench --tune", "install one")
+    proto: Any = read_model(artifact.read_bytes())
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    found: dict[str, Tuned] = {}
+    for node in _models(proto):
+        attributes = {attribute.name: attribute.s for attribute in node.attribute}
+        digest = attributes["sha256"].decode()
+        if digest not in found:
+            ways = _ways(node, attributes, functions)
+            found[digest] = _measured(digest, attributes.get("ops", b"").decode(), ways)
+    if not found:
+        raise BackendError(
+            "no flatbuffer in it", str(artifact), "compile it with --backend auto or --backend tflite"
+        )
+    place = Path(os.fspath(artifact).removesuffix(".onnx") + TUNING_SUFFIX)
+    choices = {digest: Choice(0 if t.chosen == "numpy" else int(t.chosen)) for digest, t in found.items()}
+    save_tuning(place, choices, chosen)
+    return list(found.values()), place
+
+
+def _models(proto: Any) -> Iterator[Any]:
+    for function in proto.functions:
+        for node in function.node:
+            if node.domain == keys.TFLITE_DOMAIN:
+                yield node
+
+
+def _threads() -> list[int]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counts = [1]
+    while counts[-1] * 2 <= cores:
+        counts.append(counts[-1] * 2)
+    return counts
+
+
+def _ways(node: Any, attributes: dict[str, bytes], functions: Any) -> dict[str, BackendProgram]:
+    """The programs that compete."""
+    make = interpreter().make
+    assert make is not None
+    model, digest = bytes(attributes["model"]), bytes(attributes["sha256"])
+    ports = (len(node.input), len(node.output))
+    ways: dict[str, BackendProgram] = {
+        str(threads): TFLiteProgram(make, model, digest, *ports, threads, "bench --tune")
+        for threads in _threads()
+    }
+    name = attributes.get("fallback", b"").decode("utf-8", "replace")
+    plain = functions.get((keys.BACKEND_DOMAIN, name))
+    if plain is not None:
+        ways["numpy"] = TFLiteBackend().prepare(plain, functions)
+    return ways
+
+
+def _measured(digest: str, ops: str, ways: dict[str, BackendProgram]) -> Tuned:
+    first = ways["1"]
+    assert isinstance(first, TFLiteProgram)
+    rng = np.random.default_rng(0)
+    inputs = [_example(rng, dtype, shape) for dtype, shape in first.ports]
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for program in ways.values():
+        for _ in range(3):
+            program.run(inputs)
+    end = time.perf_counter() + SECONDS
+    for number in range(ROUNDS):
+        if number >= 3 and time.perf_counter() > end:
+            break
+        for way, program in ways.items():
+            began = time.perf_counter()
+            program.run(inputs)
+            taken[way].append((time.perf_counter() - began) * 1e6)
+    figures = {way: median(times) for way, times in taken.items()}
+    return Tuned(digest, ops, figures, min(figures, key=lambda way: figures[way]))
+
+
+def _example(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    dims = [abs(d) for d in shape]  # an open batch is one
+    if dtype.kind == "f":
+        return rng.standard_normal(dims).astype(dtype)
+    return rng.integers(0, 2, dims).astype(dtype)
