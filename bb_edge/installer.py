@@ -267,8 +267,11 @@ class _Installer:
             for op in self.program.graphs[target.main].ops:
                 sites, sizes = op.meta.get(keys.SITE_IDS_KEY, ""), op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
                 if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and sites and sizes:
-                    for site, size in zip(sites.split(","), sizes.split(","), strict=False):
-                        found[int(site, 16)] = int(size)
+                    try:
+                        for site, size in zip(sites.split(","), sizes.split(","), strict=False):
+                            found[int(site, 16)] = int(size)
+                    except ValueError as error:
+                        raise _no_number(error, target.name, op.name) from error
         return found
 
     # --- the node -------------------------------------------------------------------------------------
@@ -391,7 +394,12 @@ class _Installer:
             component = components[slot]
             if isinstance(component, ProtocolComponent):
                 control.add(binding.slot_id, index[slot], component, target.name, slot, inbound)
-        cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
+        try:
+            cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
+        except (ValueError, TypeError) as error:
+            raise LoadError(
+                f"an op that starts executions: {error}", "install", "compile the program again"
+            ) from error
         neighbours.on_peer_up = cycle.peer_up
         of_slots: dict[str, Planned] = {}
         by_index = {graph.index: graph for graph in engine.graphs}
@@ -431,7 +439,11 @@ class _Installer:
         spec = op.spec
         if spec.domain == keys.WIRE_DOMAIN and spec.op_type in RECV_FLAVORED:
             backend = backends.get(keys.ROLE_BACKEND) if keys.RECV_SLOT_ID_KEY in spec.meta else None
-            for site, port in ports_of(graph, op, backend):
+            try:
+                found = ports_of(graph, op, backend)
+            except ValueError as error:
+                raise _no_number(error, graph.target, spec.name) from error
+            for site, port in found:
                 if site in ports:
                     raise InstallError(
                         f"site {site:#018x} stands twice",
@@ -441,6 +453,10 @@ class _Installer:
                 ports[site] = port
         if spec.kind is OpKind.ENTRY and spec.domain != keys.WIRE_DOMAIN:
             entries.setdefault(spec.op_type, []).append((graph, op))
+
+
+def _no_number(error: ValueError, target: str, op: str) -> LoadError:
+    return LoadError(f"the sites of its payloads: {error}", f"{target}, {op}", "compile the program again")
 
 
 def bindings_classes(targets: Iterable[Target]) -> tuple[str, ...]:

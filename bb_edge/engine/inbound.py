@@ -56,7 +56,10 @@ class Port:
 
 
 def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
-    """(travelling site id, port) of each payload that a Recv-flavored op declares."""
+    """(travelling site id, port) of each payload that a Recv-flavored op declares.
+
+    ValueError where its metadata are no numbers.
+    """
     meta = op.spec.meta
     sites = meta.get(keys.SITE_IDS_KEY, "")
     if not sites:
@@ -239,6 +242,8 @@ class Inbound:
             engine.count("wire.malformed")
             engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
             return True
+        if peer != engine.own_peer:  # the answer must find its way before the peer is heard of again
+            engine.neighbours.merge_addresses(peer, message.src_addresses, record.observed)
         if self._links.receive(peer, message, now_ns) is not Verdict.NEW:
             engine.count("journal.known")
             return True

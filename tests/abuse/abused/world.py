@@ -1,0 +1,242 @@
+"""The processes, what they say, what is done to them, and the oracle."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from bb_edge.ir.ids import PeerId
+from federated_digits.processes import Child, Ended, Events, Line
+
+from .program import build
+
+PATIENCE_S = 120.0
+
+
+class Broker:
+    """mosquitto with its default configuration: nothing is kept when it dies."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            ["mosquitto", "-p", str(self.port)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.02)
+        raise AssertionError("mosquitto does not listen")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class World:
+    """A server, its clients and a broker; `abuse` lets them run to the end under faults."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clients: int = 7,
+        rounds: int = 30,
+        reports: int = 40,
+        pause_ms: int = 400,
+        durable: bool = False,
+    ) -> None:
+        self.clients, self.rounds, self.reports, self.durable = clients, rounds, reports, durable
+        options = {
+            "clients": clients,
+            "rounds": rounds,
+            "reports": reports,
+            "pause_ms": pause_ms,
+            "durable": durable,
+        }
+        self.server_artifact, self.client_artifact, self.shards = build(folder, **options)
+        self.folder, self.events, self.broker = folder, Events(), Broker()
+        self.nodes: dict[str, Child] = {}
+        self.births = 0
+        self.told: dict[int, list[list[Any]]] = defaultdict(list)
+        self.reported: dict[tuple[str, int], int] = defaultdict(int)
+        self.ticks: dict[tuple[str, int], list[str]] = {}
+        self.done: list[str] = []
+        self.unexpected: list[str] = []
+        self.killed: set[Child] = set()
+        self.summaries: dict[Child, dict[str, Any]] = {}
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        server = name == "server"
+        artifact = self.server_artifact if server else self.client_artifact
+        more = (
+            ["--state", str(self.folder / "state" / name), "--snapshot-interval", "5"] if self.durable else []
+        )
+        if not server:
+            more += ["--set", f"shard.path={self.shards[int(name.rpartition('-')[2])]}"]
+        self.births += 1
+        self.nodes[name] = Child(
+            name,
+            [
+                *(sys.executable, "-m", "bb_edge.cli", "run", artifact, "--peer", name, "--summary"),
+                *(
+                    "--target",
+                    "Server" if server else "Client",
+                    "--broker",
+                    f"mqtt://127.0.0.1:{self.broker.port}",
+                ),
+                *("--federation", "abuse", "--budget", "host", "--seed", "5", *more),
+            ],
+            self.folder / f"{name}-{self.births}.log",
+            self.events,
+        )
+
+    def kill(self, name: str) -> None:
+        child = self.nodes[name]
+        self.killed.add(child)
+        child.signal(signal.SIGKILL)
+        child.ended.wait()
+
+    def close(self) -> None:
+        for child in self.nodes.values():
+            child.signal(signal.SIGCONT)
+            child.end(within_s=0)
+        self.broker.kill()
+
+    # --- listening ------------------------------------------------------------------------------------
+
+    def listen(self, seconds: float) -> None:
+        """Takes in what is said in so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (event := self.events.next(deadline)) is not None:
+            self._hear(event)
+
+    def _hear(self, event: Line | Ended) -> None:
+        if isinstance(event, Ended):
+            if event.child not in self.killed and event.code != 0:
+                self.unexpected.append(f"{event.child.name} ended with {event.code}: {event.child.tail}")
+            return
+        record = event.record
+        if "summary" in record:
+            self.summaries[event.child] = record
+        value: Any = record.get("value")
+        if record.get("event") == "round":
+            if value[2] or value[3]:  # else nobody was up to be asked: the round's number comes again
+                self.told[value[0]].append(value)
+        elif record.get("event") == "tick":
+            self.ticks[str(PeerId.from_name(event.child.name)), value[0]] = list(value[1])
+        elif record.get("event") == "report":
+            (sender,) = value[1]
+            self.reported[sender, value[0]] += 1
+
+    @property
+    def due(self) -> set[tuple[str, int]]:
+        """(client, number) of the reports that a server was there to be sent to, as last told."""
+        return {tick for tick, servers in self.ticks.items() if servers}
+
+    @property
+    def complete(self) -> bool:
+        if len(self.told) < self.rounds:
+            return False
+        ticked = sum(number == self.reports for _, number in self.ticks)
+        return not self.durable or (ticked == self.clients and self.due <= set(self.reported))
+
+    # --- faults ---------------------------------------------------------------------------------------
+
+    def abuse(self, seed: int, faults: int, stopped_s: float = 10.0, every_s: float = 1.5) -> None:
+        """Starts all, then hurts one after the other, until all is told."""
+        rng = Random(seed)
+        self.broker.start()
+        for name in ("server", *(f"client-{n}" for n in range(self.clients))):
+            self.start(name)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.told and time.monotonic() < deadline:
+            self.listen(0.1)
+        for _ in range(faults):
+            self.listen(rng.uniform(0.2, 2) * every_s)
+            if self.complete:
+                break
+            self._fault(rng, stopped_s)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.complete and time.monotonic() < deadline and not self.unexpected:
+            self.listen(0.2)
+        server = self.nodes["server"]
+        server.signal(signal.SIGTERM)
+        server.end(30)
+        self.listen(0.3)
+
+    def _fault(self, rng: Random, stopped_s: float) -> None:
+        kind = rng.choice(("client", "client", "server", "broker", "stop"))
+        if kind == "broker":
+            self.done.append("broker killed")
+            self.broker.kill()
+            self.listen(rng.uniform(0, 2))
+            self.broker.start()
+            return
+        name = "server" if kind == "server" else f"client-{rng.randrange(self.clients)}"
+        if kind == "stop":
+            name = rng.choice((name, "server"))
+            self.done.append(f"{name} stopped")
+            self.nodes[name].signal(signal.SIGSTOP)
+            self.listen(stopped_s)
+            self.nodes[name].signal(signal.SIGCONT)
+            return
+        self.done.append(f"{name} killed")
+        self.kill(name)
+        self.listen(rng.uniform(0, 1))
+        self.start(name)
+
+    # --- the oracle -----------------------------------------------------------------------------------
+
+    def wrong(self) -> list[str]:
+        """What is not as it must be; empty where all is well."""
+        found = list(self.unexpected)
+        if sorted(self.told) != list(range(1, self.rounds + 1)):
+            found.append(f"rounds told: {sorted(self.told)} of {self.rounds}")
+        powers = {str(PeerId.from_name(f"client-{n}")): 2**n for n in range(self.clients)}
+        for number, several in sorted(self.told.items()):
+            for _, mean, total, missing in several:
+                count = round(total)
+                have = round(mean * count) if count else 0
+                if have % number:
+                    found.append(f"round {number}: the sum {have} is nobody's")
+                    continue
+                inside = have // number
+                if bin(inside).count("1") != count or inside >= 2**self.clients:
+                    found.append(f"round {number}: {count} counted, the sum is that of {inside:b}")
+                if any(inside & powers[peer] for peer in missing):
+                    found.append(f"round {number}: who is missing is in the sum {inside:b}")
+                absent = sum(powers[peer] for peer in missing)
+                if self.durable and inside + absent != 2**self.clients - 1:
+                    found.append(
+                        f"round {number}: {inside:b} counted, {absent:b} missing: somebody is neither"
+                    )
+            if self.durable and any(value != several[0] for value in several):
+                found.append(f"round {number} was told in two ways: {several}")
+        if self.durable:
+            if lost := self.due - set(self.reported):
+                found.append(f"reports lost: {sorted(lost)}")
+            summary = self.summaries.get(self.nodes["server"], {})
+            counted = dict(summary.get("counters", {})).get("reports")
+            if counted != len(self.reported):
+                found.append(f"{counted} reports counted, {len(self.reported)} told")
+        return found

@@ -1,0 +1,60 @@
+"""By hand: ./dev abuse [--durable] [--seeds N]. Eight node processes and a mosquitto, killed and stopped."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [
+    str(HERE),
+    *(str(HERE.parent.parent / p) for p in (".", "kernels", "firmware_shims", "examples")),
+]
+
+from abused.world import World  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev abuse", description=__doc__)
+    parser.add_argument("--durable", action="store_true", help="state folders, and nothing may be lost")
+    parser.add_argument("--clients", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="leave the folder with the logs")
+    args = parser.parse_args()
+    failed = 0
+    for seed in range(args.seed, args.seed + args.seeds):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
+            world = World(Path(folder), args.clients, args.rounds, durable=args.durable)
+            try:
+                world.abuse(seed, args.faults)
+            finally:
+                world.close()
+            wrong = world.wrong()
+            took = time.monotonic() - started
+            full = sum(round(v[0][2]) == args.clients for v in world.told.values())
+            kinds = dict(Counter(done.split()[-1] for done in world.done))
+            print(
+                f"seed {seed}: {len(world.told)} rounds, {full} with all, "
+                f"{len(world.reported)} reports of {len(world.due)} sent, {took:.0f} s; "
+                f"{kinds}; {'; '.join(wrong) or 'as it must be'}",
+                flush=True,
+            )
+            failed += bool(wrong)
+            if wrong and args.keep:
+                kept = Path(tempfile.mkdtemp(prefix="bb-abuse-kept-"))
+                for path in Path(folder).glob("*.log"):
+                    (kept / path.name).write_bytes(path.read_bytes())
+                print(f"  {world.done}\n  logs: {kept}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The short form of `./dev abuse`: a few processes, a few faults, the ledger still right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+from abused.world import World
+
+from federated_digits.processes import Child
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(shutil.which("mosquitto") is None, reason="needs mosquitto"),
+]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_ledger_is_right_whatever_dies(tmp_path: Path, durable: bool) -> None:
+    world = World(tmp_path, clients=2, rounds=5, reports=6, pause_ms=300, durable=durable)
+    try:
+        world.abuse(seed=1 + durable, faults=3, stopped_s=0.5, every_s=0.3)
+    finally:
+        world.close()
+    assert not world.wrong(), (world.wrong(), world.done, [c.tail for c in world.nodes.values()])
+    assert world.done
+
+
+def test_the_oracle_sees_what_is_wrong(tmp_path: Path) -> None:
+    world = World(tmp_path, clients=2, rounds=1, reports=1, durable=False)
+    world.told[1] = [[1, 1.5, 2, []]]
+    assert world.wrong() == []
+    world.told[1] = [[1, 2.0, 3, []]]
+    assert "3 counted" in world.wrong()[0], "one was counted twice"
+    world.told[1] = [[1, 1.0, 2, []]]
+    assert "2 counted" in world.wrong()[0], "the same one twice, another not"
+    world.durable = True
+    world.nodes["server"] = Child("server", ["true"], tmp_path / "log", world.events)
+    world.told[1] = [[1, 1.0, 1, []]]
+    world.ticks["somebody", 1] = ["server"]
+    assert any("neither" in text for text in world.wrong())
+    assert any("lost" in text for text in world.wrong())
+    world.close()
