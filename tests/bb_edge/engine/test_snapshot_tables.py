@@ -1,0 +1,187 @@
+"""Each table of a node, filled by hand, stands in the restored node as in the one that was written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.journal import JournalRecord
+from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
+from bb_edge.node import Node
+from bb_edge.roles.errors import CompletionLostError
+from bb_edge.wire import cbor
+from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.envelope import RttReport
+
+S = 1_000_000_000
+SELF, OTHER = PeerId.from_name("node"), PeerId.from_name("other")
+HERE = b"\xe2\x01" + bytes(8)
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101"
+TEXT = f"""
+program Demo {{module=Demo}}
+function program.Main(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Main}}
+  h: Trigger = wire.Send(x, to) {{{SAY}, durable=1}}
+  said: F32[1], s: PeerIdVec = wire.Recv() {{{SAY}}}
+  syscall.Record<name="ring">(said)
+"""
+
+
+@pytest.fixture
+def make(compile_text):
+    """`make(peer, snapshot)`: a node whose driver keeps things."""
+    data = compile_text(TEXT)
+
+    def made(peer: PeerId = SELF, snapshot: bytes | None = None, now_ns: int = 0) -> Node:
+        config = NodeConfig.edge()
+        return install(
+            peer, (HERE,), data, ["Main"], config, seed=3, durable=True, snapshot=snapshot, now_ns=now_ns
+        )
+
+    return made
+
+
+def parts(node: Node, now_ns: int) -> dict[str, Any]:
+    found: Any = cbor.loads(node.snapshot(now_ns)[50:], max_items=1 << 20, max_depth=32)
+    return found
+
+
+def again(make, node: Node, now_ns: int) -> Node:
+    """The restored node; every part of it but the links' epochs would be written as it was."""
+    before = node.snapshot(now_ns)
+    restored: Node = make(node.peer_id, before, now_ns)
+    old, new = parts(node, now_ns), parts(restored, now_ns)
+    for name in old:
+        if name not in ("links", "ingress"):  # what was held counts as accepted
+            assert new[name] == old[name], name
+    return restored
+
+
+def envelopes(make, count: int) -> list[bytes]:
+    """Durable envelopes of the other node."""
+    other = make(OTHER)
+    other.peer_presence(SELF, True, (HERE,), epoch=1)
+    other.poll(1)
+    for k in range(count):
+        other.invoke("Main", {"x": np.full(1, k, np.float32), "to": (SELF,)})
+    for step in other.poll(2):
+        if isinstance(step, PersistOutbox):
+            other.persisted(step.token)
+    return [bytes(s.payload) for s in other.poll(3) if isinstance(s, SendEnvelope)]
+
+
+def test_what_is_known_of_peers_comes_back(make):
+    node = make()
+    node.peer_presence(OTHER, True, (HERE,), epoch=5, classes=("Main",))
+    node.poll(1)
+    tables = node._neighbours
+    tables.limits[OTHER] = PeerLimits(1000, 2, 300, 400)
+    tables.imposed[OTHER] = 9 * S
+    tables.blocked.add(OTHER)
+    tables.rtt_reports[OTHER, 1, 2, 3] = RttReport(3, 1, 2, 40, 50, 6)
+    node._cycle.inbound.noticed[OTHER] = (1, 2)
+    restored = again(make, node, 2)
+    assert restored._neighbours.limits == tables.limits
+    assert restored._neighbours.rtt_reports == tables.rtt_reports
+    assert restored._cycle.inbound.noticed == {OTHER: (1, 2)}
+
+
+def test_times_move_with_the_clock_of_the_restored_node(make):
+    node = make()
+    node.poll(1)
+    node._neighbours.imposed[OTHER] = 9 * S
+    node._cycle.inbound.noticed[OTHER] = (1 * S, 1)
+    restored = make(SELF, node.snapshot(2 * S), 102 * S)
+    assert restored._neighbours.imposed == {OTHER: 109 * S}
+    assert restored._cycle.inbound.noticed == {OTHER: (101 * S, 1)}
+
+
+def test_limits_that_are_none_are_left_out(make):
+    node = make()
+    node._neighbours.limits[OTHER] = PeerLimits(0, 0, 0, 0)
+    assert make(SELF, node.snapshot(1))._neighbours.limits == {}
+
+
+def test_what_has_arrived_and_no_poll_has_seen_comes_back(make):
+    (data,) = envelopes(make, 1)
+    node = make()
+    node.poll(1)
+    node.deliver_inbound(data, OTHER, HERE)
+    node.peer_presence(OTHER, True, (HERE,), epoch=5)
+    restored = again(make, node, 2)
+    (keep,) = [s for s in restored.poll(3) if isinstance(s, Journal)]
+    restored.persisted(keep.token)
+    restored.poll(4)
+    assert [row.tolist() for row in restored.ring("ring")] == [[0.0]]
+
+
+def test_what_is_held_or_waits_for_its_poll_is_delivered_once(make):
+    first, second = envelopes(make, 2)
+    node = make()
+    node.poll(1)
+    node.deliver_inbound(first, OTHER)
+    (keep,) = [s for s in node.poll(2) if isinstance(s, Journal)]
+    node.persisted(keep.token)
+    node.deliver_inbound(second, OTHER)
+    cycle = node._cycle
+    held = [s for s in node.poll(3) if isinstance(s, Journal)]  # the first is delivered, the second held
+    assert len(held) == 1 and cycle.inbound.journaling.held
+    restored = again(make, node, 4)
+    restored.poll(5)
+    restored.deliver_inbound(second, OTHER)
+    found = [*restored.poll(6), *restored.poll(10 * S)]
+    assert not [s for s in found if isinstance(s, Journal)], "its number is taken"
+    assert [row.tolist() for row in restored.ring("ring")] == [[0.0], [1.0]]
+    assert [s for s in found if isinstance(s, SendEnvelope)], "and it is acknowledged"
+
+
+def test_a_journal_that_is_being_replayed_comes_back(make):
+    node = make()
+    node.replay([JournalRecord(OTHER, data, 1).to_bytes() for data in envelopes(make, 3)])
+    restored = again(make, node, 1)
+    restored.poll(2)
+    assert [row.tolist() for row in restored.ring("ring")] == [[0.0], [1.0], [2.0]]
+
+
+def test_completions_come_back_as_results_or_as_lost(make):
+    node = make()
+    sink = node._cycle.ingress
+    sink.deliver(101, np.ones(2), None)
+    sink.deliver(102, object(), None)
+    sink.deliver(103, None, ValueError("broken"))
+    restored = make(SELF, node.snapshot(1))
+    found = restored._cycle.ingress.completions()
+    assert [token for token, _, _ in found] == [101, 102, 103]
+    np.testing.assert_array_equal(found[0][1], [1, 1])
+    assert found[0][2] is None
+    for (_, _, error), text in zip(found[1:], ("could not be kept", "broken"), strict=True):
+        assert isinstance(error, CompletionLostError) and text in str(error)
+
+
+def test_records_that_are_being_written_are_asked_for_again_under_their_tokens(make):
+    node = make()
+    node.peer_presence(OTHER, True, (HERE,), epoch=1)
+    node.poll(1)
+    for k in range(70):  # more than there is room for
+        node.invoke("Main", {"x": np.full(1, k, np.float32), "to": (OTHER,)})
+    asked = {s.token: s.record for s in node.poll(2) if isinstance(s, PersistOutbox)}
+    assert len(asked) == 64
+    restored = make(SELF, node.snapshot(3), 3)
+    restored.adopt_outbox(asked.values(), 3, 3)  # some of them had reached the disk
+    found = {s.token: s.record for s in restored.poll(4) if isinstance(s, PersistOutbox)}
+    assert found == asked
+    assert restored.counters["outbound.waiting"] == 6
+
+
+def test_a_node_that_keeps_things_reads_the_snapshot_of_one_that_did_not(compile_text):
+    plain = compile_text(TEXT.replace(", durable=1", ""))
+    node = install(SELF, (HERE,), plain, ["Main"], seed=1)
+    node.poll(1)
+    for durable in (True, False):
+        one = install(SELF, (HERE,), plain, ["Main"], seed=1, durable=durable, snapshot=node.snapshot(2))
+        assert not [s for s in one.poll(3) if isinstance(s, steps.OpFailed)]
+        two = install(SELF, (HERE,), plain, ["Main"], seed=1, snapshot=one.snapshot(4))
+        two.poll(5)
