@@ -24,6 +24,7 @@ from benchmarks.page import update  # noqa: E402
 NAMES = {
     "engine": "engine cost per op",
     "inference": "inference against onnxruntime",
+    "tflite": "inference on TFLite against bare LiteRT and onnxruntime",
     "training": "a training step against PyTorch",
     "memory": "memory plans, predicted RSS, install size",
     "compile": "compile time against onnxruntime's session",

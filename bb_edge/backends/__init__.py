@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["NumPyBackend", "TFLiteBackend", "backend_class"]
 
 
-def backend_class(type_name: str) -> type[NumPyBackend] | None:
+def backend_class(type_name: str) -> type[NumPyBackend | TFLiteBackend] | None:
     """The backend of that TYPE_NAME, if it is one that ships; loads no other."""
     if type_name == "bb.NumPyBackend":
         from bb_edge.backends.numpy_backend import NumPyBackend

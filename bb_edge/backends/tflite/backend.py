@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.backends.tflite.errors import TFLiteInterpreterError, TFLiteModelError
 from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
-from bb_edge.backends.tflite.tuning import MAX_THREADS, Choice, TuningError, load_tuning
 from bb_edge.ir import keys
-from bb_edge.roles.backend import BackendProgram, Functions
+from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import BackendRunError, BackendWalkError
 
 if TYPE_CHECKING:
-    from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.backends.numpy_backend import NumPyBackend
+    from bb_edge.backends.tflite.tuning import Choice
+    from bb_edge.ir.onnx_pb2 import FunctionProto, GraphProto
     from bb_edge.ir.tensors import Array
 
 __all__ = ["MAX_DEPTH", "TFLiteBackend"]
@@ -26,15 +24,16 @@ __all__ = ["MAX_DEPTH", "TFLiteBackend"]
 MAX_DEPTH = 16
 """Functions that call functions with models in them."""
 
-_log = logging.getLogger(__name__)
+MAX_THREADS = 64
 
 
-class TFLiteBackend(NumPyBackend):
+class TFLiteBackend(Backend):
     """Configuration: `threads` of an interpreter (default 1), `tuning` (the path of what `bb-edge bench
     --tune` wrote), and what the NumPy backend takes.
 
     `fallbacks` counts the models that run on NumPy for want of an interpreter; `notes` say, model by model,
-    what runs it and why.
+    what runs it and why. The kernels are loaded where something runs on NumPy, and not before: most devices
+    start many more models than they mix.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.TFLiteBackend"
@@ -47,7 +46,8 @@ class TFLiteBackend(NumPyBackend):
         threads: int = 1,
         tuning: Mapping[str, Choice] | None = None,
     ) -> None:
-        super().__init__(arena_limit, shared_arena=shared_arena)
+        self._arena = (arena_limit, shared_arena)
+        self._numpy: NumPyBackend | None = None
         self.threads = threads
         self.tuning = dict(tuning or {})
         self.fallbacks = 0
@@ -62,18 +62,65 @@ class TFLiteBackend(NumPyBackend):
             made.take_tuning(path)
         return made
 
+    @property
+    def numpy(self) -> NumPyBackend:
+        """What runs everything but models."""
+        if self._numpy is None:
+            from bb_edge.backends.numpy_backend import NumPyBackend
+
+            self._numpy = NumPyBackend(self._arena[0], shared_arena=self._arena[1])
+        return self._numpy
+
     def take_tuning(self, path: str) -> None:
         """Takes what was measured on this device; a file that is none, or of another, is left aside."""
+        from pathlib import Path
+
+        from bb_edge.backends.tflite.tuning import TuningError, load_tuning
+
         try:
             self.tuning = load_tuning(Path(path), interpreter())
         except TuningError as error:
             self.notes.append(f"tuning is left aside: {error}")
-            _log.warning("tuning is left aside: %s", error)
+
+    def enter(self) -> object:
+        return None if self._numpy is None else self._numpy.enter()
+
+    def leave(self, token: object) -> None:
+        if token is not None and self._numpy is not None:
+            self._numpy.leave(token)
+
+    def supported_ops(self) -> frozenset[str]:
+        return self.numpy.supported_ops()
+
+    def execute(
+        self,
+        graph: FunctionProto | GraphProto,
+        inputs: Mapping[str, Array],
+        attrs: BackendAttrs | None = None,
+    ) -> dict[str, Array]:
+        """Runs a graph on NumPy."""
+        return self.numpy.execute(graph, inputs, attrs)
+
+    def primitive(
+        self,
+        op_type: str,
+        inputs: Sequence[Array],
+        attributes: Mapping[str, object] | None = None,
+        parameters: Mapping[int, Array] | None = None,
+        n_outputs: int = 1,
+    ) -> tuple[Array, ...]:
+        return self.numpy.primitive(op_type, inputs, attributes, parameters, n_outputs)
+
+    def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Array:
+        """A read-only array over the payload itself, where it is aligned."""
+        from bb_edge.roles.wire_tensors import tensor_from_wire
+
+        return tensor_from_wire(type_hash, payload)
 
     def supports(self, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
         if domain == keys.TFLITE_DOMAIN:
             return op_type == "Model"
-        return super().supports(op_type, version, domain)
+        return self.numpy.supports(op_type, version, domain)
 
     def prepare(
         self,
@@ -90,7 +137,7 @@ class TFLiteBackend(NumPyBackend):
         if depth > MAX_DEPTH:
             raise BackendWalkError(f"functions nest deeper than {MAX_DEPTH}", f"graph {function.name!r}")
         if not _has_model(function, functions, 0):
-            return super().prepare(function, functions, resident)
+            return self.numpy.prepare(function, functions, resident)
         nodes = list(function.node)
         if len(nodes) == 1 and not resident and _same_ports(nodes[0], function):
             return self._call(nodes[0], functions, depth)
@@ -111,7 +158,7 @@ class TFLiteBackend(NumPyBackend):
             else:
                 segment.input = [name for name in segment.reads if name in known]
                 own = {name: resident[name] for name in segment.input if name in resident}
-                program = super().prepare(segment, functions, own)  # type: ignore[arg-type]
+                program = self.numpy.prepare(segment, functions, own)  # type: ignore[arg-type]
                 given, made = tuple(n for n in segment.input if n not in own), tuple(segment.output)
             missing = [name for name in given if name not in known]
             if missing:
@@ -145,7 +192,7 @@ class TFLiteBackend(NumPyBackend):
                 threads,
                 where,
             )
-            self.notes.append(f"{where}: {chosen.package} {chosen.version}, threads {threads}")
+            self.notes.append(f"{where}: {chosen.package}, threads {threads}")
             return made
         if not attributes.get("fallback"):
             raise TFLiteInterpreterError(
@@ -163,8 +210,6 @@ class TFLiteBackend(NumPyBackend):
         if on_numpy:
             self.notes.append(f"{where}: NumPy, which was measured to be faster here")
         else:
-            if not self.fallbacks:
-                _log.warning("no TFLite interpreter, models run on NumPy: %s", chosen.why_not)
             self.fallbacks += 1
             self.notes.append(f"{where}: NumPy, for there is {chosen}")
         return self._prepare(fallback, functions, {}, depth + 1)

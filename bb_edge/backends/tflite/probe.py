@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import logging
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -25,16 +24,23 @@ _MODEL = (
     "c^e!"
 )
 
-_log = logging.getLogger(__name__)
-
 
 class Interpreter(NamedTuple):
     """The one that runs: `make` is its class, None where none does. `why_not` tells of those tried before."""
 
     package: str
-    version: str
     make: Callable[..., Any] | None
     why_not: str
+
+    @property
+    def version(self) -> str:
+        """Of its package; looked up when asked for, which takes as long as loading a small model."""
+        from importlib import metadata
+
+        try:
+            return metadata.version(self.package)
+        except metadata.PackageNotFoundError:
+            return "of unknown version"
 
     def __str__(self) -> str:
         found = f"{self.package} {self.version}" if self.make is not None else "no TFLite interpreter"
@@ -58,10 +64,8 @@ def interpreter() -> Interpreter:
         if wrong:
             reasons.append(f"{distribution}: {wrong}")
             continue
-        found = Interpreter(distribution, _version(distribution), make, "; ".join(reasons))
-        _log.info("TFLite interpreter: %s %s", found.package, found.version)
-        return found
-    return Interpreter("", "", None, "; ".join(reasons))
+        return Interpreter(distribution, make, "; ".join(reasons))
+    return Interpreter("", None, "; ".join(reasons))
 
 
 def _wrong(make: Callable[..., Any]) -> str:
@@ -73,12 +77,3 @@ def _wrong(make: Callable[..., Any]) -> str:
     found.invoke()
     result = found.get_tensor(found.get_output_details()[0]["index"])
     return "" if np.array_equal(result, [[0, 2, 0, 4]]) else "computes a wrong result"
-
-
-def _version(distribution: str) -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "unknown version"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,9 @@ FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, Overf
 
 _Shapes = tuple[tuple[int, ...], ...]
 
+_LARGE = 8 << 20
+"""Bytes from which on loading OpenSSL is the quicker way."""
+
 
 class TFLiteProgram(BackendProgram):
     """`made` counts interpreters. TFLiteModelError where bytes, digest or ports are not as they should."""
@@ -42,7 +45,7 @@ class TFLiteProgram(BackendProgram):
     ) -> None:
         if len(model) < 16 or model[4:8] != b"TFL3":
             raise TFLiteModelError("its model is no TFLite flatbuffer", where, "compile the program again")
-        if hashlib.sha256(model).hexdigest().encode() != sha256.lower():
+        if _sha256(model) != sha256.lower():
             raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
         self._make, self._model, self._threads, self._where = make, model, threads, where
         self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
@@ -124,3 +127,19 @@ class TFLiteProgram(BackendProgram):
         self._start(arrays)
         found: Array = self._get(self._outputs[0])
         return found
+
+
+def _sha256(data: bytes) -> bytes:
+    """In hex. Small models are hashed by Python's own code: `hashlib` brings OpenSSL into the process, which
+    takes more memory than they do, and longer to load than to hash them.
+    """
+    if len(data) > _LARGE:
+        import hashlib
+
+        return hashlib.sha256(data).hexdigest().encode()
+    for module in ("_sha2", "_sha256", "hashlib"):  # the first since Python 3.12, the second before
+        try:
+            return str(importlib.import_module(module).sha256(data).hexdigest()).encode()
+        except ImportError:
+            continue
+    raise AssertionError("no Python is without hashlib")

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bb_edge.backends.tflite.backend import MAX_THREADS
 from bb_edge.backends.tflite.probe import Interpreter
 from bb_edge.roles.errors import BackendError
 
-__all__ = ["MAX_THREADS", "Choice", "TuningError", "load_tuning", "save_tuning", "signature"]
+__all__ = ["Choice", "TuningError", "load_tuning", "save_tuning", "signature"]
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
-MAX_THREADS = 64
 
 
 class TuningError(BackendError):

@@ -81,7 +81,7 @@ def test_a_file_of_another_device_is_left_aside(artifact, tmp_path):
     place = tmp_path / "net.edge.tune.json"
     save_tuning(place, {"ab": Choice(2)}, interpreter())
     assert load_tuning(place, interpreter()) == {"ab": Choice(2)}
-    other = Interpreter("another", "1.0", None, "")
+    other = Interpreter("another", None, "")
     with pytest.raises(TuningError, match="another device"):
         load_tuning(place, other)
     content = json.loads(place.read_text())

@@ -99,7 +99,7 @@ def test_damage_is_found_before_the_interpreter_sees_it():
 
 
 def test_without_an_interpreter_the_fallback_runs_or_the_error_says_what_to_install(monkeypatch):
-    none = Interpreter("", "", None, "ai-edge-litert: ModuleNotFoundError")
+    none = Interpreter("", None, "ai-edge-litert: ModuleNotFoundError")
     monkeypatch.setattr(backend_module, "interpreter", lambda: none)
     plain = onnx_pb2.FunctionProto(name="plain", domain=keys.BACKEND_DOMAIN, input=["p"], output=["q"])
     plain.opset_import.add(domain="", version=21)
