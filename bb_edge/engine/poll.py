@@ -185,6 +185,8 @@ class Cycle:
                 self._offer(graph, op, TRIGGER)
             if phase == steps.Phase.SHUTDOWN:
                 engine.control.stop()
+            elif phase == steps.Phase.SNAPSHOT and self.outbound.durable is not None:
+                self.outbound.durable.want_snapshot("lifecycle")
         if engine.runnable or entries:
             self._run(now_ns)
         if self._left <= 0 and (engine.runnable or self._admissible or engine.timers.due(now_ns)):

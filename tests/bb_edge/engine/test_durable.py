@@ -368,6 +368,30 @@ def test_an_outbox_full_of_what_nobody_acknowledges_asks_for_no_snapshots(compil
     assert not [s for s in teller.said if isinstance(s, SnapshotWanted)]
 
 
+def test_a_snapshot_is_asked_for_before_the_outbox_is_full_where_it_makes_room(compile_text):
+    net = told(compile_text, outbox_records=8)
+    net.run(2 * MS)
+    for number in range(8):
+        say(net, number)
+        net.run(net.now_ns + S)
+    teller = net.machines["teller"]
+    assert [s.reason for s in teller.said if isinstance(s, SnapshotWanted)] == ["outbox"]
+    assert len(teller.disk.outbox) < 8
+
+
+def test_the_lifecycle_asks_for_a_snapshot(compile_text):
+    net = told(compile_text)
+    teller = net.machines["teller"]
+    for phase in (steps.Phase.SNAPSHOT, steps.Phase.SHUTDOWN, steps.Phase.SNAPSHOT):
+        teller.node.fire_lifecycle(phase)
+    net.run(5 * MS)
+    assert [s.reason for s in teller.said if isinstance(s, SnapshotWanted)] == ["lifecycle"], "once"
+    teller.node.fire_lifecycle(steps.Phase.SNAPSHOT)
+    net.run(9 * MS)
+    assert len([s for s in teller.said if isinstance(s, SnapshotWanted)]) == 2
+    assert teller.disk.writes == 2
+
+
 # --- crashes --------------------------------------------------------------------------------------------
 
 
