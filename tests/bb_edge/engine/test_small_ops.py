@@ -166,7 +166,7 @@ def test_the_address_book_is_open_to_programs(bench):
     b.settle()
     b.node.invoke("Main", {"asked": PEER})
     b.settle()
-    assert b.events("found") == [(FIRST, SECOND)]
+    assert b.events("found") == [(Address.from_bytes(FIRST), Address.from_bytes(SECOND))]
 
 
 @pytest.mark.parametrize(
