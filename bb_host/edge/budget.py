@@ -22,6 +22,7 @@ from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.loading import load
 from bb_host.edge.columns import columns
 from bb_host.edge.memory_plan import PlannedGraph
+from bb_host.edge.tflite.lower import Lowered
 from bb_host.program import Function, Program, RawTensor, Slot, Subgraph, walk_ops
 from bb_host.program_proto import array_of
 
@@ -33,6 +34,13 @@ INTERPRETER = 23 * MIB
 """Private memory of a Python with NumPy, the engine and the NumPy backend before any program: CPython 3.11,
 x86-64, one BLAS thread. `--interpreter` says what it is on the device.
 """
+
+TFLITE_INTERPRETER = 1 * MIB
+"""Private memory of an interpreter that has run a small model, and `TFLITE_PAGES` of its library: LiteRT
+2.3 on x86-64.
+"""
+
+TFLITE_PAGES = 12 * MIB
 
 MQTT_CLIENT = 3 * MIB
 """Private memory of the transport on top of it, idle."""
@@ -183,8 +191,13 @@ def budget_of(
     planned: Sequence[PlannedGraph],
     limits: Limits | None = None,
     config: NodeConfig | None = None,
+    *,
+    models: Sequence[Lowered] = (),
+    max_batch: int | None = None,
 ) -> Budget:
-    """The budget of one stripped target. `config` is the node's, `NodeConfig.edge()` by default."""
+    """The budget of one stripped target. `config` is the node's, `NodeConfig.edge()` by default; `models` are
+    its flatbuffers, `max_batch` the largest batch of those whose batch is open.
+    """
     config = config or NodeConfig.edge()
     interpreter = limits.interpreter if limits is not None else None
     ram = [
@@ -195,11 +208,13 @@ def budget_of(
         Share("the program as it was read", len(artifact)),
         *_state(program),
         *_tensor_work(planned),
+        *_models(models, max_batch or 1),
         Share("slot tables and executions", _slot_tables(artifact, config)),
         *_queues(program, config),
     ]
-    unknown = tuple((graph.function, graph.reason) for graph in planned if graph.reason)
-    files = FILE_PAGES if interpreter is None else 0
+    told = _told(program, models, max_batch)
+    unknown = tuple((g.function, g.reason) for g in planned if g.reason and g.function not in told)
+    files = (FILE_PAGES if interpreter is None else 0) + (TFLITE_PAGES if models else 0)
     return Budget(target, tuple(s for s in ram if s.nbytes), tuple(_flash(program, artifact)), unknown, files)
 
 
@@ -238,6 +253,26 @@ def _tensor_work(planned: Sequence[PlannedGraph]) -> Iterator[Share]:
         note = f", {graph.assumed}" if graph.assumed else ""
         yield Share(f"  {graph.function}{note}", graph.arena, counted=False)
     yield Share("inputs and results of one execution", sum(g.inputs + g.results for g in planned))
+
+
+def _models(models: Sequence[Lowered], batch: int) -> Iterator[Share]:
+    """Each model has an interpreter of its own, which packs the weights anew."""
+    if models:
+        yield Share("TFLite interpreter (estimate)", TFLITE_INTERPRETER)
+    yield Share("weights as TFLite packs them (estimate)", sum(model.size for model in models))
+    yield Share("activations of TFLite models", sum(model.activations(batch) for model in models))
+
+
+def _told(program: Program, models: Sequence[Lowered], max_batch: int | None) -> set[str]:
+    """Functions that are models alone, with a batch that is known: their memory is told above."""
+    open_ones = {m.function for m in models if m.open_batch} if max_batch is None else set()
+    return {
+        function.name
+        for function in program.functions
+        if function.name not in open_ones
+        and function.ops
+        and all(op.domain == keys.TFLITE_DOMAIN for op in function.ops)
+    }
 
 
 def _slot_tables(artifact: bytes, config: NodeConfig) -> int:

@@ -190,7 +190,9 @@ def build_edge(
         with _timed(steps, "report"):
             mapped = to_json(source_map(source_program, collapsed.origins, stripped, artifact))
             file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
-            budget = budget_of(final, target, artifact, planned, limits)
+            budget = budget_of(
+                final, target, artifact, planned, limits, models=lowering.models, max_batch=max_batch
+            )
             report = describe_target(program, final, target, artifact, file, planned, budget, lowering)
         artifacts.append(
             Artifact(target, final, artifact, mapped, report, planned, budget, lowering, accuracy)

@@ -26,6 +26,7 @@ from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
 from bb_host.edge.tflite.regions import partition, worth
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
@@ -45,12 +46,23 @@ TFLITE_BACKEND = "bb.TFLiteBackend"
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for."""
+    """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for.
+
+    `live` are the bytes of activations at once for batches of one and two, `open_batch` says that the device
+    decides how large they are.
+    """
 
     function: str
     size: int
     sha256: str
     ops: Mapping[str, int]
+    live: tuple[int, int] = (0, 0)
+    open_batch: bool = False
+
+    def activations(self, batch: int) -> int:
+        """Bytes of activations at once for batches of that size."""
+        one, two = self.live
+        return one + (two - one) * (batch - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +217,10 @@ class _Work:
         }
         if self.choice == "auto":
             attrs["fallback"] = self._fallback(stands_for, names, outputs).encode()
-        self.models.append(Lowered(self.function.name, len(data), digest, counts))
+        live = (activation_bytes(graph, 1), activation_bytes(graph, 2))
+        self.models.append(
+            Lowered(self.function.name, len(data), digest, counts, live, has_open_batch(graph))
+        )
         return Op(MODEL, keys.TFLITE_DOMAIN, tuple(names), tuple(outputs), dict(attrs))
 
     def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:
