@@ -72,9 +72,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--backend",
         choices=("auto", "numpy", "tflite"),
-        default="numpy",
-        help="what runs tensor work: tflite lowers all that it can, auto what gains by it (and keeps a"
-        " fallback for devices without an interpreter)",
+        default="auto",
+        help="what runs tensor work: tflite lowers all that it can, auto (default) what gains by it, and"
+        " keeps a fallback for devices without an interpreter",
     )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
