@@ -11,7 +11,7 @@ import functools
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bb_edge import Node, NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -51,6 +51,7 @@ class Machine:
         self.disk = FakeDisk()
         self.node: Node | None = None
         self.keeper: Keeper | None = None
+        self.store: StateStore | None = None
         self.due: int | None = 0
         """When its node must be polled, as far as it is known."""
         self.births = 0
@@ -76,20 +77,20 @@ class Machine:
                 components=components,
                 seed=hash_of(self.name),
                 incarnation=incarnation,
-                clock_offset_ns=WALL_NS,
+                clock_offset_ns=world.wall_ns,
                 durable=world.plan.durable,
                 snapshot=snapshot,
                 now_ns=now,
             )
 
         if world.plan.durable:
-            store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
+            store = self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
             watched, restored = restore(
                 store,
                 lambda snapshot: Watched(make(snapshot), self),
                 SnapshotDamagedError,
                 now,
-                now + WALL_NS,
+                now + world.wall_ns,
             )
             self.node = watched.node
             self.keeper = Keeper(watched, store, interval_ns=500 * MS, report=world.ledger.failed)
@@ -172,11 +173,15 @@ class World:
         self.rng = random.Random(seed)
         self.network = Network(self.rng, plan.weather)
         self.polls = 0
+        self.wall_ns = WALL_NS  # of simulated time 0
         self.trace = hashlib.sha256()
         built = plan.programs
         self.machines = [Machine(self, seat, built[seat.target]) for seat in plan.seats]
         self.by_peer = {machine.peer: machine for machine in self.machines}
-        self.ledger = Ledger(self)
+        self.ledger = self.make_ledger()
+
+    def make_ledger(self) -> Ledger:
+        return Ledger(self)
 
     # --- what happens -----------------------------------------------------------------------------------
 
@@ -320,23 +325,36 @@ class World:
         return self
 
     def _run(self) -> None:
-        network, machines, calm_ns = self.network, self.machines, self.plan.calm_ns
-        limit = MAX_POLLS
+        calm_ns, limit = self.plan.calm_ns, MAX_POLLS
+
+        def over() -> bool:
+            nonlocal limit
+            if self.network.now_ns < calm_ns:
+                limit = self.polls + MAX_POLLS
+                return False
+            if self.polls > limit:
+                raise WorldError(f"no end after {MAX_POLLS} polls")
+            return self.ledger.done()
+
+        self._advance(over)
+
+    def _advance(self, over: Callable[[], bool]) -> None:
+        """Time goes on until `over()`, which is asked when nothing more is due at its moment."""
+        network, machines = self.network, self.machines
         while True:
             network.run_due()
             now = network.now_ns
-            busy = True
+            busy, left = True, MAX_POLLS
             while busy:
                 busy = False
                 for machine in machines:
                     if machine.node is not None and machine.due is not None and machine.due <= now:
                         busy = True
                         machine.poll()
-                if self.polls > limit and network.now_ns >= calm_ns:
-                    raise WorldError(f"no end after {MAX_POLLS} polls")
-            if now < calm_ns:
-                limit = self.polls + MAX_POLLS
-            elif self.ledger.done():
+                left -= 1
+                if not left:
+                    raise WorldError(f"{MAX_POLLS} polls at one moment")
+            if over():
                 return
             times = [
                 machine.due for machine in machines if machine.node is not None and machine.due is not None

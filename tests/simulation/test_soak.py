@@ -1,0 +1,19 @@
+"""One federation for long: memory that does not grow, and no more on flash than was said."""
+
+from __future__ import annotations
+
+from simulated.plan import S
+from simulated.soak import DISK_BYTES, Soak
+
+
+def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
+    soak = Soak(3, every_ns=S).soak(3_000, checkpoints=4)
+    assert soak.faults["full disk"]
+    assert soak.ledger.seen["restored"] >= 2
+    assert soak.ledger.seen["StorageFailed"]
+    last = soak.checkpoints[-1]
+    assert last.rounds > 5
+    assert last.disk_bytes < DISK_BYTES // 4
+    node = soak.machines[-1].node
+    if node is not None:
+        assert max(link.last_durable for link in node._cycle.links._table.by_peer.values()) > 1 << 32
