@@ -66,7 +66,7 @@ def test_bb_host_takes_the_commands() -> None:
     from bb_host.cli import parser as host_parser
 
     shown = commands("bb-host")
-    assert {line[0] for line in shown} == {"compile", "inspect"}
+    assert {line[0] for line in shown} == {"compile", "inspect", "symbolize"}
     for line in shown:
         assert host_parser().parse_args(line)
 
