@@ -74,7 +74,7 @@ def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
         raise DamagedArtifact("the artifact is empty", "artifact")
     try:
         model = ModelProto.FromString(bytes(data))
-    except (DecodeError, RuntimeError, ValueError) as error:
+    except (DecodeError, RuntimeError, SystemError, ValueError) as error:  # SystemError: protobuf 3.20
         raise DamagedArtifact("not a serialized ONNX model", "artifact", "copy the file again") from error
     try:
         return _program(model, data)

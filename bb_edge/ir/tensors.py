@@ -279,7 +279,8 @@ def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
 
     try:
         return onnx_pb2.TensorProto.FromString(bytes(buffer))
-    except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
+    # SystemError: protobuf 3.20; the last two: protobuf in pure Python
+    except (DecodeError, SystemError, RuntimeError, UnicodeDecodeError) as error:
         raise TensorError("not a TensorProto", "tensor") from error
 
 
