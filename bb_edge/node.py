@@ -11,6 +11,7 @@ from bb_edge.engine import restart, snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.budget import payload_bytes
+from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp, Execution
@@ -395,7 +396,7 @@ class Node:
         Durable requests leave in the next poll. Names the outbox records that may go.
         """
         durable = self._cycle.outbound.durable
-        return () if durable is None else tuple(durable.snapshot_written())
+        return () if durable is None else tuple(durable.snapshot_written(may_run(self._cycle)))
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.

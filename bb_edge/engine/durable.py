@@ -12,7 +12,7 @@ again after it finds the number that its envelope went out under (`Outbox.find`)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +21,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
 from bb_edge.wire.envelope import Envelope
-from bb_edge.wire.outbox import Outbox, OutboxError, OutboxRecord
+from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -219,15 +219,15 @@ class DurableSends:
         """The node is being written down: what asks is in it."""
         self._covered = tuple(self.needs_snapshot)
 
-    def snapshot_written(self) -> list[EnvelopeKey]:
-        """The snapshot is on disk: requests leave; names the records that may go."""
+    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
+        """The snapshot is on disk: requests leave; names the records that may go, as of the outbox."""
         self.snapshot_wanted = False
         for key in self._covered:
             if key in self.needs_snapshot:
                 del self.needs_snapshot[key]
                 self.ready.append(key)
         self._covered = ()
-        gone = self.outbox.snapshot_taken()
+        gone = self.outbox.snapshot_taken(may_run)
         self._room = bool(gone and self.waiting)
         return gone
 
@@ -243,7 +243,7 @@ class DurableSends:
         """Takes a record over from disk. It is due at once, unless it has expired or nobody waits for the
         answers to it.
         """
-        self.outbox.add(record)
+        self.outbox.add(record, ahead=True)
         remaining = record.expires_wall_ns - wall_ns if record.expires_wall_ns else 0
         over = bool(record.expires_wall_ns) and remaining <= 0
         expires_ns = now_ns + remaining if record.expires_wall_ns and not over else 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.causes import cause_of
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.ingress import Entry, Ingress, Raw
 from bb_edge.engine.journal import Journaling, JournalRecord, Taken
@@ -27,7 +28,6 @@ from bb_edge.wire import envelope
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
 from bb_edge.wire.delivery import EnvelopeKey, Links, Verdict
 from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
-from bb_edge.wire.outbox import Cause
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -281,7 +281,7 @@ class Inbound:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
         engine = self._engine
         execution.source = peer
-        execution.cause = _cause(peer, message)
+        execution.cause = cause_of(peer, message)
         execution.acknowledged = self.journaling is not None and message.base > 0
         execution.deadline_ns = deadline_ns
         touched: dict[int, Port] = {}
@@ -403,7 +403,7 @@ class Inbound:
             return False
         cohort.execution.answer_bytes += size
         self._requests.answer(
-            req_id, peer, tuple(values[i] for i in range(len(values))), _cause(peer, message)
+            req_id, peer, tuple(values[i] for i in range(len(values))), cause_of(peer, message)
         )
         return False
 
@@ -486,11 +486,6 @@ class Inbound:
 
 
 _TRIGGER_HASH = 0x0A
-
-
-def _cause(peer: PeerId, message: Envelope) -> Cause | None:
-    """What tells the durable sends of the execution that a durable envelope starts."""
-    return Cause(peer, message.epoch, message.seq) if message.base else None
 
 
 def _nothing_with(_: object) -> None:

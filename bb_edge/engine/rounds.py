@@ -29,13 +29,13 @@ class Rounds:
         self.times = int(attrs.get("times", 0))  # type: ignore[call-overload]
         self.pause_ns = int(attrs.get("pause_ns", 0))  # type: ignore[call-overload]
         self.round = 1
-        self.attempt = 1  # counts on where a round is repeated: what it sends then is something else
+        self.attempt = 1  # of this round: what a round sends that is repeated is something else
         self.running = False
         self.finished = False
         self.backoff_ns = 0
         self.timer = 0
-        # Attempt n is the same attempt after a restart: no epoch of an envelope has that bit.
-        self._own_number = 1 << 63 | graph.index << 32 | op.index
+        # A round and its attempt are the same after a restart: no epoch of an envelope has that bit.
+        self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
             engine.actions.register(f"round.{name}/{where}", action)
@@ -48,6 +48,14 @@ class Rounds:
         self.running = True
         self._ingress.offer(Entry(self._op.target, self._fill, internal=True))
 
+    @property
+    def _which(self) -> int:
+        return self.round << 32 | self.attempt
+
+    def may_run(self, which: int) -> bool:
+        """Whether the round and attempt of a cause run, or are still to come."""
+        return not self.finished and which >= self._which
+
     def peer_up(self) -> None:
         """Ends a back-off."""
         if self.backoff_ns and self.timer and not self.running:
@@ -59,7 +67,7 @@ class Rounds:
         execution.claim_set = self._graph.claims.get(self._op.index, ())
         execution.notify = True
         execution.on_end = self._ended
-        execution.cause = Cause(self._engine.own_peer, self._own_number, self.attempt)
+        execution.cause = Cause(self._engine.own_peer, self.own_number, self._which)
         frame = execution.frame_of(region)
         if self._op.out >= 0:
             self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
@@ -67,7 +75,6 @@ class Rounds:
     def _ended(self, execution: Execution) -> None:
         engine = self._engine
         self.running = False
-        self.attempt += 1
         nobody = execution.requests_made > 0 and not execution.asked_somebody
         if nobody or execution.failed:
             first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns
@@ -77,8 +84,10 @@ class Rounds:
             engine.count("rounds.backed_off")
         else:
             self.backoff_ns = 0
-        if not nobody:
-            self.round += 1
+        if nobody:
+            self.attempt += 1
+        else:
+            self.round, self.attempt = self.round + 1, 1
             engine.count("rounds.ended")
             if self.times and self.round > self.times:
                 self.finished = True

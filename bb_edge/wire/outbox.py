@@ -7,11 +7,14 @@ and each finds the number that its envelope went out under, instead of sending i
     ──add()──► WAITING ──settle()──► SETTLED ──snapshot_taken()──► gone
                   └──snapshot_taken()──► WAITING, without its cause (the snapshot holds the effect of that
                   cause)
+
+A record that a restart found on disk is ahead of the node, which has gone back to its snapshot. It stays,
+with its cause and whatever snapshots are taken meanwhile, until the cause has run again or cannot any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,6 +105,7 @@ class Outbox:
     """The records of one node, as they are on disk; bounded in number and in bytes."""
 
     __slots__ = (
+        "_ahead",
         "_by_cause",
         "_bytes",
         "_max_bytes",
@@ -116,7 +120,8 @@ class Outbox:
         self._max_bytes = max_bytes
         self._records: dict[EnvelopeKey, OutboxRecord] = {}
         self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
-        self._settled: dict[EnvelopeKey, None] = {}
+        self._settled: dict[EnvelopeKey, None] = {}  # gone with the next snapshot
+        self._ahead: dict[EnvelopeKey, bool] = {}  # until the cause comes by; whether it is settled
         self._bytes = 0
         self._settled_bytes = 0
 
@@ -145,14 +150,24 @@ class Outbox:
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
         """What this cause sent to the peer over this wire before; it keeps its number."""
         key = self._by_cause.get((peer, cause, wire_id))
-        return None if key is None else self._records[key]
+        if key is None:
+            return None
+        self._caught_up(key)
+        return self._records[key]
+
+    def _caught_up(self, key: EnvelopeKey) -> None:
+        if self._ahead.pop(key, False):
+            self.settle(key)
 
     def settled(self, key: EnvelopeKey) -> bool:
         """Whether the record is acknowledged or expired: nothing need be published again."""
-        return key in self._settled
+        return key in self._settled or self._ahead.get(key, False)
 
-    def add(self, record: OutboxRecord) -> None:
-        """Takes a record over; once more for the same key is fine. OutboxFullError, changing nothing."""
+    def add(self, record: OutboxRecord, ahead: bool = False) -> None:
+        """Takes a record over; once more for the same key is fine. OutboxFullError, changing nothing.
+
+        `ahead`: it comes from disk, and what sent it is perhaps still to run.
+        """
         if record.key in self._records:
             return
         size = len(record.encoded)
@@ -166,6 +181,8 @@ class Outbox:
         self._bytes += size
         if record.cause is not None:
             self._by_cause[record.key.peer, record.cause, record.wire_id] = record.key
+            if ahead:
+                self._ahead[record.key] = False
 
     def remove(self, key: EnvelopeKey) -> bool:
         """Takes back what could not be written. False where there is no such record."""
@@ -173,6 +190,7 @@ class Outbox:
         if record is None:
             return False
         self._bytes -= len(record.encoded)
+        self._ahead.pop(key, None)
         if key in self._settled:
             del self._settled[key]
             self._settled_bytes -= len(record.encoded)
@@ -185,22 +203,29 @@ class Outbox:
         record = self._records.get(key)
         if record is None:
             return False
-        if key not in self._settled:
+        if key in self._ahead:
+            self._ahead[key] = True
+        elif key not in self._settled:
             self._settled[key] = None
             self._settled_bytes += len(record.encoded)
         return True
 
-    def snapshot_taken(self) -> list[EnvelopeKey]:
+    def snapshot_taken(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
         """A snapshot is on disk: settled records go, and are named, so that their files can be deleted.
 
-        The others keep their numbers, but their causes cannot run again.
+        The others keep their numbers, but what sent them is in the snapshot and does not run again. Of what
+        is ahead `may_run` tells which causes are still to come: those records stay, settled or not.
         """
+        for key in tuple(self._ahead):
+            cause = self._records[key].cause
+            if cause is None or not may_run(cause):
+                self._caught_up(key)
         gone = list(self._settled)
         for key in gone:
             self.remove(key)
-        self._by_cause.clear()
+        self._by_cause = {what: key for what, key in self._by_cause.items() if key in self._ahead}
         return gone
 
     def waiting(self) -> list[OutboxRecord]:
         """Records that are not settled, in the order in which they were added."""
-        return [record for key, record in self._records.items() if key not in self._settled]
+        return [record for key, record in self._records.items() if not self.settled(key)]

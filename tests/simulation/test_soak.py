@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from simulated.plan import S
+from simulated.network import MS
 from simulated.soak import DISK_BYTES, Soak
 
 
 def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
-    soak = Soak(3, every_ns=S).soak(3_000, checkpoints=4)
-    assert soak.faults["full disk"]
+    soak = Soak(5, every_ns=700 * MS).soak(3_000, checkpoints=4)
+    assert soak.faults["full disk"] and soak.faults["clock jumps"]
     assert soak.ledger.seen["restored"] >= 2
     assert soak.ledger.seen["StorageFailed"]
     last = soak.checkpoints[-1]
@@ -17,3 +17,9 @@ def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
     node = soak.machines[-1].node
     if node is not None:
         assert max(link.last_durable for link in node._cycle.links._table.by_peer.values()) > 1 << 32
+
+
+def test_a_snapshot_between_a_restart_and_what_ran_before_it_forgets_no_number():
+    soak = Soak(2, every_ns=700 * MS).soak(1_600, checkpoints=2)
+    assert soak.ledger.seen["restored"]
+    assert sum(m.node.counters.get("outbound.reused", 0) for m in soak.machines if m.node is not None)

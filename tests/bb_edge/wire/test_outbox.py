@@ -83,11 +83,46 @@ def test_a_snapshot_drops_what_is_settled_and_all_causes() -> None:
         outbox.add(record(seq, CAUSE, wire_id=seq))
     outbox.settle(EnvelopeKey(A, 1, 1))
     assert [r.key.seq for r in outbox.waiting()] == [2]
-    assert outbox.snapshot_taken() == [EnvelopeKey(A, 1, 1)]
+    assert outbox.snapshot_taken(_nothing) == [EnvelopeKey(A, 1, 1)]
     assert len(outbox) == 1 and outbox.bytes_in_use == 10
     assert outbox.find(A, CAUSE, 2) is None
     assert outbox.settle(EnvelopeKey(A, 1, 2)) and not outbox.settle(EnvelopeKey(A, 1, 1))
-    assert outbox.snapshot_taken() == [EnvelopeKey(A, 1, 2)] and outbox.bytes_in_use == 0
+    assert outbox.snapshot_taken(_nothing) == [EnvelopeKey(A, 1, 2)] and outbox.bytes_in_use == 0
+
+
+def _nothing(cause: Cause) -> bool:
+    return False
+
+
+def test_what_a_restart_finds_keeps_its_cause_until_that_has_run_or_cannot() -> None:
+    outbox = Outbox()
+    sent = [record(seq, CAUSE._replace(seq=seq)) for seq in (1, 2, 3, 4)]
+    for one in sent:
+        outbox.add(one, ahead=True)
+    outbox.add(record(5), ahead=True)  # of nothing that comes again
+    for seq in (1, 2, 3, 5):
+        outbox.settle(EnvelopeKey(A, 1, seq))
+    assert outbox.settled(sent[0].key) and [r.key.seq for r in outbox.waiting()] == [4]
+    assert outbox.find(A, CAUSE._replace(seq=1), 0) == sent[0]
+
+    # 1 has come by, 2 cannot any more, 3 and 4 are still to come, 5 was nobody's.
+    gone = outbox.snapshot_taken(lambda cause: cause.seq >= 3)
+    assert sorted(key.seq for key in gone) == [1, 2, 5]
+    assert outbox.settled(sent[2].key) and not outbox.settled(sent[3].key)
+    assert not outbox.any_settled  # what stays for its cause makes no room
+    for one in sent[2:]:
+        assert outbox.find(A, CAUSE._replace(seq=one.key.seq), 0) == one
+    assert outbox.snapshot_taken(lambda cause: True) == [sent[2].key]
+    assert outbox.find(A, CAUSE._replace(seq=4), 0) is None
+    assert outbox.remove(sent[3].key) and len(outbox) == 0 == outbox.bytes_in_use
+
+
+def test_what_the_snapshot_knows_is_not_ahead() -> None:
+    outbox = Outbox()
+    outbox.add(record(1, CAUSE))
+    outbox.add(record(1, CAUSE), ahead=True)
+    outbox.settle(EnvelopeKey(A, 1, 1))
+    assert outbox.snapshot_taken(lambda cause: True) == [EnvelopeKey(A, 1, 1)]
 
 
 def test_what_could_not_be_written_is_taken_back() -> None:
@@ -111,7 +146,7 @@ def test_records_below_at_and_above_the_bound() -> None:
     assert outbox.wants_snapshot and outbox.any_settled
     with pytest.raises(OutboxFullError):
         outbox.add(record(4))  # settled records stay until the snapshot
-    outbox.snapshot_taken()
+    outbox.snapshot_taken(_nothing)
     outbox.add(record(4))
 
 

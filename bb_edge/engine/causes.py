@@ -1,0 +1,65 @@
+"""What may still send: after a restart, the causes of which the outbox on disk has the sends already.
+
+A node goes back to its snapshot and does again what it did since: it takes the journal, its rounds come, the
+executions go on. Until a cause has come by again, its records in the outbox are the only memory of what it
+sent (docs/design/durability.md "Causes").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import envelope
+from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.outbox import Cause
+
+if TYPE_CHECKING:
+    from bb_edge.engine.poll import Cycle
+
+
+def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
+    """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
+    return Cause(peer, message.epoch, message.seq) if message.base else None
+
+
+def may_run(cycle: Cycle) -> Callable[[Cause], bool]:
+    """Tells of a cause whether something of it is still to come; for use before the next poll."""
+    rounds = {one.own_number: one for several in cycle.rounds.values() for one in several}
+    present = set(_present(cycle))
+
+    def still(cause: Cause) -> bool:
+        one = rounds.get(cause.epoch) if cause.peer == cycle.engine.own_peer else None
+        return one.may_run(cause.seq) if one is not None else cause in present
+
+    return still
+
+
+def _present(cycle: Cycle) -> Iterator[Cause | None]:
+    """The causes of all that has begun or waits to begin."""
+    for execution in cycle.engine.pool.active.values():
+        yield execution.cause
+    for cohort in cycle.requests.cohorts.values():
+        for _, _, cause in cohort.waiting:
+            yield cause
+    for entry in cycle.ingress.entries:
+        if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
+            yield cause_of(entry.args[0], entry.args[1])
+    for unit in cycle.outbound.units:
+        yield unit.cause
+    if cycle.outbound.durable is not None:
+        for unit in cycle.outbound.durable.waiting:
+            yield unit.cause
+    received = [(raw.peer, raw.data) for raw in cycle.ingress.raws()]
+    journaling = cycle.inbound.journaling
+    if journaling is not None:
+        for taken in (*journaling.accepted, *journaling.held.values()):
+            yield cause_of(taken.raw.peer, taken.message)
+        received += [(record.peer, record.data) for record in journaling.replaying]
+    for peer, data in received:
+        try:
+            yield cause_of(peer, envelope.decode(data, cycle.engine.config.caps))
+        except BBError:  # the poll that takes it will say so
+            continue
