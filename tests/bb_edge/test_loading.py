@@ -140,11 +140,11 @@ def test_targets_that_disagree_about_a_slot_conflict():
         put(artifact(BODY + second, bindings), targets=["Main", "Other"])
 
 
-def test_durable_sends_need_an_outbox():
+def test_durable_sends_need_a_state_folder():
     body = (
         BODY + "  h: Trigger = wire.Send(y, v) {wire.wire_id=1, wire.site_ids=00000000000000aa, durable=1}\n"
     )
-    with pytest.raises(InstallError, match="outbox"):
+    with pytest.raises(InstallError, match="kept on disk"):
         put(artifact(body))
 
 

@@ -92,7 +92,18 @@ def test_the_fallback_computes_the_same(reference):
 
 
 def test_auto_leaves_what_is_too_small():
+    """Of two regions, a product alone and a product with a sum, one is worth the call."""
     build = build_edge(_mixed(), backend="auto")
+    (node,) = _models(build)
+    assert node.attrs["ops"] == b"Add:1,MatMul:1"
+    assert "too small" in build.artifacts[0].lowering.explain()
+
+
+def test_auto_leaves_a_program_alone_that_is_too_small_everywhere():
+    model = _mixed()
+    del model.graph.node[2:]
+    model.graph.output[0].name = "e"
+    build = build_edge(model, backend="auto")
     assert not _models(build)
     assert _backends(build) == [NUMPY_BACKEND]
     assert "too small" in build.artifacts[0].lowering.explain()
