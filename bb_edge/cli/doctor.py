@@ -1,7 +1,8 @@
 """`bb-edge doctor`: whether this machine can run a node, and what it would be short of.
 
 Nothing is changed: the state folder gets a probe file that goes again, the broker a session that leaves
-nothing. Interpreters are looked for, not started.
+nothing. Each TFLite interpreter that is installed runs a small model in a process of its own, so that one
+which kills its process, as a build for another processor does, is a finding too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ LITTLE_MEMORY = 96 * 1024 * 1024
 """A node with NumPy and a small program takes some 50 MB."""
 LITTLE_SPACE = 32 * 1024 * 1024
 PACKAGES = ("numpy", "protobuf", "cbor2", "paho-mqtt")
-INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
+PROBE_SECONDS = 120.0
+"""Ceiling for an interpreter to load and run a model of one operator: a slow card, an emulated board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,29 +199,74 @@ def _board() -> Iterator[Finding]:
 def _interpreters() -> Finding:
     from importlib import metadata, util
 
-    found: dict[str, object] = {}
+    from bb_edge.backends.tflite.probe import INTERPRETERS
+
+    used = ""
+    broken = []
+    told: dict[str, object] = {}
+    texts = []
     for module, package in INTERPRETERS:
         try:
             there = util.find_spec(module) is not None
         except (ImportError, ValueError):
             there = False
-        if there:
-            try:
-                found[package] = metadata.version(package)
-            except metadata.PackageNotFoundError:
-                found[package] = "unknown version"
-    if not found:
-        return Finding("interpreters", OK, "no TFLite interpreter: programs run on NumPy")
-    text = ", ".join(f"{name} {version}" for name, version in found.items())
-    numpy_major = metadata.version("numpy").partition(".")[0]
-    if set(found) == {"tflite-runtime"} and int(numpy_major) >= 2:
-        return Finding(
-            "interpreters",
-            WARNING,
-            f"{text} needs numpy below 2: pip install 'numpy<2', or ai-edge-litert",
-            found,
+        if not there:
+            told[package] = {"outcome": "not installed"}
+            continue
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            version = "of unknown version"
+        wrong = _probe_apart(module)
+        outcome = wrong or ("spare" if used else "used")
+        told[package] = {"version": version, "outcome": outcome}
+        if wrong:
+            broken.append(package)
+            texts.append(f"{package} {version} does not run ({wrong})")
+        elif used:
+            texts.append(f"{package} {version} would run as well")
+        else:
+            used = package
+            texts.append(f"{package} {version} is used")
+    data: dict[str, object] = {"used": used or "numpy", "interpreters": told}
+    if not texts:
+        return Finding("interpreters", OK, "no TFLite interpreter: programs run on NumPy", data)
+    if not used:
+        texts.append("programs run on NumPy, those of `--backend tflite` not at all")
+    numpy_major = int(metadata.version("numpy").partition(".")[0])
+    if "tflite-runtime" in broken and not used and numpy_major >= 2:
+        texts.append("tflite-runtime needs numpy below 2: pip install 'numpy<2', or ai-edge-litert")
+    return Finding("interpreters", WARNING if broken else OK, "; ".join(texts), data)
+
+
+def _probe_apart(module: str) -> str:
+    """Why an interpreter does not run here, found out in another process; empty where it runs."""
+    import signal
+    import subprocess
+
+    code = f"from bb_edge.backends.tflite.probe import attempt; print('outcome:', attempt({module!r})[1])"
+    places = os.pathsep.join(place or os.curdir for place in sys.path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": places},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_SECONDS,
+            check=False,
         )
-    return Finding("interpreters", OK, text, found)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode < 0:
+        try:
+            return f"it dies of {signal.Signals(-done.returncode).name}"
+        except ValueError:
+            return f"it dies of signal {-done.returncode}"
+    _, told, outcome = done.stdout.decode("utf-8", "replace").rpartition("outcome:")
+    if told:
+        return outcome.strip()
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return said[-1] if said else f"exit code {done.returncode}"
 
 
 def _storage(folder: Path) -> Finding:

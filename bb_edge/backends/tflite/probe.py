@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["INTERPRETERS", "Interpreter", "interpreter"]
+__all__ = ["INTERPRETERS", "Interpreter", "attempt", "interpreter"]
 
 INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
 """(package, distribution), in the order of preference."""
+
+NOT_INSTALLED = "not installed"
 
 # Relu of float32[1,4].
 _MODEL = (
@@ -50,22 +52,29 @@ class Interpreter(NamedTuple):
 @lru_cache(maxsize=1)
 def interpreter() -> Interpreter:
     """The first of INTERPRETERS that computes the probe model rightly. Looked for once per process."""
-    reasons = []
+    reasons: list[str] = []
     for package, distribution in INTERPRETERS:
-        try:
-            make = importlib.import_module(f"{package}.interpreter").Interpreter
-            wrong = _wrong(make)
-        except ModuleNotFoundError:
-            wrong = "not installed"
-        # SystemError from NumPy's ABI, OSError from the loader: whatever it is, the next one is tried.
-        except Exception as error:  # noqa: BLE001
-            text = str(error).splitlines()
-            wrong = f"{type(error).__name__}: {text[0] if text else 'no reason given'}"
-        if wrong:
-            reasons.append(f"{distribution}: {wrong}")
-            continue
-        return Interpreter(distribution, make, "; ".join(reasons))
+        make, wrong = attempt(package)
+        if make is not None:
+            return Interpreter(distribution, make, "; ".join(reasons))
+        reasons.append(f"{distribution}: {wrong}")
     return Interpreter("", None, "; ".join(reasons))
+
+
+def attempt(package: str) -> tuple[Callable[..., Any] | None, str]:
+    """A package's class, or None and why it does not run here."""
+    try:
+        make = importlib.import_module(f"{package}.interpreter").Interpreter
+        wrong = _wrong(make)
+    except ModuleNotFoundError as error:
+        # A package that lacks one of its own requirements is there, and broken.
+        absent = error.name in (package, f"{package}.interpreter")
+        return None, NOT_INSTALLED if absent else f"{type(error).__name__}: {error}"
+    # SystemError from NumPy's ABI, OSError from the loader: whatever it is, the next one is tried.
+    except Exception as error:  # noqa: BLE001
+        text = str(error).splitlines()
+        return None, f"{type(error).__name__}: {text[0] if text else 'no reason given'}"
+    return (None, wrong) if wrong else (make, "")
 
 
 def _wrong(make: Callable[..., Any]) -> str:

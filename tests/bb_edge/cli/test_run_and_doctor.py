@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -220,6 +221,66 @@ def test_nothing_is_asked_of_what_was_not_named(capsys, monkeypatch):
     assert main(["doctor", "--json"]) == 0
     found = checks(capsys)
     assert (found["broker"]["status"], found["storage"]["status"]) == ("skipped", "skipped")
+
+
+RELU = """
+import numpy
+
+class Interpreter:
+    def __init__(self, **given):
+        self.x = None
+    def allocate_tensors(self):
+        pass
+    def get_input_details(self):
+        return [{"index": 0}]
+    get_output_details = get_input_details
+    def set_tensor(self, index, x):
+        self.x = x
+    def invoke(self):
+        self.x = numpy.maximum(self.x, 0)
+    def get_tensor(self, index):
+        return self.x
+"""
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)\n"
+
+
+@pytest.mark.parametrize(
+    ("litert", "runtime", "used", "status", "said"),
+    [
+        (None, None, "numpy", "ok", "no TFLite interpreter: programs run on NumPy"),
+        (RELU, None, "ai-edge-litert", "ok", "ai-edge-litert .* is used$"),
+        (None, RELU, "tflite-runtime", "ok", "tflite-runtime .* is used$"),
+        (RELU, RELU, "ai-edge-litert", "ok", "tflite-runtime .* would run as well"),
+        (DIES, RELU, "tflite-runtime", "warning", "it dies of SIGILL.*tflite-runtime .* is used"),
+        ("raise SystemError('of numpy 1')", RELU, "tflite-runtime", "warning", "SystemError: of numpy 1"),
+        (RELU, "import a_part_of_it", "ai-edge-litert", "warning", "No module named 'a_part_of_it'"),
+        (RELU.replace("maximum", "minimum"), None, "numpy", "warning", "computes a wrong result.*NumPy"),
+        (None, "raise ImportError('of numpy 2')", "numpy", "warning", "ImportError: of numpy 2.*NumPy"),
+    ],
+)
+def test_the_interpreter_that_is_used_and_why_not_the_other(
+    litert, runtime, used, status, said, tmp_path, capsys, monkeypatch
+):
+    """An interpreter that is installed and does not run is never simply fine."""
+    found = {"ai_edge_litert": litert, "tflite_runtime": runtime}
+    for package, source in found.items():
+        if source is not None:
+            (tmp_path / package).mkdir()
+            (tmp_path / package / "__init__.py").write_text("")
+            (tmp_path / package / "interpreter.py").write_text(source)
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if found.get(name, "") is None else real(name)
+    )
+    assert main(["doctor", "--json"]) == 0
+    finding = checks(capsys)["interpreters"]
+    assert (finding["status"], finding["data"]["used"]) == (status, used)
+    assert re.search(said, finding["detail"])
+    for package in ("ai-edge-litert", "tflite-runtime"):
+        there = found[package.replace("-", "_")] is not None
+        assert (finding["data"]["interpreters"][package]["outcome"] == "not installed") is not there
 
 
 def test_a_broken_configuration_is_a_finding(tmp_path, capsys):
