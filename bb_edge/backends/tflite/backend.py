@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bb_edge.backends.tflite.bodies import MAX_DEPTH, Preparation
 from bb_edge.backends.tflite.errors import TFLiteInterpreterError, TFLiteModelError
 from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.ir import keys
 from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.errors import BackendRunError, BackendWalkError
 
 if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
     from bb_edge.backends.tflite.tuning import Choice
     from bb_edge.ir.onnx_pb2 import FunctionProto, GraphProto
     from bb_edge.ir.tensors import Array
+    from bb_edge.ir.types import ValueType
 
 __all__ = ["MAX_DEPTH", "TFLiteBackend"]
-
-MAX_DEPTH = 16
-"""Functions that call functions with models in them."""
 
 MAX_THREADS = 64
 
@@ -129,50 +127,15 @@ class TFLiteBackend(Backend):
         resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
         """Besides what the NumPy backend raises: TFLiteModelError, TFLiteInterpreterError."""
-        return self._prepare(function, functions or {}, resident or {}, 0)
+        return Preparation(self, functions or {}).prepare(function, resident or {}, {}, 0)
 
-    def _prepare(
-        self, function: Any, functions: Functions, resident: Mapping[str, Array], depth: int
-    ) -> BackendProgram:
-        if depth > MAX_DEPTH:
-            raise BackendWalkError(f"functions nest deeper than {MAX_DEPTH}", f"graph {function.name!r}")
-        if not _has_model(function, functions, 0):
-            return self.numpy.prepare(function, functions, resident)
-        nodes = list(function.node)
-        if len(nodes) == 1 and not resident and _same_ports(nodes[0], function):
-            return self._call(nodes[0], functions, depth)
-        segments: list[_Segment] = []
-        for run in _runs(nodes, functions):
-            segments.append(_Segment(function, run))
-        wanted = set(function.output)
-        for segment in reversed(segments):
-            segment.output = [name for name in segment.made if name in wanted]
-            wanted |= set(segment.reads)
-        known = set(function.input)
-        steps: list[tuple[BackendProgram, tuple[str, ...], tuple[str, ...]]] = []
-        for segment in segments:
-            first = segment.node[0]
-            if _is_special(first, functions):
-                program = self._call(first, functions, depth)
-                given, made = tuple(first.input), tuple(first.output)
-            else:
-                segment.input = [name for name in segment.reads if name in known]
-                own = {name: resident[name] for name in segment.input if name in resident}
-                program = self.numpy.prepare(segment, functions, own)  # type: ignore[arg-type]
-                given, made = tuple(n for n in segment.input if n not in own), tuple(segment.output)
-            missing = [name for name in given if name not in known]
-            if missing:
-                raise BackendWalkError(f"nothing produces {missing[0]!r}", f"graph {function.name!r}")
-            known.update(made)
-            steps.append((program, given, made))
-        return _Chain(function, steps, resident)
+    def model(
+        self, node: Any, functions: Functions, inputs: Sequence[ValueType | None], outputs: Sequence[Any]
+    ) -> BackendProgram | FunctionProto:
+        """What runs a `Model` node: its flatbuffer's program, or the function that it falls back on.
 
-    def _call(self, node: Any, functions: Functions, depth: int) -> BackendProgram:
-        if node.domain != keys.TFLITE_DOMAIN:
-            callee = functions[(node.domain, node.op_type)]
-            if (len(callee.input), len(callee.output)) != (len(node.input), len(node.output)):
-                raise BackendWalkError("a call does not fit its function", f"graph {callee.name!r}")
-            return self._prepare(callee, functions, {}, depth + 1)
+        `inputs` and `outputs` are the types that are declared for its ports, None where none is.
+        """
         where = f"node {node.name!r} (Model)"
         if node.op_type != "Model":
             raise TFLiteModelError(f"unknown operator {node.op_type!r}", where)
@@ -192,6 +155,7 @@ class TFLiteBackend(Backend):
                 threads,
                 where,
             )
+            made.expect(inputs, outputs)
             self.notes.append(f"{where}: {chosen.package}, threads {threads}")
             return made
         if not attributes.get("fallback"):
@@ -212,100 +176,4 @@ class TFLiteBackend(Backend):
         else:
             self.fallbacks += 1
             self.notes.append(f"{where}: NumPy, for there is {chosen}")
-        return self._prepare(fallback, functions, {}, depth + 1)
-
-
-class _Segment:
-    """Nodes in a row as a function of their own: what `lower` reads of one."""
-
-    def __init__(self, function: Any, nodes: Sequence[Any]) -> None:
-        self.name = function.name
-        self.domain = function.domain
-        self.node = nodes
-        self.opset_import = function.opset_import
-        self.attribute_proto: tuple[Any, ...] = tuple(function.attribute_proto)
-        self.metadata_props: tuple[Any, ...] = ()
-        self.input: list[str] = []
-        self.made = list(dict.fromkeys(name for node in nodes for name in node.output if name))
-        self.output = list(self.made)
-        own = set(self.made)
-        self.reads = list(dict.fromkeys(n for n in _reads(nodes, 0) if n and n not in own))
-
-
-class _Chain(BackendProgram):
-    """Programs one after the other, values by position."""
-
-    def __init__(self, function: Any, steps: Sequence[Any], resident: Mapping[str, Array]) -> None:
-        self.input_names = tuple(name for name in function.input if name not in resident)
-        self.output_names = tuple(function.output)
-        where = f"graph {function.name!r}"
-        numbers: dict[str, int] = {}
-        for name in (*self.input_names, *resident):
-            numbers[name] = len(numbers)
-        self._resident = list(resident.values())
-        self._steps = []
-        for program, given, made in steps:
-            inputs = tuple(numbers[name] for name in given)
-            for name in made:
-                numbers[name] = len(numbers)
-            self._steps.append((program.run, inputs))
-        missing = [name for name in self.output_names if name not in numbers]
-        if missing:
-            raise BackendWalkError(f"nothing produces the output {missing[0]!r}", where)
-        self._outputs = tuple(numbers[name] for name in self.output_names)
-        # An output must be fresh and the caller's alone: not an input, not the same array twice.
-        n_given = len(self.input_names) + len(self._resident)
-        self._copied = tuple(v < n_given or v in self._outputs[:i] for i, v in enumerate(self._outputs))
-        self._where = where
-
-    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        if len(inputs) != len(self.input_names):
-            raise BackendRunError(f"{len(inputs)} inputs given, it has {len(self.input_names)}", self._where)
-        values = [*inputs, *self._resident]
-        for run, given in self._steps:
-            values += run([values[i] for i in given])
-        pairs = zip(self._outputs, self._copied, strict=True)
-        return tuple(values[i].copy() if copied else values[i] for i, copied in pairs)
-
-
-def _reads(nodes: Sequence[Any], depth: int) -> Iterator[str]:
-    """Names that nodes read, bodies of If and Loop included."""
-    if depth > MAX_DEPTH * 2:
-        raise BackendWalkError("bodies nest too deeply")
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            if attribute.type == 5:
-                yield from _reads(attribute.g.node, depth + 1)
-                yield from (info.name for info in attribute.g.output)
-
-
-def _same_ports(node: Any, function: Any) -> bool:
-    return list(node.input) == list(function.input) and list(node.output) == list(function.output)
-
-
-def _has_model(function: Any, functions: Functions, depth: int) -> bool:
-    if depth > MAX_DEPTH:
-        raise BackendWalkError(f"functions nest deeper than {MAX_DEPTH}", f"graph {function.name!r}")
-    return any(_is_special(node, functions, depth) for node in function.node)
-
-
-def _is_special(node: Any, functions: Functions, depth: int = 0) -> bool:
-    if node.domain == keys.TFLITE_DOMAIN:
-        return True
-    callee = functions.get((node.domain, node.op_type))
-    return callee is not None and _has_model(callee, functions, depth + 1)
-
-
-def _runs(nodes: Sequence[Any], functions: Functions) -> Iterator[list[Any]]:
-    run: list[Any] = []
-    for node in nodes:
-        if _is_special(node, functions):
-            if run:
-                yield run
-            yield [node]
-            run = []
-        else:
-            run.append(node)
-    if run:
-        yield run
+        return fallback

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from bb_edge.roles.errors import BackendRunError
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
+    from bb_edge.ir.types import ValueType
 
 __all__ = ["MAX_INTERPRETERS", "TFLiteProgram"]
 
@@ -66,13 +67,33 @@ class TFLiteProgram(BackendProgram):
         self.output_names = tuple(str(d["name"]) for d in results)
         self._inputs = tuple(int(d["index"]) for d in given)
         self._outputs = tuple(int(d["index"]) for d in results)
-        self._signatures = tuple(tuple(int(n) for n in d["shape_signature"]) for d in given)
-        self.ports = tuple(
-            (np.dtype(d["dtype"]), shape) for d, shape in zip(given, self._signatures, strict=True)
-        )
+        self.ports, self.results = _ports(given), _ports(results)
+        self._signatures = tuple(shape for _, shape in self.ports)
         self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in given), first)
         if n_outputs == 1:
             self.call = self._call
+
+    def expect(self, inputs: Sequence[ValueType | None], outputs: Sequence[ValueType | None]) -> None:
+        """TFLiteModelError where a port contradicts the type that the artifact declares for it."""
+        from bb_edge.ir import types
+
+        for kind, ports, declared in (("input", self.ports, inputs), ("output", self.results, outputs)):
+            for number, ((dtype, shape), value) in enumerate(zip(ports, declared, strict=True)):
+                if value is None or not types.is_subtype(value.node, types.TENSOR):
+                    continue
+                elem = value.node.elem_type
+                wrong = elem and types.dtype_of_elem(elem) != dtype
+                if value.shape is not None and not wrong:
+                    wrong = len(value.shape) != len(shape) or any(
+                        isinstance(wanted, int) and n not in (-1, wanted)
+                        for n, wanted in zip(shape, value.shape, strict=True)
+                    )
+                if wrong:
+                    raise TFLiteModelError(
+                        f"{kind} {number} of its model is {dtype}{list(shape)}, declared is {value}",
+                        self._where,
+                        "compile the program again",
+                    )
 
     def _keep(self, shapes: _Shapes, found: Any) -> None:
         while len(self._kept) >= MAX_INTERPRETERS:
@@ -127,6 +148,11 @@ class TFLiteProgram(BackendProgram):
         self._start(arrays)
         found: Array = self._get(self._outputs[0])
         return found
+
+
+def _ports(details: Sequence[Mapping[str, Any]]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:
+    """dtype and shape of each, open dimensions -1."""
+    return tuple((np.dtype(d["dtype"]), tuple(int(n) for n in d["shape_signature"])) for d in details)
 
 
 def _sha256(data: bytes) -> bytes:

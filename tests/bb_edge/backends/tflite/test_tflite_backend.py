@@ -15,46 +15,15 @@ from bb_edge.backends.tflite.program import MAX_INTERPRETERS, TFLiteProgram
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.registry import Registry
 from bb_edge.roles.errors import BackendRunError
-from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
-from bb_host.edge.tflite.writer import write
 
 needs_one = pytest.mark.skipif(interpreter().make is None, reason=interpreter().why_not)
-
-
-def relu_model() -> bytes:
-    graph = TfliteGraph()
-    x = graph.input("x", (DYNAMIC, 4))
-    graph.outputs.append(graph.op("RELU", [x], (DYNAMIC, 4)))
-    return write(graph)
-
-
-def add_model(function, given, made, model=None, fallback=None, digest=None):
-    model = relu_model() if model is None else model
-    node = function.node.add(domain=keys.TFLITE_DOMAIN, op_type="Model", input=[given], output=[made])
-    texts = {"model": model, "sha256": digest or hashlib.sha256(model).hexdigest().encode()}
-    if fallback:
-        texts["fallback"] = fallback.encode()
-    for name, value in texts.items():
-        node.attribute.add(name=name, type=onnx_pb2.AttributeProto.STRING, s=value)
-
-
-def function_of(model=None, mixed=False, **kwargs) -> onnx_pb2.FunctionProto:
-    function = onnx_pb2.FunctionProto(name="f", input=["x"], output=["y"])
-    function.opset_import.add(domain="", version=21)
-    if mixed:
-        function.node.add(op_type="Neg", input=["x"], output=["a"])
-        add_model(function, "a", "b", model, **kwargs)
-        function.node.add(op_type="Add", input=["b", "x"], output=["y"])
-    else:
-        add_model(function, "x", "y", model, **kwargs)
-    return function
 
 
 X = np.array([[-1, 2, -3, 4]], np.float32)
 
 
 @needs_one
-def test_one_model_is_a_program_of_its_own_with_fresh_results():
+def test_one_model_is_a_program_of_its_own_with_fresh_results(function_of):
     program = TFLiteBackend().prepare(function_of())
     assert isinstance(program, TFLiteProgram)
     (first,) = program.run((X,))
@@ -65,13 +34,13 @@ def test_one_model_is_a_program_of_its_own_with_fresh_results():
 
 
 @needs_one
-def test_models_between_onnx_nodes():
+def test_models_between_onnx_nodes(function_of):
     program = TFLiteBackend().prepare(function_of(mixed=True))
     np.testing.assert_array_equal(program.run((X,))[0], np.maximum(-X, 0) + X)
 
 
 @needs_one
-def test_an_open_batch_keeps_a_bounded_number_of_interpreters():
+def test_an_open_batch_keeps_a_bounded_number_of_interpreters(function_of):
     program = TFLiteBackend().prepare(function_of())
     for n in (1, 2, 3, 4, 5, 6, 2):
         x = np.repeat(X, n, 0)
@@ -86,8 +55,8 @@ def test_an_open_batch_keeps_a_bounded_number_of_interpreters():
 
 
 @needs_one
-def test_damage_is_found_before_the_interpreter_sees_it():
-    model = relu_model()
+def test_damage_is_found_before_the_interpreter_sees_it(make, function_of):
+    model = make.relu()
     digest = hashlib.sha256(model).hexdigest().encode()
     for position in range(0, len(model), 7):
         damaged = bytearray(model)
@@ -98,7 +67,7 @@ def test_damage_is_found_before_the_interpreter_sees_it():
             TFLiteBackend().prepare(function_of(model[:position], digest=digest))
 
 
-def test_without_an_interpreter_the_fallback_runs_or_the_error_says_what_to_install(monkeypatch):
+def test_without_an_interpreter_the_fallback_runs_or_the_error_says_what_to_install(monkeypatch, function_of):
     none = Interpreter("", None, "ai-edge-litert: ModuleNotFoundError")
     monkeypatch.setattr(backend_module, "interpreter", lambda: none)
     plain = onnx_pb2.FunctionProto(name="plain", domain=keys.BACKEND_DOMAIN, input=["p"], output=["q"])
