@@ -27,11 +27,14 @@ _FOLD_BYTES = 16 * 1024 * 1024
 
 
 class Fact(NamedTuple):
-    """`shape` has DYNAMIC in its first place at most; `value` is a constant's contents."""
+    """`shape` has DYNAMIC in its first place at most; `value` is a constant's contents, `scale` its grid
+    where it is int8 numbers behind a DequantizeLinear: one scale, or one per output channel.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     value: Array | None = None
+    scale: Array | None = None
 
 
 def facts_of(function: Function, types: Mapping[str, ValueType], version: int) -> dict[str, Fact]:
@@ -47,6 +50,15 @@ def facts_of(function: Function, types: Mapping[str, ValueType], version: int) -
             continue
         same = value is not None and again is not None and np.array_equal(value, again, equal_nan=False)
         found[name] = Fact(shape, spec.dtype.name, value if same else None)
+    for op in function.ops:
+        if op.op_type != "DequantizeLinear" or op.outputs[0] not in found:
+            continue
+        fact, source = found[op.outputs[0]], found.get(op.inputs[0])
+        scale = found.get(op.inputs[1])
+        zero = found.get(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
+        centred = zero is None or (zero.value is not None and not np.any(zero.value))
+        if fact.value is not None and source and source.dtype == "int8" and scale and centred:
+            found[op.outputs[0]] = fact._replace(scale=scale.value)
     return found
 
 

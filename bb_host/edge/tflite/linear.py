@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.graph import Quantization
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
@@ -14,6 +15,13 @@ from bb_host.program import Op
 __all__ = ["OMITTED", "RULES"]
 
 OMITTED = -1
+
+
+def _mark(region: Region, op: Op, weight: int) -> None:
+    """Notes the scales of weights that are int8 numbers; `quantized.to_integers` reads them."""
+    scale = region.fact(op.inputs[1]).scale
+    if scale is not None and scale.size in (1, region.graph.shape(weight)[0]):
+        region.graph.tensors[weight].quantization = Quantization(scale, np.zeros(scale.size, np.int64))
 
 
 def _gemm(region: Region, op: Op) -> None:
@@ -39,6 +47,8 @@ def _gemm(region: Region, op: Op) -> None:
             added = None
     result = region.result(op)
     w = region.graph.constant(np.ascontiguousarray(weight))
+    if alpha == 1:
+        _mark(region, op, w)
     y = region.op(
         "FULLY_CONNECTED",
         [region.read(op.inputs[0]), w, bias],
@@ -59,6 +69,7 @@ def _matmul(region: Region, op: Op) -> None:
     result = region.result(op)
     if b.value is not None and len(b.shape) == 2 and a.value is None:
         w = region.graph.constant(np.ascontiguousarray(b.value.T))
+        _mark(region, op, w)
         y = region.op(
             "FULLY_CONNECTED",
             [region.read(op.inputs[0]), w, OMITTED],

@@ -27,6 +27,7 @@ from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
+from bb_host.edge.tflite.quantized import to_integers
 from bb_host.edge.tflite.regions import partition, worth
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
@@ -257,6 +258,7 @@ class _Work:
 def _finished(region: Region, outputs: Sequence[str]) -> TfliteGraph:
     graph = region.finish(outputs)
     fuse(graph)
+    to_integers(graph)
     return without_unused(graph)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bb_host.edge.tflite import convolution, elementwise, linear, movement, normalization, reduction
+from bb_host.edge.tflite import (
+    convolution,
+    elementwise,
+    linear,
+    movement,
+    normalization,
+    quantized,
+    reduction,
+)
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.lowering import MAX_RANK, Region
 from bb_host.program import Op
@@ -19,10 +27,11 @@ RULES: dict[str, Rule] = {
     **linear.RULES,
     **movement.RULES,
     **normalization.RULES,
+    **quantized.RULES,
     **reduction.RULES,
 }
 
-_OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather"}
+_OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinear"}
 """Rules that check dtypes themselves; all others compute on float32."""
 
 
