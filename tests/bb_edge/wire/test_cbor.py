@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 
 import cbor2
 import pytest
@@ -103,3 +104,95 @@ def test_bounds_below_at_and_above() -> None:
 def test_no_plain_form(value: object) -> None:
     with pytest.raises(CborError):
         cbor.dumps(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "CBOR: ends at byte 0"),
+        (b"\x82\x00", "CBOR: 2 items announced, 1 bytes there"),
+        (b"\x82\x00\x19\x01", "CBOR: ends inside an item at byte 3"),
+        (b"\x82\x00\x1b" + bytes(7), "CBOR: ends inside an item at byte 3"),
+        (b"\x82\x00\x1c", "CBOR: an indefinite length or reserved form at byte 2"),
+        (b"\x82\x00\x1f", "CBOR: an indefinite length or reserved form at byte 2"),
+        (b"\x82\x00\x43ab", "CBOR: 3 bytes announced at byte 3, 2 there"),
+        (b"\x83\x00\x83\x00", "CBOR: 3 items announced, 1 bytes there"),
+        (b"\x82\x00\xa3\x00\x00", "CBOR: 3 items announced, 2 bytes there"),
+        (b"\x00\x00\x00", "CBOR: 2 bytes behind the value"),
+        (b"\x62\xff\xff", "CBOR: a text that is not utf-8"),
+        (b"\xa2\x01\x02\x01\x03", "CBOR: key 1 twice"),
+        (b"\xc1\x00", "CBOR: a tag (only plain data is taken from the wire)"),
+        (b"\x81" * 9 + b"\x00", "CBOR: nested too deeply"),
+        (b"\xf7", "CBOR: simple value 23"),
+        (b"\xf8\x20", "CBOR: simple value 32"),
+        (b"\x98\x80" + bytes(128), "CBOR: too many items"),
+    ],
+)
+def test_a_refusal_says_what_and_where(data: bytes, said: str) -> None:
+    with pytest.raises(CborError) as caught:
+        cbor.loads(data, max_items=128)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (2**64, "CBOR: 18446744073709551616 has more than 64 bits"),
+        (object(), "CBOR: a object has no plain CBOR form"),
+    ],
+)
+def test_what_cannot_be_written_is_named(value: object, said: str) -> None:
+    with pytest.raises(CborError) as caught:
+        cbor.dumps(value)
+    assert str(caught.value) == said
+
+
+def test_the_bounds_that_hold_where_nobody_says_otherwise() -> None:
+    assert cbor.loads(cbor.dumps([0] * 1023)) == [0] * 1023
+    assert cbor.loads(b"\x81" * 8 + b"\x00") == [[[[[[[[0]]]]]]]]
+    for data in (cbor.dumps([0] * 1024), b"\x81" * 9 + b"\x00"):
+        with pytest.raises(CborError):
+            cbor.loads(data)
+    reader = cbor.Reader(bytes(1025))
+    assert [reader.uint() for _ in range(1024)] == [0] * 1024
+    with pytest.raises(CborError, match="too many items"):
+        reader.uint()
+
+
+def test_maps_count_towards_the_depth_on_their_way_down_and_not_beside_each_other() -> None:
+    assert cbor.loads(b"\xa1\x00\xa1\x00\xa0", max_depth=3) == {0: {0: {}}}
+    with pytest.raises(CborError, match="nested too deeply"):
+        cbor.loads(b"\xa1\x00\xa1\x00\xa0", max_depth=2)
+    assert cbor.loads(b"\xa2\x00\xa0\x01\xa0", max_depth=2) == {0: {}, 1: {}}
+
+
+@pytest.mark.parametrize("number", [0, 23, 24, 65536, 2**64 - 1])
+def test_a_reader_gives_what_is_asked_for(number: int) -> None:
+    reader = cbor.Reader(cbor.dumps([number, b"bytes"]))
+    assert reader.array() == 2
+    assert reader.uint() == number
+    assert reader.byte_string() == b"bytes"
+    reader.done()
+
+
+@pytest.mark.parametrize(
+    ("ask", "data", "said"),
+    [
+        (cbor.Reader.uint, b"\x20", "CBOR: major type 1 where an unsigned integer is expected"),
+        (cbor.Reader.byte_string, b"\x61a", "CBOR: major type 3 where a byte string is expected"),
+        (cbor.Reader.array, b"\xa0", "CBOR: major type 5 where an array is expected"),
+        (cbor.Reader.array, b"\x82\x00", "CBOR: 2 items announced, 1 bytes there"),
+    ],
+)
+def test_a_reader_refuses_everything_else(
+    ask: Callable[[cbor.Reader], object], data: bytes, said: str
+) -> None:
+    with pytest.raises(CborError) as caught:
+        ask(cbor.Reader(data))
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("value", [1.5, 65504.0, 65505.0, 2.0**100, 2.0**-24, 0.1, -1.0e300])
+def test_a_float_takes_the_narrowest_width_that_keeps_it(value: float) -> None:
+    assert cbor.dumps(value) == cbor2.dumps(value, canonical=True)
+    assert cbor.loads(cbor.dumps(value)) == value

@@ -179,3 +179,55 @@ def test_snapshots() -> None:
     restored = DurableWindow.restored(row)  # type: ignore[arg-type]
     assert restored.snapshot() == durable.snapshot()
     assert restored.held == {4} and restored.verdict(2, 2) is Verdict.NEW
+
+
+def test_a_number_below_that_comes_again_takes_nothing_back() -> None:
+    window = BestEffortWindow(1)
+    for seq in (1, 2, 3, 2, 1):
+        window.mark(seq)
+    assert (window.prefix, window.floor, window.bits) == (3, 3, 0)
+
+
+def test_what_the_window_slides_over_is_forgotten_and_the_rest_is_kept() -> None:
+    window = BestEffortWindow(1)
+    for seq in (2, 100, WINDOW, WINDOW + 50):
+        window.mark(seq)
+    assert (window.prefix, window.floor) == (0, 50)
+    taken = [seq for seq in range(51, WINDOW + 51) if window.verdict(seq) is Verdict.DUPLICATE]
+    assert taken == [100, WINDOW, WINDOW + 50]
+
+
+def test_a_base_one_above_moves_the_floor() -> None:
+    window = DurableWindow(1)
+    window.mark(2, 2)
+    assert (window.floor, window.bits) == (2, 0)
+
+
+def test_a_base_just_above_a_held_number_gives_it_up() -> None:
+    window = DurableWindow(1)
+    window.mark(4, 4, hold=True)
+    assert window.floor == 3
+    window.mark(5, 5)
+    assert window.held == set() and window.floor == 5
+
+
+def test_of_several_held_numbers_the_withdrawn_one_may_come_again() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1)
+    for seq in (2, 3, 4):
+        window.mark(seq, 1, hold=True)
+    assert window.owe(3) == 0 and not window.owed
+    assert window.withdraw(3)
+    verdicts = [window.verdict(seq, 1) for seq in (2, 3, 4)]
+    assert verdicts == [Verdict.DUPLICATE, Verdict.NEW, Verdict.DUPLICATE]
+    assert window.release(2) and window.floor == 2
+
+
+def test_rows_of_a_window() -> None:
+    best, durable = BestEffortWindow(7), DurableWindow(8)
+    for seq in (1, 9):
+        best.mark(seq)
+        best.owe(seq)
+    durable.mark(8, 1, hold=True)
+    assert best.snapshot() == [7, 1, b"\x80", [1, 9], 1]
+    assert durable.snapshot() == [8, 0, b"\x80", [], [8]]
