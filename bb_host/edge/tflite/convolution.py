@@ -37,10 +37,11 @@ def _conv(region: Region, op: Op) -> None:
         bias = np.zeros(n_out, np.float32)
     x, padding = padded(region, region.read(op.inputs[0], NHWC), window)
     if groups == 1:
-        y = _dense(region, x, weight, bias, window, padding, result)
+        w = region.weight(weight.transpose(0, 2, 3, 1), op.inputs[1], 0, 0)
+        y = _dense(region, x, w, bias, window, padding, result)
     elif per_group == 1 and groups == shape[1]:
         options = _strides(window, padding) | _dilations(window)
-        w = region.graph.constant(weight.reshape(n_out, kh, kw).transpose(1, 2, 0)[None])
+        w = region.weight(weight.reshape(n_out, kh, kw).transpose(1, 2, 0)[None], op.inputs[1], 0, 3)
         y = region.op(
             "DEPTHWISE_CONV_2D",
             [x, w, region.graph.constant(bias)],
@@ -58,15 +59,15 @@ def _conv(region: Region, op: Op) -> None:
             begin = region.ints([0, 0, 0, g * per_group])
             part = region.op("SLICE", [x, begin, region.ints([-1, h, w_, per_group])], size)
             own = slice(g * each, (g + 1) * each)
-            parts.append(_dense(region, part, weight[own], bias[own], window, padding, (*result[:3], each)))
+            w = region.weight(weight[own].transpose(0, 2, 3, 1), op.inputs[1], 0, 0, part=own)
+            parts.append(_dense(region, part, w, bias[own], window, padding, (*result[:3], each)))
         y = region.op("CONCATENATION", parts, result, axis=3, act=NONE)
     region.give(op.outputs[0], y, NHWC)
 
 
 def _dense(
-    region: Region, x: int, weight: Array, bias: Array, window: Window, padding: int, result: tuple[int, ...]
+    region: Region, x: int, w: int, bias: Array, window: Window, padding: int, result: tuple[int, ...]
 ) -> int:
-    w = region.graph.constant(np.ascontiguousarray(weight.transpose(0, 2, 3, 1)))
     inputs = [x, w, region.graph.constant(np.ascontiguousarray(bias))]
     options = _strides(window, padding) | _dilations(window)
     return region.op("CONV_2D", inputs, result, act=NONE, **options)
@@ -105,27 +106,25 @@ def _conv_transpose(region: Region, op: Op) -> None:
         zeros = np.zeros(kh * kw * n_out, np.float32) if bias is None else np.tile(bias, kh * kw)
         spread = region.op(
             "CONV_2D",
-            [x, region.graph.constant(np.ascontiguousarray(product)), region.graph.constant(zeros)],
+            [x, region.weight(product, op.inputs[1], 1, 0, repeat=kh * kw), region.graph.constant(zeros)],
             (n, shape[2], shape[3], kh * kw * n_out),
             act=NONE, padding=VALID, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
         )  # fmt: skip
         y = region.op("DEPTH_TO_SPACE", [spread], (n, h, w, n_out), block=kh)
-        bias = None
     elif dynamic(shape):
         raise NotLowered("its batch is open")
     else:
-        kernel = region.graph.constant(np.ascontiguousarray(weight.transpose(1, 2, 3, 0)))
+        kernel = region.weight(weight.transpose(1, 2, 3, 0), op.inputs[1], 1, 0)
+        added = [] if bias is None else [region.graph.constant(np.ascontiguousarray(bias))]
         y = region.op(
             "TRANSPOSE_CONV",
-            [region.ints([n, h, w, n_out]), kernel, x],
+            [region.ints([n, h, w, n_out]), kernel, x, *added],
             (n, h, w, n_out),
             padding=VALID, stride_h=strides[0], stride_w=strides[1], act=NONE,
         )  # fmt: skip
     if any(pads):
         begin = region.ints([0, pads[0], pads[1], 0])
         y = region.op("SLICE", [y, begin, region.ints([-1, *result[1:]])], result)
-    if bias is not None:
-        y = region.op("ADD", [y, region.graph.constant(bias)], result, act=NONE)
     region.give(op.outputs[0], y, NHWC)
 
 

@@ -8,14 +8,14 @@ or whose shape depends on data, is left unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
-from bb_host.edge.tflite.graph import DYNAMIC
-from bb_host.program import Function
+from bb_host.edge.tflite.graph import DYNAMIC, Quantization
+from bb_host.program import Function, Op
 from bb_kernels import KernelError, TensorSpec, evaluate, prepare
 
 __all__ = ["Fact", "facts_of"]
@@ -27,14 +27,14 @@ _FOLD_BYTES = 16 * 1024 * 1024
 
 
 class Fact(NamedTuple):
-    """`shape` has DYNAMIC in its first place at most; `value` is a constant's contents, `scale` its grid
-    where it is int8 numbers behind a DequantizeLinear: one scale, or one per output channel.
+    """`shape` has DYNAMIC in its first place at most; `value` is a constant's contents, `grid` what it is on
+    where it is integers behind a DequantizeLinear (as int8, for uint8 too).
     """
 
     shape: tuple[int, ...]
     dtype: str
     value: Array | None = None
-    scale: Array | None = None
+    grid: Quantization | None = None
 
 
 def facts_of(function: Function, types: Mapping[str, ValueType], version: int) -> dict[str, Fact]:
@@ -51,15 +51,45 @@ def facts_of(function: Function, types: Mapping[str, ValueType], version: int) -
         same = value is not None and again is not None and np.array_equal(value, again, equal_nan=False)
         found[name] = Fact(shape, spec.dtype.name, value if same else None)
     for op in function.ops:
-        if op.op_type != "DequantizeLinear" or op.outputs[0] not in found:
-            continue
-        fact, source = found[op.outputs[0]], found.get(op.inputs[0])
+        grid = _grid(op, found) if op.outputs and op.outputs[0] in found else None
+        if grid is not None and found[op.outputs[0]].value is not None:
+            found[op.outputs[0]] = found[op.outputs[0]]._replace(grid=grid)
+    return found
+
+
+_MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def _grid(op: Op, found: Mapping[str, Fact]) -> Quantization | None:
+    """The grid of a constant that an op gives: its own, or that of what it only moves."""
+    source = found.get(op.inputs[0]) if op.inputs else None
+    if source is None or op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+        return None
+    if op.op_type == "DequantizeLinear":
         scale = found.get(op.inputs[1])
         zero = found.get(op.inputs[2]) if len(op.inputs) > 2 and op.inputs[2] else None
-        centred = zero is None or (zero.value is not None and not np.any(zero.value))
-        if fact.value is not None and source and source.dtype == "int8" and scale and centred:
-            found[op.outputs[0]] = fact._replace(scale=scale.value)
-    return found
+        if scale is None or scale.value is None or (zero is not None and zero.value is None):
+            return None
+        scales = scale.value.reshape(-1).astype(np.float32)
+        zeros = np.zeros(len(scales), np.int64)
+        if scale.value.ndim > 1 or (zero is not None and zero.value is None):
+            return None
+        if zero is not None and zero.value is not None:
+            zeros = np.broadcast_to(zero.value.reshape(-1), scales.shape).astype(np.int64)
+        if source.dtype == "uint8":
+            zeros = zeros - 128
+        axis = int(cast("int", op.attrs.get("axis", 1)))
+        return Quantization(scales, zeros, axis % max(1, len(source.shape)))
+    known = source.grid
+    if known is None or op.op_type not in _MOVING:
+        return None
+    if known.scale.size == 1 or op.op_type == "Identity":
+        return known
+    if op.op_type == "Transpose":
+        rank = len(source.shape)
+        perm = cast("list[int]", op.attrs.get("perm") or list(range(rank))[::-1])
+        return Quantization(known.scale, known.zero_point, list(perm).index(known.axis))
+    return None
 
 
 def _merged(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...] | None:

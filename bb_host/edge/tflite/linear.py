@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.graph import Quantization
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
@@ -15,13 +14,6 @@ from bb_host.program import Op
 __all__ = ["OMITTED", "RULES"]
 
 OMITTED = -1
-
-
-def _mark(region: Region, op: Op, weight: int) -> None:
-    """Notes the scales of weights that are int8 numbers; `quantized.to_integers` reads them."""
-    scale = region.fact(op.inputs[1]).scale
-    if scale is not None and scale.size in (1, region.graph.shape(weight)[0]):
-        region.graph.tensors[weight].quantization = Quantization(scale, np.zeros(scale.size, np.int64))
 
 
 def _gemm(region: Region, op: Op) -> None:
@@ -46,9 +38,10 @@ def _gemm(region: Region, op: Op) -> None:
             )
             added = None
     result = region.result(op)
-    w = region.graph.constant(np.ascontiguousarray(weight))
     if alpha == 1:
-        _mark(region, op, w)
+        w = region.weight(weight, op.inputs[1], 0 if op.attrs.get("transB", 0) else 1, 0)
+    else:
+        w = region.graph.constant(np.ascontiguousarray(weight))
     y = region.op(
         "FULLY_CONNECTED",
         [region.read(op.inputs[0]), w, bias],
@@ -68,8 +61,7 @@ def _matmul(region: Region, op: Op) -> None:
         raise NotLowered("a vector")
     result = region.result(op)
     if b.value is not None and len(b.shape) == 2 and a.value is None:
-        w = region.graph.constant(np.ascontiguousarray(b.value.T))
-        _mark(region, op, w)
+        w = region.weight(b.value.T, op.inputs[1], 1, 0)
         y = region.op(
             "FULLY_CONNECTED",
             [region.read(op.inputs[0]), w, OMITTED],

@@ -24,10 +24,10 @@ from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fusion import fuse, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
+from bb_host.edge.tflite.integers import to_integers
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
-from bb_host.edge.tflite.quantized import to_integers
 from bb_host.edge.tflite.regions import partition, worth
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
@@ -50,7 +50,8 @@ class Lowered:
     """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for.
 
     `live` are the bytes of activations at once for batches of one and two, `open_batch` says that the device
-    decides how large they are.
+    decides how large they are. `in_float` are operators of the flatbuffer that compute in float among
+    integers, and why.
     """
 
     function: str
@@ -59,6 +60,7 @@ class Lowered:
     ops: Mapping[str, int]
     live: tuple[int, int] = (0, 0)
     open_batch: bool = False
+    in_float: tuple[tuple[str, str], ...] = ()
 
     def activations(self, batch: int) -> int:
         """Bytes of activations at once for batches of that size."""
@@ -88,6 +90,12 @@ class Lowering:
             f"{m.function}: {', '.join(f'{k} {n}' for k, n in m.ops.items())} as {m.size} bytes of TFLite"
             for m in self.models
         ]
+        for (function, kind, reason), n in Counter(
+            (m.function, kind, reason) for m in self.models for kind, reason in m.in_float
+        ).items():
+            lines.append(
+                f"{function}: {kind}{f' ({n} times)' if n > 1 else ''} of TFLite is in float: {reason}"
+            )
         for (function, op_type, reason), n in Counter(
             (k.function, k.op_type, k.reason) for k in self.kept
         ).items():
@@ -202,7 +210,7 @@ class _Work:
         region = Region(self.facts, self.version)
         for i in members:
             apply(region, items[i].op)
-        graph = _finished(region, outputs)
+        graph, in_float = _finished(region, outputs)
         if has_half_weights(self.function):
             halve_weights(graph)
             graph = without_unused(graph)
@@ -219,9 +227,8 @@ class _Work:
         if self.choice == "auto":
             attrs["fallback"] = self._fallback(stands_for, names, outputs).encode()
         live = (activation_bytes(graph, 1), activation_bytes(graph, 2))
-        self.models.append(
-            Lowered(self.function.name, len(data), digest, counts, live, has_open_batch(graph))
-        )
+        name, is_open = self.function.name, has_open_batch(graph)
+        self.models.append(Lowered(name, len(data), digest, counts, live, is_open, tuple(in_float)))
         return Op(MODEL, keys.TFLITE_DOMAIN, tuple(names), tuple(outputs), dict(attrs))
 
     def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -255,11 +262,11 @@ class _Work:
         return ValueType(tensor_type(fact.dtype), tuple("N" if d < 0 else d for d in fact.shape))
 
 
-def _finished(region: Region, outputs: Sequence[str]) -> TfliteGraph:
+def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list[tuple[str, str]]]:
     graph = region.finish(outputs)
     fuse(graph)
-    to_integers(graph)
-    return without_unused(graph)
+    in_float = to_integers(graph)
+    return without_unused(graph), in_float
 
 
 def _alive(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
-from bb_host.edge.tflite.graph import DYNAMIC, Option, TfliteGraph
+from bb_host.edge.tflite.graph import DYNAMIC, Option, Quantization, TfliteGraph
 from bb_host.program import Op
 
 __all__ = ["NHWC", "PLAIN", "Layout", "Region", "as_nhwc"]
@@ -24,6 +24,7 @@ Layout = str
 
 PLAIN, NHWC = "plain", "nhwc"
 _TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+_ALL = slice(None)
 MAX_RANK = 4
 """Beyond it kernels of the older runtime differ in what they take."""
 
@@ -85,7 +86,8 @@ class Region:
             value = fact.value
             if layout == NHWC:
                 value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_NHWC)
-            index = self.graph.constant(value)
+            grid = fact.grid if fact.grid is not None and fact.grid.scale.size == 1 else None
+            index = self.graph.constant(value, "", grid)
         elif layout == PLAIN and self.has(name, NHWC):
             index = self._permuted(self._tensors[name, NHWC], _TO_NCHW)
         elif layout == PLAIN:
@@ -109,12 +111,33 @@ class Region:
         # What keeps the order of all dims but those of size one is no transposition, but another shape.
         if [p for p in perm if tensor.shape[p] != 1] == [p for p in range(len(perm)) if tensor.shape[p] != 1]:
             return self.reshaped(index, shape)
-        return self.op("TRANSPOSE", [index, self.ints(perm)], shape, dtype=tensor.dtype)
+        known = tensor.quantization
+        return self.graph.op("TRANSPOSE", [index, self.ints(perm)], shape, tensor.dtype, {}, known)
 
     def reshaped(self, index: int, shape: Sequence[int]) -> int:
-        return self.op("RESHAPE", [index, self.ints(shape)], shape, dtype=self.graph.tensors[index].dtype)
+        tensor = self.graph.tensors[index]
+        known = tensor.quantization
+        return self.graph.op("RESHAPE", [index, self.ints(shape)], shape, tensor.dtype, {}, known)
 
     # --- operators
+
+    def weight(
+        self, data: Array, name: str, channels: int, axis: int, *, repeat: int = 1, part: slice = _ALL
+    ) -> int:
+        """A filter made of the constant `name`, with the grid that int8 forms need where it is on one.
+
+        `channels` is the axis of the constant that counts output channels, `axis` that of the filter, where
+        they stand `repeat` times; `part` are the channels that are taken. What an int8 form cannot take (a
+        zero point, another axis) has no grid.
+        """
+        known, n = self.fact(name).grid, data.shape[axis]
+        grid = None
+        if known is not None and not known.zero_point.any():
+            if known.scale.size == 1:
+                grid = Quantization(np.full(n, known.scale[0]), np.zeros(n, np.int64), axis)
+            elif known.axis == channels and known.scale[part].size * repeat == n:
+                grid = Quantization(np.tile(known.scale[part], repeat), np.zeros(n, np.int64), axis)
+        return self.graph.constant(np.ascontiguousarray(data), "", grid)
 
     def op(
         self,

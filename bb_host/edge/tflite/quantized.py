@@ -1,6 +1,7 @@
-"""QDQ form: pairs as QUANTIZE and DEQUANTIZE, and integer FULLY_CONNECTED where they stand around one.
+"""QDQ form as it stands: QuantizeLinear and DequantizeLinear as QUANTIZE and DEQUANTIZE.
 
-What stands between pairs and has no integer form here is computed in float, between DEQUANTIZE and QUANTIZE.
+`integers` then makes integer operators of what stands between them. uint8 numbers are int8 numbers shifted by
+128: the same grid, the same values.
 """
 
 from __future__ import annotations
@@ -10,78 +11,60 @@ from typing import Any
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.graph import Quantization, TfliteGraph
+from bb_host.edge.tflite.graph import Quantization
 from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
 
-__all__ = ["RULES", "to_integers"]
+__all__ = ["RULES", "same_grid"]
 
 
-def _parameters(region: Region, op: Op) -> Quantization:
+def same_grid(one: Quantization | None, other: Quantization | None) -> bool:
+    """Whether two tensors of one integer type mean the same by the same numbers."""
+    return (
+        one is not None
+        and other is not None
+        and np.array_equal(one.scale, other.scale)
+        and np.array_equal(one.zero_point, other.zero_point)
+    )
+
+
+def _parameters(region: Region, op: Op, dtype: str) -> Quantization:
+    if dtype not in ("int8", "uint8"):
+        raise NotLowered(f"its integers are {dtype}")
+    if op.attrs.get("block_size"):
+        raise NotLowered("its scales are by block")
     scale, zero = region.constant(op, 1), region.constant(op, 2)
-    if scale is None or scale.size != 1 or zero is None or zero.dtype != np.int8:
-        raise NotLowered("it is not int8 with one scale and a zero point")
-    return Quantization(scale.reshape(1), zero.reshape(1))
+    if scale is None or scale.size != 1 or scale.dtype != np.float32:
+        raise NotLowered("it has a scale per channel, or none in float32")
+    point = 0 if zero is None else int(zero.reshape(()))
+    return Quantization(scale.reshape(1), np.array([point]))
 
 
 def _quantize(region: Region, op: Op) -> None:
-    known = _parameters(region, op)
-    x, shape = region.read(op.inputs[0]), region.result(op)
-    region.give(op.outputs[0], region.graph.op("QUANTIZE", [x], shape, "int8", {}, known))
+    dtype = region.fact(op.outputs[0]).dtype
+    known = _parameters(region, op, dtype)
+    layout = region.layout(op.inputs[:1])
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    region.give(op.outputs[0], region.graph.op("QUANTIZE", [x], shape, dtype, {}, known), layout)
 
 
 def _dequantize(region: Region, op: Op) -> None:
-    known = _parameters(region, op)
-    x = region.read(op.inputs[0])
+    dtype = region.fact(op.inputs[0]).dtype
+    known = _parameters(region, op, dtype)
+    layout = region.layout(op.inputs[:1])
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
     tensor = region.graph.tensors[x]
     if tensor.quantization is None:
-        if x not in region.graph.inputs:
-            raise NotLowered("its integers were moved on the way")
         tensor.quantization = known
-    same = tensor.quantization
-    if not (np.array_equal(same.scale, known.scale) and np.array_equal(same.zero_point, known.zero_point)):
-        raise NotLowered("its parameters are not those of its integers")
-    region.give(op.outputs[0], region.op("DEQUANTIZE", [x], region.result(op)))
-
-
-def to_integers(graph: TfliteGraph) -> None:
-    """In place: QUANTIZE(FULLY_CONNECTED(DEQUANTIZE(x), weights)) becomes one int8 operator."""
-    producers, readers, asked = graph.producers(), graph.readers(), set(graph.outputs)
-    gone: set[int] = set()
-    for op in graph.operators:
-        before = producers.get(op.inputs[0])
-        after = readers.get(op.outputs[0], [])
-        if op.kind != "FULLY_CONNECTED" or before is None or before.kind != "DEQUANTIZE":
-            continue
-        if len(after) != 1 or after[0].kind != "QUANTIZE" or op.outputs[0] in asked:
-            continue
-        weight, x = graph.tensors[op.inputs[1]], graph.tensors[before.inputs[0]]
-        if weight.quantization is None or weight.data is None or x.quantization is None:
-            continue
-        scales = np.broadcast_to(weight.quantization.scale.reshape(-1), (len(weight.data),)).astype(
-            np.float32
-        )
-        stored = np.round(weight.data / scales[:, None].astype(np.float64)).astype(np.int8)
-        both = scales * x.quantization.scale[0]
-        bias = np.zeros(len(scales), np.float32)
-        if op.inputs[2] >= 0:
-            data = graph.tensors[op.inputs[2]].data
-            if data is None:
-                continue
-            bias = data
-        whole = np.round(bias / both.astype(np.float64))
-        if np.abs(whole).max() >= 2**31:
-            continue
-        zeros = np.zeros(len(scales), np.int64)
-        w = graph.constant(stored, "", Quantization(scales, zeros))
-        b = graph.constant(whole.astype(np.int32), "", Quantization(both, zeros))
-        op.inputs = (before.inputs[0], w, b)
-        op.outputs = after[0].outputs
-        gone.add(id(after[0]))
-    graph.operators = [op for op in graph.operators if id(op) not in gone]
-    for tensor in graph.tensors:
-        if tensor.dtype == "float32":
-            tensor.quantization = None
+    own = tensor.quantization
+    y = region.op("DEQUANTIZE", [x], shape)
+    if not same_grid(own, known):  # the numbers of one grid, read as those of another
+        ratio = float(known.scale[0]) / float(own.scale[0])
+        shift = float(known.scale[0]) * (int(own.zero_point[0]) - int(known.zero_point[0]))
+        y = region.op("MUL", [y, region.floats(ratio)], shape, act=NONE)
+        y = region.op("ADD", [y, region.floats(shift)], shape, act=NONE)
+    region.give(op.outputs[0], y, layout)
 
 
 RULES: dict[str, Any] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
