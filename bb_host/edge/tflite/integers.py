@@ -1,0 +1,297 @@
+"""From float operators between DEQUANTIZE and QUANTIZE to operators on int8.
+
+1. QUANTIZE goes up through what moves numbers (`forms.MOVES`) towards what computes them; DEQUANTIZE goes
+down through the same. Where the two meet on one grid both vanish, on two grids they are one QUANTIZE.
+2. What computes becomes its int8 form where all it reads is dequantized and what it gives is quantized alone.
+3. What has no such form, or whose grids do not suit it, stays in float between the two: the same values,
+slower. It is told, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.forms import FORMS, MOVES, SAME, Form
+from bb_host.edge.tflite.graph import Operator, Quantization, TfliteGraph
+from bb_host.edge.tflite.quantized import same_grid
+from bb_host.edge.tflite.schema import NONE
+
+__all__ = ["to_integers"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_FINER = 0.9
+"""A result whose form fixes the grid is requantized to a grid that is at least this part as coarse."""
+
+
+def to_integers(graph: TfliteGraph) -> list[tuple[str, str]]:
+    """Changes the graph in place; gives the operators that stay in float among integers, and why."""
+    found: list[tuple[str, str]] = []
+    if any(op.kind in ("QUANTIZE", "DEQUANTIZE") for op in graph.operators):
+        work = _Work(graph)
+        work.shift()
+        work.merge()
+        work.pull_up()
+        found = work.convert()
+    for tensor in graph.tensors:
+        if tensor.dtype == "float32":
+            tensor.quantization = None  # what rules noted of constants
+    return found
+
+
+class _Work:
+    def __init__(self, graph: TfliteGraph) -> None:
+        self.graph = graph
+        self.tensors = graph.tensors
+        self.asked = set(graph.outputs)
+        self.stored: dict[int, int] = {}  # float tensor → the integers it is dequantized from
+        self.same: dict[int, int] = {}  # integers → those they equal
+        self.done: list[Operator] = []
+
+    def _tensor(self, shape: Sequence[int], grid: Quantization | None) -> int:
+        return self.graph.tensor(f"q{len(self.tensors)}", shape, "int8", None, grid)
+
+    # --- before
+
+    def shift(self) -> None:
+        """uint8 as int8: the numbers are less by 128. At the borders of the graph they stay uint8."""
+        twins: dict[int, int] = {}
+        readers = self.graph.readers()
+        ops: list[Operator] = []
+        for op in self.graph.operators:
+            if op.kind == "QUANTIZE" and self.tensors[op.outputs[0]].dtype == "uint8":
+                wide = op.outputs[0]
+                twins[wide] = self._twin(wide)
+                ops.append(Operator(op.kind, op.inputs, (twins[wide],)))
+                outside = wide in self.asked or any(r.kind != "DEQUANTIZE" for r in readers.get(wide, []))
+                if outside:
+                    ops.append(Operator("QUANTIZE", (twins[wide],), (wide,)))
+                continue
+            if op.kind == "DEQUANTIZE" and self.tensors[op.inputs[0]].dtype == "uint8":
+                wide = op.inputs[0]
+                if wide not in twins:
+                    twins[wide] = self._twin(wide)
+                    ops.append(Operator("QUANTIZE", (wide,), (twins[wide],)))
+                op.inputs = (twins[wide],)
+            ops.append(op)
+        self.graph.operators = ops
+
+    def _twin(self, wide: int) -> int:
+        known = self.tensors[wide].quantization
+        assert known is not None
+        return self._tensor(self.tensors[wide].shape, Quantization(known.scale, known.zero_point - 128))
+
+    def merge(self) -> None:
+        """One QUANTIZE per value and grid."""
+        first: dict[tuple[int, float, int], int] = {}
+        same: dict[int, int] = {}
+        ops = []
+        for op in self.graph.operators:
+            op.inputs = tuple(same.get(i, i) for i in op.inputs)
+            grid = self.tensors[op.outputs[0]].quantization
+            if op.kind == "QUANTIZE" and grid is not None and self.tensors[op.outputs[0]].dtype == "int8":
+                key = (op.inputs[0], float(grid.scale[0]), int(grid.zero_point[0]))
+                known = first.setdefault(key, op.outputs[0])
+                if known != op.outputs[0] and op.outputs[0] not in self.asked:
+                    same[op.outputs[0]] = known
+                    continue
+            ops.append(op)
+        self.graph.operators = ops
+
+    def pull_up(self) -> None:
+        """QUANTIZE(moves(x)) → moves(QUANTIZE(x)), wherever x does not come from DEQUANTIZE."""
+        pending = True
+        while pending:
+            pending = False
+            producers, readers = self.graph.producers(), self.graph.readers()
+            for op in self.graph.operators:
+                before = producers.get(op.inputs[0]) if op.kind == "QUANTIZE" else None
+                if before is None or op.inputs[0] in self.asked or len(readers[op.inputs[0]]) > 1:
+                    continue
+                form = FORMS.get(before.kind)
+                if form is None or form.grid != MOVES or self.tensors[op.inputs[0]].dtype != "float32":
+                    continue
+                if not _is_plain(before) or (
+                    len(_data(form, before)) == 1 and self._stems(before, producers)
+                ):
+                    continue
+                self._pull(op, before, form)
+                pending = True
+                break
+
+    def _stems(self, op: Operator, producers: dict[int, Operator]) -> bool:
+        """Whether what an operator moves was dequantized."""
+        while (form := FORMS.get(op.kind)) is not None and form.grid == MOVES:
+            source = producers.get(op.inputs[_data(form, op)[0]])
+            if source is None or len(_data(form, op)) > 1:
+                return False
+            op = source
+        return op.kind == "DEQUANTIZE"
+
+    def _pull(self, op: Operator, before: Operator, form: Form) -> None:
+        grid = self.tensors[op.outputs[0]].quantization
+        assert grid is not None
+        inputs, made = list(before.inputs), []
+        for position in _data(form, before):
+            tensor = self.tensors[inputs[position]]
+            if tensor.data is not None:
+                inputs[position] = self.graph.constant(_rounded(tensor.data, grid), "", grid)
+            else:
+                stored = self._tensor(tensor.shape, grid)
+                made.append(Operator("QUANTIZE", (inputs[position],), (stored,)))
+                inputs[position] = stored
+        before.inputs, before.outputs = tuple(inputs), op.outputs
+        ops = [o for o in self.graph.operators if o is not op]
+        at = next(i for i, o in enumerate(ops) if o is before)
+        ops[at:at] = made
+        self.graph.operators = ops
+
+    # --- the change
+
+    def convert(self) -> list[tuple[str, str]]:
+        left: list[tuple[str, str]] = []
+        self.readers = self.graph.readers()
+        for op in self.graph.operators:
+            op.inputs = tuple(self.same.get(i, i) for i in op.inputs)
+            x = op.inputs[0]
+            if op.kind == "DEQUANTIZE":
+                self.stored[op.outputs[0]] = x
+                self.done.append(op)
+            elif op.kind == "QUANTIZE":
+                self._quantize(op)
+            elif any(i in self.stored for i in op.inputs):
+                try:
+                    self._converted(op)
+                except NotLowered as error:
+                    left.append((op.kind, str(error)))
+                    self.done.append(op)
+            else:
+                self.done.append(op)
+        self.graph.operators = self.done
+        return left
+
+    def _quantize(self, op: Operator) -> None:
+        result = op.outputs[0]
+        if op.inputs[0] in self.stored:
+            x = self.stored[op.inputs[0]]
+            known, wanted = self.tensors[x], self.tensors[result]
+            if same_grid(known.quantization, wanted.quantization) and result not in self.asked:
+                self.same[result] = x
+                return
+            op.inputs = (x,)
+        self.done.append(op)
+
+    def _converted(self, op: Operator) -> None:
+        form = FORMS.get(op.kind)
+        if form is None:
+            raise NotLowered("there is no int8 form of it")
+        if not _is_plain(op):
+            raise NotLowered("its activation has no int8 form")
+        data = _data(form, op)
+        stored = [i for i in (op.inputs[p] for p in data) if i in self.stored]
+        if not stored:
+            raise NotLowered("what it reads is quantized elsewhere than its int8 form has it")
+        own = self.tensors[self.stored[stored[0]]].quantization
+        assert own is not None
+        inputs = list(op.inputs)
+        for position in data:
+            inputs[position] = self._input(op.inputs[position], own if form.grid != "free" else None)
+        if form.grid == MOVES:
+            result = self._tensor(self.graph.shape(op.outputs[0]), own)
+            self.done.append(Operator(op.kind, tuple(inputs), (result,), op.options))
+            self.done.append(Operator("DEQUANTIZE", (result,), op.outputs))
+            self.stored[op.outputs[0]] = result
+            return
+        readers = self.readers.get(op.outputs[0], [])
+        if op.outputs[0] in self.asked or len(readers) != 1 or readers[0].kind != "QUANTIZE":
+            raise NotLowered("its result is read in float")
+        wanted = self.tensors[readers[0].outputs[0]].quantization
+        assert wanted is not None
+        if form.grid == SAME and not same_grid(own, wanted):
+            raise NotLowered("its result has another grid than what it reads")
+        if form.fixed is not None:
+            fixed = Quantization(np.array([form.fixed[0]], np.float32), np.array([form.fixed[1]]))
+            if wanted.scale[0] < _FINER * fixed.scale[0]:
+                raise NotLowered("its result has a finer grid than its int8 form gives")
+            wanted = fixed
+        if form.filter is not None:
+            inputs = self._with_weights(form, inputs, own)
+        result = self._tensor(self.graph.shape(op.outputs[0]), wanted)
+        self.done.append(Operator(op.kind, tuple(inputs), (result,), op.options))
+        self.stored[op.outputs[0]] = result
+
+    def _input(self, index: int, grid: Quantization | None) -> int:
+        """The integers of an activation or a constant; on `grid` where one is given."""
+        tensor = self.tensors[index]
+        if index in self.stored:
+            stored = self.stored[index]
+            if grid is not None and not same_grid(self.tensors[stored].quantization, grid):
+                raise NotLowered("what it reads has several grids")
+            return stored
+        if tensor.data is None or tensor.dtype != "float32":
+            raise NotLowered("not all it reads is quantized")
+        if grid is not None:
+            numbers = _rounded(tensor.data, grid)
+            exact = _real(numbers, grid) == tensor.data
+            if not np.all(exact | (tensor.data < _real(np.array(-128), grid))):
+                raise NotLowered("a constant is off the grid of what it reads")
+            return self.graph.constant(numbers, "", grid)
+        own = tensor.quantization
+        if own is None and tensor.data.size == 1:
+            value = float(tensor.data.reshape(()))
+            own = Quantization(np.array([abs(value) / 127 or 1.0], np.float32), np.array([0]))
+        if own is None or own.scale.size != 1:
+            raise NotLowered("a constant is not quantized, or per channel")
+        return self.graph.constant(_rounded(tensor.data, own), "", own)
+
+    def _with_weights(self, form: Form, inputs: list[int], own: Quantization) -> list[int]:
+        assert form.filter is not None
+        weight = self.tensors[inputs[form.filter]]
+        grid = weight.quantization
+        if grid is None or weight.data is None:
+            raise NotLowered("its weights are not int8 around zero with a scale per output channel")
+        shape = [-1 if axis == form.axis else 1 for axis in range(weight.data.ndim)]
+        numbers = np.round(weight.data / grid.scale.astype(np.float64).reshape(shape))
+        if np.abs(numbers).max() > 128:
+            raise NotLowered("its weights were changed after they were quantized")
+        both = (grid.scale * own.scale[0]).astype(np.float32)
+        bias = np.zeros(len(both))
+        if len(inputs) > form.bias and inputs[form.bias] >= 0:
+            data = self.tensors[inputs[form.bias]].data
+            if data is None:
+                raise NotLowered("its bias is no constant")
+            bias = np.round(data / both.astype(np.float64))
+        if np.abs(bias).max() >= 2.0**31:
+            raise NotLowered("its bias does not fit into 32 bits")
+        filters = self.graph.constant(
+            np.clip(numbers, -128, 127).astype(np.int8),
+            "",
+            Quantization(grid.scale, np.zeros(len(both), np.int64), form.axis),
+        )
+        added = self.graph.constant(
+            bias.astype(np.int32), "", Quantization(both, np.zeros(len(both), np.int64))
+        )
+        inputs[form.filter] = filters
+        return [*inputs[: form.bias], added]
+
+
+def _data(form: Form, op: Operator) -> tuple[int, ...]:
+    return form.data or tuple(range(len(op.inputs)))
+
+
+def _is_plain(op: Operator) -> bool:
+    """CONCATENATION takes no activation on int8."""
+    return op.kind != "CONCATENATION" or op.options.get("act", NONE) == NONE
+
+
+def _rounded(values: Array, grid: Quantization) -> Array:
+    numbers = np.round(values / np.float64(grid.scale[0])) + int(grid.zero_point[0])
+    return np.asarray(np.clip(numbers, -128, 127).astype(np.int8))
+
+
+def _real(numbers: Array, grid: Quantization) -> Array:
+    return np.asarray((numbers.astype(np.int64) - int(grid.zero_point[0])).astype(np.float32) * grid.scale[0])
