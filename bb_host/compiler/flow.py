@@ -59,13 +59,19 @@ def reads(op: Op) -> tuple[str, ...]:
     return op.inputs
 
 
-def readers(ops: Iterable[Op]) -> dict[str, list[int]]:
-    """Per value the indices of the ops that read it."""
+def readers(ops: Iterable[Op], of: set[str] | None = None) -> dict[str, list[int]]:
+    """Per value the indices of the ops that read it; of these values alone where `of` names them."""
     found: dict[str, list[int]] = {}
     for index, op in enumerate(ops):
-        for name in reads(op):
-            if name:
-                found.setdefault(name, []).append(index)
+        names = op.inputs if not op.attrs else reads(op)
+        if of is not None and of.isdisjoint(names):
+            continue
+        for name in names:
+            if name and (of is None or name in of):
+                if name in found:
+                    found[name].append(index)
+                else:
+                    found[name] = [index]
     return found
 
 
@@ -97,13 +103,15 @@ def is_wire_entry(op: Op) -> bool:
 class Summary:
     """What kinds of ops and what metadata a list of ops holds: passes skip what is not there.
 
-    `kinds` are those of the list itself, `domains` those of subgraphs too; `meta` all metadata keys in it.
+    `kinds` are those of the list itself, `domains` those of subgraphs too; `meta` all metadata keys in it;
+    `wire` the indices of its wire ops.
     """
 
     kinds: frozenset[tuple[str, str]]
     domains: frozenset[str]
     meta: frozenset[str]
     has_subgraphs: bool
+    wire: tuple[int, ...]
 
     @property
     def has_slots(self) -> bool:
@@ -120,26 +128,71 @@ def summary(ops: tuple[Op, ...]) -> Summary:
     known = _summaries.get(id(ops))
     if known is not None and known[0] is ops:
         return known[1]
-    found = _summarize(ops)
+    return _remember(ops, _summarize(ops))
+
+
+def _remember(ops: tuple[Op, ...], found: Summary) -> Summary:
     _summaries[id(ops)] = (ops, found)
     while len(_summaries) > _KEPT_SUMMARIES:
         _summaries.popitem(last=False)
     return found
 
 
+def ends_shared(ops: tuple[Op, ...], old: tuple[Op, ...]) -> tuple[int, int]:
+    """How many ops two lists share at their beginnings, and how many at their ends beyond those."""
+    most = min(len(ops), len(old))
+    first = 0
+    for a, b in zip(ops, old):  # noqa: B905 (the shorter one ends it)
+        if a is not b:
+            break
+        first += 1
+    last = 0
+    for a, b in zip(reversed(ops), reversed(old)):  # noqa: B905
+        if a is not b or last == most - first:
+            break
+        last += 1
+    return first, last
+
+
+def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
+    """The summary of a list that was made from another one: what they share is not walked again."""
+    known = _summaries.get(id(ops))
+    if known is not None and known[0] is ops:
+        return known[1]
+    before = summary(old)
+    first, last = ends_shared(ops, old)
+    if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
+        return summary(ops)
+    gone = _summarize(old[first : len(old) - last])
+    came = _summarize(ops[first : len(ops) - last])
+    if came.has_subgraphs or not gone.kinds <= came.kinds or not gone.meta <= came.meta:
+        return summary(ops)
+    shift = len(ops) - len(old)
+    wire = (
+        *(i for i in before.wire if i < first),
+        *(i + first for i in came.wire),
+        *(i + shift for i in before.wire if i >= len(old) - last),
+    )
+    kinds, domains = before.kinds | came.kinds, before.domains | came.domains
+    return _remember(ops, Summary(kinds, domains, before.meta | came.meta, False, wire))
+
+
 def _summarize(ops: tuple[Op, ...]) -> Summary:
-    kinds: set[tuple[str, str]] = set()
-    meta: set[str] = set()
-    inner: set[str] = set()
-    subgraphs = False
-    for op in ops:
-        kinds.add((op.domain, op.op_type))
-        meta.update(op.meta)
-        if op.attrs and has_subgraph(op):
-            subgraphs = True
-            inner.update(o.domain for _, graph in op.subgraphs() for o in walk_ops(graph.ops))
-    domains = {domain for domain, _ in kinds} | inner
-    return Summary(frozenset(kinds), frozenset(domains), frozenset(meta), subgraphs)
+    kinds = frozenset([(op.domain, op.op_type) for op in ops])
+    meta = frozenset().union(*[op.meta for op in ops])
+    nested = [op for op in ops if op.attrs and has_subgraph(op)]
+    inner = {o.domain for op in nested for _, graph in op.subgraphs() for o in walk_ops(graph.ops)}
+    domains = {domain for domain, _ in kinds}
+    wire: list[int] = []
+    if keys.WIRE_DOMAIN in domains:
+        wire = [index for index, op in enumerate(ops) if op.domain == keys.WIRE_DOMAIN]
+    return Summary(kinds, frozenset(domains | inner), meta, bool(nested), tuple(wire))
+
+
+def wire_ops(function: Function) -> list[Op]:
+    """The wire ops of a function, in order; those of branches there are none."""
+    ops = function.ops
+    return [ops[index] for index in summary(ops).wire]
 
 
 def has_wire(function: Function) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpKind
@@ -85,17 +86,18 @@ class _Placer:
         self.ops = function.ops
         self.home = home
         self.slots = slots
-        self.needs = [self._needs(op) for op in self.ops]
-        self.yields = {name: i for i, op in enumerate(self.ops) for name in op.outputs if name}
-        self.readers: dict[str, list[int]] = {}
-        for index, names in enumerate(self.needs):
-            for name in names:
-                self.readers.setdefault(name, []).append(index)
+        wire = keys.WIRE_DOMAIN
+        self.needs = [
+            op.inputs if not op.attrs and op.domain != wire and "" not in op.inputs else self._needs(op)
+            for op in self.ops
+        ]
         self.requests = {
             flow.wire_id(op): i
             for i, op in enumerate(self.ops)
-            if flow.is_wire(op) and op.op_type == OP_SEND_REQ
+            if op.domain == wire and op.op_type == OP_SEND_REQ
         }
+        # Where a walk may still learn something though the op is placed.
+        self.moving = [op.domain == wire or op.op_type in _HANDS_ON_PEERS for op in self.ops]
         self.placed: list[str | None] = [None] * len(self.ops)
         self.values: dict[str, str] = {}  # value → class it is on
         self.peers: dict[str, str] = {}  # list of peers → class it leads to
@@ -103,6 +105,14 @@ class _Placer:
         self.is_constant = [False] * len(self.ops)
         self.inputs: dict[str, str] = {}
         self.default_peers: str | None = None
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for index, names in enumerate(self.needs):
+            for name in names:
+                found.setdefault(name, []).append(index)
+        return found
 
     def _needs(self, op: Op) -> tuple[str, ...]:
         """The values whose class is the op's: a reply's request id crosses over by itself."""
@@ -150,14 +160,15 @@ class _Placer:
 
     def _facts(self) -> None:
         """What needs no inference: slots that live somewhere, entries, selectors of peers."""
+        key, slots, entries = keys.SLOT_KEY, self.slots, (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)
         for index, op in enumerate(self.ops):
-            slot = self.slots.get(op.meta[keys.SLOT_KEY]) if keys.SLOT_KEY in op.meta else None
+            slot = slots.get(op.meta[key]) if key in op.meta else None
             if slot is not None and op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
                 for name in op.outputs:
                     self.peers[name] = slot.peer_class or self.home
             if slot is not None and slot.at:
                 self._place(index, slot.at)
-            elif op.domain in (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN) and not op.inputs:
+            elif not op.inputs and op.domain in entries:
                 row = opsets.lookup(op.domain, op.op_type)
                 if row is not None and row.kind is OpKind.ENTRY:
                     self._place(index, op.meta.get(keys.AT_CLASS_KEY) or self.home)
@@ -198,10 +209,14 @@ class _Placer:
             before = len(self.values), len(self.peers)
             for index in self._unsettled():
                 op = self.ops[index]
-                if op.op_type in _HANDS_ON_PEERS:
+                if self.moving[index] and op.op_type in _HANDS_ON_PEERS:
                     self._peers_through(op)
                 if self.placed[index] is None:
-                    found = self._class_of_inputs(index)
+                    found = None
+                    for name in self.needs[index]:
+                        found = self.values.get(name)
+                        if found is not None:
+                            break
                     if found is None and scopes:
                         found = op.meta.get(keys.AT_CLASS_KEY)
                     if found is not None:
@@ -213,21 +228,8 @@ class _Placer:
 
     def _unsettled(self) -> list[int]:
         """Ops that a walk may still learn something about, in order."""
-        wire = keys.WIRE_DOMAIN
-        return [
-            index
-            for index, where in enumerate(self.placed)
-            if (where is None and not self.is_constant[index])
-            or self.ops[index].domain == wire
-            or self.ops[index].op_type in _HANDS_ON_PEERS
-        ]
-
-    def _class_of_inputs(self, index: int) -> str | None:
-        for name in self.needs[index]:
-            found = self.values.get(name)
-            if found is not None:
-                return found
-        return None
+        state = zip(self.placed, self.is_constant, self.moving, strict=True)
+        return [i for i, (where, fixed, moves) in enumerate(state) if moves or (where is None and not fixed)]
 
     def _by_readers(self) -> bool:
         """Rule 4, from the last op to the first; what it places is followed forward at once."""
@@ -266,7 +268,7 @@ class _Placer:
     def _place(self, index: int, where: str) -> None:
         self.placed[index] = where
         op = self.ops[index]
-        if flow.is_wire(op):
+        if op.domain == keys.WIRE_DOMAIN:
             self._wire_outputs(index, op)
         else:
             for name in op.outputs:
@@ -328,6 +330,7 @@ class _Placer:
     # --- checks and result
 
     def _check(self) -> None:
+        values = self.values
         for index, op in enumerate(self.ops):
             if self.is_constant[index]:
                 continue
@@ -335,10 +338,14 @@ class _Placer:
             if where is None:
                 raise self._ambiguous(op)
             for name in self.needs[index]:
-                there = self.values.get(name)
-                if there is not None and there != where:
+                if values.get(name, where) != where:
                     raise self._crossing(index, op, where)
-            if self._is_send(index) and flow.is_recorded_form(op) and self._destination(op) is None:
+            if (
+                self.moving[index]
+                and self._is_send(index)
+                and flow.is_recorded_form(op)
+                and self._destination(op) is None
+            ):
                 raise AmbiguousPlacement(
                     f"nothing says which class its peers {flow.peers_input(op)!r} are of",
                     hint="take them from a selector with peer_class=, an input, or a .sender",
@@ -372,8 +379,8 @@ class _Placer:
         )
 
     def _origin(self, name: str) -> str:
-        index = self.yields.get(name)
-        return f"input {name!r}" if index is None else f"{name!r} of {named(self.ops[index])}"
+        op = next((op for op in self.ops if name in op.outputs), None)
+        return f"input {name!r}" if op is None else f"{name!r} of {named(op)}"
 
     def _result(self) -> Placement:
         order = {self.home: None}
@@ -384,22 +391,18 @@ class _Placer:
         single = {name: (name,) for name in order}
         copies: dict[str, set[str]] = {}
         outputs = set(self.function.outputs)
-        found: list[tuple[str, ...]] = [()] * len(self.ops)
-        for index in range(len(self.ops) - 1, -1, -1):
-            op = self.ops[index]
-            where = self.placed[index]
+        found: list[tuple[str, ...]] = [() if w is None else single[w] for w in self.placed]
+        for index in range(len(self.ops) - 1, -1, -1) if self.constant else ():
             if self.is_constant[index]:
-                classes = set().union(*(copies.get(n, ()) for n in op.outputs))
-                if not classes or not outputs.isdisjoint(op.outputs):
+                names = self.ops[index].outputs
+                classes = set().union(*(copies.get(n, ()) for n in names))
+                if not classes or not outputs.isdisjoint(names):
                     classes.add(self.home)
                 found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
-            else:
-                assert where is not None
-                found[index] = single[where]
-            for name in self.needs[index]:
-                if name in self.constant:
+            if not self.constant.isdisjoint(self.needs[index]):
+                for name in self.constant.intersection(self.needs[index]):
                     copies.setdefault(name, set()).update(found[index])
-        used = set().union(*found) if found else {self.home}
+        used = set().union(*set(found)) if found else {self.home}
         used.update(self.inputs.values())
         for name in self.inputs.values():
             order.setdefault(name)

@@ -44,40 +44,42 @@ def is_rx_gate(op: Op) -> bool:
     return op.domain == keys.GATE_DOMAIN and op.op_type in RX_GATES
 
 
+def guarded_ids(function: Function, gate: str) -> set[str]:
+    """The wire ids that have a gate of that type in the function."""
+    if (keys.GATE_DOMAIN, gate) not in flow.summary(function.ops).kinds:
+        return set()
+    return {flow.wire_id(op) for op in function.ops if op.domain == keys.GATE_DOMAIN and op.op_type == gate}
+
+
 def _insert(
     function: Function, gate: str, stats: Stats, moved: dict[tuple[str, str], dict[str, str]]
 ) -> Function:
-    guarded = {
-        flow.wire_id(op) for op in function.ops if op.domain == keys.GATE_DOMAIN and op.op_type == gate
-    }
-    taken = {n for op in function.ops for n in op.outputs}
+    ops = function.ops
+    guarded = guarded_ids(function, gate)
+    entries = [i for i in flow.summary(ops).wire if flow.is_wire_entry(ops[i])]
+    entries = [i for i in entries if flow.wire_id(ops[i]) not in guarded]
+    if not entries:
+        return function
+    taken = {n for op in ops for n in op.outputs}
     types: dict[str, ValueType] = {}
-    ops: list[Op] = []
-    waiting: Op | None = None  # an entry or gate whose successor may be a gate of the same chain
-
-    def close() -> None:
-        nonlocal waiting
-        if waiting is not None:
-            ops.extend(_split(waiting, gate, taken, function, types, moved))
-            stats.count("gates_inserted")
-            waiting = None
-
-    for op in function.ops:
-        if waiting is not None and is_rx_gate(op) and flow.wire_id(op) == flow.wire_id(waiting):
-            ops.append(waiting)
-            waiting = op
-            continue
-        close()
-        if flow.is_wire_entry(op) and flow.wire_id(op) not in guarded:
-            waiting = op
-        else:
-            ops.append(op)
-    close()
+    done: list[Op] = []
+    at = 0
+    for last in entries:
+        number = flow.wire_id(ops[last])
+        while last + 1 < len(ops) and is_rx_gate(ops[last + 1]) and flow.wire_id(ops[last + 1]) == number:
+            last += 1
+        done += ops[at:last]
+        done += _split(ops[last], gate, taken, function, types, moved)
+        at = last + 1
+        stats.count("gates_inserted")
+    done += ops[at:]
     if not types:
         return function
+    guarded_ops = tuple(done)
+    flow.summary_from(guarded_ops, ops)
     return dataclasses.replace(
         function,
-        ops=tuple(ops),
+        ops=guarded_ops,
         types={**function.types, **types},
         opsets={**function.opsets, keys.GATE_DOMAIN: 1},
     )
@@ -120,7 +122,8 @@ def _follow(function: Function, moved: dict[tuple[str, str], dict[str, str]]) ->
     """The other halves name the values that arrive: they follow the new names."""
     prefix = keys.DEST_SITE_NAME_PREFIX
     changed: dict[int, Op] = {}
-    for index, op in enumerate(function.ops):
+    for index in flow.summary(function.ops).wire:
+        op = function.ops[index]
         names = moved.get(_key(op)) if flow.is_send_flavored(op) else None
         if names:
             new = {k: names[v] for k, v in op.meta.items() if k.startswith(prefix) and v in names}

@@ -9,6 +9,7 @@ from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.options import Stats
+from bb_host.compiler.rx_chain import guarded_ids
 from bb_host.program import Function, Op, Program
 
 PEER_HEALTH = "PeerHealthGateTx"
@@ -38,17 +39,18 @@ def insert_tx_gate(program: Program, gate: str, stats: Stats) -> Program:
 
 
 def _insert(function: Function, gate: str, stats: Stats) -> Function:
-    guarded = {
-        flow.wire_id(op) for op in function.ops if op.domain == keys.GATE_DOMAIN and op.op_type == gate
-    }
-    taken = {n for op in function.ops for n in op.outputs}
+    ops = function.ops
+    guarded = guarded_ids(function, gate)
+    sends = [i for i in flow.summary(ops).wire if gated_input(ops[i]) and flow.wire_id(ops[i]) not in guarded]
+    if not sends:
+        return function
+    taken = {n for op in ops for n in op.outputs}
     new_types: dict[str, ValueType] = {}
-    ops: list[Op] = []
-    for op in function.ops:
+    done: list[Op] = []
+    at = 0
+    for index in sends:
+        op = ops[index]
         peers = gated_input(op)
-        if not peers or flow.wire_id(op) in guarded:
-            ops.append(op)
-            continue
         name = f"{_authored(op, peers)}__{_SUFFIX[gate]}_{flow.wire_id(op)}"
         while name in taken:
             name += "_"
@@ -57,16 +59,17 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
         meta = {keys.WIRE_ID_KEY: flow.wire_id(op)}
         if keys.SOURCE_LINE_KEY in op.meta:
             meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
-        ops.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, meta))
         inputs = list(op.inputs)
         inputs[_GATED_INPUT[op.op_type]] = name
-        ops.append(dataclasses.replace(op, inputs=tuple(inputs)))
+        done += ops[at:index]
+        done.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, meta))
+        done.append(dataclasses.replace(op, inputs=tuple(inputs)))
+        at = index + 1
         stats.count("gates_inserted")
-    if not new_types:
-        return function
+    done += ops[at:]
     return dataclasses.replace(
         function,
-        ops=tuple(ops),
+        ops=tuple(done),
         types={**function.types, **new_types},
         opsets={**function.opsets, keys.GATE_DOMAIN: 1},
     )

@@ -22,6 +22,7 @@ from bb_edge.ir.opsets.wire import (
 from bb_host.compiler import flow
 from bb_host.compiler.errors import SeamError, label
 from bb_host.compiler.options import Options
+from bb_host.compiler.sound_names import Names, names_after
 from bb_host.program import Function, Op, Program
 
 PARTNERS: Mapping[str, tuple[str, ...]] = {
@@ -43,6 +44,7 @@ class Seam:
         self._typed = options.strict_types
         self._done = set(disabled & {"validate"})
         self._seen: dict[int, Crossings] = {}  # by identity of the ops, which it keeps alive
+        self._sound: dict[tuple[str, str], Names] = {}  # of the function as it was last found sound
 
     def check(self, name: str, earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
@@ -53,6 +55,10 @@ class Seam:
         changed = [f for f in later.functions if id(f) not in known]
         if not changed and len(later.functions) == len(earlier.functions):
             return
+        for function in changed:
+            last = self._sound.get(function.key)
+            if last is not None:
+                flow.summary_from(function.ops, last.ops)
         typed = self._typed and "type_solver" in self._done
         bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
         if name == "type_solver":
@@ -60,7 +66,7 @@ class Seam:
         for function in changed:
             if (id(function.ops), id(function.types), function.inputs, function.outputs) in bodies:
                 continue
-            problem = values_problem(function, typed)
+            problem = self._values_problem(function, typed)
             if problem:
                 raise SeamError(f"{problem} after {name}", f"function {function.name}")
         crossings = [self._crossings(f) for f in later.functions]
@@ -69,6 +75,18 @@ class Seam:
             problem = wire_problem(crossings)
         if problem:
             raise SeamError(f"{problem} after {name}", later.name)
+
+    def _values_problem(self, function: Function, typed: bool) -> str:
+        """`values_problem`, over no more than what has changed since the function was last found sound."""
+        before = self._sound.get(function.key)
+        names = None if before is None else names_after(before, function, typed)
+        if names is None:
+            problem = values_problem(function, typed)
+            if problem:
+                return problem
+            names = Names.of(function)
+        self._sound[function.key] = names
+        return ""
 
     def _crossings(self, function: Function) -> Crossings:
         found = self._seen.get(id(function.ops))
@@ -87,16 +105,14 @@ class Crossings:
 
 
 _CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
-_LEADS_OUT = _CALLED | {keys.WIRE_DOMAIN}
 
 
 def crossings_of(function: Function) -> Crossings:
-    """One walk over the ops."""
-    if flow.summary(function.ops).domains.isdisjoint(_LEADS_OUT):
-        return Crossings(function.ops, (), ())
-    found = [op for op in function.ops if op.domain in _LEADS_OUT]
-    wire = tuple(op for op in found if op.domain == keys.WIRE_DOMAIN)
-    return Crossings(function.ops, tuple(op for op in found if op.domain in _CALLED), wire)
+    """What `function` has of them."""
+    calls: tuple[Op, ...] = ()
+    if not flow.summary(function.ops).domains.isdisjoint(_CALLED):
+        calls = tuple([op for op in function.ops if op.domain in _CALLED])
+    return Crossings(function.ops, calls, tuple(flow.wire_ops(function)))
 
 
 def values_problem(function: Function, typed: bool) -> str:

@@ -77,9 +77,7 @@ class _Analysis:
             paired.update((id(edge.send), id(edge.recv)))
         groups: dict[tuple[str, str], int] = {}
         for function in self.mains:
-            for op in function.ops:
-                if not flow.is_wire(op):
-                    continue
+            for op in flow.wire_ops(function):
                 if id(op) not in paired:
                     self._open_port(op, function)
                 if flow.is_send_flavored(op):
@@ -112,7 +110,8 @@ class _Analysis:
         if not name or recv.op_type == OP_RECV_RESP_BATCHED or name in function.outputs:
             return False
         if function.name not in self.readers:
-            self.readers[function.name] = flow.readers(function.ops)
+            arriving = {n for op in flow.wire_ops(function) for n in op.outputs if n}
+            self.readers[function.name] = flow.readers(function.ops, arriving)
         reading = self.readers[function.name].get(name, [])
         return bool(reading) and all(_reads_trigger(function.ops[i], name) for i in reading)
 
@@ -143,13 +142,13 @@ class _Analysis:
 
     def rewritten(self, function: Function) -> Function:
         changed = False
-        ops: list[Op] = []
-        for op in function.ops:
-            stamps = self.stamps.get(id(op)) if flow.is_wire(op) else None
+        ops = list(function.ops)
+        for index in flow.summary(function.ops).wire:
+            op = ops[index]
+            stamps = self.stamps.get(id(op))
             if stamps and any(op.meta.get(k) != v for k, v in stamps.items()):
-                op = op.with_meta(stamps)
+                ops[index] = op.with_meta(stamps)
                 changed = True
-            ops.append(op)
         arrives = {n: t for n, t in self.arrives[function.name].items() if function.types.get(n) != t}
         if not changed and not arrives:
             return function

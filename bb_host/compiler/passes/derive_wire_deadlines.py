@@ -38,7 +38,8 @@ def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
     ops = list(function.ops)
     hops = request_hops(ops) if budget_ns else {}
     changed = False
-    for index, op in enumerate(ops):
+    for index in flow.summary(function.ops).wire:
+        op = ops[index]
         if not flow.is_send_flavored(op):
             continue
         text = str(deadline_of(op, budget_ns, hops.get(flow.wire_id(op), 1)))

@@ -47,12 +47,16 @@ def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) 
     ops: list[Op] = []
     stamped = 0
     home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers
+    leading = leads.keys()
+    stamps: dict[tuple[str, ...], dict[str, str]] = {}
     for op, classes in zip(function.ops, placement.ops, strict=True):
-        where = classes[0] if len(classes) == 1 else ",".join(classes)
-        known = op.meta
-        if leads.keys().isdisjoint(op.outputs):
+        stamp = stamps.get(classes)
+        if stamp is None:
+            stamp = stamps[classes] = {home_class: ",".join(classes)}
+        where, known = stamp[home_class], op.meta
+        if leading.isdisjoint(op.outputs):
             if known.get(home_class) != where:
-                op = op.with_meta({home_class: where})
+                op = op.with_meta(stamp)
                 stamped += 1
         else:
             peers = ",".join(f"{n}={leads[n]}" for n in op.outputs if n in leads)

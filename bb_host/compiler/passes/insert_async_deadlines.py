@@ -44,6 +44,9 @@ def _stamp(function: Function, stats: Stats) -> Function:
     types: dict[str, ValueType] = {}
     requests: dict[str, str] = {}
     checked: set[str] | None = None
+    later: dict[tuple[str, str], bool] = {}
+    suspended = {keys.DEADLINE_NS_KEY: str(LATER_DEADLINE_NS)}
+    deadline = keys.DEADLINE_NS_KEY
     for index, op in enumerate(function.ops):
         domain = op.domain
         if domain in _AT_ONCE:
@@ -60,8 +63,15 @@ def _stamp(function: Function, stats: Stats) -> Function:
                     checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
                 if op.inputs[0] not in checked:
                     changed[index] = _checked(op, function, types)
-        elif keys.DEADLINE_NS_KEY not in op.meta and _may_suspend(op):
-            changed[index] = (op.with_meta({keys.DEADLINE_NS_KEY: str(LATER_DEADLINE_NS)}),)
+        elif deadline not in op.meta:
+            kind = (domain, op.op_type)
+            suspends = later.get(kind)
+            if suspends is None:
+                suspends = _may_suspend(op)
+                if opsets.lookup(*kind) is not None:  # else it hangs on the op
+                    later[kind] = suspends
+            if suspends:
+                changed[index] = (op.with_meta(suspended),)
     if not changed:
         return function
     stats.count("async_deadlines_stamped", len(changed))

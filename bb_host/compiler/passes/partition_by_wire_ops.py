@@ -70,7 +70,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
                 "rename one of them",
             )
     stats.count("partition_count", len(order))
-    stats.count("wire_ops", sum(1 for f in functions if flow.has_wire(f) for op in f.ops if flow.is_wire(op)))
+    stats.count("wire_ops", sum(len(flow.summary(f.ops).wire) for f in functions))
     return dataclasses.replace(program, functions=(*functions, *others))
 
 
@@ -94,7 +94,12 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
         return {home: _Part(function.ops, function.inputs, True)}
     ops: dict[str, list[Op]] = {}
     inputs: dict[str, list[str]] = {}
+    own = keys.HOME_CLASS_KEY
     for op in function.ops:
+        stamp = op.meta.get(own, home)
+        if stamp in ops:  # of one class, as nearly all
+            ops[stamp].append(op)
+            continue
         for where in classes_of(op, home):
             ops.setdefault(where, []).append(op)
     for name in function.inputs:
@@ -174,12 +179,11 @@ def wire_edges(program: Program) -> list[WireEdge]:
     for function in program.functions:
         if not flow.is_main(function):
             continue
-        for op in function.ops:
-            if flow.is_wire(op):
-                if flow.is_send_flavored(op):
-                    sends[flow.wire_id(op)] = (function.name, op)
-                else:
-                    recvs.append((function.name, op))
+        for op in flow.wire_ops(function):
+            if flow.is_send_flavored(op):
+                sends[flow.wire_id(op)] = (function.name, op)
+            else:
+                recvs.append((function.name, op))
     found = []
     for role, recv in recvs:
         partner = sends.get(flow.wire_id(recv))

@@ -80,29 +80,33 @@ def _elements(state: Subgraph) -> int:
 
 def _narrow(function: Function, promised: dict[str, Promises], stats: Stats) -> Function:
     changed: dict[str, ValueType] = {}
+    by_kind: dict[tuple[str, str, str], list[tuple[int, ValueType]]] = {}
     for op in function.ops:
-        promises = promised.get(op.meta.get(keys.SLOT_KEY, "")) if op.meta else None
-        if promises:
-            for name, type_ in _promised_outputs(op, promises):
-                known = function.types.get(name)
-                if known is None or (known != type_ and _is_wider(known, type_.node)):
-                    changed[name] = type_
+        slot = op.meta.get(keys.SLOT_KEY)
+        if slot is None or slot not in promised:
+            continue
+        kind = (slot, op.domain, op.op_type)
+        outputs = by_kind.get(kind)
+        if outputs is None:
+            outputs = by_kind[kind] = _promised_outputs(op, promised[slot])
+        for index, type_ in outputs:
+            name = op.outputs[index] if index < len(op.outputs) else ""
+            known = function.types.get(name)
+            if name and (known is None or (known != type_ and _is_wider(known, type_.node))):
+                changed[name] = type_
     if not changed:
         return function
     stats.count("types_narrowed", len(changed))
     return dataclasses.replace(function, types={**function.types, **changed})
 
 
-def _promised_outputs(op: Op, promises: Promises) -> list[tuple[str, ValueType]]:
+def _promised_outputs(op: Op, promises: Promises) -> list[tuple[int, ValueType]]:
+    """Which outputs of an op of this kind are promised, and as what."""
     row = opsets.lookup(op.domain, op.op_type)
     if row is None:
         return []
-    found = []
-    for port, name in zip(row.outputs, op.outputs, strict=False):
-        type_ = promises.get(f"{op.op_type}.{port.name}")
-        if type_ is not None and name:
-            found.append((name, type_))
-    return found
+    ports = enumerate(f"{op.op_type}.{port.name}" for port in row.outputs)
+    return [(index, promises[port]) for index, port in ports if port in promises]
 
 
 def _is_wider(known: ValueType, node: TypeNode) -> bool:

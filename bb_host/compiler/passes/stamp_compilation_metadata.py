@@ -68,8 +68,9 @@ def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
         return function
     readers = flow.readers(function.ops)
     changed: dict[int, Op] = {}
-    for index, op in enumerate(function.ops):
-        if not flow.is_wire(op) or op.op_type not in RECV_FLAVORED:
+    for index in flow.summary(function.ops).wire:
+        op = function.ops[index]
+        if op.op_type not in RECV_FLAVORED:
             continue
         slot = _slot_of(op, function, readers, numbers)
         if slot is not None and op.meta.get(keys.RECV_SLOT_ID_KEY) != str(slot):

@@ -72,7 +72,7 @@ class _Surfaces:
         )
         self.types: dict[str, ValueType] = {}
         self.taken = {*function.inputs, *(n for op in function.ops for n in op.outputs)}
-        self.wire: list[Op] = [op for op in function.ops if flow.is_wire(op)]
+        self.wire: list[Op] = flow.wire_ops(function)
         self.next_id = 1 + max((int(i) for op in self.wire if (i := flow.wire_id(op)).isdigit()), default=0)
         self.requests: dict[str, Op] = {}
         self.replies: dict[str, Op] = {}
@@ -80,15 +80,17 @@ class _Surfaces:
         self.has_answers: set[str] = set()
 
     def run(self) -> Function:
-        ops = tuple(self._numbered(op) for op in self.function.ops)
-        self._pair([op for op in ops if flow.is_wire(op)])
-        self._ports([op for op in ops if flow.is_wire(op)])
+        ops = self.function.ops
+        numbered = [self._numbered(op) for op in self.wire]
+        self._pair(numbered)
+        self._ports(numbered)
         done: list[Op] = []
-        for op in ops:
-            if flow.is_wire(op):
-                done += self._surface(op)
-            else:
-                done.append(op)
+        at = 0
+        for index, op in zip(flow.summary(ops).wire, numbered, strict=True):
+            done += ops[at:index]
+            done += self._surface(op)
+            at = index + 1
+        done += ops[at:]
         if len(done) == len(self.function.ops) and all(
             a is b for a, b in zip(done, self.function.ops, strict=True)
         ):
@@ -105,7 +107,7 @@ class _Surfaces:
     # --- reading
 
     def _numbered(self, op: Op) -> Op:
-        if not flow.is_wire(op) or flow.wire_id(op).isdigit():
+        if flow.wire_id(op).isdigit():
             return op
         number, self.next_id = self.next_id, self.next_id + 1
         return op.with_meta({keys.WIRE_ID_KEY: str(number)})

@@ -25,8 +25,8 @@ from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp, UnresolvedType
 from bb_host.compiler.onnx_inference import infer
 from bb_host.compiler.options import Options, Stats
-from bb_host.compiler.type_relations import Relation, relation_of
-from bb_host.compiler.type_terms import Terms, conflict
+from bb_host.compiler.type_relations import RELATIONS, Relation, relation_of
+from bb_host.compiler.type_terms import Shape, Terms, conflict
 from bb_host.program import Function, Op, Program
 
 NAME = "type_solver"
@@ -35,6 +35,9 @@ _MOST_STEPS = 64
 """Visits per op on average; each but the last narrows something, and a program needs a handful."""
 
 _NO_LIMIT = 1 << 30
+
+_MOST_REMEMBERED = 4096
+"""Combinations of types per kind of op."""
 
 Solve = Callable[[Op, Terms], None]
 Key = tuple[str, str]
@@ -90,6 +93,7 @@ class _Solver:
         self._given: dict[Key, list[ValueType | None]] = {}
         self._plans: dict[Key, Solve] = {}
         self._own: dict[str, Opset] = {}
+        self._first_of: dict[tuple[int, Shape], ValueType] = {}
         for binding in options.bindings:
             declare = getattr(binding.component, "atomic_opset", None)
             if callable(declare):
@@ -132,6 +136,7 @@ class _Solver:
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
                 linked = True
         terms = Terms(function, self._functions, replies)
+        terms.types = self._shared(function.types)
         changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
             known = terms.types.get(name)
@@ -154,6 +159,11 @@ class _Solver:
         if upstream or linked or replies:
             changed = self._settle(function, terms, upstream, linked) or changed
         return dataclasses.replace(function, types=terms.types) if changed else function
+
+    def _shared(self, kinds: Mapping[str, ValueType]) -> dict[str, ValueType]:
+        """The same types with one record for all that are equal, so that identity tells them apart."""
+        first = self._first_of.setdefault
+        return {name: first((id(kind.node), kind.shape), kind) for name, kind in kinds.items()}
 
     def _settle(
         self, function: Function, terms: Terms, upstream: list[tuple[int, str]], linked: bool
@@ -230,6 +240,10 @@ class _Agenda:
         return number
 
 
+_PURE = frozenset(name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv"})
+"""Relations that hang on nothing but their op's types, attributes and constants."""
+
+
 def _by_row(row: OpDef, relation: Relation) -> Solve:
     if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
 
@@ -248,7 +262,52 @@ def _by_row(row: OpDef, relation: Relation) -> Solve:
             raise _misfit(op, row)
         relation(op, row, terms)
 
-    return solve
+    return _remembering(solve) if row.relation in _PURE else solve
+
+
+def _remembering(solve: Solve) -> Solve:
+    """`solve`, asked once for all ops of one kind whose types, constants and attributes are the same.
+
+    Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
+    An op that reads one value twice is asked every time: what narrows one of its inputs narrows the other.
+    """
+    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], object]] = {}
+    control = keys.CONTROL_INPUTS_KEY
+
+    def remembered(op: Op, terms: Terms) -> None:
+        inputs = op.inputs
+        names, known = inputs + op.outputs, terms.types
+        if len(set(names)) != len(names):
+            solve(op, terms)
+            return
+        before, constants = tuple(map(known.get, names)), terms.constants
+        key: tuple[object, ...] = (len(inputs), op.meta.get(control), *map(id, before))
+        kept: object = before
+        if None in before:
+            key += tuple(map(bool, names))
+        if constants and not constants.keys().isdisjoint(inputs):
+            values = tuple(map(constants.get, inputs))
+            key += tuple(map(id, values))
+            kept = before, values
+        try:
+            if op.attrs:
+                key += tuple([(name, type(value), value) for name, value in op.attrs.items()])
+            found = seen.get(key)
+        except TypeError:  # an attribute that is no plain value
+            solve(op, terms)
+            return
+        if found is None:
+            solve(op, terms)
+            if len(seen) < _MOST_REMEMBERED:
+                pairs = enumerate(map(known.get, names))
+                narrowed = [(i, new) for i, new in pairs if new is not None and new is not before[i]]
+                seen[key] = (tuple(narrowed), kept)
+            return
+        for index, new in found[0]:
+            known[names[index]] = new
+            terms.touched.append(names[index])
+
+    return remembered
 
 
 def _misfit(op: Op, row: OpDef) -> MalformedOp:

@@ -72,11 +72,13 @@ def _structure(function: Function) -> Function:
     known.add("")
     ordered = True
     total = len(known)
+    covers, add = known.issuperset, known.update
     for op in function.ops:
-        if ordered and not known.issuperset(flow.reads(op) if op.attrs else op.inputs):
+        outputs = op.outputs
+        if ordered and not covers(flow.reads(op) if op.attrs else op.inputs):
             ordered = False
-        known.update(op.outputs)
-        total += len(op.outputs) - op.outputs.count("") if "" in op.outputs else len(op.outputs)
+        add(outputs)
+        total += len(outputs) - outputs.count("") if "" in outputs else len(outputs)
     if total != len(known) or len(function.inputs) + 1 != len({*function.inputs, ""}):
         _duplicate(function)
     if not ordered or not known.issuperset(function.outputs):
@@ -198,26 +200,39 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
     imported = function.opsets
     version = imported.get(keys.ONNX_DOMAIN) or imported.get(keys.ONNX_DOMAIN_ALIAS) or 0
     known.seen.clear()
-    seen = known.seen
     domains: set[str] = set()
-    roles = _ROLE_DOMAINS
     there = flow.summary(function.ops)
     new = set(there.kinds)
-    placed = keys.SLOT_KEY in there.meta or not there.domains.isdisjoint(roles)
     for op in function.ops:
-        if not new and not placed and not there.has_subgraphs:
+        if not new:
             break
         domain = op.domain
-        if (domain, op.op_type) not in seen:
+        if (domain, op.op_type) in new:
             known.check(op, version)
             new.discard((domain, op.op_type))
             if domain not in domains:
                 domains.add(domain)
                 _imported(op, domain, imported, program.opsets)
-        if domain in roles or (op.meta and keys.SLOT_KEY in op.meta):
-            _slot(op)
-        if op.attrs and flow.has_subgraph(op):
-            _inner(op, known, version, domains, imported, program.opsets)
+    if there.has_subgraphs:
+        for op in function.ops:
+            if op.attrs and flow.has_subgraph(op):
+                _inner(op, known, version, domains, imported, program.opsets)
+    if keys.SLOT_KEY in there.meta or not there.domains.isdisjoint(_ROLE_DOMAINS):
+        _slots(function)
+
+
+def _slots(function: Function) -> None:
+    """Rule 4, once for all ops that say the same."""
+    slot, number, trait = keys.SLOT_KEY, keys.SLOT_ID_KEY, keys.REQUIRED_TRAIT_KEY
+    concrete, instance, roles = keys.CONCRETE_TYPE_KEY, keys.INSTANCE_KEY, _ROLE_DOMAINS
+    checked: set[tuple[str | None, str | None, bool, bool, bool]] = set()
+    for op in function.ops:
+        meta = op.meta
+        if slot in meta or op.domain in roles:
+            said = (meta.get(slot), meta.get(number), concrete in meta, instance in meta, trait in meta)
+            if said not in checked:
+                _slot(op)
+                checked.add(said)
 
 
 def _inner(

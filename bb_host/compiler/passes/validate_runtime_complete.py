@@ -128,7 +128,7 @@ def _stamps(function: Function) -> Iterator[str]:
 
 def _wire(function: Function) -> Iterator[str]:
     """Rules 3 and 4."""
-    wire: Sequence[Op] = [op for op in function.ops if flow.is_wire(op)]
+    wire: Sequence[Op] = flow.wire_ops(function)
     requests = {flow.wire_id(op) for op in wire if op.op_type == OP_SEND_REQ}
     collected = {op.meta.get(keys.WIRE_REQUEST_KEY) for op in wire if op.op_type == OP_RECV_RESP_BATCHED}
     for op in wire:

@@ -248,3 +248,23 @@ def test_a_type_relation_of_ones_own() -> None:
     register_relation("test.doubled", doubled)
     with pytest.raises(ValueError, match="there already"):
         register_relation("matmul", doubled)
+
+
+def test_ops_of_one_kind_are_told_apart_by_what_their_types_hang_on() -> None:
+    """What the solver remembers of an op holds for the next one only where nothing differs."""
+    found = solve(
+        "x: F32[2,3], z: Tensor, u: Tensor",
+        "s = Constant<value_ints=[6]>()",
+        "t = Constant<value_ints=[3, 2]>()",
+        "a = Reshape(x, s)",
+        "b = Reshape(x, t)",
+        "c = ReduceSum<axes=[0], keepdims=0>(x)",
+        "d = ReduceSum<axes=[1], keepdims=0>(x)",
+        "e = ReduceSum<axes=[1], keepdims=1>(x)",
+        "f = Add(z, z)",
+        "g = Add(u, x)",
+        "h = Add(f, z)",
+        "i = Add(z, x)",
+    )
+    assert [found[n] for n in "abcde"] == ["F32[6]", "F32[3,2]", "F32[3]", "F32[2]", "F32[2,1]"]
+    assert {found[n] for n in "zufghi"} == {"F32"}

@@ -196,7 +196,14 @@ def test_records_are_frozen_and_copied_with_changes() -> None:
     op = Op("Relu", "", ("x",), ("y",), {}, {"a": "1"})
     with pytest.raises(dataclasses.FrozenInstanceError):
         op.name = "n"  # type: ignore[misc]
-    assert op.with_meta({"b": "2"}).meta == {"a": "1", "b": "2"}
+    copy = op.with_meta({"b": "2"})
+    assert copy.meta == {"a": "1", "b": "2"}
+    assert dataclasses.replace(copy, meta=op.meta, name="n") != copy
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        copy.name = "n"  # type: ignore[misc]
+    for field in dataclasses.fields(Op):
+        if field.name != "meta":
+            assert getattr(copy, field.name) is getattr(op, field.name)
     assert op.meta == {"a": "1"}
     assert op != Op("Relu", "", ("x",), ("y",), {}, {"a": "1"})
 

@@ -1,0 +1,99 @@
+"""The seam's short ways say what its full check says."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.types import ValueType
+from bb_host.compiler import flow
+from bb_host.compiler.sound_names import Names, names_after
+from bb_host.compiler.verify import values_problem
+from bb_host.program import Function, Op
+
+F32 = ValueType(types.TENSOR_F32)
+
+
+def chain(length: int) -> Function:
+    ops = tuple(Op("Relu", "", (f"v{i}",), (f"v{i + 1}",)) for i in range(length))
+    kinds = {f"v{i}": F32 for i in range(length + 1)}
+    return Function("main", keys.MODULE_DOMAIN, ("v0",), (f"v{length}",), ops, kinds)
+
+
+def edited(function: Function, dice: random.Random) -> Function:
+    """A function after one edit of a kind that passes make; often a wrong one."""
+    ops = list(function.ops)
+    kinds = dict(function.types)
+    at = dice.randrange(len(ops))
+    op = ops[at]
+    kind = dice.randrange(7)
+    if kind == 0:
+        ops = [o.with_meta({"stamp": str(at)}) for o in ops]
+    elif kind == 1:  # a gate behind an op, under the name that readers see
+        name = f"w{dice.randrange(8)}"
+        ops[at : at + 1] = [
+            dataclasses.replace(op, outputs=(name,)),
+            Op("Identity", "", (name,), op.outputs),
+        ]
+        if dice.random() < 0.7:
+            kinds[name] = F32
+    elif kind == 2:
+        del ops[at]
+    elif kind == 3:
+        ops[at] = dataclasses.replace(op, inputs=(f"v{dice.randrange(len(ops) + 2)}",))
+    elif kind == 4:
+        ops[at] = dataclasses.replace(op, outputs=(f"v{dice.randrange(len(ops) + 2)}",))
+    elif kind == 5:
+        other = dice.randrange(len(ops))
+        ops[at], ops[other] = ops[other], ops[at]
+    else:
+        kinds.pop(f"v{dice.randrange(1, len(ops) + 1)}", None)
+    return dataclasses.replace(function, ops=tuple(ops), types=kinds)
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_short_way_finds_sound_is_sound(seed: int, typed: bool) -> None:
+    dice = random.Random(seed)
+    taken = sound = 0
+    for _ in range(60):
+        function = chain(dice.randrange(3, 40))
+        names = Names.of(function)
+        for _ in range(4):
+            function = edited(function, dice)
+            problem = values_problem(function, typed)
+            after = names_after(names, function, typed)
+            sound += not problem
+            taken += after is not None
+            if after is None:
+                if problem:
+                    break
+                after = Names.of(function)
+            assert not problem, problem
+            assert after.all == Names.of(function).all
+            assert (after.read, after.written) == (Names.of(function).read, Names.of(function).written)
+            names = after
+    assert 0 < taken <= sound
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def op(number: int) -> Op:
+        wire = dice.random() < 0.2
+        domain, kind = (keys.WIRE_DOMAIN, "Send") if wire else ("", dice.choice(("Add", "Relu")))
+        return Op(
+            kind, domain, (), (f"v{number}",), {}, {dice.choice("abc"): ""} if dice.random() < 0.2 else {}
+        )
+
+    old = tuple(op(i) for i in range(dice.randrange(1, 60)))
+    for _ in range(20):
+        at = dice.randrange(len(old) + 1)
+        end = min(len(old), at + dice.randrange(4))
+        new = (*old[:at], *(op(100 + i) for i in range(dice.randrange(4))), *old[end:])
+        assert flow.summary_from(new, old) == flow._summarize(new)
+        old = new or old
