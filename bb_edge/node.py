@@ -212,8 +212,7 @@ class Node:
 
     def peers_up(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, as the node knows it."""
-        found: tuple[PeerId, ...] = self._neighbours.peers.up_peers(peer_class)
-        return found
+        return self._neighbours.up_peers(peer_class)
 
     def observe_ops(self, wrap: Callable[[BoundOp], Run]) -> None:
         """Has every op run through what `wrap(op)` makes of its `run`; for tracers, before the first poll.

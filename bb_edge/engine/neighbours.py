@@ -37,24 +37,20 @@ LIMITS_META = "limits"
 
 
 class PeerView:
-    """The peers as selectors see them:
-
-    the table's, and the node itself where its own presence lists the class.
+    """The peers as selectors see them: those that are up, the node itself where its own presence lists the
+    class, and, once per back-off, those that stopped answering: who is never asked never answers again.
     """
 
-    __slots__ = ("_own", "_own_classes", "_table")
+    __slots__ = ("_neighbours",)
 
-    def __init__(self, table: PeerTable, own: PeerId, own_classes: tuple[str, ...]) -> None:
-        self._table = table
-        self._own = own
-        self._own_classes = own_classes
+    def __init__(self, neighbours: Neighbours) -> None:
+        self._neighbours = neighbours
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        found = self._table.up_peers(peer_class)
-        return tuple(sorted({*found, self._own})) if peer_class in self._own_classes else found
-
-    def is_up(self, peer: PeerId) -> bool:
-        return peer == self._own or self._table.is_up(peer)
+        neighbours = self._neighbours
+        found = neighbours.up_peers(peer_class)
+        again = [p for p in neighbours.table.unreachable(peer_class) if neighbours.probe(p)]
+        return tuple(sorted((*found, *again))) if again else found
 
 
 class Neighbours:
@@ -70,7 +66,7 @@ class Neighbours:
         self._outbound: Outbound | None = None
         self.own_classes = own_classes
         self.table = PeerTable(config.max_peers)
-        self.peers = PeerView(self.table, engine.own_peer, own_classes)
+        self.peers = PeerView(self)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self.backoff = Backoff(capacity=config.max_peers)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
@@ -172,6 +168,12 @@ class Neighbours:
     def is_up(self, peer: PeerId) -> bool:
         return self.health.is_up(peer)
 
+    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
+        found = self.table.up_peers(peer_class)
+        own = self._engine.own_peer
+        return tuple(sorted({*found, own})) if peer_class in self.own_classes else found
+
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set at run time."""
@@ -192,12 +194,12 @@ class Neighbours:
         self.backoff.probed(peer, now_ns)
         return True
 
-    def probe(self, peer: PeerId, now_ns: int) -> bool:
+    def probe(self, peer: PeerId) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
         presence = self.table.get(peer)
         if presence is not None and not presence.up:
             return False
-        return self.backoff.waiting(peer) and self.backoff.ready(peer, now_ns)
+        return self.backoff.ready(peer, self._engine.now_ns)
 
     # --- addresses ------------------------------------------------------------------------------------
 

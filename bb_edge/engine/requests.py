@@ -5,7 +5,7 @@ One cohort per fired `SendReqBatched`. Its life, all transitions in this file:
     OPEN ──enough answers │ every asked peer settled │ deadline──► CLOSED ──all children ended──► FIRED
 
 A peer is settled once it answered, is down, could not be reached, or sent an answer that could not be
-decoded.
+decoded; what a settled peer answers all the same counts while the request is open.
 While OPEN, accepted answers run as children (mode `each`, at most `max_children` at once, further ones
 wait) or
 are kept (mode `batch`). FIRED resumes `RecvRespBatched` in the asking execution.
@@ -149,6 +149,7 @@ class Requests:
             cohort.by_req_id[number] = peer
             self._by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
+        self._try_down(cohort)
         execution.asking += 1
         execution.requests_made += 1
         if cohort.gated:
@@ -156,6 +157,15 @@ class Requests:
         cohort.timer = engine.timers.at(engine.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True)
         engine.count("requests.opened")
         return cohort
+
+    def _try_down(self, cohort: Cohort) -> None:
+        """Peers that are down and tried once more hold nobody up, unless there is nobody else."""
+        neighbours = self._engine.neighbours
+        tried = [peer for peer in cohort.gated if not neighbours.is_up(peer)]
+        if len(tried) < len(cohort.gated):
+            for peer in tried:
+                cohort.settled.add(peer)
+                neighbours.backoff.failed(peer, self._engine.now_ns)  # an answer ends it
 
     def opened(self, cohort: Cohort) -> None:
         """To be called once the envelopes are queued: a request that asks nobody closes at once."""
@@ -181,7 +191,7 @@ class Requests:
             cohort is not None
             and cohort.state is CohortState.OPEN
             and cohort.by_req_id[req_id] == peer
-            and peer not in cohort.settled
+            and peer not in cohort.accepted
         )
 
     def sites(self, req_id: int) -> Cohort | None:

@@ -22,7 +22,10 @@ class PeerView(Protocol):
     """Who is up, by class; the node itself counts where its own presence lists the class."""
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        """The peers that are up and whose presence lists `peer_class`, sorted."""
+        """The peers that are up and whose presence lists `peer_class`, sorted.
+
+        One that is present but left requests without answer is among them once per back-off interval.
+        """
 
 
 class AddressBookView(Protocol):

@@ -65,7 +65,7 @@ def _health_tx(op: BoundOp, env: BindEnv) -> Run:
     own = engine.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
-        kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p, ctx.now_ns))
+        kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p))
         if len(kept) < len(peers):
             engine.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
         return kept

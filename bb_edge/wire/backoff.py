@@ -65,10 +65,6 @@ class Backoff:
         wait = self._waits.get(peer)
         return 0 if wait is None else wait[1]
 
-    def waiting(self, peer: PeerId) -> bool:
-        """Whether the peer has a wait, run out or not."""
-        return peer in self._waits
-
     def _set(self, peer: PeerId, interval: int, until_ns: int) -> None:
         waits = self._waits
         if peer not in waits and len(waits) >= self._capacity:

@@ -152,6 +152,10 @@ class PeerTable:
             self._by_class[peer_class] = found
         return found
 
+    def unreachable(self, peer_class: str) -> list[PeerId]:
+        """The peers of the class that are present and do not answer, in no particular order."""
+        return [p for p in self._unreachable if peer_class in self._peers[p].classes]
+
     def update(self, peer: PeerId, presence: Presence) -> PresenceChange:
         """Takes a presence over and says what news it was.
 

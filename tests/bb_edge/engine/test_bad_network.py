@@ -131,3 +131,38 @@ def test_same_seed_same_network(compile_text):
         sim.run(for_ns=20 * S)
         found.append((sim.trace_hash(), [np.asarray(e.value).tolist() for e in sim.events("n")]))
     assert found[0] == found[1]
+
+
+QUIET = (
+    FEDERATION.replace(f"<times={ROUNDS}, pause_ns=100000000>", "<pause_ns=100000000>")
+    .replace("deadline_ns=8000000000", "deadline_ns=1000000000")
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("deaf", [1, 3])
+def test_peers_that_stop_answering_are_tried_again_though_they_never_speak_first(compile_text, deaf):
+    """One of three, and all three: their connections stand, so no presence tells that they hear again."""
+    data = compile_text(QUIET)
+    sim = Simulation(seed=deaf)
+    server = install(PeerId.from_name("hub"), (), data, ["Server"], seed=1)
+    clients = [install(PeerId.from_name(f"c{n}"), (), data, ["Client"], seed=n) for n in range(3)]
+    for node in (server, *clients):
+        sim.add(node)
+    doors = [node.deliver_inbound for node in clients]
+    sim.run(for_ns=2 * S)
+    for node in clients[:deaf]:
+        node.deliver_inbound = lambda *_: None  # type: ignore[method-assign]
+    sim.run(for_ns=40 * S)
+    assert server.counters["peers.down"] == deaf
+    before = len(sim.events("n"))
+    sim.run(for_ns=20 * S)
+    if deaf < 3:  # nobody waits for who is tried: rounds go on at the pace of the others
+        assert len(sim.events("n")) - before > 60
+        assert {len(e.value) for e in sim.events("missing")[before:]} <= {0, 1}
+    for node, door in zip(clients, doors, strict=True):
+        node.deliver_inbound = door  # type: ignore[method-assign]
+    sim.run(for_ns=65 * S)  # the longest back-off and a round
+    sim.seen.clear()
+    sim.run(for_ns=5 * S)
+    assert {who for e in sim.events("answer") for who in e.value} == {node.peer_id for node in clients}
+    assert server.peers_up("Client") == tuple(sorted(node.peer_id for node in clients))

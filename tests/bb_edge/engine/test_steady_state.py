@@ -103,7 +103,9 @@ def flat(work: Callable[[int], None], warm_up: int = WARM_UP) -> None:
     finally:
         tracemalloc.stop()
     (objects, traced), (objects_after, traced_after) = floors
-    print(f"{2 * (EXECUTIONS // 2)} turns: {objects_after - objects:+} objects, {traced_after - traced:+} bytes")
+    print(
+        f"{2 * (EXECUTIONS // 2)} turns: {objects_after - objects:+} objects, {traced_after - traced:+} bytes"
+    )
     # One object or 32 bytes per execution would show as half of EXECUTIONS of them.
     assert objects_after - objects < EXECUTIONS // 16, floors
     assert traced_after - traced < EXECUTIONS * 16, floors

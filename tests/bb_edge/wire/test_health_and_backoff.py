@@ -101,7 +101,7 @@ def test_one_probe_per_interval() -> None:
     assert not backoff.ready(A, 20 * MS - 1)
     assert backoff.ready(A, 20 * MS)
     backoff.probed(B, 0)  # nobody waits for B
-    assert not backoff.waiting(B)
+    assert backoff.next(B) == 0
 
 
 def test_success_ends_the_wait_and_the_doubling() -> None:
@@ -131,7 +131,7 @@ def test_backoff_is_bounded() -> None:
     backoff.failed(A, 0)
     backoff.impose(B, 0, S)
     backoff.failed(C, 0)
-    assert not backoff.waiting(A) and backoff.waiting(B) and backoff.waiting(C)
+    assert backoff.next(A) == 0 and backoff.next(B) == S and backoff.next(C) == 10 * MS
     assert backoff.forgotten == 1
 
 
