@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -29,6 +28,9 @@ from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
+
+if TYPE_CHECKING:
+    import onnx
 
 IR_VERSION = 10
 PRODUCER = "bytesandbrains-edge"
@@ -295,6 +297,8 @@ def read_graph(graph: Any, where: str = "") -> Subgraph:
 
 def to_proto(program: Program) -> onnx.ModelProto:
     """The ModelProto of a program. Raises ProgramProtoError for a value that has no spelling in ONNX."""
+    import onnx  # here alone: reading, writing and the text notation work where the package is not to be had
+
     return onnx.ModelProto.FromString(to_bytes(program))
 
 

@@ -12,6 +12,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 
@@ -20,10 +21,10 @@ MS = 1_000_000
 
 def compiled(text: str) -> bytes:
     """A compiled artifact: the text's functions with `entry=1`, passport and a NumPy backend per target."""
-    from bb_host.program_proto import to_proto
+    from bb_host.program_proto import to_bytes
     from bb_host.text import parse
 
-    model = to_proto(parse(text))
+    model = ModelProto.FromString(to_bytes(parse(text)))
     props = {p.key for p in model.metadata_props}
     if keys.COMPILED_KEY not in props:
         model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)

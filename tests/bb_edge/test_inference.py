@@ -13,8 +13,9 @@ import pytest
 import bb_edge
 from bb_edge.inference import InferenceError
 from bb_edge.ir import keys
+from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.loading import MissingPassport
-from bb_host.program_proto import to_proto
+from bb_host.program_proto import to_bytes
 from bb_host.text import parse
 
 SCALE = """program Demo {module=Demo}
@@ -29,7 +30,7 @@ TWO = SCALE.replace("-> (y) {entry", "-> (y, z) {entry").replace(
 
 
 def artifact(text: str, config: bytes = b"") -> bytes:
-    model = to_proto(parse(text))
+    model = ModelProto.FromString(to_bytes(parse(text)))
     model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
     for function in model.functions:
         if any(p.key == keys.ENTRY_KEY for p in function.metadata_props):
@@ -134,7 +135,7 @@ def test_configured_backends_get_their_configuration() -> None:
 
 def test_what_is_no_artifact_is_refused() -> None:
     with pytest.raises(MissingPassport):
-        bb_edge.open_model(to_proto(parse(SCALE)).SerializeToString())
+        bb_edge.open_model(to_bytes(parse(SCALE)))
     with pytest.raises(bb_edge.BBError):
         bb_edge.open_model(b"\x00\x01")
     with pytest.raises(bb_edge.BBError, match="Other"):

@@ -11,10 +11,11 @@ from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.installer import InstallError, SlotBindingConflict, UnknownTargetError, UnsupportedOps
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.loading import DamagedArtifact, IncompatibleRuntime, MissingPassport
 from bb_edge.registry import UnregisteredConcreteError
 from bb_edge.roles import ComponentError
-from bb_host.program_proto import to_proto
+from bb_host.program_proto import to_bytes
 from bb_host.text import parse
 
 BODY = """
@@ -28,8 +29,7 @@ VIEW = 'binding.Main.model="peer_selector|bb.ConstantView|1",'
 
 
 def artifact(body: str = BODY, bindings: str = VIEW) -> bytes:
-    data: bytes = to_proto(parse(HEAD.replace("BINDINGS", bindings) + body)).SerializeToString()
-    return data
+    return to_bytes(parse(HEAD.replace("BINDINGS", bindings) + body))
 
 
 def put(data: bytes, **options) -> object:
@@ -70,7 +70,7 @@ def test_damage_is_told(data):
 
 
 def test_an_uncompiled_model_has_no_passport():
-    model = to_proto(parse(HEAD.replace("BINDINGS", VIEW) + BODY))
+    model = ModelProto.FromString(artifact())
     kept = [p for p in model.metadata_props if p.key != keys.COMPILED_KEY]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
@@ -93,7 +93,7 @@ def test_an_unknown_target_names_those_there_are():
 
 def hashed(name: str) -> bytes:
     """The artifact with its target renamed, bindings and all."""
-    model = to_proto(parse(HEAD.replace("BINDINGS", VIEW) + BODY))
+    model = ModelProto.FromString(artifact())
     model.functions[0].name = name
     for entry in model.metadata_props:
         entry.key = entry.key.replace(".Main.", f".{name}.")

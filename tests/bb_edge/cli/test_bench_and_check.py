@@ -12,7 +12,8 @@ import pytest
 
 from bb_edge.cli import main
 from bb_edge.ir import keys
-from bb_host.program_proto import to_proto
+from bb_edge.ir.onnx_pb2 import ModelProto
+from bb_host.program_proto import to_bytes
 from bb_host.text import parse
 
 LINEAR = """program Demo {module=Demo}
@@ -30,7 +31,7 @@ def artifact(tmp_path: Path) -> Callable[..., Path]:
     """artifact(text, backend type): a compiled file."""
 
     def make(text: str = LINEAR, backend: str = "bb.NumPyBackend") -> Path:
-        model = to_proto(parse(text))
+        model = ModelProto.FromString(to_bytes(parse(text)))
         model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
         model.metadata_props.add(key=f"{keys.BINDING_PREFIX}Main.backend", value=f"backend|{backend}|1")
         path = tmp_path / "demo.edge.onnx"

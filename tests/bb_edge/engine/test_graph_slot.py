@@ -6,14 +6,14 @@ import pytest
 
 from bb_edge.engine.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, build_graph
 from bb_edge.engine.node_values import LoadError
-from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_host.program_proto import to_proto
+from bb_edge.ir.onnx_pb2 import ModelProto
+from bb_host.program_proto import to_bytes
 from bb_host.text import parse
 
 
 def graph(body: str, inputs: str = "", outputs: str = "", entry: bool = False):
     text = f"program Demo {{module=Demo}}\nfunction program.Main({inputs}) -> ({outputs}) {{}}\n{body}"
-    proto = FunctionProto.FromString(to_proto(parse(text)).functions[0].SerializeToString())
+    proto = ModelProto.FromString(to_bytes(parse(text))).functions[0]
     return build_graph(proto, entry)
 
 
@@ -87,9 +87,5 @@ def test_unread_outputs_of_an_entry_surface():
     ],
 )
 def test_what_no_compiler_emits_is_refused(body, says):
-    function = FunctionProto(name="Main", domain="d")
-    from bb_host.text import parse_function
-
-    del function, parse_function
     with pytest.raises(LoadError, match=says):
         graph(body, "x: F32")
