@@ -339,8 +339,11 @@ class ControlPlane:
         return True
 
     def revive(self, number: int, peer: PeerId, slot: str, op: str, method: str, timer: int) -> None:
-        """A request that a snapshot brings; `method` of the component is called with the answer."""
-        outlet = next(outlet for outlet in self._outlets.values() if outlet.name == slot)
+        """A request that a snapshot brings; `method` of the component is called with the answer.
+
+        KeyError or AttributeError where there is no such slot or method.
+        """
+        outlet = {outlet.name: outlet for outlet in self._outlets.values()}[slot]
         done = getattr(type(outlet.component), method) if method else None
         bound = _forgotten if done is None else getattr(outlet.component, method)
         self.calls[number] = _Call(peer, outlet, op, bound, timer)

@@ -121,7 +121,7 @@ def _tie(parts: Parts, execution: Execution, row: Any) -> None:
         execution.parent.children += 1
     if row["bootstrap_of"] is not None:
         execution.bootstrap_of = parts.bootstraps.planned(*row["bootstrap_of"])
-        if execution.on_claimed is None and row["on_claimed"] is not None:
+        if row["on_claimed"] is not None:
             execution.pending += 1  # it is held open until it has its claims
     execution.on_end = None if row["on_end"] is None else actions.get(row["on_end"])
     execution.on_claimed = None if row["on_claimed"] is None else actions.get(row["on_claimed"])
@@ -232,7 +232,6 @@ def save_parked(parts: Parts) -> list[Any]:
             op_name(parts, parked.op),
             parked.execution.id,
             parked.outside,
-            parked.busy_key,
             parked.timer,
             None if parked.handle is None else [dump(value) for value in parked.inputs],
         ]
@@ -252,10 +251,10 @@ def restore_parked(parts: Parts, data: Any, shift: Shift) -> None:
     parking = engine.parking
     parking.next_token, rows, waiters, locked, locked_ops = data
     lost: list[Pending] = []
-    for token, frame_row, op_row, number, outside, busy_key, timer, inputs in rows:
+    for token, frame_row, op_row, number, outside, timer, inputs in rows:
         frame, op = parts.frame(frame_row), parts.op(op_row)
         execution = engine.pool.active[number]
-        pending = Pending(frame, op, execution, outside, busy_key, timer)
+        pending = Pending(frame, op, execution, outside, -1, timer)  # only answers to come keep others out
         if inputs is not None:
             pending.inputs = tuple(load(value) for value in inputs)
             lost.append(pending)
@@ -263,19 +262,18 @@ def restore_parked(parts: Parts, data: Any, shift: Shift) -> None:
         parking.pending[token] = pending
         execution.pending += 1
         execution.waits_outside += outside
-        if busy_key >= 0:
-            engine.busy[busy_key] = True
-    for waiting, row in zip(engine.busy_waiters, waiters, strict=True):
-        for frame_row, op_row in row:
-            entry = (parts.frame(frame_row), parts.op(op_row))
-            waiting.append(entry)
-            _held(entry[0]).pending += 1
     engine.locked.update((component, name) for component, name in locked)
     for frame_row, op_row in locked_ops:
         engine.locked_ops.append((parts.frame(frame_row), parts.op(op_row)))
         _held(parts.frame(frame_row)).pending += 1
     for pending in lost:
         _again_or_lost(parts, pending)
+    # No answer is to come any more: who waited for a component has its turn, behind what runs again.
+    for waiting in waiters:
+        for frame_row, op_row in waiting:
+            frame = parts.frame(frame_row)
+            _held(frame).ready.append((frame, parts.op(op_row)))
+            engine.wake(_held(frame))
 
 
 def _held(frame: Frame) -> Execution:

@@ -175,6 +175,8 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
 
 def _encode_tensor(value: object, type_hash: int) -> bytes:
     array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype != _DTYPE_OF_HASH[type_hash]:
         raise NotWireEligibleError(f"an array of {array.dtype} is no {types.by_wire_hash(type_hash)}", "wire")
     try:

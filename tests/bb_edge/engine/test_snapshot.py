@@ -345,6 +345,26 @@ def test_an_op_that_cannot_run_again_fails_with_completion_lost(compile_text):
     assert again.counters["executions.active"] == 0
 
 
+def test_who_waited_for_an_op_that_cannot_run_again_has_its_turn(compile_text):
+    node = later_node(compile_text, False)
+    for k in (1, 2, 3):
+        node.invoke("Main", {"x": np.full(2, k, np.float32)})
+    node.poll(1)
+    again = later_node(compile_text, False, node.snapshot(1))
+    component = again.component("c")
+    events, failed = [], []
+    for now_ns in range(2, 8):
+        found = again.poll(now_ns)
+        events += app_events(found)
+        failed += [s for s in found if isinstance(s, steps.OpFailed)]
+        for later, t in component.open:
+            later.complete(t)
+        component.open.clear()
+    assert len(failed) == 1
+    assert events == [("y", [-4, -4]), ("y", [-6, -6])]
+    assert again.counters["executions.active"] == 0
+
+
 # --- refusals -----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,215 @@
+"""Durable sends and receipts where something else happens meanwhile (docs/design/durability.md)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.journal import JournalRecord
+from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.node import Node
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import REQUEST, Envelope, Fill
+from bb_edge.wire.outbox import OutboxRecord
+
+S = 1_000_000_000
+HERE = b"\xe2\x01" + bytes(8)
+SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
+TEXT = f"""
+program Demo {{module=Demo}}
+function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1, partition=Main}}
+  h: Trigger = wire.Send(x, to) {{{SAY}}}
+  r: WireReqId = wire.SendReqBatched(x, ask, ask) {{{ASK}, wire.answer_mode=each, deadline_ns=2000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  syscall.AppEmit<name="missing">(missing)
+  x2: F32[1], s2: PeerIdVec, r2: WireReqId = wire.RecvReq() {{{ASK}}}
+  y2: F32[1] = Mul(x2, x2)
+  k: Trigger = wire.SendResp(y2, s2, r2) {{{REPLY}}}
+"""
+
+
+@pytest.fixture
+def make(compile_text):
+    data = compile_text(TEXT)
+
+    def made(snapshot: bytes | None = None, now_ns: int = 0, **config: int) -> Node:
+        return install(
+            SELF,
+            (HERE,),
+            data,
+            ["Main"],
+            NodeConfig.edge().with_(**config),
+            seed=3,
+            durable=True,
+            snapshot=snapshot,
+            now_ns=now_ns,
+        )
+
+    return made
+
+
+def greeted(node: Node, *peers: PeerId) -> Node:
+    for peer in peers:
+        node.peer_presence(peer, True, (HERE,), epoch=1)
+    node.poll(1)
+    return node
+
+
+def say(node: Node, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
+    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
+    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
+
+
+def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
+    return [step for step in found if isinstance(step, kind)]
+
+
+def records(found: list[steps.EngineStep]) -> list[OutboxRecord]:
+    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, found)]
+
+
+def request(number: int = 77, deadline_ns: int = 0, seq: int = 1, **more: Any) -> bytes:
+    type_hash, payload = encode_value(np.full(1, 3, np.float32))
+    fills = [Fill(site_suffix(0xA1), payload, False, type_hash)]
+    return envelope.encode(Envelope(fills, REQUEST, number, deadline_ns, epoch=9, seq=seq, base=1, **more))
+
+
+# --- out ----------------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_is_put_off_beyond_its_deadline_is_not_written_down(make):
+    node = greeted(make(), A)
+    suffix = Address.empty().with_component(0, "Backoff").to_bytes()
+    patience = Fill(suffix, cbor.dumps({"min_backoff_ns": 5 * S}), False, 0x0B)
+    node.deliver_inbound(envelope.encode(Envelope([patience])), A)
+    node.deliver_inbound(request(deadline_ns=2 * S), A)
+    (keep,) = of(Journal, node.poll(2))
+    node.persisted(keep.token)
+    found = [*node.poll(3), *node.poll(4)]
+    assert node.counters["outbound.put_off"] == 1 and not records(found)
+    found = [*node.poll(5 * S + 2), *node.poll(5 * S + 3)]
+    assert not records(found)
+    assert node.counters["deadlines.expired"] == 1
+
+
+def test_what_finds_no_place_among_all_that_is_unacknowledged_waits(make):
+    node = greeted(make(outbound_queue=2), A, B, C)
+    asked: list[Any] = []
+    for k, peer in enumerate((A, B, C)):
+        say(node, to=(peer,))
+        asked += of(PersistOutbox, node.poll(2 + k))
+    assert [OutboxRecord.from_bytes(s.record).key.peer for s in asked] == [A, B]
+    assert node.counters["outbound.waiting"] == 1
+    for step in asked:
+        node.persisted(step.token)
+    assert {s.peer for s in of(SendEnvelope, node.poll(10))} == {A, B}
+    key = OutboxRecord.from_bytes(asked[0].record).key
+    ack = Envelope(acks=(envelope.Ack(key.epoch, key.seq),))
+    node.deliver_inbound(envelope.encode(ack), A)
+    later = [*node.poll(11), *node.poll(12)]
+    assert [record.key.peer for record in records(later)] == [C]
+
+
+def test_a_record_that_is_written_after_all_is_not_asked_for_again(make):
+    node = greeted(make(), A)
+    say(node, to=(A,))
+    (ask,) = of(PersistOutbox, node.poll(2))
+    node.persist_failed(ask.token, OSError("full"))
+    node.persisted(ask.token)
+    assert len(of(SendEnvelope, node.poll(3))) == 1
+    assert not records(node.poll(3 * S))
+
+
+def test_a_record_that_cannot_be_written_is_asked_for_ever_more_seldom(make):
+    node = greeted(make(), A)
+    say(node, to=(A,))
+    found = of(PersistOutbox, node.poll(2))
+    asked, now_ns = [2], 2
+    while len(asked) < 10:
+        (step,) = found
+        node.persist_failed(step.token, OSError("full"))
+        node.poll(now_ns + 1)
+        due = node.next_deadline_ns()
+        assert due is not None
+        now_ns = due
+        found = of(PersistOutbox, node.poll(now_ns))
+        asked.append(now_ns)
+    waits = [b - a for a, b in pairwise(asked)]
+    assert waits == [S, 2 * S, 4 * S, 8 * S, 16 * S, 32 * S, 64 * S, 64 * S, 64 * S]
+
+
+def test_a_request_that_expires_while_the_snapshot_is_written_is_not_published(make):
+    node = greeted(make(), A)
+    say(node, ask=(A,))
+    (ask,) = of(PersistOutbox, node.poll(2))
+    node.persisted(ask.token)
+    assert [s.reason for s in of(SnapshotWanted, node.poll(3))] == ["a durable request"]
+    node.snapshot(4)
+    assert of(steps.AppEvent, [*node.poll(3 * S), *node.poll(3 * S + 1)]), "nobody has answered"
+    gone = node.snapshot_written()
+    assert gone == (OutboxRecord.from_bytes(ask.record).key,)
+    assert not of(SendEnvelope, [*node.poll(3 * S + 2), *node.poll(9 * S)])
+
+
+def test_only_requests_that_the_snapshot_holds_are_published(make):
+    node = greeted(make(), A, B)
+    say(node, ask=(A,))
+    (first,) = of(PersistOutbox, node.poll(2))
+    node.persisted(first.token)
+    node.poll(3)
+    node.snapshot(4)
+    say(node, ask=(B,))
+    (second,) = of(PersistOutbox, node.poll(5))  # against the rule that there is no poll meanwhile
+    node.persisted(second.token)
+    node.snapshot_written()
+    found = [*node.poll(6), *node.poll(7)]
+    assert {s.peer for s in of(SendEnvelope, found)} == {A}
+    node.snapshot(8)
+    node.snapshot_written()
+    assert {s.peer for s in of(SendEnvelope, [*node.poll(9), *node.poll(10)])} == {B}
+
+
+# --- in -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["as it says", "as it was seen", "nothing is said"])
+def test_an_answer_to_the_journal_finds_its_peer_before_that_is_heard_of(make, how):
+    """The node took the request just before it was cut off, and its snapshot is older than the peer."""
+    data = request(src_addresses=(HERE,) if how == "as it says" else ())
+    observed = HERE if how == "as it was seen" else None
+    node = make(make().snapshot(1), 2)
+    node.replay([JournalRecord(A, data, 2, observed).to_bytes()])
+    found = [*node.poll(3), *node.poll(4)]
+    assert node.counters["journal.replayed"] == 1
+    if how == "nothing is said":
+        assert [s.peer for s in of(steps.PeerResolveFailed, found)] == [A] and not records(found)
+        return
+    assert not of(steps.PeerResolveFailed, found)
+    (record,) = records(found)
+    (step,) = of(PersistOutbox, found)
+    node.persisted(step.token)
+    (out,) = of(SendEnvelope, node.poll(5))
+    assert (record.key.peer, out.peer, out.payload) == (A, A, record.encoded)
+    message = envelope.decode(out.payload, node.config.caps)
+    assert (message.kind, message.wire_req_id) == (envelope.RESPONSE, 77)
+
+
+def test_what_a_node_told_itself_is_replayed_without_an_address_of_its_own(make):
+    node = make()
+    node.replay(
+        [JournalRecord(SELF, request(src_addresses=(b"\xe2\x01" + bytes(7) + b"\x01",)), 2).to_bytes()]
+    )
+    found = [*node.poll(3), *node.poll(4)]
+    assert node._neighbours.address_book.lookup(SELF) is None
+    assert [record.key.peer for record in records(found)] == [SELF]
