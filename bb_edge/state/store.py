@@ -81,6 +81,7 @@ class StateStore:
         self._generation = 0
         self._base = 0
         self._previous = 0
+        self._kept_bytes = 0  # of the outbox, by the last snapshot
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -224,7 +225,10 @@ class StateStore:
         for number in numbers(self._present, frames.JOURNAL):
             if number < self._previous:
                 self._remove(log_name(frames.JOURNAL, number))
-        self._segments.drop(keys, self._base, self._previous)
+        try:
+            self._segments.drop(keys, self._base, self._previous)
+        finally:
+            self._kept_bytes = self._segments.bytes_needed
 
     def _remove(self, name: str) -> None:
         self._files.remove(name)
@@ -250,12 +254,13 @@ class StateStore:
 
     @property
     def wants_snapshot(self) -> bool:
-        """The journal has its length, or the outbox is three quarters full."""
-        limits = self.limits
-        return (
-            self.journal_bytes >= limits.journal_bytes
-            or 4 * self._segments.bytes_needed >= 3 * limits.outbox_bytes
-        )
+        """The journal has its length; or the outbox is three quarters full, and an eighth of it is newer than
+        the last snapshot: what that one had to keep, the next will keep as well.
+        """
+        limits, needed = self.limits, self._segments.bytes_needed
+        full = 4 * needed >= 3 * limits.outbox_bytes
+        newer = 8 * (needed - self._kept_bytes) >= limits.outbox_bytes
+        return self.journal_bytes >= limits.journal_bytes or (full and newer)
 
     @property
     def counters(self) -> Mapping[str, int]:

@@ -327,6 +327,21 @@ def test_the_outbox_asks_for_a_snapshot_and_refuses_when_full(make_store: Opened
     assert store.counters["state.outbox_records"] == 3
 
 
+def test_a_full_outbox_that_a_snapshot_did_not_empty_asks_again_when_an_eighth_has_come(
+    make_store: Opened,
+) -> None:
+    store = opened(make_store, FakeDisk(), StoreLimits(outbox_bytes=160))
+    store.append_outbox([(b"k1", b"x" * 115)])
+    assert store.wants_snapshot
+    store.write_snapshot(b"s")
+    store.drop([])
+    assert not store.wants_snapshot  # it would keep as much
+    store.append_outbox([(b"k2", b"x" * 14)])
+    assert not store.wants_snapshot
+    store.append_outbox([(b"k3", b"")])
+    assert store.wants_snapshot
+
+
 def test_a_snapshot_above_its_ceiling_is_refused(make_store: Opened) -> None:
     disk = FakeDisk()
     store = opened(make_store, disk, StoreLimits(snapshot_bytes=10))
