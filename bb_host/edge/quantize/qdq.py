@@ -11,6 +11,9 @@ have those of TFLite's kernels.
 5. Weights are int8 constants per output channel, biases int32, each behind a DequantizeLinear. A weight or
 bias that several ops read is written once per reader.
 
+6. The ops of a Gelu that is written with Erf take part as one: no pairs inside. A division by a number
+takes part as the product that it is.
+
 A function that has pairs already is taken as it is.
 """
 
@@ -27,6 +30,8 @@ from bb_host.edge.cleanup.values import Values, constant, is_onnx, renamed
 from bb_host.edge.quantize.calibration import Range
 from bb_host.edge.quantize.errors import QuantizeError
 from bb_host.edge.quantize.parameters import LOGISTIC, TANH, Parameters, bias_of, of_range, weights_of
+from bb_host.edge.tflite.facts import Fact
+from bb_host.edge.tflite.items import items_of
 from bb_host.program import Array, Function, Op
 
 __all__ = ["Quantized", "has_pairs", "quantize_function", "weighted"]
@@ -69,6 +74,7 @@ FREE = (
     "Sub",
     "Tanh",
 )
+_BY_NUMBER = ("Div",)
 _DATA_INPUTS = {"Add": 2, "Sub": 2, "Mul": 2, "Concat": None, "MatMul": 2, "PRelu": 2}
 _FIXED = {"Softmax": LOGISTIC, "Sigmoid": LOGISTIC, "Tanh": TANH}
 _FUSED = ("Relu", "Clip")
@@ -117,6 +123,7 @@ class _Rewrite:
         self.values = Values(function)
         self.ranges = ranges
         self.left: dict[str, str] = {}
+        self.joined = self._joined(keep_float)
         self.taking = {id(op) for op in function.ops if self._takes_part(op, keep_float)}
         self.inner = self._fused_values()
         self.parameters: dict[str, Parameters] = {}
@@ -168,8 +175,12 @@ class _Rewrite:
         """Why an op stays in float; empty where it takes part."""
         if op.outputs[0] in keep_float or op.name in keep_float:
             return "kept in float as asked"
-        if not is_onnx(op, *WEIGHTED, *FOLLOWING, *FREE):
+        if id(op) in self.joined:
+            op = self.joined[id(op)]
+        elif not is_onnx(op, *WEIGHTED, *FOLLOWING, *FREE, *_BY_NUMBER):
             return f"{op.op_type} has no int8 form"
+        if op.op_type in _BY_NUMBER and not self._is_number(op.inputs[1]):
+            return "it divides by more than a number"
         if op.op_type in ("Conv", "ConvTranspose", "Gemm") and op.inputs[1] not in self.values.constants:
             return "its weights are no constants"
         if op.op_type == "Gemm" and (op.attrs.get("alpha", 1.0), op.attrs.get("beta", 1.0)) != (1.0, 1.0):
@@ -189,6 +200,24 @@ class _Rewrite:
                 return f"{value} has no range: never seen, not finite, or no float32"
         return ""
 
+    def _joined(self, keep_float: Collection[str]) -> dict[int, Op]:
+        """Ops that are one operator together, by each of them."""
+        numbers = {
+            name: Fact(array.shape, array.dtype.name, array)
+            for name, array in self.values.constants.items()
+            if array.size == 1
+        }
+        found: dict[int, Op] = {}
+        for item in items_of(self.function.ops, self.function.outputs, numbers):
+            kept = any(op.name in keep_float or op.outputs[0] in keep_float for op in item.members)
+            if len(item.members) > 1 and not kept:
+                found.update((id(op), item.op) for op in item.members)
+        return found
+
+    def _is_number(self, name: str) -> bool:
+        array = self.values.constants.get(name)
+        return array is not None and array.size == 1 and array.dtype == np.float32 and bool(np.all(array))
+
     def _pads_with_value(self, op: Op) -> bool:
         if len(op.inputs) < 3 or not op.inputs[2]:
             return False
@@ -200,12 +229,16 @@ class _Rewrite:
 
     def _data(self, op: Op) -> tuple[str, ...]:
         """What an op reads as tensors to be quantized; shapes, axes and limits are none."""
+        if id(op) in self.joined:
+            return tuple(v for v in op.inputs if v in self.joined[id(op)].inputs)
         return tuple(v for v in op.inputs[: _DATA_INPUTS.get(op.op_type, 1)] if v)
 
     def _fused_values(self) -> set[str]:
-        """Results without a pair: the only reader is an activation that is fused."""
+        """Results without a pair: their only reader is fused with their maker, or one operator with it."""
         maker = self.values.maker
-        return {
+        ends = {v for whole in self.joined.values() for v in whole.outputs}
+        inside = {v for op in self.function.ops if id(op) in self.joined for v in op.outputs if v not in ends}
+        return inside | {
             op.inputs[0]
             for op in self.function.ops
             if id(op) in self.taking
@@ -250,7 +283,7 @@ class _Rewrite:
 
     def _stored(self, wish: str, array: Array) -> str:
         name = self.values.fresh(wish)
-        self.ops.append(constant(name, array))
+        self.ops.append(constant(name, np.asarray(array)))
         return name
 
     def _constant(self, name: str, stored: Array, scales: Array, axis: int | None) -> str:

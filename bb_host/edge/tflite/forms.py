@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["FORMS", "FREE", "LOGISTIC", "MOVES", "SAME", "SYMMETRIC", "Form"]
+__all__ = ["CLAMPS", "FORMS", "FREE", "LOGISTIC", "MOVES", "SAME", "SYMMETRIC", "Form"]
 
 MOVES = "moves"
 """It gives numbers that it reads, or the larger of them: any grid, one for all it reads and gives. So it may
@@ -14,6 +14,9 @@ change places with QUANTIZE and DEQUANTIZE, and the result is the same to the la
 
 SAME = "same"
 """One grid for all it reads and gives, but it computes: only where the grid that is asked for is that one."""
+
+CLAMPS = "clamps"
+"""Free, but it may change places with QUANTIZE after it: clamping before rounding or after is the same."""
 
 FREE = "free"
 """What it reads and gives has a grid of its own each."""
@@ -47,6 +50,7 @@ FORMS: Mapping[str, Form] = {
     "DEPTH_TO_SPACE": Form(MOVES),
     "FULLY_CONNECTED": Form(FREE, filter=1),
     "GATHER": Form(MOVES),
+    "GELU": Form(FREE),
     "HARD_SWISH": Form(FREE),
     "LEAKY_RELU": Form(FREE),
     "LOGISTIC": Form(FREE, fixed=LOGISTIC),
@@ -59,8 +63,8 @@ FORMS: Mapping[str, Form] = {
     "PADV2": Form(MOVES, (0, 2)),
     "REDUCE_MAX": Form(MOVES),
     "REDUCE_MIN": Form(MOVES),
-    "RELU": Form(FREE),
-    "RELU6": Form(FREE),
+    "RELU": Form(CLAMPS),
+    "RELU6": Form(CLAMPS),
     "RESHAPE": Form(MOVES),
     "RESIZE_BILINEAR": Form(SAME),
     "RESIZE_NEAREST_NEIGHBOR": Form(MOVES),

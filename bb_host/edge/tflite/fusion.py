@@ -12,6 +12,9 @@ __all__ = ["fuse", "without_unused"]
 
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
+_IGNORANT = ("CONCATENATION", "TRANSPOSE_CONV")
+"""Their options name an activation, which the kernels (of the version that we write) pass over in silence."""
+
 
 def fuse(graph: TfliteGraph) -> None:
     """In place: FULLY_CONNECTED + ADD of a vector, then RELU and RELU6 into what has an activation."""
@@ -43,6 +46,8 @@ def fuse(graph: TfliteGraph) -> None:
             x = op.inputs[0]
             before = producers.get(x)
             if before is None or before.options.get("act") != NONE or x in asked or len(readers[x]) != 1:
+                continue
+            if before.kind in _IGNORANT:
                 continue
             before.options["act"] = _ACTIVATIONS[op.kind]
             before.outputs = op.outputs

@@ -1,7 +1,7 @@
 """From float operators between DEQUANTIZE and QUANTIZE to operators on int8.
 
-1. QUANTIZE goes up through what moves numbers (`forms.MOVES`) towards what computes them; DEQUANTIZE goes
-down through the same. Where the two meet on one grid both vanish, on two grids they are one QUANTIZE.
+1. QUANTIZE goes up through what moves or clamps numbers towards what computes them; DEQUANTIZE goes down
+through what moves them. Where the two meet on one grid both vanish, on two grids they are one QUANTIZE.
 2. What computes becomes its int8 form where all it reads is dequantized and what it gives is quantized alone.
 3. What has no such form, or whose grids do not suit it, stays in float between the two: the same values,
 slower. It is told, with the reason.
@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.forms import FORMS, MOVES, SAME, Form
+from bb_host.edge.tflite.forms import CLAMPS, FORMS, MOVES, SAME, Form
 from bb_host.edge.tflite.graph import Operator, Quantization, TfliteGraph
 from bb_host.edge.tflite.quantized import same_grid
-from bb_host.edge.tflite.schema import NONE
 
 __all__ = ["to_integers"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FINER = 0.9
-"""A result whose form fixes the grid is requantized to a grid that is at least this part as coarse."""
+_COMMUTES = (MOVES, CLAMPS)
+
+_FINER = 0.5
+"""A result whose form fixes the grid is requantized to one at least this part as coarse: two steps."""
 
 
 def to_integers(graph: TfliteGraph) -> list[tuple[str, str]]:
@@ -113,11 +114,13 @@ class _Work:
                 if before is None or op.inputs[0] in self.asked or len(readers[op.inputs[0]]) > 1:
                     continue
                 form = FORMS.get(before.kind)
-                if form is None or form.grid != MOVES or self.tensors[op.inputs[0]].dtype != "float32":
-                    continue
-                if not _is_plain(before) or (
-                    len(_data(form, before)) == 1 and self._stems(before, producers)
+                if (
+                    form is None
+                    or form.grid not in _COMMUTES
+                    or self.tensors[op.inputs[0]].dtype != "float32"
                 ):
+                    continue
+                if len(_data(form, before)) == 1 and self._stems(before, producers):
                     continue
                 self._pull(op, before, form)
                 pending = True
@@ -125,7 +128,7 @@ class _Work:
 
     def _stems(self, op: Operator, producers: dict[int, Operator]) -> bool:
         """Whether what an operator moves was dequantized."""
-        while (form := FORMS.get(op.kind)) is not None and form.grid == MOVES:
+        while (form := FORMS.get(op.kind)) is not None and form.grid in _COMMUTES:
             source = producers.get(op.inputs[_data(form, op)[0]])
             if source is None or len(_data(form, op)) > 1:
                 return False
@@ -186,11 +189,13 @@ class _Work:
         self.done.append(op)
 
     def _converted(self, op: Operator) -> None:
+        divisor = self.tensors[op.inputs[1]].data if op.kind == "DIV" else None
+        if divisor is not None and divisor.size == 1 and op.inputs[0] in self.stored and np.all(divisor):
+            factor = self.graph.constant(np.float32(1) / divisor)
+            op = Operator("MUL", (op.inputs[0], factor), op.outputs, op.options)
         form = FORMS.get(op.kind)
         if form is None:
             raise NotLowered("there is no int8 form of it")
-        if not _is_plain(op):
-            raise NotLowered("its activation has no int8 form")
         data = _data(form, op)
         stored = [i for i in (op.inputs[p] for p in data) if i in self.stored]
         if not stored:
@@ -199,7 +204,7 @@ class _Work:
         assert own is not None
         inputs = list(op.inputs)
         for position in data:
-            inputs[position] = self._input(op.inputs[position], own if form.grid != "free" else None)
+            inputs[position] = self._input(op.inputs[position], own if form.grid in (MOVES, SAME) else None)
         if form.grid == MOVES:
             result = self._tensor(self.graph.shape(op.outputs[0]), own)
             self.done.append(Operator(op.kind, tuple(inputs), (result,), op.options))
@@ -281,11 +286,6 @@ class _Work:
 
 def _data(form: Form, op: Operator) -> tuple[int, ...]:
     return form.data or tuple(range(len(op.inputs)))
-
-
-def _is_plain(op: Operator) -> bool:
-    """CONCATENATION takes no activation on int8."""
-    return op.kind != "CONCATENATION" or op.options.get("act", NONE) == NONE
 
 
 def _rounded(values: Array, grid: Quantization) -> Array:

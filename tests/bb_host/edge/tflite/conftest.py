@@ -12,6 +12,7 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host.edge.collapse import collapse
+from bb_host.edge.quantize import Quantization, quantize_program
 from bb_host.edge.strip import strip, targets_of
 from bb_host.edge.tflite.lower import MODEL, lower_program
 from bb_host.plain import compile_plain
@@ -55,10 +56,13 @@ def interpret() -> Callable[..., list[np.ndarray]]:
 class Compiled:
     """A plain model's only backend function, lowered."""
 
-    def __init__(self, model: onnx.ModelProto, choice: str = "tflite") -> None:
+    def __init__(self, model: onnx.ModelProto, choice: str = "tflite", calibration: Any = None) -> None:
         plain = compile_plain(model)
         collapsed = collapse(plain).program
         (self.target,) = targets_of(collapsed)
+        if calibration is not None:
+            asked = Quantization("int8", calibration)
+            collapsed, _ = quantize_program(collapsed, self.target, asked)
         stripped = strip(collapsed, self.target).program
         self.program, self.lowering = lower_program(stripped, self.target, choice)  # type: ignore[arg-type]
         called = [op for op in stripped.functions[0].ops if op.domain == keys.BACKEND_DOMAIN]
@@ -113,6 +117,22 @@ def reference() -> Callable[..., list[np.ndarray]]:
     def run(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
+        session = runtime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return list(session.run(None, feeds))
+
+    return run
+
+
+@pytest.fixture
+def plain_reference() -> Callable[..., list[np.ndarray]]:
+    """onnxruntime's results with its rewriting off: what stands between pairs is computed in float."""
+    runtime = pytest.importorskip("onnxruntime")
+
+    def run(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray]:
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         session = runtime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )

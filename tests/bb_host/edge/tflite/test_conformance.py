@@ -301,3 +301,37 @@ def test_an_operator_agrees_with_an_open_batch(case, compiled, run_lowered, refe
 
 def test_every_rule_has_cases():
     assert not set(RULES) - {case.op for case in CASES} - set(quantized.RULES)
+
+
+FOLLOWED = [
+    Case("Add", IMAGE, inputs=[IMAGE]),
+    Case("AveragePool", IMAGE, kernel_shape=[3, 2]),
+    Case("Concat", IMAGE, inputs=[IMAGE], axis=1),
+    Case("Conv", IMAGE, W),
+    Case("Conv", IMAGE, weight(6, 1, 3, 3), group=6),
+    Case("ConvTranspose", IMAGE, weight(6, 4, 3, 2), strides=[2, 1], open_batch=False),
+    Case("ConvTranspose", IMAGE, weight(6, 4, 2, 2), weight(4), strides=[2, 2]),
+    Case("Div", IMAGE, weight(6, 1, 1) + 2),
+    Case("Gemm", (3, 6), weight(6, 5), weight(5)),
+    Case("MatMul", (3, 4, 6), inputs=[(3, 6, 5)]),
+    Case("MaxPool", IMAGE, kernel_shape=[3, 2]),
+    Case("Mul", IMAGE, inputs=[IMAGE]),
+    Case("Sub", IMAGE, inputs=[IMAGE]),
+]
+
+
+@pytest.mark.parametrize("bound", [None, 0.5, 6], ids=["relu", "clip", "relu6"])
+@pytest.mark.parametrize("case", FOLLOWED, ids=repr)
+def test_an_activation_after_an_operator_agrees(case, bound, compiled, run_lowered, reference):
+    model, feeds = case.model(False)
+    (maker,) = model.graph.node
+    maker.output[0] = "before"
+    if bound is None:
+        after = helper.make_node("Relu", ["before"], ["r0"])
+    else:
+        for name, value in (("low", 0), ("high", bound)):
+            model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
+        after = helper.make_node("Clip", ["before", "low", "high"], ["r0"])
+    model.graph.node.append(after)
+    (got,), (want,) = run_lowered(compiled(model), feeds), reference(model, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
