@@ -128,7 +128,7 @@ def test_constants_must_fit_their_specs() -> None:
 
 def test_strings_as_bytes_or_text() -> None:
     for mode in (b"edge", "edge"):
-        pads = np.array([1, 1])
+        pads = np.array([1, 1], I64)
         prepared = prepare("Pad", 17, {"mode": mode}, [f32(2), TensorSpec(I64, (2,))], [None, pads])
         assert prepared.outputs == (f32(4),)
 
@@ -157,7 +157,7 @@ def test_shape_unknown_until_run() -> None:
 
 
 def test_alias_refuses_to_copy() -> None:
-    prepared = prepare("Reshape", 17, {}, [f32(2, 3), TensorSpec(I64, (1,))], [None, np.array([6])])
+    prepared = prepare("Reshape", 17, {}, [f32(2, 3), TensorSpec(I64, (1,))], [None, np.array([6], I64)])
     assert prepared.alias is not None
     x = np.arange(6, dtype=F32)
     view = prepared.alias(x.reshape(2, 3))
@@ -183,9 +183,11 @@ def test_every_output_and_scratch_is_float16_or_named() -> None:
 
 
 def test_omitted_output() -> None:
-    prepared = prepare("TopK", 17, {}, [f32(4), TensorSpec(I64, (1,))], [None, np.array([2])], n_outputs=2)
+    prepared = prepare(
+        "TopK", 17, {}, [f32(4), TensorSpec(I64, (1,))], [None, np.array([2], I64)], n_outputs=2
+    )
     places = np.empty(2, np.int64)
-    prepared.run(np.array([3, 9, 1, 9], F32), np.array([2]), None, places)
+    prepared.run(np.array([3, 9, 1, 9], F32), np.array([2], I64), None, places)
     assert places.tolist() == [1, 3]
 
 

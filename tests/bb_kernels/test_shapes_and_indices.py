@@ -122,7 +122,11 @@ def test_scatter(op: str, compute: Compute) -> None:
 
 
 def test_scatter_adds_repeated_indices(compute: Compute) -> None:
-    data, index, updates = np.ones(3, np.float32), np.array([1, 1, -2]), np.array([1, 2, 3], np.float32)
+    data, index, updates = (
+        np.ones(3, np.float32),
+        np.array([1, 1, -2], np.int64),
+        np.array([1, 2, 3], np.float32),
+    )
     assert compute("ScatterElements", [data, index, updates], reduction="add")[0].tolist() == [1, 7, 1]
     (got,) = compute("ScatterND", [data, index[:, None], updates], reduction="max")
     assert got.tolist() == [1, 3, 1]
@@ -130,7 +134,7 @@ def test_scatter_adds_repeated_indices(compute: Compute) -> None:
 
 def test_scatter_nd_bounds(compute: Compute) -> None:
     with pytest.raises(KernelShapeError, match="out of range"):
-        compute("ScatterND", [np.ones(3), np.array([[3]]), np.array([1.0])])
+        compute("ScatterND", [np.ones(3), np.array([[3]], np.int64), np.array([1.0])])
 
 
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import onnx
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
@@ -93,7 +92,7 @@ def test_the_embedded_descriptor_is_the_proto_file(module, name):
     assert described(proto_of(module)) == declared((FOLDER / f"{name}.proto").read_text())
 
 
-def test_every_onnx_field_is_there_with_its_number_and_type():
+def test_every_onnx_field_is_there_with_its_number_and_type(onnx):
     ours, our_values = described(proto_of(onnx_pb2))
     theirs, their_values = described(proto_of(onnx.onnx_ml_pb2))
     assert len(theirs) > 100
@@ -105,7 +104,7 @@ def test_every_onnx_field_is_there_with_its_number_and_type():
         assert our_values == their_values
 
 
-def test_a_file_written_here_is_one_that_onnx_checks():
+def test_a_file_written_here_is_one_that_onnx_checks(onnx):
     model = onnx_pb2.ModelProto(ir_version=10, opset_import=[onnx_pb2.OperatorSetIdProto(version=21)])
     model.graph.name = "g"
     model.graph.node.add(op_type="Relu", input=["x"], output=["y"]).metadata_props.add(key="k", value="v")

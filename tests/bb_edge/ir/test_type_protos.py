@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,7 +75,7 @@ def test_element_types_without_a_tensor_type_are_refused():
 
 
 @pytest.mark.parametrize("node", BUILT_IN, ids=str)
-def test_onnx_takes_our_value_infos_in_functions(node):
+def test_onnx_takes_our_value_infos_in_functions(onnx, node):
     made = value_info("x", ValueType(node))
     assert isinstance(made, ValueInfoProto)
     function = onnx.helper.make_function(

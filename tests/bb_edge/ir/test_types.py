@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +43,7 @@ def test_what_does_not_travel_has_no_hash():
     assert all(node.wire_hash is None for node in BUILT_IN if node.abstract)
 
 
-def test_element_types_and_dtypes_are_onnx_s():
+def test_element_types_and_dtypes_are_onnx_s(onnx):
     for node in BUILT_IN:
         if node.elem_type is None:
             continue
