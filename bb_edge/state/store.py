@@ -218,6 +218,15 @@ class StateStore:
         Removes what no recovery needs any more, too. StateError where the disk did not let it: it will be
         tried again after the next snapshot.
         """
+        try:
+            self._remove_old()
+        finally:  # the keys are told once
+            try:
+                self._segments.drop(keys, self._base, self._previous)
+            finally:
+                self._kept_bytes = self._segments.bytes_needed
+
+    def _remove_old(self) -> None:
         for number in numbers(self._present, frames.SNAPSHOT):
             if number < self._base and number != self._previous:
                 self._remove(log_name(frames.SNAPSHOT, number))
@@ -225,10 +234,6 @@ class StateStore:
         for number in numbers(self._present, frames.JOURNAL):
             if number < self._previous:
                 self._remove(log_name(frames.JOURNAL, number))
-        try:
-            self._segments.drop(keys, self._base, self._previous)
-        finally:
-            self._kept_bytes = self._segments.bytes_needed
 
     def _remove(self, name: str) -> None:
         self._files.remove(name)

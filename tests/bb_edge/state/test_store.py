@@ -548,3 +548,20 @@ def test_the_storages_error_is_the_cause(make_store: Opened) -> None:
     disk.capacity_bytes = 1000
     store.append_journal([b"x" * 100])
     assert store.open().journal == (b"x" * 100,)
+
+
+def test_what_a_snapshot_let_go_is_let_go_though_older_files_cannot_be_removed(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k1", b"a"), (b"k2", b"b")])
+    for data in (b"one", b"two"):
+        store.write_snapshot(data)
+        store.drop([])
+    store.write_snapshot(b"three")
+    disk.inject(Fault(FaultKind.FAIL, 1, "unlink"))
+    with pytest.raises(StateWriteError):
+        store.drop([b"k1"])
+    assert store.counters["state.outbox_records"] == 1
+    store.write_snapshot(b"four")
+    store.drop([])
+    assert store.open().outbox == (b"b",)
