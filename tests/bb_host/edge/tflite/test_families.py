@@ -146,3 +146,38 @@ def test_a_net_of_the_family_agrees(family, seed, compiled, run_lowered, referen
     (want,), (got,) = reference(model, feeds), run_lowered(found, feeds)
     assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+
+
+IN_FLOAT = {"transformer": {"MEAN", "SUB"}}
+"""Of LayerNormalization, which has no int8 form: what reads integers and goes on in float."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_a_net_of_the_family_in_int8(family, seed, compiled, interpret, reference):
+    """On what it was calibrated with: as float within 2 % of the outputs' range, on average."""
+    _check_int8(family(seed), IN_FLOAT.get(family.__name__, set()), compiled, interpret, reference, seed)
+
+
+INT8_NETS = {**models.MLPERF_TINY, "transformer": models.transformer, "u_net": models.u_net}
+
+
+@pytest.mark.parametrize("name", INT8_NETS)
+def test_a_whole_net_in_int8(name, compiled, interpret, reference):
+    _check_int8(INT8_NETS[name](), IN_FLOAT.get(name, set()), compiled, interpret, reference)
+
+
+def _check_int8(model, in_float, compiled, interpret, reference, seed=0):
+    dims = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    samples = np.random.default_rng(seed).standard_normal((8 * dims[0], *dims[1:])).astype(np.float32)
+    found = compiled(model, "auto", {"x": samples})
+    assert len(found.models) == len(found.body.ops) == 1, found.lowering.explain()
+    (lowered,) = found.lowering.models
+    assert {kind for kind, _ in lowered.in_float} <= in_float, found.lowering.explain()
+    want, got = [], []
+    for begin in range(0, 4 * dims[0], dims[0]):
+        x = samples[begin : begin + dims[0]]
+        want += reference(model, {"x": x})
+        got += interpret(found.models[0].attrs["model"], [x])
+    away = np.abs(np.stack(got) - np.stack(want))
+    assert away.mean() < 0.02 * np.ptp(want)
