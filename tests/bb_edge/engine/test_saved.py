@@ -9,8 +9,10 @@ from bb_edge.engine.saved import UnsavableError, dump, load
 from bb_edge.ir.address import Address
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.types import register_type
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire import cbor
+from bb_edge.wire.codecs import register_codec
 from bb_edge.wire.outbox import Cause
 
 PEER = PeerId.from_name("somebody")
@@ -98,3 +100,65 @@ def test_anything_else_is_refused(plain):
 
     with pytest.raises((ValueError, TypeError, LookupError, BBError)):
         load(plain)
+
+
+class Celsius:
+    """A user's value."""
+
+    def __init__(self, degrees: int) -> None:
+        self.degrees = degrees
+
+
+def test_values_of_a_registered_type_come_back():
+    node = register_type("test.saved.Celsius")
+    assert node.wire_hash is not None
+    register_codec(node, lambda value: bytes((value.degrees,)), lambda data: Celsius(data[0]), Celsius)
+    again = there_and_back([Celsius(21)])
+    assert isinstance(again, list) and type(again[0]) is Celsius and again[0].degrees == 21
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 2**200])
+def test_integers_of_any_size_come_back(number):
+    assert there_and_back(number) == number
+    assert isinstance(dump(number), int) == (-(2**63) <= number < 2**64)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<i2", "m8[s]", "S3"])
+def test_arrays_keep_their_dtype_and_numbers_too(dtype):
+    array = np.zeros((2, 2), dtype)
+    again = there_and_back(array.T)
+    assert isinstance(again, np.ndarray) and again.dtype.str == array.dtype.str
+    if not dtype.startswith("S"):
+        number = there_and_back(array[0, 0])
+        assert isinstance(number, np.generic) and number.dtype == array[0, 0].dtype
+
+
+def test_an_array_that_is_a_view_of_another_is_written_in_its_own_order():
+    array = np.arange(12, dtype=np.int32).reshape(3, 4)[:, ::2].T
+    np.testing.assert_array_equal(there_and_back(array), array)  # type: ignore[arg-type]
+
+
+def test_what_says_nothing_about_itself_comes_back_without():
+    assert len(dump(np.zeros(1))) == 4
+    assert not metadata_of(there_and_back(np.zeros(1)))
+
+
+def test_the_plain_forms():
+    assert dump((1, None)) == ["t", 1, None]
+    assert dump([True, "x"]) == ["l", True, "x"]
+    assert dump({1: b"x"}) == ["d", [1, b"x"]]
+    assert dump(PEER) == ["p", PEER.to_bytes()]
+    assert dump(TRIGGER) == ["!"]
+    assert dump(Cause(PEER, 1, 2)) == ["C", PEER.to_bytes(), 1, 2]
+    assert dump(Composite(((1, 5),))) == ["c", [1, 5]]
+    assert dump(np.float32(1)) == ["g", "<f4", b"\x00\x00\x80\x3f"]
+    assert dump(np.ones(1, np.uint8)) == ["a", "|u1", [1], b"\x01"]
+    assert dump(1 << 64) == ["i", "18446744073709551616"]
+
+
+def test_errors_say_what_and_what_to_do():
+    with pytest.raises(UnsavableError) as caught:
+        dump((object(),))
+    assert str(caught.value) == "snapshot: a object cannot be written down (register a codec for its type)"
+    with pytest.raises(ValueError, match=r"^no value of kind '\?'$"):
+        load(["?"])

@@ -173,6 +173,7 @@ def test_a_reader_gives_what_is_asked_for(number: int) -> None:
     assert reader.uint() == number
     assert reader.byte_string() == b"bytes"
     reader.done()
+    assert cbor.Reader(b"\x82\x00\x00").array() == 2
 
 
 @pytest.mark.parametrize(

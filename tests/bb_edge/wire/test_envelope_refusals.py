@@ -157,6 +157,8 @@ def test_fields_that_count_once_may_come_as_often_as_strays_are_allowed(field: b
     [
         (b"\x12", b"\x20\x01", 4, b"\x28\x01", 4),
         (b"\x12", b"\x18\x01", 4, b"\x2a\x00", 4),
+        (b"\x12", b"\x18\x01", 4, b"\x80\x01\x00", 4),
+        (b"\x12", b"\x18\x01", 4, b"\x82\x80\x01\x01\x20", 4),
         (b"\x1a", b"\x10\x01", 2, b"\x18\x01", 3),
         (b"\xba\x06", b"\x08\x01", 3, b"\x20\x01", 4),
         (b"\x2a", b"\x08\x01", 6, b"\x38\x01", 5),
@@ -196,6 +198,12 @@ def test_a_payload_is_copied_up_to_512_bytes_and_a_view_beyond(size: int) -> Non
     (fill,) = decode(data, SMALL).fills
     assert isinstance(fill.payload, bytes if size <= 512 else memoryview)
     assert bytes(fill.payload) == bytes(size)
+
+
+def test_a_small_payload_is_copied_even_where_no_larger_one_is_allowed() -> None:
+    caps = EnvelopeCaps(total_bytes=1_000, fills=3, fill_bytes=100, suffix_bytes=20)
+    (fill,) = decode(encode(Envelope(fills=[Fill(b"x", bytes(100))])), caps).fills
+    assert isinstance(fill.payload, bytes)
 
 
 def test_the_second_correlation_is_merged_into_the_first() -> None:

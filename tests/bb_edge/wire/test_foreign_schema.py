@@ -89,6 +89,8 @@ def envelope_class(schema: dict[str, list[tuple[int, str, Any, bool]]]) -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = pool.FindMessageTypeByName(f"{PACKAGE}.WireEnvelope")
+    if not hasattr(message_factory, "GetMessageClass"):  # protobuf before 4.22
+        return message_factory.MessageFactory(pool).GetPrototype(found)
     return message_factory.GetMessageClass(found)
 
 

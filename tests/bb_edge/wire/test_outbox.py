@@ -62,6 +62,139 @@ def test_what_is_no_record(row: object) -> None:
         OutboxRecord.from_bytes(cbor.dumps(row))
 
 
+RECORD = [1, A.to_bytes(), 1, 1, b"", 0, None, 0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({0: 2}, "no record of this version"),
+        ({0: 0}, "no record of this version"),
+        ({0: True}, "fields of other types"),
+        *(({place: "x"}, "fields of other types") for place in (1, 2, 3, 4, 5, 7)),
+        ({1: b"x"}, "damaged: "),
+        *(
+            ({6: cause}, "a cause that is none")
+            for cause in (7, [], [B.to_bytes(), 1], [B.to_bytes(), 1, b""])
+        ),
+        ({6: [B.to_bytes(), "1", 1]}, "a cause that is none"),
+        ({6: [B.to_bytes(), 1, 1, 1]}, "a cause that is none"),
+        ({6: [b"x", 1, 1]}, "damaged: "),
+        ({6: [7, 1, 1]}, "damaged: "),
+    ],
+)
+def test_what_is_no_record_is_said(changed: dict[int, object], said: str) -> None:
+    assert OutboxRecord.from_bytes(cbor.dumps(RECORD)).key == EnvelopeKey(A, 1, 1)
+    row = [changed.get(place, value) for place, value in enumerate(RECORD)]
+    with pytest.raises(OutboxRecordError) as caught:
+        OutboxRecord.from_bytes(cbor.dumps(row))
+    error = caught.value
+    assert error.what.startswith(said) and len(error.what) > len("damaged: ")
+    assert (error.where, error.hint) == ("outbox", "drop the file")
+
+
+@pytest.mark.parametrize("row", [7, [], RECORD[:-1], [*RECORD, 0]])
+def test_a_row_of_another_shape_is_no_record(row: object) -> None:
+    with pytest.raises(OutboxRecordError, match="no record of this version"):
+        OutboxRecord.from_bytes(cbor.dumps(row))
+
+
+def test_the_bytes_of_a_record() -> None:
+    sample = OutboxRecord(EnvelopeKey(A, 2, 3), b"four", 5, CAUSE, 6)
+    row = [1, A.to_bytes(), 2, 3, b"four", 5, [B.to_bytes(), 5, 6], 6]
+    assert sample.to_bytes() == cbor.dumps(row)
+    assert OutboxRecord.from_bytes(memoryview(sample.to_bytes())) == sample
+
+
+def test_a_full_outbox_says_what_it_holds() -> None:
+    outbox = Outbox(max_records=1, max_bytes=30)
+    outbox.add(record(1, size=7))
+    with pytest.raises(OutboxFullError) as caught:
+        outbox.add(record(2, size=11))
+    assert str(caught.value) == (
+        "outbox: 1 records with 7 bytes, 11 bytes requested (at most 1 records and 30 bytes; take a snapshot)"
+    )
+    assert EnvelopeKey(A, 1, 1) in outbox and EnvelopeKey(A, 1, 2) not in outbox
+
+
+def test_the_bounds_where_nobody_says_otherwise() -> None:
+    outbox = Outbox()
+    outbox.add(record(1, size=64 << 20))
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(2, size=1))
+    for seq in range(2, 4097):
+        outbox.add(record(seq, size=0))
+    with pytest.raises(OutboxFullError):
+        outbox.add(record(4097, size=0))
+
+
+@pytest.mark.parametrize(
+    ("records", "settled", "wanted"), [(5, 5, False), (6, 0, False), (6, 1, True), (8, 1, True)]
+)
+def test_three_quarters_of_the_records_and_an_eighth_settled_want_a_snapshot(
+    records: int, settled: int, wanted: bool
+) -> None:
+    outbox = Outbox(max_records=8)
+    for seq in range(records):
+        outbox.add(record(seq))
+    for seq in range(settled):
+        outbox.settle(EnvelopeKey(A, 1, seq))
+    assert outbox.wants_snapshot is wanted
+
+
+@pytest.mark.parametrize(
+    ("limit", "sizes", "settled", "wanted"),
+    [
+        (100, (74,), 1, False),
+        (100, (75,), 1, True),
+        (100, (75,), 0, False),
+        (104, (12, 66), 1, False),
+        (104, (13, 65), 1, True),
+    ],
+)
+def test_three_quarters_of_the_bytes_and_an_eighth_settled_want_a_snapshot(
+    limit: int, sizes: tuple[int, ...], settled: int, wanted: bool
+) -> None:
+    outbox = Outbox(max_bytes=limit)
+    for seq, size in enumerate(sizes):
+        outbox.add(record(seq, size=size))
+    for seq in range(settled):
+        outbox.settle(EnvelopeKey(A, 1, seq))
+    assert outbox.wants_snapshot is wanted
+
+
+def test_a_settled_record_that_is_removed_leaves_nothing_behind() -> None:
+    outbox = Outbox(max_bytes=100)
+    for ahead in (False, True):
+        outbox.add(record(1, CAUSE, size=80), ahead=ahead)
+        outbox.settle(EnvelopeKey(A, 1, 1))
+        assert outbox.settled(EnvelopeKey(A, 1, 1))
+        assert outbox.remove(EnvelopeKey(A, 1, 1))
+        assert not outbox.settled(EnvelopeKey(A, 1, 1)) and not outbox.any_settled
+        assert outbox.find(A, CAUSE, 0) is None
+        outbox.add(record(2, size=80))
+        assert not outbox.wants_snapshot, "nothing is settled"
+        outbox.remove(EnvelopeKey(A, 1, 2))
+    assert outbox.bytes_in_use == 0
+
+
+def test_a_record_of_the_same_key_is_not_counted_twice() -> None:
+    outbox = Outbox()
+    outbox.add(record(1, size=10))
+    outbox.add(record(1, size=99))
+    assert outbox.bytes_in_use == 10
+
+
+def test_what_has_caught_up_is_settled_by_its_acknowledgement_alone() -> None:
+    outbox = Outbox()
+    outbox.add(record(1, CAUSE), ahead=True)
+    assert outbox.find(A, CAUSE, 0) is not None
+    assert not outbox.settled(EnvelopeKey(A, 1, 1))
+    assert outbox.snapshot_taken(lambda cause: True) == []
+    outbox.settle(EnvelopeKey(A, 1, 1))
+    assert outbox.snapshot_taken(lambda cause: True) == [EnvelopeKey(A, 1, 1)]
+
+
 def test_a_cause_that_runs_again_finds_its_number() -> None:
     outbox = Outbox()
     first = record(1, CAUSE, wire_id=3)

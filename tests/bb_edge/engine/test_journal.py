@@ -1,0 +1,60 @@
+"""The bytes of the journal, and names of what is done later."""
+
+from __future__ import annotations
+
+import pytest
+
+from bb_edge.engine.actions import Actions, UnknownActionError
+from bb_edge.engine.journal import JournalRecord, JournalRecordError
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import cbor
+
+PEER = PeerId.from_name("x")
+ROW = [1, PEER.to_bytes(), b"data", 12, b"seen"]
+
+
+def test_the_bytes_of_a_record():
+    assert JournalRecord(PEER, b"data", 12, b"seen").to_bytes() == cbor.dumps(ROW)
+    assert JournalRecord(PEER, b"data", 12).to_bytes() == cbor.dumps([*ROW[:4], None])
+    assert JournalRecord.from_bytes(memoryview(cbor.dumps(ROW))) == JournalRecord(PEER, b"data", 12, b"seen")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (7, "no record of this version"),
+        ([2, *ROW[1:]], "no record of this version"),
+        (ROW[:4], "no record of this version"),
+        ([*ROW, 1], "no record of this version"),
+        ([True, *ROW[1:]], "fields of other types"),
+        ([1, "peer", *ROW[2:]], "fields of other types"),
+        ([*ROW[:2], "data", 12, None], "fields of other types"),
+        ([*ROW[:3], "12", None], "fields of other types"),
+        ([*ROW[:3], True, None], "fields of other types"),
+        ([*ROW[:4], "seen"], "fields of other types"),
+        ([*ROW[:4], 0], "fields of other types"),
+        ([1, b"short", *ROW[2:]], "damaged: "),
+        ([[[1]]], "damaged: CBOR: nested too deeply"),
+        ([0] * 9, "damaged: CBOR: too many items"),
+    ],
+)
+def test_anything_else_is_refused(row, said):
+    with pytest.raises(JournalRecordError) as caught:
+        JournalRecord.from_bytes(cbor.dumps(row))
+    error = caught.value
+    assert error.what.startswith(said) and error.what != "damaged: None"
+    assert (error.where, error.hint) == ("journal", "drop the file")
+
+
+def test_actions_have_one_name_each():
+    actions = Actions()
+    actions.register("one", test_the_bytes_of_a_record)
+    assert actions.get("one") is test_the_bytes_of_a_record
+    assert actions.name_of(test_the_bytes_of_a_record) == "one"
+    assert actions.name_of(test_actions_have_one_name_each) is None
+    with pytest.raises(UnknownActionError) as caught:
+        actions.get("two")
+    assert str(caught.value) == "snapshot: nothing here is called 'two'"
+    with pytest.raises(AssertionError, match="one"):
+        actions.register("one", test_actions_have_one_name_each)
+    assert actions.get("one") is test_the_bytes_of_a_record
