@@ -11,7 +11,7 @@ from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.types import register_type
 from bb_edge.ir.values import TRIGGER, Composite
-from bb_edge.wire import cbor
+from bb_edge.wire import cbor, codecs
 from bb_edge.wire.codecs import register_codec
 from bb_edge.wire.outbox import Cause
 
@@ -109,10 +109,15 @@ class Celsius:
         self.degrees = degrees
 
 
-def test_values_of_a_registered_type_come_back():
+@pytest.fixture
+def celsius():
     node = register_type("test.saved.Celsius")
-    assert node.wire_hash is not None
     register_codec(node, lambda value: bytes((value.degrees,)), lambda data: Celsius(data[0]), Celsius)
+    yield
+    del codecs._ENCODERS[node.wire_hash], codecs._DECODERS[node.wire_hash], codecs._HASH_OF_CLASS[Celsius]
+
+
+def test_values_of_a_registered_type_come_back(celsius):
     again = there_and_back([Celsius(21)])
     assert isinstance(again, list) and type(again[0]) is Celsius and again[0].degrees == 21
 
