@@ -48,7 +48,7 @@ TYPED = [
     (2**64 - 1, types.WIRE_REQ_ID, cbor2.dumps(2**64 - 1)),
     ((), types.ADDRESS_VEC, cbor2.dumps([])),
     (0.5, types.SCALAR_F32, cbor2.dumps(0.5, canonical=True)),
-    (65504.0, types.SCALAR_F16, cbor2.dumps(65504.0, canonical=True)),
+    (65504.0, types.SCALAR_F16, b"\xf9\x7b\xff"),  # cbor2 5.4 writes it wider
     (255, types.SCALAR_U8, cbor2.dumps(255)),
 ]
 
