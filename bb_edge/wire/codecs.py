@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -223,21 +224,15 @@ def _no_bytes(value: object) -> bytes:
     return b""
 
 
-def _int_encoder(low: int, high: int) -> Encode:
-    def encode(value: int) -> bytes:
-        number = int(value)
-        if not low <= number <= high or number != value:
-            raise ValueError(f"{value} is not in {low} … {high}")
-        return cbor.dumps(number)
-
-    return encode
+def _encode_int(low: int, high: int, value: int) -> bytes:
+    number = int(value)
+    if not low <= number <= high or number != value:
+        raise ValueError(f"{value} is not in {low} … {high}")
+    return cbor.dumps(number)
 
 
-def _float_encoder(form: str) -> Encode:
-    def encode(value: float) -> bytes:
-        return cbor.dumps(struct.unpack(form, struct.pack(form, float(value)))[0])
-
-    return encode
+def _encode_float(form: str, value: float) -> bytes:
+    return cbor.dumps(struct.unpack(form, struct.pack(form, float(value)))[0])
 
 
 # --- in ------------------------------------------------------------------------------------------------
@@ -334,29 +329,23 @@ def _byte_strings(payload: Buffer) -> list[bytes]:
     return found
 
 
-def _float_decoder(form: str) -> Decode:
-    def decode(payload: Buffer) -> float:
-        value = cbor.loads(payload, 1, 0)
-        if not isinstance(value, float):
-            raise CborError(f"{value!r} where a float is expected")
-        rounded: float = struct.unpack(form, struct.pack(form, value))[
-            0
-        ]  # OverflowError where it is too large
-        return rounded
-
-    return decode
+def _decode_float(form: str, payload: Buffer) -> float:
+    value = cbor.loads(payload, 1, 0)
+    if not isinstance(value, float):
+        raise CborError(f"{value!r} where a float is expected")
+    packed = struct.pack(form, value)  # OverflowError where it is too large
+    rounded: float = struct.unpack(form, packed)[0]
+    return rounded
 
 
-def _int_decoder(low: int, high: int) -> Decode:
-    def decode(payload: Buffer) -> int:
-        value = cbor.loads(payload, 1, 0)
-        if type(value) is not int or not low <= value <= high:
-            raise CborError(f"{value!r} where an integer of {low} … {high} is expected")
-        return value
-
-    return decode
+def _decode_int(low: int, high: int, payload: Buffer) -> int:
+    value = cbor.loads(payload, 1, 0)
+    if type(value) is not int or not low <= value <= high:
+        raise CborError(f"{value!r} where an integer of {low} … {high} is expected")
+    return value
 
 
+_I32 = (-(1 << 31), (1 << 31) - 1)
 for _type_hash, _encode, _decode_one in (
     (_TRIGGER, _no_bytes, _decode_trigger),
     (_BYTES, _bytes, _decode_bytes),
@@ -365,11 +354,11 @@ for _type_hash, _encode, _decode_one in (
     (_PEER_ID_VEC, _peer_vector, _decode_peer_vector),
     (_MULTIADDRESS, lambda a: _bytes(a.to_bytes()), lambda data: Address.from_bytes(_decode_bytes(data))),
     (_ADDRESS_VEC, _address_vector, _decode_address_vector),
-    (_hash_of(types.SCALAR_F32), _float_encoder("<f"), _float_decoder("<f")),
-    (_SCALAR_F64, _float_encoder("<d"), _float_decoder("<d")),
-    (_hash_of(types.SCALAR_F16), _float_encoder("<e"), _float_decoder("<e")),
-    (_hash_of(types.SCALAR_U8), _int_encoder(0, 255), _int_decoder(0, 255)),
-    (_SCALAR_I32, _int_encoder(-(1 << 31), (1 << 31) - 1), _int_decoder(-(1 << 31), (1 << 31) - 1)),
+    (_hash_of(types.SCALAR_F32), partial(_encode_float, "<f"), partial(_decode_float, "<f")),
+    (_SCALAR_F64, partial(_encode_float, "<d"), partial(_decode_float, "<d")),
+    (_hash_of(types.SCALAR_F16), partial(_encode_float, "<e"), partial(_decode_float, "<e")),
+    (_hash_of(types.SCALAR_U8), partial(_encode_int, 0, 255), partial(_decode_int, 0, 255)),
+    (_SCALAR_I32, partial(_encode_int, *_I32), partial(_decode_int, *_I32)),
 ):
     _ENCODERS[_type_hash] = _encode
     _DECODERS[_type_hash] = _decode_one

@@ -140,6 +140,16 @@ def test_a_float_is_rounded_to_its_type_before_it_leaves() -> None:
         assert cbor2.loads(encode_value(value, hash_of(node))[1]) == float(dtype(value))
 
 
+def test_a_float_beyond_its_type_is_refused() -> None:
+    with pytest.raises(WireReceiveError, match="OverflowError"):
+        decode_value(hash_of(types.SCALAR_F16), cbor2.dumps(1e6))
+
+
+def test_a_float_is_rounded_to_its_type_when_it_arrives() -> None:
+    for node, dtype in ((types.SCALAR_F16, np.float16), (types.SCALAR_F32, np.float32)):
+        assert decode_value(hash_of(node), cbor2.dumps(0.1)) == float(dtype(0.1)) != 0.1
+
+
 @pytest.mark.parametrize("dtype", [">f4", ">i2", ">u8"])
 def test_arrays_of_another_byte_order_travel_as_the_numbers_that_they_are(dtype: str) -> None:
     array = np.arange(5).astype(dtype)
@@ -227,6 +237,7 @@ NO_VALUE = "bytes that are no value of the type: "
         (types.COMPOSITE, b"\x81\x81\x0b", f"{NO_VALUE}CBOR: a child that is no pair"),
         (types.COMPOSITE, b"\x81\x83\x0b\x41\x40\x00", f"{NO_VALUE}CBOR: a child that is no pair"),
         (types.SCALAR_F32, b"\x05", f"{NO_VALUE}CBOR: 5 where a float is expected"),
+        (types.SCALAR_F32, b"\xf9\x3c\x00\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
         (types.SCALAR_F64, b"\x81\xf9\x00\x00", f"{NO_VALUE}CBOR: nested too deeply"),
         (types.SCALAR_U8, b"\x19\x01\x00", f"{NO_VALUE}CBOR: 256 where an integer of 0 … 255 is expected"),
         (types.SCALAR_U8, b"\x20", f"{NO_VALUE}CBOR: -1 where an integer of 0 … 255 is expected"),
