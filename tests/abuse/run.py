@@ -15,7 +15,22 @@ sys.path[:0] = [
     *(str(HERE.parent.parent / p) for p in (".", "kernels", "firmware_shims", "examples")),
 ]
 
+from abused.flood import BUDGET, Flood  # noqa: E402
 from abused.world import World  # noqa: E402
+
+
+def flood(seconds: float) -> int:
+    """What a node holds while one client sends it ten times its budget and more."""
+    with tempfile.TemporaryDirectory(prefix="bb-flood-") as folder:
+        found = Flood(Path(folder)).run(seconds, 10 * BUDGET)
+    before, during, after = found.reports
+    print(
+        f"{found.sent_bytes / 1e6:.0f} MB sent at a budget of {BUDGET / 1e6:.1f} MB; the node grew by "
+        f"{found.grown_bytes / 1e6:.1f} MB from {found.rest_bytes / 1e6:.1f} MB; "
+        f"reports of another client: {before} before, {during} during, {after} after; "
+        f"{found.counters.get('ingress.dropped', 0)} envelopes refused"
+    )
+    return int(found.grown_bytes > 1.1 * BUDGET or not during)
 
 
 def main() -> int:
@@ -27,7 +42,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the folder with the logs")
+    parser.add_argument("--flood", type=float, metavar="SECONDS", help="one hostile client instead")
     args = parser.parse_args()
+    if args.flood:
+        return flood(args.flood)
     failed = 0
     for seed in range(args.seed, args.seed + args.seeds):
         started = time.monotonic()

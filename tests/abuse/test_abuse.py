@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
+from abused.flood import BUDGET, Flood
 from abused.world import World
 
 from federated_digits.processes import Child
@@ -28,6 +29,14 @@ def test_the_ledger_is_right_whatever_dies(tmp_path: Path, durable: bool) -> Non
         world.close()
     assert not world.wrong(), (world.wrong(), world.done, [c.tail for c in world.nodes.values()])
     assert world.done
+
+
+def test_a_flood_of_ten_budgets_costs_one_and_others_are_served(tmp_path: Path) -> None:
+    found = Flood(tmp_path).run(1.0, 10 * BUDGET)
+    assert found.sent_bytes >= 10 * BUDGET
+    assert found.grown_bytes <= 1.1 * BUDGET, found
+    assert found.counters["ingress.dropped"] > 100
+    assert found.reports[1] and found.reports[2], found
 
 
 def test_the_oracle_sees_what_is_wrong(tmp_path: Path) -> None:
