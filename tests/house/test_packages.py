@@ -39,7 +39,13 @@ def test_every_requirement_is_pinned(root: Path, project: dict[str, Any]) -> Non
         if "==" in line
     }
     extras = project["project"]["optional-dependencies"]
-    asked = [*project["project"]["dependencies"], *extras["host"], *extras["demo"], *extras["dev"]]
+    asked = [
+        *project["project"]["dependencies"],
+        *extras["host"],
+        *extras["demo"],
+        *extras["dev"],
+        *extras["mutation"],
+    ]
     names = {re.split(r"[^\w-]", requirement)[0].lower() for requirement in asked}
     assert names - pinned == {"bytesandbrains-edge"}
 

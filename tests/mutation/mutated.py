@@ -1,0 +1,107 @@
+"""By hand: ./dev mutate [--module NAME] [--jobs N] [--keep FOLDER]. Changes one thing: does a test notice?
+
+mutmut makes the mutants and runs, for each, the tests that come by the changed function. It works in a copy
+of the checkout, because it writes all mutants of a file into the file. Only bodies of functions are changed,
+none that is decorated, and no constant of a module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COPIED = ("bb_edge", "bb_host", "kernels", "firmware_shims", "tests", "pyproject.toml")
+WIRE, STATE, ENGINE = "tests/bb_edge/wire/test_", "tests/bb_edge/state/test_", "tests/bb_edge/engine/test_"
+RESTARTS = (f"{ENGINE}durable_corners.py", f"{ENGINE}snapshot_queues.py", f"{ENGINE}snapshot_tables.py")
+# Quick tests only: a mutant that survives has come past all of them.
+MODULES: dict[str, tuple[str, ...]] = {
+    "bb_edge/wire/cbor.py": (f"{WIRE}cbor.py",),
+    "bb_edge/wire/dedup.py": (f"{WIRE}dedup.py",),
+    "bb_edge/wire/envelope.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
+    "bb_edge/wire/envelope_decode.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
+    "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
+    "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
+    "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),
+    "bb_edge/engine/actions.py": (f"{ENGINE}journal.py",),
+    "bb_edge/engine/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
+    "bb_edge/engine/saved.py": (f"{ENGINE}saved.py",),
+    "bb_edge/engine/durable.py": (f"{ENGINE}durable.py", *RESTARTS),
+    "bb_edge/engine/restart.py": (f"{ENGINE}durable.py", *RESTARTS),
+    "bb_edge/engine/snapshot.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/snapshot_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/snapshot_parts.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/snapshot_tables.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    **{
+        f"bb_edge/state/{name}.py": (f"{STATE}frames.py", f"{STATE}store.py", f"{STATE}keeper.py")
+        for name in ("files", "frames", "keeper", "segments", "store")
+    },
+}
+SURVIVED, NO_TESTS = (0, None), (5, 33)
+
+
+def main(arguments: list[str]) -> int:
+    """Prints, per module, how many mutants there are, how many no test noticed, and which."""
+    parser = argparse.ArgumentParser(prog="./dev mutate", description=__doc__)
+    parser.add_argument("--module", default="", help="only modules whose path contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="a folder to work in, which is then kept")
+    given = parser.parse_args(arguments)
+    modules = [name for name in MODULES if given.module in name]
+    if not modules:
+        parser.error(f"no module of {given.module!r} in its path; there are {', '.join(MODULES)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = given.keep or Path(scratch)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", ".*")
+                shutil.copytree(source, folder / name, ignore=ignored, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, folder / name)
+        tests = sorted({path for name in modules for path in MODULES[name]})
+        (folder / "setup.cfg").write_text(settings(modules, tests))
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        run = [sys.executable, "-m", "mutmut", "run", "--max-children", str(given.jobs)]
+        code = subprocess.run(run, cwd=folder, env=env, check=False).returncode
+        if code == 0:
+            report(folder, modules)
+    return code
+
+
+def settings(modules: list[str], tests: list[str]) -> str:
+    lists = {
+        "source_paths": ["bb_edge"],
+        "only_mutate": modules,
+        "also_copy": [name for name in COPIED if name not in ("bb_edge", "tests", "pyproject.toml")],
+        "pytest_add_cli_args": ["-q", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args_test_selection": tests,
+    }
+    lines = [f"{name}=\n" + "".join(f"    {value}\n" for value in values) for name, values in lists.items()]
+    return "[mutmut]\n" + "".join(lines) + "track_dependencies=false\nuse_git_change_detection=false\n"
+
+
+def report(folder: Path, modules: list[str]) -> None:
+    total = noticed = 0
+    survivors: list[str] = []
+    print(f"\n{'module':<42} mutants  noticed")
+    for name in modules:
+        found = folder / "mutants" / f"{name}.meta"
+        codes = json.loads(found.read_text())["exit_code_by_key"] if found.is_file() else {}
+        bad = {key: code for key, code in codes.items() if code in (*SURVIVED, *NO_TESTS)}
+        survivors += [key + (" (no test)" if code in NO_TESTS else "") for key, code in bad.items()]
+        share = f"{1 - len(bad) / len(codes):.1%}" if codes else "none"
+        print(f"{name:<42} {len(codes):7}  {len(codes) - len(bad):7}  {share}")
+        total, noticed = total + len(codes), noticed + len(codes) - len(bad)
+    print(f"{'all':<42} {total:7}  {noticed:7}  {noticed / max(total, 1):.1%}\n")
+    print("\n".join(survivors))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
