@@ -10,6 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+import bb_edge
+from bb_edge.backends.tflite import backend as tflite_backend
+from bb_edge.backends.tflite.probe import Interpreter
 from bb_edge.ir import keys
 from bb_host.edge.quantize import Quantization
 from bb_host.edge.target import build_edge
@@ -43,3 +46,29 @@ def test_products_between_pairs_are_integer(
     want = reference(model, x)
     error = np.abs(interpreter.get_tensor(result["index"]) - want)
     assert error.mean() < 0.02 * np.ptp(want)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_auto_takes_int8_and_the_device_runs_it_with_and_without_an_interpreter(
+    kind: str,
+    mlp: Callable[..., onnx.ModelProto],
+    cnn: Callable[..., onnx.ModelProto],
+    samples: Callable[..., Array],
+    reference: Callable[[onnx.ModelProto, Array], Array],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ai_edge_litert.interpreter")
+    model = mlp() if kind == "mlp" else cnn()
+    x = samples(model)
+    (found,) = build_edge(model, backend="auto", quantization=Quantization("int8", {"x": x})).artifacts
+    (lowered,) = found.lowering.models
+    assert not lowered.in_float, found.lowering.explain()
+    assert not found.lowering.kept, found.lowering.explain()
+    want = reference(model, x)
+    scale = np.ptp(want)
+    fast = np.asarray(bb_edge.open_model(found.data)(x))
+    assert np.abs(fast - want).mean() < 0.02 * scale
+    monkeypatch.setattr(tflite_backend, "interpreter", lambda: Interpreter("", None, "none here"))
+    slow = np.asarray(bb_edge.open_model(found.data)(x))
+    assert np.abs(slow - want).mean() < 0.02 * scale
+    assert np.abs(slow - fast).mean() < 0.005 * scale
