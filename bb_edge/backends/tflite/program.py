@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.backends.tflite.errors import TFLiteModelError
+from bb_edge.backends.tflite.flatbuffer import FlatbufferError
+from bb_edge.backends.tflite.verify import verify
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
 
@@ -48,6 +50,10 @@ class TFLiteProgram(BackendProgram):
             raise TFLiteModelError("its model is no TFLite flatbuffer", where, "compile the program again")
         if _sha256(model) != sha256.lower():
             raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
+        try:
+            verify(model)
+        except FlatbufferError as error:
+            raise TFLiteModelError(f"its model is not sound: {error}", where, "compile it again") from error
         self._make, self._model, self._threads, self._where = make, model, threads, where
         self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
         self._shapes: _Shapes = ()

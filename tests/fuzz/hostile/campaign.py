@@ -24,12 +24,16 @@ MEASURED_EVERY = 4096
 """Every so many inputs one is run once more, with its allocations counted."""
 
 
+class Absent(Exception):
+    """What would read is not to be had on this machine."""
+
+
 @dataclass
 class Subject:
     """What reads bytes. `read` raises a BBError for what it refuses, and gives something for what it takes.
 
     `seeds` are sound inputs, `mutate` makes others out of them; `memory(size)` are the bytes that reading an
-    input of that size may allocate at its peak, beyond what it gives.
+    input of that size may allocate at its peak, beyond what it gives. `close` ends what reads.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Subject:
     mutate: Sequence[Callable[[bytes, Sequence[bytes], Random], bytes]]
     read: Callable[[bytes], object]
     memory: Callable[[int], int]
+    close: Callable[[], None] = lambda: None
 
     def make(self, rng: Random) -> bytes:
         data = self.seeds[int(rng.random() * len(self.seeds))]
@@ -132,5 +137,6 @@ def run(subject: Subject, count: int, seed: int = 0, until: Callable[[], bool] =
             result.slowest = max(result.slowest, time.thread_time() - before)
         if len(result.crashes) >= 100 or until():
             break
+    subject.close()
     result.seconds = time.monotonic() - started
     return result

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from .campaign import Subject
 from .disk_subjects import folders, records, snapshots
 from .program_subjects import artifacts, models, plans, portable
+from .tflite_subjects import ON_INTERPRETERS
 from .wire_subjects import (
     Hostile,
     addresses,
@@ -32,5 +33,6 @@ KINDS: dict[str, Sequence[Callable[[], Subject]]] = {
     "artifacts": (artifacts,),
     "portable": (portable,),
     "models": (models, plans),
+    "tflite": ON_INTERPRETERS,
     "disk": (snapshots("Server"), snapshots("Client"), records, folders),
 }
