@@ -168,10 +168,8 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
     try:
         return type_hash, encode(value)
     except (AttributeError, TypeError, ValueError, OverflowError, struct.error, CborError) as error:
-        node = types.by_wire_hash(type_hash)
-        raise NotWireEligibleError(
-            f"a {type(value).__name__} is no {node or hex(type_hash)}: {error}", "wire"
-        ) from error
+        what = f"a {type(value).__name__} is no {types.by_wire_hash(type_hash)}: {error}"
+        raise NotWireEligibleError(what, "wire") from error
 
 
 def _encode_tensor(value: object, type_hash: int) -> bytes:

@@ -183,6 +183,41 @@ def test_only_requests_that_the_snapshot_holds_are_published(make):
 # --- in -----------------------------------------------------------------------------------------------
 
 
+def test_a_receipt_step_by_step(compile_text):
+    wall_ns = 10**18
+    more: dict[str, Any] = {"seed": 3, "durable": True, "clock_offset_ns": wall_ns}
+    node = install(SELF, (HERE,), compile_text(TEXT), ["Main"], NodeConfig.edge(), **more)
+    node.poll(1)
+    first, second = request(seq=1), request(seq=2)
+    node.deliver_inbound(first, A, HERE)
+    node.deliver_inbound(second, A)
+    kept = of(Journal, node.poll(2))
+    assert [(step.token, step.peer) for step in kept] == [(-1, A), (-2, A)]
+    assert [JournalRecord.from_bytes(step.record) for step in kept] == [
+        JournalRecord(A, first, wall_ns + 2, HERE),
+        JournalRecord(A, second, wall_ns + 2, None),
+    ]
+    assert node.counters["ingress.journaled"] == 2
+    for data in (first, second):
+        node.deliver_inbound(data, A)
+    found = [*node.poll(3), *node.poll(S)]
+    assert not of(Journal, found) and not of(SendEnvelope, found), "they are taken, and not acknowledged"
+
+    error = OSError("full")
+    node.persist_failed(-2, error)
+    assert of(steps.StorageFailed, node.poll(S + 1)) == [steps.StorageFailed("journal", error)]
+    assert node.counters["storage.failed"] == 1
+    node.deliver_inbound(first, A)
+    node.deliver_inbound(second, A)
+    (again,) = of(Journal, node.poll(S + 2))
+    assert (again.token, JournalRecord.from_bytes(again.record).data) == (-3, second), "it was never received"
+
+    for token, up_to in ((-1, 1), (-3, 2)):  # the acknowledgements ride on the replies
+        node.persisted(token)
+        (reply,) = records([*node.poll(S + 3 * up_to), *node.poll(S + 3 * up_to + 1)])
+        assert envelope.decode(reply.encoded, node.config.caps).acks == (envelope.Ack(9, up_to),)
+
+
 @pytest.mark.parametrize("how", ["as it says", "as it was seen", "nothing is said"])
 def test_an_answer_to_the_journal_finds_its_peer_before_that_is_heard_of(make, how):
     """The node took the request just before it was cut off, and its snapshot is older than the peer."""

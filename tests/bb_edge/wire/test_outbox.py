@@ -150,6 +150,8 @@ def test_three_quarters_of_the_records_and_an_eighth_settled_want_a_snapshot(
         (100, (75,), 0, False),
         (104, (12, 66), 1, False),
         (104, (13, 65), 1, True),
+        (104, (6, 6, 66), 2, False),
+        (104, (6, 7, 65), 2, True),
     ],
 )
 def test_three_quarters_of_the_bytes_and_an_eighth_settled_want_a_snapshot(
