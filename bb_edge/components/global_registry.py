@@ -25,10 +25,11 @@ from bb_edge.components.peer_lists import (
     rows,
 )
 from bb_edge.components.presence_selector import near_of, sample_of
+from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
-from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.errors import ComponentError, ComponentStateError
 from bb_edge.wire import cbor
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ S = 1_000_000_000
 MAX_CLASSES = 16
 MAX_CLASS_NAME = 256
 LONGEST_WAIT_NS = 60 * S
+_STATE_VERSION = 1
 
 
 def _classes(found: object) -> tuple[str, ...]:
@@ -107,7 +109,8 @@ class GlobalRegistryServer(_Registry):
 
     Its view is the members that list the slot's class. A change of members is a new `version`; who has seen
     the current one is not told everything again. The server's own node is a member like any other, with the
-    classes that it presents: a node that is both is bound to the server in both of its partitions.
+    classes that it presents: a node that is both is bound to the server in both of its partitions. After a
+    restart each member has its whole time again: nobody could show that it is alive in between.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryServer"
@@ -122,6 +125,7 @@ class GlobalRegistryServer(_Registry):
         self._max_ttl_ns = max_ttl_ns
         self._members: dict[PeerId, _Member] = {}
         self._timer = 0
+        self._restored = False  # members' times are to be counted anew
         self.version = 1
         self.refused = 0
         self.expired = 0
@@ -137,6 +141,7 @@ class GlobalRegistryServer(_Registry):
         )
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
+        self._count_anew(ctx.now_ns)
         found = self._of_class(self._peer_class, ctx.now_ns)
         if self._peer_class in self._own_classes and not self._same_class:
             found.append(ctx.own_peer)
@@ -150,6 +155,7 @@ class GlobalRegistryServer(_Registry):
 
     def announce(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
         """{classes, addresses, ttl_ns, wants} → {ttl_ns, version, peers}; ttl_ns 0 where there is no room."""
+        self._count_anew(ctx.now_ns)
         fields = fields_of(payload)
         classes = _classes(fields.get("classes"))
         wants = fields.get("wants")
@@ -168,6 +174,7 @@ class GlobalRegistryServer(_Registry):
 
     def heartbeat(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
         """{version, wants} → {ttl_ns, version, peers}; ttl_ns 0 where the sender is not known (any more)."""
+        self._count_anew(ctx.now_ns)
         fields = fields_of(payload)
         member = self._members.get(sender)
         if member is None:
@@ -197,6 +204,7 @@ class GlobalRegistryServer(_Registry):
             self._timer = ctx.scheduler.after(first - ctx.now_ns, self._sweep)
 
     def _sweep(self, ctx: ProtocolCtx) -> None:
+        self._count_anew(ctx.now_ns)
         gone = [p for p, m in self._members.items() if m.expires_ns <= ctx.now_ns]
         for peer in gone:
             del self._members[peer]
@@ -204,6 +212,48 @@ class GlobalRegistryServer(_Registry):
             self.expired += len(gone)
             self.version += 1
         self._watch(ctx)
+
+    def _count_anew(self, now_ns: int) -> None:
+        """After a restart: a state is read before the node's clock is known."""
+        if self._restored:
+            self._restored = False
+            for member in self._members.values():
+                member.expires_ns = now_ns + member.ttl_ns
+
+    def serialize(self) -> bytes:
+        members = [
+            [*Descriptor(peer, m.ttl_ns, m.addresses).row(), list(m.classes)]
+            for peer, m in self._members.items()
+        ]
+        fields = {
+            "members": members,
+            "number": self.version,
+            "own_classes": list(self._own_classes),
+            "timer": self._timer,
+            "refused": self.refused,
+            "expired": self.expired,
+        }
+        return pack_state(self, _STATE_VERSION, fields)
+
+    def restore(self, state: bytes) -> None:
+        reader = StateReader(self, _STATE_VERSION, state)
+        members: dict[PeerId, _Member] = {}
+        try:
+            for row in reader.items("members"):
+                if not isinstance(row, list) or len(row) != 4:
+                    raise reader.error("a member is [id, time to live, addresses, classes]")
+                (said,) = rows([row[:3]])
+                members[said.peer] = _Member(_classes(row[3]), said.addresses, said.number, 0)
+            own_classes = _classes(reader.items("own_classes"))
+        except ComponentStateError:
+            raise
+        except ComponentError as error:
+            raise reader.error(error.what) from error
+        if len(members) > self._max_peers:
+            raise reader.error(f"it holds {len(members)} peers, {self._max_peers} at most")
+        self.version, self._timer = reader.integer("number"), reader.integer("timer")
+        self.refused, self.expired = reader.integer("refused"), reader.integer("expired")
+        self._members, self._own_classes, self._restored = members, own_classes, True
 
 
 class GlobalRegistryClient(_Registry):
@@ -298,3 +348,27 @@ class GlobalRegistryClient(_Registry):
         if found is not None:
             self._view = tuple(sorted(d.peer for d in found if learn(ctx, d.peer, d.addresses)))
         self._version, self._ttl_ns = version, ttl_ns
+
+    def serialize(self) -> bytes:
+        fields = {
+            "view": [Descriptor(peer, 0, ()).row() for peer in self._view],
+            "number": self._version,
+            "ttl_ns": self._ttl_ns,
+            "wait_ns": self._wait_ns,
+            "heartbeats": self.heartbeats,
+            "announcements": self.announcements,
+        }
+        return pack_state(self, _STATE_VERSION, fields)
+
+    def restore(self, state: bytes) -> None:
+        reader = StateReader(self, _STATE_VERSION, state)
+        try:
+            view = rows(reader.items("view"))
+        except ComponentStateError:
+            raise
+        except ComponentError as error:
+            raise reader.error(error.what) from error
+        self._version, self._ttl_ns = reader.integer("number"), reader.integer("ttl_ns")
+        self._wait_ns, self.heartbeats = reader.integer("wait_ns"), reader.integer("heartbeats")
+        self.announcements = reader.integer("announcements")
+        self._view = tuple(d.peer for d in view)

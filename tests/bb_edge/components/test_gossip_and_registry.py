@@ -327,6 +327,72 @@ def test_a_node_that_is_server_and_client_is_a_member_too(net, compile_text):
         install(PeerId.from_name("odd"), (), net.data, ["Server", "Client"], seed=9)
 
 
+def reborn(net: Net, node: Any, target: str, config: dict[str, object], down_ns: int = 0) -> Any:
+    """The node goes, and comes back from its snapshot."""
+    data = node.snapshot(net.sim.now_ns)
+    net.sim.remove(node.peer_id)
+    advance(net.sim, down_ns)
+    addresses = (Address.empty().with_peer(node.peer_id).to_bytes(),) if target == "Client" else ()
+    again = install(
+        node.peer_id,
+        addresses,
+        net.data,
+        [target],
+        components={"reg": config},
+        seed=77,
+        snapshot=data,
+        now_ns=net.sim.now_ns,
+    )
+    net.sim.add(again)
+    return again
+
+
+def test_a_registry_that_comes_back_knows_its_members_and_forgets_who_went_meanwhile(net):
+    advance(net.sim, 5 * TTL)
+    version = net.server.component("reg").version
+    gone = net.clients.pop()
+    net.sim.remove(gone.peer_id)
+    hub = reborn(net, net.server, "Server", net.config, down_ns=TTL)
+    assert net.view(hub) == ids(net.clients) | {gone.peer_id}, "who has gone had its time again"
+    assert hub.component("reg").version == version
+    advance(net.sim, 5 * TTL)
+    assert net.view(hub) == ids(net.clients)
+    assert hub.component("reg").expired == 1
+    for client in net.clients:
+        assert net.view(client) == ids(net.clients) - {client.peer_id}
+
+
+def test_a_client_that_comes_back_is_registered_and_has_its_view(net):
+    advance(net.sim, 5 * TTL)
+    client = net.clients[3]
+    view, beats = net.view(client), client.component("reg").heartbeats
+    again = reborn(net, client, "Client", {"server_name": "hub", "ttl_ns": TTL})
+    component = again.component("reg")
+    assert net.view(again) == view == ids(net.clients) - {client.peer_id}
+    assert component.registered and component.heartbeats == beats > 3
+    advance(net.sim, 5 * TTL)
+    assert component.heartbeats > beats + 3 and component.announcements == 1
+    assert net.view(net.server) == ids(net.clients)
+
+
+@pytest.mark.parametrize("changed", ["members", "own_classes", "view", "number", "timer"])
+def test_damaged_states_of_the_registry_are_refused(net, changed):
+    advance(net.sim, TTL)
+    for node in (net.server, net.clients[0]):
+        component = node.component("reg")
+        state = cbor.loads(component.serialize(), max_items=10_000)
+        assert isinstance(state, dict)
+        component.restore(cbor.dumps(state))
+        if changed not in state:
+            continue
+        for wrong in (None, "x", [[b"x", 1, []]], [[b"x", 1, [], []]], [7], [[7, 7, 7, 7]]):
+            with pytest.raises(ComponentStateError, match=component.TYPE_NAME):
+                component.restore(cbor.dumps({**state, changed: wrong}))
+    with pytest.raises(ComponentStateError, match="24 peers, 3 at most"):
+        small = GlobalRegistryServer("Client", max_peers=3)
+        small.restore(net.server.component("reg").serialize())
+
+
 def test_the_handshake_brings_addresses(net):
     advance(net.sim, TTL)
     one, other = net.clients[:2]
