@@ -1,6 +1,10 @@
-"""What every test may use: a deterministic hypothesis profile and real MQTT brokers.
+"""What every test may use: a deterministic hypothesis profile, real MQTT brokers, patience for slow machines.
+
+BB_TEST_PATIENCE=20 multiplies every limit of time by 20: pytest's own and those that tests wait with.
+BB_TEST_PROGRAMS=DIR takes compiled programs from another machine (tests/aids/compiled_programs.py).
 
 Fixtures:
+    patience          that factor, 1 where none is given
     broker            a running broker, once mosquitto and once amqtt (the test runs twice)
     mosquitto_broker  a running mosquitto, for what only MQTT 5 or broker persistence can show
     start_broker      a function that starts further brokers, for instance
@@ -25,6 +29,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parent / "aids"))
+
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
@@ -33,6 +39,26 @@ with contextlib.suppress(ImportError):
     settings.register_profile("fixed", derandomize=True, **_COMMON)
     settings.register_profile("explore", max_examples=2_000, **_COMMON)
     settings.load_profile(os.environ.get("BB_HYPOTHESIS", "fixed"))
+
+
+PATIENCE = float(os.environ.get("BB_TEST_PATIENCE", "1"))
+
+
+@pytest.fixture(scope="session")
+def patience() -> float:
+    """What limits of time are multiplied by on this machine."""
+    return PATIENCE
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """pytest-timeout's limits, multiplied."""
+    if PATIENCE == 1:
+        return
+    usual = float(config.getoption("timeout", None) or config.getini("timeout") or 0)
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limit = float(marker.args[0]) if marker is not None and marker.args else usual
+        item.add_marker(pytest.mark.timeout(limit * PATIENCE), append=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_programs import compiled_once
 
-pytest.importorskip("onnx", reason="compiling needs the host extra")
-
-from bb_host.edge import compile_edge
 from federated_digits import data
-from federated_digits.federation import program
 from federated_digits.processes import Child, Ended, Events, Line
 
 CLIENTS = 3
 PATIENCE_S = 60.0
-"""Ceiling of every wait; wide enough for an emulated machine."""
+"""Ceiling of every wait, times the machine's patience."""
+
+
+def _compile(**options: int) -> dict[str, bytes]:
+    from bb_host.edge import build_edge
+    from federated_digits.federation import program
+
+    module, compiler = program("mlp", 0, clients=CLIENTS, **options)
+    return {artifact.target: artifact.data for artifact in build_edge(module, compiler).artifacts}
 
 
 class Artifacts:
@@ -41,8 +46,10 @@ class Artifacts:
         folder = self._made.get(key)
         if folder is None:
             folder = self._folder / f"program-{len(self._made)}"
-            module, compiler = program("mlp", 0, clients=CLIENTS, **options)
-            compile_edge(module, compiler, folder)
+            folder.mkdir()
+            name = "-".join(["digits", *(f"{option}-{value}" for option, value in key)])
+            for target, data in compiled_once(name, lambda: _compile(**options)).items():
+                (folder / f"FederatedDigits.{target}.edge.onnx").write_bytes(data)
             self._made[key] = folder
         return folder / "FederatedDigits.Server.edge.onnx", folder / "FederatedDigits.Client.edge.onnx"
 
@@ -58,6 +65,7 @@ class Federation:
         self.heard: list[Line | Ended] = []
         self.children: list[Child] = []
         self._folder = folder
+        self.patience_s = PATIENCE_S
 
     # --- starting and ending --------------------------------------------------------------------------
 
@@ -109,13 +117,13 @@ class Federation:
             for event in self.heard[since:]:
                 if condition(event):
                     return event
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         while (event := self.events.next(deadline)) is not None:
             self.heard.append(event)
             if condition(event):
                 return event
         tails = "\n".join(f"--- {c.name}\n{c.tail}" for c in self.children)
-        pytest.fail(f"{what}: not within {PATIENCE_S:.0f} s\n{tails}")
+        pytest.fail(f"{what}: not within {self.patience_s:.0f} s\n{tails}")
 
     def ended(self, child: Child) -> int:
         """Its exit code, once it has ended."""
@@ -164,13 +172,14 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 
 @pytest.fixture
-def federation(tmp_path: Path, artifacts: Artifacts) -> Iterator[Callable[..., Federation]]:
+def federation(tmp_path: Path, artifacts: Artifacts, patience: float) -> Iterator[Callable[..., Federation]]:
     """`federation(broker_or_url, **options of the program)`; all its processes end with the test."""
     made: list[Federation] = []
 
     def make(broker: Any, **options: int) -> Federation:
         url = broker if isinstance(broker, str) else f"mqtt://{broker.host}:{broker.port}"
         found = Federation(tmp_path, url, artifacts, **({"local_steps": 5} | options))
+        found.patience_s = PATIENCE_S * patience
         made.append(found)
         return found
 

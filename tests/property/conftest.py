@@ -2,6 +2,8 @@
 the recorded program with wire ops as identities, `federation` runs its partitions as nodes of a simulation.
 """
 
+# ruff: noqa: E402  (nothing below can be imported without the onnx package)
+
 from __future__ import annotations
 
 import random
@@ -11,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
+
+onnx = pytest.importorskip("onnx", reason="random programs are compiled here, which needs the onnx package")
+
 from onnx.reference import ReferenceEvaluator
 
 from bb_edge import install, load

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from compiled_programs import compiled_once
 
 import bb_edge
 from bb_edge.backends.tflite.backend import TFLiteBackend
@@ -13,28 +14,36 @@ from bb_edge.backends.tflite.probe import Interpreter, interpreter
 from bb_edge.backends.tflite.tuning import Choice, TuningError, load_tuning, save_tuning
 from bb_edge.cli import main
 from bb_edge.cli.run import with_tuning
-from bb_host.edge import build_edge
-from bb_host.learn import mlp
 
 pytestmark = pytest.mark.skipif(interpreter().make is None, reason=interpreter().why_not)
 
 X = np.ones((1, 64), np.float32)
 
 
+def built(widths: list[int], backend: str, **options: object) -> bytes:
+    """The artifact of a small network of these widths."""
+
+    def make() -> dict[str, bytes]:
+        from bb_host.edge import build_edge
+        from bb_host.learn import mlp
+
+        (found,) = build_edge(mlp(widths, seed=1), backend=backend, **options).artifacts
+        return {"net": found.data}
+
+    return compiled_once("-".join(["tune", backend, *map(str, widths)]), make)["net"]
+
+
 @pytest.fixture
 def artifact(tmp_path):
-    (built,) = build_edge(mlp([64, 64, 64, 10], seed=1), shapes={"x": [1, 64]}, backend="tflite").artifacts
     path = tmp_path / "net.edge.onnx"
-    path.write_bytes(built.data)
+    path.write_bytes(built([64, 64, 64, 10], "tflite", shapes={"x": [1, 64]}))
     return path
 
 
 @pytest.fixture
 def with_fallback(tmp_path):
-    net = mlp([256, 256, 256, 10], seed=1)
-    (built,) = build_edge(net, shapes={"x": [1, 256]}, backend="auto").artifacts
     path = tmp_path / "both.edge.onnx"
-    path.write_bytes(built.data)
+    path.write_bytes(built([256, 256, 256, 10], "auto", shapes={"x": [1, 256]}))
     return path
 
 
@@ -69,9 +78,8 @@ def test_as_text(artifact, capsys):
 
 
 def test_an_artifact_without_flatbuffers_has_nothing_to_tune(tmp_path, capsys):
-    (built,) = build_edge(mlp([4, 2], seed=1), backend="numpy").artifacts
     path = tmp_path / "plain.edge.onnx"
-    path.write_bytes(built.data)
+    path.write_bytes(built([4, 2], "numpy"))
     assert main(["bench", "--tune", str(path)]) == 1
     assert "--backend auto" in capsys.readouterr().err
     assert not path.with_name("plain.edge.tune.json").exists()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx")
+pytest.importorskip("onnx", reason="recording needs the onnx package")
 
 from bb_edge import PeerId, install
 from bb_edge.components import Cyclon, GlobalRegistryClient, GlobalRegistryServer

@@ -41,7 +41,8 @@ class Doors:
 class Loop:
     """Several transports, waited for in turn until a condition holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
         self.transports: list[MqttTransport] = []
         self.logs: list[str] = []
 
@@ -66,7 +67,7 @@ class Loop:
         return transport
 
     def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * self.patience
         while not condition():
             assert time.monotonic() < end, f"did not come about; logs: {self.logs}"
             for transport in self.transports:
@@ -84,8 +85,8 @@ def doors() -> type[Doors]:
 
 
 @pytest.fixture
-def loop():
-    found = Loop()
+def loop(patience):
+    found = Loop(patience)
     yield found
     found.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,129 +13,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bb_edge import load
-from bb_edge.components import ArrayDataSource, FedAvg, PresenceSelector
 from bb_edge.engine.program import Program
-from bb_host import AggregatorSlot, Compiler, DataSourceSlot, Module, PeerSelectorSlot, S
-from bb_host.dsl import Graph
-from bb_host.edge import build_edge
 
-MS = 1_000_000
+AIDS = str(Path(__file__).resolve().parents[2] / "aids")
+if AIDS not in sys.path:
+    sys.path.append(AIDS)
 
-
-class Federation(Module):
-    """Rounds: each client answers with its own numbers times the round's; the server averages.
-
-    Meanwhile every client reports numbers, one way. What the server counts and averages can be worked out
-    from who was heard.
-    """
-
-    name, home = "Federation", "Server"
-    clients = PeerSelectorSlot("clients", peer_class="Client")
-    servers = PeerSelectorSlot("servers", peer_class="Server")
-    agg = AggregatorSlot("agg", at="Server")
-    shard = DataSourceSlot("shard", at="Client")
-
-    def __init__(self, clients: int, rounds: int, reports: int, durable: bool, enough: int | None) -> None:
-        super().__init__()
-        self.asked, self.rounds, self.reports = clients, rounds, reports
-        self.durable, self.enough = durable, enough
-
-    def body(self, g: Graph) -> None:
-        with g.rounds(self.rounds, pause_ns=20 * MS) as start:
-            peers = self.clients.sample(g, n=self.asked, min=1, after=start)
-            number = g.onnx.cast(start.round, to=1)
-            r = g.request("ask", peers, number, deadline_ns=20 * S, enough=self.enough, durable=self.durable)
-            own, _ = self.shard.next_batch(g, after=r.value)
-            r.reply(own * r.value)
-
-            self.agg.contribute(g, r.answer, peer=r.answer.sender, round=start.round)
-            mean, total = self.agg.aggregate(g, after=r.closed)
-            g.app_emit("round", g.bundle([start.round, mean, total, r.missing, peers]))
-        with g.at("Client"), g.rounds(self.reports, pause_ns=30 * MS) as tick:
-            servers = self.servers.sample(g, n=1, min=1, after=tick)
-            seen = g.net_out("report", servers, tick.round, durable=self.durable)
-        g.incr_metric("reports", seen)
-        g.app_emit("report", g.bundle([seen, seen.sender]))
-
-
-class Gossip(Module):
-    """Every node tells a few others its numbers, one way; everybody counts what it hears."""
-
-    name, home = "Gossip", "Gossip"
-    peers = PeerSelectorSlot("peers", peer_class="Gossip")
-
-    def __init__(self, told: int, reports: int, durable: bool) -> None:
-        super().__init__()
-        self.told, self.reports, self.durable = told, reports, durable
-
-    def body(self, g: Graph) -> None:
-        with g.rounds(self.reports, pause_ns=15 * MS) as tick:
-            peers = self.peers.sample(g, n=self.told, min=1, after=tick)
-            seen = g.net_out("say", peers, tick.round, durable=self.durable)
-        g.incr_metric("reports", seen)
-        g.app_emit("report", g.bundle([seen, seen.sender]))
-
-
-class Nested(Module):
-    """The server asks relays; each asks the leaves before it answers with the sum of theirs."""
-
-    name, home = "Nested", "Server"
-    relays = PeerSelectorSlot("relays", peer_class="Relay")
-    leaves = PeerSelectorSlot("leaves", peer_class="Leaf", at="Relay")
-    shard = DataSourceSlot("shard", at="Leaf")
-
-    def __init__(self, relays: int, leaves: int, rounds: int, durable: bool) -> None:
-        super().__init__()
-        self.asked, self.below, self.rounds, self.durable = relays, leaves, rounds, durable
-
-    def body(self, g: Graph) -> None:
-        with g.rounds(self.rounds, pause_ns=20 * MS) as start:
-            peers = self.relays.sample(g, n=self.asked, min=1, after=start)
-            number = g.onnx.cast(start.round, to=1)
-            r = g.request("outer", peers, number, deadline_ns=20 * S, durable=self.durable)
-            below = self.leaves.sample(g, n=self.below, after=r.value)
-            q = g.request("inner", below, r.value, deadline_ns=8 * S, durable=self.durable)
-            own, _ = self.shard.next_batch(g, after=q.value)
-            q.reply(own * q.value)
-            # Nobody below: an empty stack, whose sum has no axes; the zeros give it the shape of the others.
-            zeros = g.constant(np.zeros((1, 3), np.float32))
-            r.reply(g.onnx.reduce_sum(q.responses, [0], keepdims=0) + zeros)
-            g.app_emit("asked", g.bundle([start.round, r.responses, r.missing, peers]))
-
+from compiled_programs import compiled_once  # noqa: E402
 
 Programs = dict[str, Program]
 
 
-def _built(module: Module, compiler: Compiler) -> Programs:
-    return {artifact.target: load(artifact.data) for artifact in build_edge(module, compiler).artifacts}
+def _compiled(kind: str, *options: int | bool | None) -> Programs:
+    """The programs of `authored.<kind>(*options)`."""
+
+    def make() -> dict[str, bytes]:
+        from simulated import authored
+
+        made: dict[str, bytes] = getattr(authored, kind)(*options)
+        return made
+
+    name = "-".join(["simulated", kind, *map(str, options)])
+    return {target: load(data) for target, data in compiled_once(name, make).items()}
 
 
 @functools.cache
 def federation(clients: int, rounds: int, reports: int, durable: bool, enough: int | None) -> Programs:
-    compiler = (
-        Compiler()
-        .bind_peer_selector("clients", PresenceSelector)
-        .bind_peer_selector("servers", PresenceSelector)
-        .bind_aggregator("agg", FedAvg)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": 0})
-    )
-    return _built(Federation(clients, rounds, reports, durable, enough), compiler)
+    return _compiled("federation", clients, rounds, reports, durable, enough)
 
 
 @functools.cache
 def gossip(told: int, reports: int, durable: bool) -> Programs:
-    return _built(Gossip(told, reports, durable), Compiler().bind_peer_selector("peers", PresenceSelector))
+    return _compiled("gossip", told, reports, durable)
 
 
 @functools.cache
 def nested(relays: int, leaves: int, rounds: int, durable: bool) -> Programs:
-    compiler = (
-        Compiler()
-        .bind_peer_selector("relays", PresenceSelector)
-        .bind_peer_selector("leaves", PresenceSelector)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": 0})
-    )
-    return _built(Nested(relays, leaves, rounds, durable), compiler)
+    return _compiled("nested", relays, leaves, rounds, durable)
 
 
 @functools.cache
