@@ -39,7 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/snapshot_parts.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_tables.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     **{
-        f"bb_edge/state/{name}.py": (f"{STATE}frames.py", f"{STATE}store.py", f"{STATE}keeper.py")
+        f"bb_edge/state/{name}.py": tuple(f"{STATE}{t}.py" for t in ("frames", "store", "words", "keeper"))
         for name in ("files", "frames", "keeper", "segments", "store")
     },
 }

@@ -1,0 +1,357 @@
+"""What the store says of what it cannot do, what its calls cost, and what its defaults are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.ir.ids import PeerId
+from bb_edge.state import (
+    StateDamagedError,
+    StateError,
+    StateFullError,
+    StateReadError,
+    StateStore,
+    StateVersionError,
+    StateWriteError,
+    StoreLimits,
+    files,
+    frames,
+)
+from bb_edge.state.files import Files, Log
+from bb_edge.state.keeper import Keeper, key_bytes
+from bb_edge.wire.resend import EnvelopeKey
+from bb_shims import AtomicStorage, CrashMode, FakeDisk, StorageError
+
+Opened = Callable[..., StateStore]
+TINY = StoreLimits(journal_bytes=100, outbox_bytes=200, snapshot_bytes=50)
+
+
+class Telling(AtomicStorage):
+    """A storage that tells what it was asked, and fails when it is told to."""
+
+    def __init__(self, disk: FakeDisk) -> None:
+        super().__init__(disk.open())
+        self.asked: list[tuple[object, ...]] = []
+        self.fails: set[str] = set()
+
+    def _said(self, *what: object) -> None:
+        self.asked.append(what)
+        if what[0] in self.fails:
+            raise StorageError(str(what[0]), str(what[-1]), OSError("no"))
+
+    def write_atomic(self, name: str, data: bytes) -> None:
+        self._said("write", name)
+        super().write_atomic(name, data)
+
+    def append(self, name: str, data: bytes, sync: bool) -> None:
+        self._said("append", name, sync)
+        super().append(name, data, sync)
+
+    def remove(self, name: str, sync: bool) -> None:
+        self._said("remove", name, sync)
+        super().remove(name, sync)
+
+    def read(self, name: str) -> bytes:
+        self._said("read", name)
+        return super().read(name)
+
+    def list(self) -> list[str]:
+        self._said("list")
+        return super().list()
+
+
+def telling(limits: StoreLimits | None = None) -> tuple[Telling, StateStore]:
+    storage = Telling(FakeDisk())
+    store = StateStore(storage, (StorageError,), limits)
+    store.open()
+    storage.asked.clear()
+    return storage, store
+
+
+def written(storage: Telling) -> list[tuple[object, ...]]:
+    found = [what for what in storage.asked if what[0] not in ("read", "list")]
+    storage.asked.clear()
+    return found
+
+
+def said(error: pytest.ExceptionInfo[StateError]) -> str:
+    return str(error.value)
+
+
+def test_the_defaults() -> None:
+    mib = 1 << 20
+    assert StoreLimits() == StoreLimits(8 * mib, 64 * mib, 64 * mib)
+    assert StoreLimits.edge() == StoreLimits(4 * mib, 8 * mib, 16 * mib)
+    with pytest.raises(StateError) as caught:
+        StoreLimits(0)
+    assert said(caught) == "state: a limit below 1 byte (leave it out, or give it room)"
+    assert StoreLimits(1, 1, 1).journal_bytes == 1
+
+
+# --- what its calls cost ------------------------------------------------------------------------------
+
+
+def test_only_what_must_not_be_lost_is_synced_and_each_in_one_call() -> None:
+    storage, store = telling()
+    store.append_journal([b"a", b"b"])
+    assert written(storage) == [("append", "journal-0", True)]
+    store.append_outbox([(b"k", b"r"), (b"l", b"s")])
+    assert written(storage) == [("append", "outbox-0", True)]
+    assert store.counters["state.syncs"] == 2
+    store.write_snapshot(b"first")
+    assert written(storage) == [
+        ("append", "journal-1", False),
+        ("append", "outbox-1", False),
+        ("write", "snapshot-1"),
+    ]
+    assert store.counters["state.syncs"] == 3
+    store.drop([b"k"])
+    assert written(storage) == [("append", "outbox-1", False)]
+    store.write_snapshot(b"second")
+    written(storage)
+    store.drop([b"l"])
+    assert written(storage) == [("remove", "journal-0", False), ("append", "outbox-2", False)]
+    assert store.counters["state.syncs"] == 4
+
+
+def test_nothing_costs_nothing() -> None:
+    storage, store = telling()
+    store.append_journal([])
+    store.append_outbox([])
+    assert storage.asked == []
+    assert store.counters["state.bytes_written"] == 0
+
+
+def test_a_record_that_is_added_again_takes_its_room_once() -> None:
+    _, store = telling(replace(TINY, outbox_bytes=100))
+    for size in (20, 60, 20):
+        store.append_outbox([(b"k", bytes(size))])
+    store.append_outbox([(b"l", bytes(72))])  # a row has four bytes more: 24 and 76
+    with pytest.raises(StateFullError):
+        store.append_outbox([(b"m", b"")])
+
+
+# --- words --------------------------------------------------------------------------------------------
+
+
+def test_what_is_full_says_by_how_much(make_store: Opened) -> None:
+    store = make_store(FakeDisk(), TINY)
+    store.open()
+    with pytest.raises(StateFullError) as caught:
+        store.write_snapshot(bytes(51))
+    assert said(caught) == "snapshot: the snapshot has 51 bytes, 50 are allowed"
+    store.write_snapshot(bytes(50))
+    store.append_journal([bytes(100)])
+    held = store.journal_bytes
+    with pytest.raises(StateFullError) as caught:
+        store.append_journal([bytes(100)])
+    assert said(caught) == (
+        f"journal: the journal holds {held} bytes, 112 more are requested, 200 allowed "
+        "(a snapshot makes room)"
+    )
+    store.append_outbox([(b"key", bytes(100))])
+    with pytest.raises(StateFullError) as caught:
+        store.append_outbox([(b"key", bytes(100))])
+    assert said(caught) == (
+        "outbox: the outbox holds 106 of 200 bytes, 106 more are requested "
+        "(acknowledgements and a snapshot make room)"
+    )
+
+
+def test_what_cannot_be_read_or_written_names_the_file() -> None:
+    storage, store = telling()
+    storage.fails = {"append", "write"}
+    with pytest.raises(StateWriteError) as caught:
+        store.append_journal([b"a"])
+    assert (caught.value.where, caught.value.hint) == ("journal-0", "nothing of it counts as written")
+    with pytest.raises(StateWriteError) as caught:
+        store.append_outbox([(b"k", b"r")])
+    assert caught.value.where == "outbox-0"
+    assert store.counters["state.failed_writes"] == 2
+    storage.fails = {"list"}
+    with pytest.raises(StateReadError) as error:
+        store.open()
+    assert (error.value.where, error.value.hint) == ("state", "look at the disk, or give another folder")
+    storage.fails = set()
+    store.append_journal([b"a"])
+    storage.fails = {"read"}
+    with pytest.raises(StateReadError) as error:
+        store.open()
+    assert error.value.where == "journal-0"
+
+
+def test_a_file_that_cannot_be_removed_is_named() -> None:
+    storage, store = telling()
+    for data in (b"1", b"2"):
+        store.append_journal([b"a"])
+        store.write_snapshot(data)
+    storage.fails = {"remove"}
+    with pytest.raises(StateWriteError) as caught:
+        store.drop([])
+    assert caught.value.where == "journal-0"
+
+
+def test_whether_a_failed_snapshot_is_there_is_open_where_the_folder_cannot_be_read() -> None:
+    for fails, generation in (({"write"}, 0), ({"write", "list"}, 1)):
+        storage, store = telling()
+        storage.fails = fails
+        with pytest.raises(StateWriteError):
+            store.write_snapshot(b"first")
+        storage.fails = set()
+        store.append_journal([b"a"])
+        assert ("append", f"journal-{generation}", True) in storage.asked, "the other answer would lose it"
+
+
+def test_nothing_to_fall_back_on(make_store: Opened) -> None:
+    store = make_store(FakeDisk())
+    store.open()
+    with pytest.raises(StateDamagedError) as caught:
+        store.fall_back("why")
+    assert said(caught) == "state: there is no snapshot to fall back from (start anew)"
+
+
+def put(disk: FakeDisk, name: str, data: bytes) -> None:
+    session = disk.open()
+    handle = session.create(name)
+    session.write(handle, data)
+    session.sync(handle)
+    session.sync_folder()
+    session.close()
+
+
+def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
+    disk = FakeDisk()
+    put(disk, "journal-3", frames.header(frames.JOURNAL, 3))
+    with pytest.raises(StateDamagedError) as caught:
+        make_store(disk).open()
+    assert said(caught) == "state: the snapshots are missing (move the folder aside to start anew)"
+    disk = FakeDisk()
+    put(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [b"\x01"]))
+    with pytest.raises(StateDamagedError) as caught:
+        make_store(disk).open()
+    assert caught.value.what.startswith("a row that is none: ") and caught.value.what[20:] != "None"
+    assert (caught.value.where, caught.value.hint) == ("outbox-0", "move the file aside")
+    disk = FakeDisk()
+    put(disk, "snapshot-1", b"x")
+    with pytest.raises(StateDamagedError, match="snapshot-1 cannot be used: its checksum is wrong"):
+        make_store(disk).open()
+
+
+def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FakeDisk()
+    with monkeypatch.context() as patched:
+        patched.setattr(frames, "VERSION", 2)
+        put(disk, "journal-0", frames.header(frames.JOURNAL, 0))
+    with pytest.raises(StateVersionError) as caught:
+        make_store(disk).open()
+    assert said(caught) == (
+        "journal-0: written in version 2 of the format, this is version 1 "
+        "(update this node, or give it another state folder)"
+    )
+
+
+@pytest.mark.parametrize("more", [b"", b"x", bytes(20)])
+def test_a_torn_end_is_told_and_written_over(make_store: Opened, more: bytes) -> None:
+    disk = FakeDisk()
+    whole = frames.header(frames.JOURNAL, 0) + frames.frames(frames.JOURNAL, 0, 1, [b"a"])
+    put(disk, "journal-0", whole + more)
+    store = make_store(disk)
+    found = store.open()
+    notes = (f"journal-0 is torn: {len(more)} bytes after the first {len(whole)} are given up",)
+    assert found.notes == (notes if more else ())
+    store.append_journal([b"b"])
+    disk.crash(CrashMode.KEEP)
+    assert disk.files["journal-0"] == whole + frames.frames(frames.JOURNAL, 0, 2, [b"b"])
+
+
+def test_names_and_numbers_of_files() -> None:
+    names = [
+        "journal-3",
+        "journal-10",
+        "journal-03",
+        "journal--1",
+        "journal-",
+        "journal-x",
+        "journal-²",
+        "outbox-1",
+    ]
+    assert files.numbers([*names, "journal-" + "9" * 18, "journal-" + "9" * 19], frames.JOURNAL) == [
+        3,
+        10,
+        10**18 - 1,
+    ]
+    assert files.log_name(frames.OUTBOX, 7) == "outbox-7"
+
+
+def test_a_log_is_written_whole_or_grown() -> None:
+    disk = FakeDisk()
+    all_files = Files(AtomicStorage(disk.open()), (StorageError,))
+    one, two = Log(all_files, frames.OUTBOX, 1, 5), Log(all_files, frames.OUTBOX, 2)
+    one.create([b"a", b"b"])
+    assert one.append([b"c"]) == 12 + 1
+    assert one.length == len(disk.files["outbox-1"])
+    assert two.append([b"a"]) == two.length == frames.HEADER_BYTES + 13
+    again = Log(all_files, frames.OUTBOX, 1)
+    assert again.load().bodies == again.bodies() == (b"a", b"b", b"c")
+    assert (again.floor, again.length, again.ragged) == (5, one.length, False)
+    again.append([b"d"])
+    assert Log(all_files, frames.OUTBOX, 1).load().bodies == (b"a", b"b", b"c", b"d")
+
+
+# --- the keeper ---------------------------------------------------------------------------------------
+
+
+class Node:
+    """A node that has nothing to keep."""
+
+    counters: dict[str, int]
+
+    def __init__(self) -> None:
+        self.counters = {}
+        self.failed: list[int] = []
+
+    def snapshot(self, now_ns: int) -> bytes:
+        return b"x"
+
+    def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
+        return ()
+
+    def persisted(self, token: int) -> None:
+        raise AssertionError
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        self.failed.append(token)
+
+
+def test_what_the_keeper_says_and_counts() -> None:
+    storage, store = telling()
+    node, reported = Node(), list[steps.EngineStep]()
+    keeper = Keeper(node, store, report=reported.append)
+    storage.fails = {"write", "append"}
+    assert [keeper.snapshot(0), keeper.snapshot(1)] == [False, False]
+    assert [(s.what, type(s.error)) for s in reported if isinstance(s, steps.StorageFailed)] == [
+        ("snapshot", StateWriteError)
+    ] * 2
+    peer = PeerId.from_name("a")
+    keeper.take([steps.Journal(1, peer, b"j"), steps.Journal(2, peer, b"k")], 2)
+    assert node.failed == [1, 2]
+    assert keeper.failures == keeper.counters["state.failures"] == 3
+    storage.fails = set()
+    assert keeper.snapshot(3)
+    store.append_journal([b"j"])
+    storage.fails = {"remove"}
+    reported.clear()
+    assert keeper.snapshot(4), "the snapshot is there though the old files cannot go"
+    assert [(s.what, type(s.error)) for s in reported if isinstance(s, steps.StorageFailed)] == [
+        ("tidying up", StateWriteError)
+    ]
+    assert (keeper.snapshots, keeper.failures) == (2, 4)
+
+
+def test_the_name_of_a_record() -> None:
+    peer = PeerId.from_name("a")
+    assert key_bytes(EnvelopeKey(peer, 1, 2)) == peer.to_bytes() + bytes(7) + b"\x01" + bytes(7) + b"\x02"
