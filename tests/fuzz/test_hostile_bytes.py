@@ -7,9 +7,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
-pytest.importorskip("onnx", reason="the programs that mutations start from are compiled here")
-
 from hostile import campaign, mutations, programs, subjects
 from hypothesis import given
 from hypothesis import strategies as st
