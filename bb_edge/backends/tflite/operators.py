@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BOOL", "FLOAT16", "FLOAT32", "INT8", "INT32", "INT64", "OPERATORS", "WIDTHS", "Known"]
+__all__ = [
+    "BOOL", "FLOAT16", "FLOAT32", "INT8", "INT32", "INT64", "OPERATORS", "UINT8", "WIDTHS", "Known",
+]  # fmt: skip
 
 FLOAT32, FLOAT16, INT32, UINT8, INT64, BOOL, INT16, INT8 = 0, 1, 2, 3, 4, 6, 7, 9
 
@@ -21,12 +23,13 @@ class Known(NamedTuple):
     m  any element type, one for all of an operator's
     f  float32      b  bool        l  int32 or int64     a  any type
     i  constant of int32
-    s  what is stored to be read as float32: float16 or int8
+    s  what is stored to be read as float32: float16, int8 or uint8
+    q  int8 or uint8               r  float32, int8 or uint8
     w  weights: as the data, or constants of int8 where those are float32
     C  bias: float32, or constants of int32 where the data is int8
     c  bias that may be left out (-1)
 
-    A last letter followed by `+` stands for one or more.
+    A last letter followed by `+` stands for one or more, by `?` for one or none.
     """
 
     name: str
@@ -101,7 +104,7 @@ OPERATORS: dict[int, Known] = {
     63: Known("LESS_EQUAL", 46, "dd", "b"),
     65: Known("SLICE", 48, "mii", "m"),
     66: Known("SIN", 0, "f", "f"),
-    67: Known("TRANSPOSE_CONV", 49, "iwd", "d", (_byte(0, 0, 1), _count(1), _count(2), _byte(3, 0, _ACT))),
+    67: Known("TRANSPOSE_CONV", 49, "iwdC?", "d", (_byte(0, 0, 1), _count(1), _count(2), _byte(3, 0, _ACT))),
     71: Known("EQUAL", 53, "dd", "b"),
     72: Known("NOT_EQUAL", 54, "dd", "b"),
     73: Known("LOG", 0, "f", "f"),
@@ -121,7 +124,7 @@ OPERATORS: dict[int, Known] = {
     104: Known("CEIL", 0, "f", "f"),
     108: Known("COS", 84, "f", "f"),
     111: Known("ELU", 0, "d", "d"),
-    114: Known("QUANTIZE", 89, "d", "q"),
+    114: Known("QUANTIZE", 89, "r", "q"),
     117: Known("HARD_SWISH", 91, "d", "d"),
     123: Known("SELECT_V2", 98, "bdd", "d"),
     126: Known("BATCH_MATMUL", 101, "dd", "d", (_byte(0, 0, 1), _byte(1, 0, 1))),

@@ -89,7 +89,7 @@ def _transposed(
     result = constants[0]
     # The convolution of which this is the gradient goes the other way.
     image = _image(result, (h, w), (int(sh), int(sw)), (1, 1), padding) if min(result) > 0 else None
-    if image != shapes[2][:3] or depth != shapes[2][3]:
+    if image != shapes[2][:3] or depth != shapes[2][3] or shapes[3:] not in ([], [(channels,)]):
         return None
     return result if result[3] == channels else None
 

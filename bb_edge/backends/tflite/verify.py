@@ -19,6 +19,7 @@ from bb_edge.backends.tflite.operators import (
     INT32,
     INT64,
     OPERATORS,
+    UINT8,
     WIDTHS,
     Known,
 )
@@ -36,6 +37,9 @@ _OPEN = 1_000_003
 """What an open first dimension is in a second look at the graph: constants must fit any number of rows."""
 
 MAX_SCALE, MIN_SCALE = 1e30, 1e-30
+MAX_STEPS = 1 << 18
+"""Of a result's grid, for one step of what it is computed from: kernels shift by that, or end there."""
+MIN_SOFTMAX = 2.0**-25
 
 _MODEL = frozenset((0, 1, 2, 4, 7))
 _CODE = frozenset((0, 2, 3))
@@ -58,10 +62,22 @@ _TYPES = {
     "C": (FLOAT32,),
     "b": (BOOL,),
     "l": (INT32, INT64),
-    "s": (FLOAT16, INT8),
-    "q": (INT8,),
+    "s": (FLOAT16, INT8, UINT8),
+    "q": (INT8, UINT8),
+    "r": (FLOAT32, INT8, UINT8),
 }
 """By the letters of `operators.Known`."""
+
+
+_PRODUCTS = (
+    "CONV_2D",
+    "DEPTHWISE_CONV_2D",
+    "TRANSPOSE_CONV",
+    "FULLY_CONNECTED",
+    "BATCH_MATMUL",
+    "MUL",
+    "PRELU",
+)
 
 
 class _Tensor(NamedTuple):
@@ -177,13 +193,13 @@ def _tensor(reader: Reader, table: Table, buffers: list[tuple[int, int]]) -> _Te
     quantization = reader.child(table, 4)
     scales: tuple[int | float, ...] = ()
     if quantization is not None:
-        scales = _scales(reader, quantization, shape)
-    elif kind == INT8:
-        raise FlatbufferError("a tensor of int8 has no scale")
+        scales = _scales(reader, quantization, shape, 128 if kind == UINT8 else 0)
+    elif kind in (INT8, UINT8):
+        raise FlatbufferError("a tensor of eight bits has no scale")
     return _Tensor(shape, kind, start if size else 0, scales, bool(signature))
 
 
-def _scales(reader: Reader, table: Table, shape: tuple[int, ...]) -> tuple[int | float, ...]:
+def _scales(reader: Reader, table: Table, shape: tuple[int, ...], middle: int) -> tuple[int | float, ...]:
     reader.expect_slots(table, _QUANTIZATION, "a quantization")
     scales, zeros = reader.numbers(table, 2, "f"), reader.numbers(table, 3, "q")
     axis = reader.integer(table, 6, "i")
@@ -195,8 +211,8 @@ def _scales(reader: Reader, table: Table, shape: tuple[int, ...]) -> tuple[int |
         raise FlatbufferError(f"scales along axis {axis} of shape {list(shape)}")
     if not all(MIN_SCALE <= scale <= MAX_SCALE for scale in scales):  # not true of nan either
         raise FlatbufferError("a scale that is no number above zero")
-    if not all(-128 <= zero <= 127 for zero in zeros):
-        raise FlatbufferError("a zero point beyond int8")
+    if not all(-128 <= zero - middle <= 127 for zero in zeros):
+        raise FlatbufferError("a zero point beyond eight bits")
     return scales
 
 
@@ -230,6 +246,10 @@ def _operator(
     given = [None if index == -1 else tensors[index] for index in inputs]
     if not _fits(known, given, tensors[result]):
         raise FlatbufferError(f"{known.name} on tensors that it does not take")
+    if tensors[result].type == INT8 and not _in_step(
+        known, [t for t in given if t is not None], tensors[result]
+    ):
+        raise FlatbufferError(f"{known.name} with grids too far apart")
     constants = [_constant(reader, tensor) for tensor in given]
     wanted = tensors[result].shape
     for shapes in looks:
@@ -239,6 +259,17 @@ def _operator(
             raise FlatbufferError(f"{known.name} with another shape than {list(wanted)}")
         shapes[result] = found
     return prod(looks[0][result]) * WIDTHS[tensors[result].type]
+
+
+def _in_step(known: Known, given: list[_Tensor], result: _Tensor) -> bool:
+    """Whether int8 results are on a grid that can be computed from their inputs' ones."""
+    finest = min(result.scales)
+    steps = [max(tensor.scales) for tensor in given if tensor.type == INT8]
+    if known.name == "SOFTMAX" and steps and steps[0] < MIN_SOFTMAX:
+        return False
+    if known.name in _PRODUCTS and len(steps) > 1:
+        steps = [steps[0] * steps[1]]
+    return all(step < finest * MAX_STEPS for step in steps)
 
 
 def _rest(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -266,6 +297,8 @@ def _fits(known: Known, given: list[_Tensor | None], result: _Tensor) -> bool:
     letters = known.inputs
     if letters.endswith("+"):
         letters = letters[0] * max(1, len(given))
+    if letters.endswith("?"):
+        letters = letters[: max(len(letters) - 2, min(len(given), len(letters) - 1))]
     if len(given) != len(letters):
         return False
     pairs = list(zip((*letters, known.result), (*given, result), strict=True))

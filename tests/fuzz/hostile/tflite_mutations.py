@@ -47,6 +47,17 @@ def small(data: bytes, seeds: Sequence[bytes], rng: Random) -> bytes:
     return bytes(out)
 
 
+def scales(data: bytes, seeds: Sequence[bytes], rng: Random) -> bytes:
+    """Numbers that may be scales become very small or large ones, or the scale of something else."""
+    out = bytearray(data)
+    found = {at: struct.unpack_from("<f", out, at)[0] for at in range(0, len(out) - 3, 4)}
+    places = [at for at, number in found.items() if 1e-7 < number < 10]
+    for _ in range(rng.choice((1, 2, 3)) if places else 0):
+        number = rng.choice((10 ** rng.uniform(-29, 29), 10 ** rng.uniform(-5, 5), found[rng.choice(places)]))
+        struct.pack_into("<f", out, rng.choice(places), number)
+    return bytes(out)
+
+
 def forged(data: bytes, seeds: Sequence[bytes], rng: Random) -> bytes:
-    change = rng.choice((words, words, small, small, mutations.blind))
+    change = rng.choice((words, words, small, small, scales, mutations.blind))
     return change(data, seeds, rng)

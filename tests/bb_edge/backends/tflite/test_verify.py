@@ -167,6 +167,29 @@ def test_scales(scales, zeros, axis, sound):
             verify(data)
 
 
+@pytest.mark.parametrize(
+    ("kind", "scales", "sound"),
+    [
+        ("ADD", (0.02, 0.01, 0.03), True),
+        ("ADD", (0.02, 1e5, 0.03), False),
+        ("SUB", (0.02, 0.01, 1e-9), False),
+        ("MUL", (1e3, 1e-3, 0.03), True),
+        ("MUL", (1e3, 1e3, 0.03), False),
+    ],
+)
+def test_grids_too_far_apart_end_an_interpreter(kind, scales, sound):
+    graph = TfliteGraph()
+    grids = [Quantization(np.array([s], np.float32), np.array([0])) for s in scales]
+    given = [graph.tensor(name, (2, 3), "int8", None, grid) for name, grid in zip("ab", grids, strict=False)]
+    graph.inputs += given
+    graph.outputs.append(graph.op(kind, given, (2, 3), "int8", {"act": 0}, grids[2]))
+    if sound:
+        verify(write(graph))
+    else:
+        with pytest.raises(FlatbufferError, match="too far apart"):
+            verify(write(graph))
+
+
 ORDERS = ("reads later", "reads itself", "writes twice", "writes a constant", "range", "output", "input",
           "no output", "input twice")  # fmt: skip
 
