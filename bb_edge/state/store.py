@@ -114,7 +114,7 @@ class StateStore:
             )
         self._base = base
         self._generation = max([base, *snapshots, *journals])
-        older = [n for n in snapshots if n < base and n not in self._unreadable]
+        older = [n for n in snapshots if n < base]
         self._previous = older[-1] if older else 0 if 0 in journals else base
         self._journals = {}
         records: list[bytes] = []

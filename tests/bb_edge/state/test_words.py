@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -133,6 +134,72 @@ def test_a_record_that_is_added_again_takes_its_room_once() -> None:
     store.append_outbox([(b"l", bytes(72))])  # a row has four bytes more: 24 and 76
     with pytest.raises(StateFullError):
         store.append_outbox([(b"m", b"")])
+
+
+# --- what is kept -------------------------------------------------------------------------------------
+
+
+def generations(storage: Telling, store: StateStore, count: int) -> None:
+    """Snapshots that leave their predecessors behind, because nothing can be removed."""
+    storage.fails = {"remove"}
+    for number in range(1, count + 1):
+        store.append_journal([b"j"])
+        store.write_snapshot(b"%d" % number)
+        with pytest.raises(StateWriteError) if number > 1 else nullcontext():
+            store.drop([])
+    storage.fails = set()
+
+
+@pytest.mark.parametrize(
+    ("count", "lost", "kept"),
+    [
+        (3, (), ["journal-2", "journal-3", "snapshot-2", "snapshot-3"]),
+        (1, (), ["journal-0", "journal-1", "snapshot-1"]),
+        (3, ("snapshot-1", "snapshot-2", "journal-0"), ["journal-3", "snapshot-3"]),
+        (3, ("snapshot-1", "snapshot-2"), ["journal-0", "journal-1", "journal-2", "journal-3", "snapshot-3"]),
+    ],
+)
+def test_tidying_up_after_a_restart_keeps_what_a_fall_back_needs(
+    count: int, lost: tuple[str, ...], kept: list[str]
+) -> None:
+    storage, store = telling()
+    generations(storage, store, count)
+    for name in lost:
+        storage.remove(name, True)
+    store.open()
+    store.drop([])
+    assert storage.list() == kept
+
+
+@pytest.mark.parametrize("more", [b"x", frames.frames(frames.SNAPSHOT, 2, 2, [b"more"])])
+def test_a_snapshot_with_something_behind_it_is_none(more: bytes) -> None:
+    storage, store = telling()
+    generations(storage, store, 2)
+    storage.append("snapshot-2", more, True)
+    found = store.open()
+    assert (found.snapshot, found.notes) == (b"1", ("snapshot-2 cannot be used: its checksum is wrong",))
+
+
+def test_a_snapshot_that_cannot_be_read_says_why() -> None:
+    class Broken(Telling):
+        def read(self, name: str) -> bytes:
+            if name == "snapshot-2":
+                raise StorageError("folder", "read", "worn out")
+            return super().read(name)
+
+    disk = FakeDisk()
+    store = StateStore(Broken(disk), (StorageError,))
+    store.open()
+    for data in (b"1", b"2"):
+        store.write_snapshot(data)
+    found = store.open()
+    assert (found.snapshot, found.notes) == (b"1", ("snapshot-2 cannot be used: read folder: worn out",))
+
+
+@pytest.mark.parametrize(("sequence", "damaged"), [(2, True), (17, True), (18, False)])
+def test_whole_records_are_looked_for_sixteen_numbers_ahead(sequence: int, damaged: bool) -> None:
+    data = frames.header(frames.JOURNAL, 1) + b"?" * 7 + frames.frames(frames.JOURNAL, 1, sequence, [b"a"])
+    assert frames.parse(data, frames.JOURNAL, 1, "journal-1").damaged is damaged
 
 
 # --- words --------------------------------------------------------------------------------------------
