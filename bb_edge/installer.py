@@ -13,6 +13,7 @@ from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_targe
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.control import ControlPlane
 from bb_edge.engine.core import Engine
+from bb_edge.engine.direct import direct_of
 from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.flows import find_claims, touch_set
 from bb_edge.engine.inbound import Inbound, Port, ports_of
@@ -362,6 +363,7 @@ class _Installer:
                 missing += _bind(graph, env)
             find_claims(graphs, engine.components)
             main = graphs[target.main]
+            main.direct = direct_of(main, engine)
             for op in main.ops:
                 self._entry(op, main, backends, ports, entries)
                 if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:

@@ -223,6 +223,9 @@ class Node:
             for op in graph.ops:
                 op.run = wrap(op)
                 op.lane = None
+            graph.direct = None
+        for entry in self.ingress.entries:
+            entry.direct = None
 
     # --- the heartbeat --------------------------------------------------------------------------------
 
@@ -281,27 +284,27 @@ class Node:
         Values are arrays, or encoded bytes for tensor inputs. Raises InvokeError and IngressFull, keeping
         nothing.
         """
-        graph = self._graph(target)
+        graph = self._mains.get(target) or self._graph(target)
         given = inputs or {}
         config = self._engine.config
         if len(given) > config.invoke_inputs:
             raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
         values: dict[int, object] = {}
         expected = self._expected[target]
+        size = 0
         for name, value in given.items():
             known = expected.get(name)
             if known is not None and isinstance(value, np.ndarray):
                 site, dtype, shape = known
                 if value.dtype is dtype and (shape is None or value.shape == shape):
                     values[site] = value
+                    size += value.nbytes
                     continue
             if name not in graph.slot.inputs:
                 raise InvokeError(
                     f"no input {name!r}", target, f"inputs: {', '.join(graph.slot.inputs) or 'none'}"
                 )
-            values[graph.slot.inputs[name]] = decode_input(graph, name, value)
-        size = 0
-        for value in values.values():
+            values[graph.slot.inputs[name]] = value = decode_input(graph, name, value)
             size += payload_bytes(value)
         if size > config.invoke_bytes:
             raise InvokeError(
@@ -331,10 +334,11 @@ class Node:
             claim_set = graph.claims.get(INVOKE, ())
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))
-
+        entry = Entry(graph.target, self._fill_inputs, (graph.index, claim_set, values), number)
+        if graph.direct is not None and tuple(values) == graph.direct.sites:
+            entry.direct = graph.direct
         try:
-            args = (graph.index, claim_set, values)
-            self.ingress.offer_invoke(Entry(graph.target, self._fill_inputs, args, number))
+            self.ingress.offer_invoke(entry)
         except IngressFull:
             engine.count("ingress.full")
             raise

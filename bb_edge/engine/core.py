@@ -282,8 +282,12 @@ class Engine:
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
         execution.failed = True
+        self.branch_failed(op, execution.id, error)
+
+    def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> None:
+        """What is said and counted of an op that failed in the execution of that number."""
         self.count("ops.failed")
-        self.emit(steps.OpFailed(op.target, execution.id, op.spec.name, error))
+        self.emit(steps.OpFailed(op.target, execution, op.spec.name, error))
         self.bus.publish(Bus.OP_FAILURE)
 
     def component_failed(self, target: str, where: str, error: BaseException) -> None:

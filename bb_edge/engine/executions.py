@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine.graph_slot import EAGER_MASK, GraphSlot, OpSpec, Region
 
 if TYPE_CHECKING:
+    from bb_edge.engine.direct import Direct
     from bb_edge.ir.ids import PeerId
     from bb_edge.wire.outbox import Cause
 
@@ -51,15 +52,19 @@ class BoundOp:
     calls (-1: none), which a bootstrap may lock and an execution may have to claim; `busy_key` the component
     that takes one op at a time (-1: none). `takes_first` says that a tuple that comes later has the op's
     several outputs, of which the node names the first. `later_ns` is the deadline of a `Later` (0: the
-    node's default). `lane` is the short way through the loop, where there is one.
+    node's default). `lane` is the short way through the loop, where there is one. `is_plain_call` says of a
+    backend call that `run(None, …)` needs no context and always gives its values at once; `emits` is the
+    topic of an op that does nothing but emit an app event.
     """
 
     __slots__ = (
         "busy_key",
         "component",
+        "emits",
         "frees",
         "gather",
         "index",
+        "is_plain_call",
         "lane",
         "later_ns",
         "mode",
@@ -94,6 +99,8 @@ class BoundOp:
         self.takes_first = False
         self.later_ns = 0
         self.lane: Lane | None = None
+        self.is_plain_call = False
+        self.emits: str | None = None
         # Sites that nobody but this op reads: their values go as soon as it has run.
         self.frees: tuple[int, ...] = ()
 
@@ -134,10 +141,10 @@ class BoundGraph:
 
     `claims` tells for an entry op (by index, INVOKE for an invoke without inputs) which components an
     execution that starts there must claim: the unshared ones that its flow writes. `input_claims` tells the
-    same for a value at a function input, by site.
+    same for a value at a function input, by site. `direct` is the short way of an invoke, where there is one.
     """
 
-    __slots__ = ("claims", "index", "input_claims", "ops", "regions", "slot", "target")
+    __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "target")
 
     def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
         self.slot = slot
@@ -147,6 +154,7 @@ class BoundGraph:
         self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
         self.claims: dict[int, tuple[int, ...]] = {}
         self.input_claims: dict[int, tuple[int, ...]] = {}
+        self.direct: Direct | None = None
         self._find_last_readers()
 
     def _find_last_readers(self) -> None:

@@ -51,7 +51,8 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
             if op.spec.kind is OpKind.ENTRY:
                 graph.claims[op.index] = _flow(graph, readers, own_writes, [op.index], op.spec.region)
         for site in graph.slot.inputs.values():
-            graph.input_claims[site] = _flow(graph, readers, own_writes, readers.get(site, ()), 0)
+            if wanted := _flow(graph, readers, own_writes, readers.get(site, ()), 0):
+                graph.input_claims[site] = wanted
         pulled = [op.index for op in graph.ops if op.pulls]
         graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)
 

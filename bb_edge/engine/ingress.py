@@ -13,10 +13,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+
+if TYPE_CHECKING:
+    from bb_edge.engine.direct import Direct
 
 
 class IngressFull(BBError):
@@ -31,7 +34,8 @@ class Entry:
     """Something that starts an execution, waiting for a place.
 
     `fill(execution, *args)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by
-    how many ops make them and take no place of the queue.
+    how many ops make them and take no place of the queue. `direct` may run instead where it alone waits; its
+    values are the last of `args`.
     """
 
     target: str
@@ -42,6 +46,7 @@ class Entry:
     peer: PeerId | None = None
     expires_ns: int = 0
     internal: bool = False
+    direct: Direct | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +222,18 @@ class Ingress:
 
     def offer_invoke(self, entry: Entry) -> None:
         """Queues an entry of the host's. IngressFull at `ingress_entries`."""
+        external = self._external
         with self._lock:
-            if self._external.refuses(None, 1):
+            if external.used >= external.limit:
                 raise IngressFull(
-                    f"{self._external.used} entries wait already",
+                    f"{external.used} entries wait already",
                     where="ingress",
                     hint="poll more often, or raise ingress_entries",
                 )
-            self._external.take(None, 1)
+            external.used += 1
             self.entries.append(entry)
-        self._wake()
+        if self._waker is not None:
+            self._waker()
 
     def deliver(self, token: int, result: object, error: BaseException | None) -> None:
         """The completion sink: every parked op has its place here."""
@@ -263,6 +270,11 @@ class Ingress:
 
     def take_notice(self) -> Notice | None:
         return self._notices.popleft() if self._notices else None
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether a completion waits, or one that came too late."""
+        return bool(self._completions or self._late)
 
     def take_completion(self) -> tuple[int, object, BaseException | None] | None:
         return self._completions.popleft() if self._completions else None
@@ -310,5 +322,8 @@ class Ingress:
         entry = self.entries.popleft()
         if not entry.internal:
             with self._lock:
-                self._external.give_back(entry.peer, 1)
+                if entry.peer is None:
+                    self._external.used -= 1
+                else:
+                    self._external.give_back(entry.peer, 1)
         return entry

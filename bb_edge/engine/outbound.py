@@ -169,6 +169,8 @@ class Outbound:
                     durable.send(unit, now_ns)
                 else:
                     self._send(unit, now_ns)
+        if self._links.quiet:
+            return
         due_now = self._links.due(now_ns)
         if expired := self._links.take_expired():
             self._engine.count("outbound.expired", len(expired))

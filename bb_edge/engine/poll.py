@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.core import Engine
+from bb_edge.engine.direct import run_direct
 from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
 from bb_edge.engine.inbound import Inbound
 from bb_edge.engine.ingress import Entry, Ingress
@@ -142,7 +143,15 @@ class Cycle:
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """Runs one cycle at `now_ns`; returns its steps, none when there was nothing to do."""
-        entered = [(backend, backend.enter()) for backend in self.engine.backends]
+        backends = self.engine.backends
+        if len(backends) == 1:
+            (only,) = backends
+            token = only.enter()
+            try:
+                return self._cycle(now_ns)
+            finally:
+                only.leave(token)
+        entered = [(backend, backend.enter()) for backend in backends]
         try:
             return self._cycle(now_ns)
         finally:
@@ -155,10 +164,11 @@ class Cycle:
         self._left = engine.config.cycle_op_budget
         while self.to_start:
             self.start_target(self.to_start.pop(0))
-        self._take_in(now_ns)
+        if self.ingress.waiting or self.inbound.journaling is not None:
+            self._take_in(now_ns)
         if engine.runnable or entries:
             self._run(now_ns)
-        for kind in engine.bus.take():
+        for kind in engine.bus.take() if engine.bus.events else ():
             for graph, op in self._events.get(kind, ()):
                 if self.ingress.full:
                     engine.count("ingress.dropped")
@@ -175,7 +185,8 @@ class Cycle:
             # A callback counts as an op: one that arms the next for now would hold the poll for ever.
             self._left -= 1
             self._run(now_ns)
-        self._complete()
+        if self.ingress.has_completions:
+            self._complete()
         if engine.runnable or entries:
             self._run(now_ns)
         while self.due_phases:
@@ -193,7 +204,8 @@ class Cycle:
             engine.count("cycles.over_budget")
             engine.emit(steps.CycleBudgetExceeded(engine.config.cycle_op_budget))
         self.outbound.flush(now_ns)
-        self.inbound.drained()
+        if self.inbound.noticed:
+            self.inbound.drained()
         out, engine.steps = engine.steps, []
         return out
 
@@ -234,10 +246,13 @@ class Cycle:
     def _run(self, now_ns: int) -> None:
         """Admits entries and drains, until nothing is ready or the budget is spent."""
         engine = self.engine
-        while self._left > 0 and (engine.runnable or self._admissible):
-            while self._admissible:
+        entries, pool = self.ingress.entries, engine.pool
+        while self._left > 0 and (engine.runnable or (entries and not pool.full)):
+            before = self._left
+            while entries and pool.entries < pool.max_entries:
                 self._admit(now_ns)
-            self._left -= max(1, engine.drain(self._left))
+            if engine.runnable or self._left == before:
+                self._left -= max(1, engine.drain(self._left))
 
     def _admit(self, now_ns: int) -> None:
         entry = self.ingress.next_entry()
@@ -246,6 +261,10 @@ class Cycle:
             self.engine.count("deadlines.expired")
             if entry.size:
                 self.ingress.release(entry.peer, entry.size)
+            return
+        direct, engine = entry.direct, self.engine
+        if direct is not None and self._left >= direct.ops and not (engine.runnable or self.ingress.entries):
+            self._left -= run_direct(engine, direct, entry.target, entry.number or 0, entry.args[-1])
             return
         execution = self.engine.pool.start(entry.target, entry.number)
         execution.source = entry.peer

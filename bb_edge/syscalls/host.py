@@ -7,7 +7,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.budget import payload_bytes
+from bb_edge.engine.direct import emit_value
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.graph_slot import OUTPUT_OP
 from bb_edge.engine.parking import CapacityError, OpError
@@ -23,19 +23,11 @@ def _name(op: BoundOp) -> str:
 
 
 def _emit(op: BoundOp, env: BindEnv) -> Run:
-    topic = _name(op)
+    topic = op.emits = _name(op)
     engine = env.engine
-    limit = engine.config.app_event_bytes
 
     def run(ctx: Any, value: object) -> None:
-        size = payload_bytes(value)
-        if size > limit:
-            raise CapacityError(
-                f"{size} bytes requested, {limit} available for one app event",
-                where=ctx.op.spec.name,
-                hint="raise NodeConfig.app_event_bytes, or emit less",
-            )
-        engine.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic, value))
+        emit_value(engine, ctx.op, ctx.execution.id, topic, value)
 
     return run
 

@@ -32,6 +32,7 @@ def bind_call(op: BoundOp, env: BindEnv) -> Run:
     if function is None:
         raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
     slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
+    op.is_plain_call = True
     return _run_of(op, _backend(env, slot), function, env.functions)
 
 
@@ -65,6 +66,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
     if over_peers is not None:
         return _of_either(over_peers, run_program, order)
+    op.is_plain_call = True
     if single and plain and program.call is not None:
         op.lane = _lane(op, env, program.call)
         return program.call

@@ -306,6 +306,11 @@ class Links:
             self._queue.arm(pending, now_ns)
         return len(again)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is unacknowledged, owed, or expired: `due` and `take_expired` have nothing."""
+        return not (self._queue.count or self._table.owing or self._expired)
+
     def due(self, now_ns: int) -> list[Outgoing]:
         """What must go now: repetitions, and acknowledgements that found no envelope within `ack_delay_ns`.
 

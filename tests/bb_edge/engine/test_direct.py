@@ -1,0 +1,250 @@
+"""The short way of an invoke that is one call of a backend: nothing shows but the time that it saves."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.direct import Part
+
+TEXT = """program Demo {module=Demo}
+function program.Main(x: F32, b: F32) -> (y, z) {entry=1, partition=self}
+  y: F32, w: F32, z: F32 = backend.subgraph_0(x, b)
+  syscall.AppEmit<name="__w">(w)
+function backend.subgraph_0(x: F32, b: F32) -> (y, w, z) {backend_slot=backend}
+  y: F32 = Add(x, b)
+  w: F32 = Neg(y)
+  z: F32 = Mul(w, b)
+"""
+PLAIN = "\n".join(line for line in TEXT.splitlines() if "AppEmit" not in line)
+TWICE = """function module.Twice(v: F32) -> (w) {}
+  w: F32 = Add(v, v)
+"""
+ONE = """program Demo {module=Demo}
+function program.Main(x: F32) -> (y) {entry=1, partition=self}
+  y: F32 = backend.subgraph_0(x)
+function backend.subgraph_0(x: F32) -> (y) {backend_slot=backend}
+  y: F32 = Neg(x)
+"""
+
+
+def direct(node: Any) -> list[Any]:
+    return [graph.direct for graph in node._engine.graphs if graph.direct is not None]
+
+
+def on_the_long_way(bench: Any, text: str, **config: Any) -> Any:
+    b = bench(text, config=NodeConfig(**config))
+    b.node.observe_ops(lambda op: op.run)
+    assert not direct(b.node)
+    return b
+
+
+def said(b: Any) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    for step in b.said:
+        value = getattr(step, "value", None)
+        parts = (getattr(step, name, None) for name in ("target", "execution", "topic", "op", "failed"))
+        error = getattr(step, "error", None)
+        found.append((type(step), *parts, None if value is None else np.asarray(value).tolist(), str(error)))
+    return found
+
+
+def same(a: Any, b: Any) -> None:
+    assert said(a) == said(b)
+    assert a.node.counters == b.node.counters
+    assert a.node.next_deadline_ns() == b.node.next_deadline_ns()
+
+
+def values(size: int = 3, other: int | None = None) -> dict[str, object]:
+    rng = np.random.default_rng(size)
+    return {
+        "x": rng.random(size, np.float32),
+        "b": rng.random(size if other is None else other, np.float32),
+    }
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 1000])
+@pytest.mark.parametrize("waiting", [1, 2, 40])
+def test_the_same_is_said_and_counted(bench: Any, budget: int, waiting: int) -> None:
+    short = bench(PLAIN, config=NodeConfig(cycle_op_budget=budget))
+    long = on_the_long_way(bench, PLAIN, cycle_op_budget=budget)
+    assert len(direct(short.node)) == 1
+    for b in (short, long):
+        for _ in range(3):
+            for number in range(waiting):
+                b.node.invoke("Main", values(number + 1))
+            b.settle()
+    same(short, long)
+    assert len(short.of(steps.AppEvent)) == 2 * 3 * waiting
+
+
+def test_a_call_that_fails_and_a_value_that_is_too_large_are_named(bench: Any) -> None:
+    short = bench(PLAIN, config=NodeConfig(app_event_bytes=64))
+    long = on_the_long_way(bench, PLAIN, app_event_bytes=64)
+    assert direct(short.node)
+    for b in (short, long):
+        for inputs in (values(), values(3, 2), values(17), values()):
+            b.node.invoke("Main", inputs)
+            b.settle()
+    same(short, long)
+    assert [s.failed for s in short.of(steps.ExecutionEnded)] == [False, True, True, False]
+    assert len(short.of(steps.OpFailed)) == 3 and short.node.counters["ops.failed"] == 3
+
+
+def test_with_an_input_missing_it_starves_as_ever(bench: Any) -> None:
+    short, long = bench(PLAIN), on_the_long_way(bench, PLAIN)
+    for b in (short, long):
+        b.node.invoke("Main", {"x": np.ones(2, np.float32)})
+        b.settle()
+    assert [s.failed for s in short.of(steps.ExecutionEnded)] == [True]
+    assert len(short.of(steps.ExecutionStarved)) == 1
+    assert [type(s) for s in short.said] == [type(s) for s in long.said]
+
+
+def test_who_wants_to_see_every_op_sees_every_op(bench: Any) -> None:
+    assert not direct(bench(PLAIN, config=NodeConfig(trace=True)).node)
+    b, seen = bench(PLAIN), []
+    b.node.invoke("Main", values())  # waits already
+
+    def wrap(op: Any) -> Any:
+        inner = op.run
+
+        def run(ctx: Any, *inputs: Any) -> Any:
+            seen.append((op.spec.op_type, ctx.execution.id))
+            return inner(ctx, *inputs)
+
+        return run
+
+    b.node.observe_ops(wrap)
+    b.settle()
+    assert [kind for kind, _ in seen] == ["subgraph_0", "__output__", "__output__"]
+
+
+def test_more_than_tensor_work_goes_the_long_way(bench: Any) -> None:
+    assert direct(bench(TEXT).node) and direct(bench(ONE).node)
+    for line in (
+        '  syscall.IncrMetric<name="n">(y)',
+        '  syscall.Record<name="r">(y)',
+        "  t: F32 = syscall.PassThrough(y)",
+        "  t: F32 = module.Twice(y)",
+    ):
+        text = ONE.replace("_0(x)\nf", f"_0(x)\n{line}\nf") + TWICE
+        assert line in text and not direct(bench(text).node), line
+
+
+def graph(dice: random.Random) -> str:
+    """Tensor work of some ops, one of whose inputs may have a wrong size; everything is told."""
+    known, lines = ["x", "b", "bad"], []
+    for number in range(dice.randrange(1, 25)):
+        name, a, b = f"v{number}", dice.choice(known), dice.choice(known)
+        kind = dice.randrange(6)
+        if kind < 2:
+            lines.append(f"  {name}: F32 = {dice.choice(('Add', 'Mul', 'Sub'))}({a}, {b})")
+        elif kind == 2:
+            lines.append(f"  {name}: F32 = {dice.choice(('Neg', 'Exp'))}({a})")
+        elif kind == 3:
+            lines.append(f"  {name}: F32, {name}b: F32 = backend.subgraph_0({a}, {b})")
+            known.append(f"{name}b")
+        elif kind == 4:
+            lines.append(f"  {name}: F32 = Clip({a}, low, high)")
+        else:
+            lines.append(f'  syscall.AppEmit<name="{name}">({a})')
+            continue
+        known.append(name)
+    outputs = ", ".join(dict.fromkeys(dice.choice(known) for _ in range(3)))
+    return f"""program Demo {{module=Demo}}
+function program.Main(x: F32, b: F32, bad: F32) -> ({outputs}) {{entry=1, partition=self}}
+  low: F32 = Constant<value=F32[]{{-1}}>()
+  high: F32 = Constant<value=F32[]{{1}}>()
+{chr(10).join(lines)}
+function backend.subgraph_0(p: F32, q: F32) -> (r, s) {{backend_slot=backend}}
+  r: F32 = Add(p, q)
+  s: F32 = Sub(p, r)
+"""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_tensor_work_says_and_counts_the_same(bench: Any, seed: int) -> None:
+    dice = random.Random(seed)
+    text, budget = graph(dice), dice.choice((1, 3, 12, 1000))
+    short = bench(text, config=NodeConfig(cycle_op_budget=budget))
+    long = on_the_long_way(bench, text, cycle_op_budget=budget)
+    assert len(direct(short.node)) == 1
+    for size in (3, 2, 3):
+        inputs = {name: np.full(3, i, np.float32) for i, name in enumerate(("x", "b", "bad"))}
+        inputs["bad"] = np.full(size, 0.5, np.float32)
+        for b in (short, long):
+            b.node.invoke("Main", inputs)
+            b.settle()
+        same(short, long)
+    for names in (("bad", "b", "x"), ("x", "b")):  # in another order, and with one missing
+        for b in (short, long):
+            b.node.invoke("Main", {name: np.ones(3, np.float32) for name in names})
+            b.settle()
+        assert said(short) == said(long)
+
+
+def test_values_go_with_their_last_reader(bench: Any) -> None:
+    """A chain of a hundred large values holds two or three of them at a time."""
+    names = ["x", *(f"v{i}" for i in range(100))]
+    body = "\n".join(f"  {b}: F32 = Add({a}, {a})" for a, b in itertools.pairwise(names))
+    text = f"""program Demo {{module=Demo}}
+function program.Main(x: F32) -> (v99) {{entry=1, partition=self}}
+{body}
+"""
+    b = bench(text, config=NodeConfig(invoke_bytes=1 << 20, app_event_bytes=1 << 20))
+    assert direct(b.node)
+    x = np.zeros(1 << 16, np.float32)
+    for _ in range(2):
+        tracemalloc.start()
+        try:
+            b.node.invoke("Main", {"x": x})
+            b.settle()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 4 * x.nbytes
+
+
+def test_a_stopped_process_has_no_open_execution(bench: Any) -> None:
+    b = bench(ONE)
+    (found,) = direct(b.node)
+    bound = next(g for g in b.node._engine.graphs if g.direct is not None)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (short,), then = found.parts[0]
+    bound.direct = found._replace(parts=(Part((short._replace(run=interrupted),), then),))
+    b.node.invoke("Main", {"x": np.ones(2, np.float32)})
+    with pytest.raises(KeyboardInterrupt):
+        b.node.poll(1)
+    b.settle()
+    assert [s.failed for s in b.of(steps.ExecutionEnded)] == [True]
+    assert b.node.counters["executions.active"] == 0
+
+
+def test_it_may_be_invoked_from_other_threads(bench: Any) -> None:
+    b = bench(ONE, config=NodeConfig(ingress_entries=1000))
+    numbers: list[int] = []
+
+    def ask() -> None:
+        for _ in range(50):
+            numbers.append(b.node.invoke("Main", {"x": np.ones(2, np.float32)}))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        b.settle()
+    b.settle()
+    assert sorted(s.execution for s in b.of(steps.ExecutionEnded)) == sorted(numbers)
+    assert len(set(numbers)) == 200 and not any(s.failed for s in b.of(steps.ExecutionEnded))
