@@ -26,6 +26,7 @@ from bb_edge.loading import load
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
 from bb_host.edge.memory_plan import PlannedGraph, plan_program
+from bb_host.edge.quantize.errors import NothingToQuantizeError
 from bb_host.edge.quantize.step import quantize_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
@@ -173,11 +174,18 @@ def build_edge(
     with _timed(steps, "collapse"):
         collapsed = collapse(program)
     artifacts = []
-    for target in targets_of(program):
+    empty: list[NothingToQuantizeError] = []
+    targets = targets_of(program)
+    for target in targets:
         source_program, accuracy = collapsed.program, None
         if quantization is not None:
             with _timed(steps, "quantize"):
-                source_program, accuracy = quantize_program(source_program, target, quantization)
+                try:
+                    source_program, accuracy = quantize_program(source_program, target, quantization)
+                except NothingToQuantizeError as error:  # another target of the program may have weights
+                    empty.append(error)
+                    if len(empty) == len(targets):
+                        raise
         with _timed(steps, "strip"):
             stripped = strip(source_program, target)
         with _timed(steps, "lower"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bb_edge.ir import keys
 from bb_host.edge.quantize.accuracy import Accuracy, compare
 from bb_host.edge.quantize.calibration import observe
-from bb_host.edge.quantize.errors import CalibrationError, QuantizeError
+from bb_host.edge.quantize.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.edge.quantize.half import halve
 from bb_host.edge.quantize.qdq import Quantized, has_pairs, quantize_function, weighted
 from bb_host.program import Array, Function, Program
@@ -32,8 +32,9 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     """One target's program, and what it changes on the calibration data.
 
     int8 gives QDQ form: every backend function with constant weights; functions that are in that form already
-    stay as they are. fp16 stores weights of backend functions as float16. Raises QuantizeError for a program
-    that has nothing to quantize, an unknown mode or layer; CalibrationError for data that do not fit.
+    stay as they are. fp16 stores weights of backend functions as float16. Raises NothingToQuantizeError for a
+    target without constant weights, QuantizeError for an unknown mode or layer, CalibrationError for data
+    that do not fit.
     """
     where = f"target {target}"
     if asked.mode not in MODES:
@@ -49,10 +50,10 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     if not chosen:
         if any(has_pairs(f) for f in bodies):
             return program, None
-        raise QuantizeError(
+        raise NothingToQuantizeError(
             "no op has constant weights", where, "what is trained on the device stays in float"
         )
-    _refuse_unknown(chosen, asked.keep_float, where)
+    _refuse_unknown(program, chosen, asked.keep_float, where)
     found = observe(program, main, target, asked.data)
     for function in chosen:
         if function.key in found.missing:
@@ -65,8 +66,11 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     return new, compare(program, new, main, target, asked.data, done)
 
 
-def _refuse_unknown(functions: Sequence[Function], names: Sequence[str], where: str) -> None:
-    known = {n for f in functions for op in f.ops for n in (*op.outputs[:1], op.name) if n}
+def _refuse_unknown(
+    program: Program, functions: Sequence[Function], names: Sequence[str], where: str
+) -> None:
+    bodies = [f for f in program.functions if f.domain == keys.BACKEND_DOMAIN]  # of other targets too
+    known = {n for f in bodies for op in f.ops for n in (*op.outputs[:1], op.name) if n}
     unknown = [name for name in names if name not in known]
     if unknown:
         layers = [op.outputs[0] for f in functions for op in f.ops if op.op_type != "Constant"]
