@@ -150,6 +150,45 @@ def test_debians_venv_without_ensurepip_is_filled_by_the_systems_pip(
     assert dev.runs(dev.PYTHON) and dev.has_pip(dev.PYTHON)
 
 
+def second_environment(dev: ModuleType, capsys: pytest.CaptureFixture[str]) -> str:
+    """What it says; it never fails the command."""
+    dev.ensure_second()
+    return str(capsys.readouterr().err)
+
+
+def test_where_tflite_runtime_cannot_be_a_line_says_so(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dev.ROOT / dev.SECOND_PINS).write_text("")
+    monkeypatch.setattr(dev, "SECOND_NEWEST", (3, 9))
+    assert "left out: it has no wheel for Python 3." in second_environment(dev, capsys)
+    assert not dev.SECOND.exists()
+
+    monkeypatch.setattr(dev, "SECOND_NEWEST", sys.version_info[:2])
+    monkeypatch.setattr(dev, "installed", lambda module: False)
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    assert "left out: this Python can't make virtual environments" in second_environment(dev, capsys)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ensurepip") is None, reason="this Python has no ensurepip")
+def test_the_second_environment_is_made_once_and_again_for_other_versions(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dev, "SECOND_NEWEST", sys.version_info[:2])
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (dev.ROOT / dev.SECOND_PINS).write_text("")
+    said = second_environment(dev, capsys)
+    assert "left out, pip could not install it: ERROR" in said
+    assert (dev.SECOND / "bb-setup.log").is_file()
+    assert not (dev.SECOND / "bb-setup.json").exists()
+
+    monkeypatch.setattr(dev, "SECOND_PACKAGES", ("pip",))  # which is there
+    assert "set up in" in second_environment(dev, capsys)
+    assert second_environment(dev, capsys) == ""
+    (dev.ROOT / dev.SECOND_PINS).write_text("# others\n")
+    assert "set up in" in second_environment(dev, capsys)
+
+
 @pytest.mark.parametrize(
     ("tests", "failed", "code"),
     [(0, [], 0), (0, ["mypy"], 1), (5, [], 5), (1, ["mypy"], 1), (3, ["mypy"], 3)],

@@ -50,6 +50,18 @@ def test_every_requirement_is_pinned(root: Path, project: dict[str, Any]) -> Non
     assert names - pinned == {"bytesandbrains-edge"}
 
 
+def test_the_second_environment_is_pinned_below_numpy_2(root: Path) -> None:
+    pins = dict(
+        line.split(";")[0].strip().split("==")
+        for line in (root / "constraints-tflite.txt").read_text().splitlines()
+        if "==" in line
+    )
+    asked = re.search(r"SECOND_PACKAGES = \((.*?)\n\)", (root / "dev").read_text(), re.DOTALL)
+    assert asked is not None
+    assert set(re.findall(r'"([\w-]+)"', asked[1])) - set(pins) == set()
+    assert pins["numpy"].startswith("1.")
+
+
 def test_the_licence_is_apache(root: Path, project: dict[str, Any]) -> None:
     text = (root / "LICENSE").read_text()
     assert project["project"]["license"] == "Apache-2.0"
