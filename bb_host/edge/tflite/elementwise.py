@@ -119,15 +119,10 @@ def _hard_sigmoid(region: Region, op: Op) -> None:
 
 
 def _prelu(region: Region, op: Op) -> None:
-    """max(x, 0) + slope · min(x, 0), of operators that broadcast in any layout."""
     region.constant(op, 1)
     layout = region.layout(op.inputs)
-    shape = region.result(op, layout)
-    x, slope = region.read(op.inputs[0], layout), region.read(op.inputs[1], layout)
-    below = region.op("MINIMUM", [x, region.floats(0)], shape)
-    below = region.op("MUL", [below, slope], shape, act=NONE)
-    above = region.op("RELU", [x], shape)
-    region.give(op.outputs[0], region.op("ADD", [above, below], shape, act=NONE), layout)
+    inputs = [region.read(name, layout) for name in op.inputs]
+    region.give(op.outputs[0], region.op("PRELU", inputs, region.result(op, layout)), layout)
 
 
 def _gelu(region: Region, op: Op) -> None:

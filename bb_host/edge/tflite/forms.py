@@ -61,6 +61,7 @@ FORMS: Mapping[str, Form] = {
     "MUL": Form(FREE, _TWO),
     "PAD": Form(MOVES),
     "PADV2": Form(MOVES, (0, 2)),
+    "PRELU": Form(FREE, _TWO),
     "REDUCE_MAX": Form(MOVES),
     "REDUCE_MIN": Form(MOVES),
     "RELU": Form(CLAMPS),

@@ -106,7 +106,7 @@ OPERATORS: dict[str, OperatorSchema] = {
     "PAD": OperatorSchema(34, 22),
     "PADV2": OperatorSchema(60, 43),
     "POW": OperatorSchema(78, 56),
-    "PRELU": OperatorSchema(54),
+    "PRELU": OperatorSchema(54, 0, {}, 1, 1),
     "QUANTIZE": OperatorSchema(114, 89, {}, 1, 1),
     "REDUCE_MAX": OperatorSchema(82, 27, _KEEP),
     "REDUCE_MIN": OperatorSchema(89, 27, _KEEP),
