@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -113,16 +112,29 @@ class Buffer:
         self.root = -1  # the buffer whose memory it took over
 
 
-class Fitted(NamedTuple):
+class Fitted:
     """A graph fitted to shapes, up to `stop`: the index of the first dynamic node, or the number of nodes."""
 
-    graph: FlatGraph
-    values: dict[int, Value]
-    steps: list[Step]
-    buffers: list[Buffer]
-    n_inputs: int
-    stop: int
-    dynamic: Prepared | None = None
+    # A plain class, as others on the way to a first result: making a NamedTuple takes thirty times as long.
+    __slots__ = ("buffers", "dynamic", "graph", "n_inputs", "steps", "stop", "values")
+
+    def __init__(
+        self,
+        graph: FlatGraph,
+        values: dict[int, Value],
+        steps: list[Step],
+        buffers: list[Buffer],
+        n_inputs: int,
+        stop: int,
+        dynamic: Prepared | None = None,
+    ) -> None:
+        self.graph = graph
+        self.values = values
+        self.steps = steps
+        self.buffers = buffers
+        self.n_inputs = n_inputs
+        self.stop = stop
+        self.dynamic = dynamic
 
 
 def failed(error: KernelError, where: str) -> BackendRunError | UnsupportedOpsError:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,19 +28,25 @@ if TYPE_CHECKING:
 __all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
 
 
-class PlanLimits(NamedTuple):
+class PlanLimits:
     """Ceilings of one plan. `arena_bytes`: bytes of the arena, 0 = no limit."""
 
-    arena_bytes: int = 0
+    __slots__ = ("arena_bytes",)
+
+    def __init__(self, arena_bytes: int = 0) -> None:
+        self.arena_bytes = arena_bytes
 
 
-class Placed(NamedTuple):
+class Placed:
     """Where everything lies: offset per buffer (roots only), and the results that must be copied out."""
 
-    offsets: Sequence[int]
-    total: int
-    lower_bound: int
-    copies: Sequence[int]
+    __slots__ = ("copies", "lower_bound", "offsets", "total")
+
+    def __init__(self, offsets: Sequence[int], total: int, lower_bound: int, copies: Sequence[int]) -> None:
+        self.offsets = offsets
+        self.total = total
+        self.lower_bound = lower_bound
+        self.copies = copies
 
 
 class Placing:

@@ -107,20 +107,40 @@ PrepareFn = Callable[[Call], Prepared]
 _F = TypeVar("_F", bound=PrepareFn)
 
 
-class Kernel(NamedTuple):
+class Kernel:
     """One registration: an operator over a range of opset versions."""
 
-    op_type: str
-    since: int
-    until: int
-    build: PrepareFn
-    signature: tuple[str, ...]
-    dtypes: frozenset[Dtype]
-    dtypes2: frozenset[Dtype]
-    attrs: tuple[tuple[str, int], ...]
-    needs: tuple[int, ...]
-    half: bool
-    max_outputs: int
+    # A plain class: making a NamedTuple takes thirty times as long, and every cold start waits for it.
+    __slots__ = (
+        *("attrs", "build", "dtypes", "dtypes2", "half", "max_outputs", "needs", "op_type", "signature"),
+        *("since", "until"),
+    )
+
+    def __init__(
+        self,
+        op_type: str,
+        since: int,
+        until: int,
+        build: PrepareFn,
+        signature: tuple[str, ...],
+        dtypes: frozenset[Dtype],
+        dtypes2: frozenset[Dtype],
+        attrs: tuple[tuple[str, int], ...],
+        needs: tuple[int, ...],
+        half: bool,
+        max_outputs: int,
+    ) -> None:
+        self.op_type = op_type
+        self.since = since
+        self.until = until
+        self.build = build
+        self.signature = signature
+        self.dtypes = dtypes
+        self.dtypes2 = dtypes2
+        self.attrs = attrs
+        self.needs = needs
+        self.half = half
+        self.max_outputs = max_outputs
 
     def attributes(self, version: int) -> frozenset[str]:
         """Names of the attributes that the operator has at an opset version."""
