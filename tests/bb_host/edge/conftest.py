@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.util
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,3 +170,91 @@ def tiny_compiler() -> Compiler:
 def tiny() -> tuple[Module, Compiler]:
     """A small federated module and its compiler."""
     return Tiny(), tiny_compiler()
+
+
+# --- TFLite interpreters ----------------------------------------------------------------------------
+
+HERE = Path(__file__).resolve().parent / "tflite"
+ROOT = HERE.parents[3]
+SECOND = ROOT / ".venv-tflite"
+HAS_SECOND = (SECOND / "bb-setup.json").is_file()
+"""`./dev test` has made an environment with tflite-runtime: all that runs flatbuffers runs there as well."""
+
+
+def _running() -> Any:
+    spec = importlib.util.spec_from_file_location("tflite_running", HERE / "running.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class SecondEnvironment:
+    """A process there, which is asked for one thing after the other."""
+
+    def __init__(self, running: Any) -> None:
+        places = os.pathsep.join(str(ROOT / place) for place in (".", "kernels", "firmware_shims"))
+        self._running = running
+        self.process = subprocess.Popen(
+            [str(SECOND / "bin" / "python"), str(HERE / "running.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": places},
+        )
+
+    def run(self, what: str, data: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        arrays = {f"x{i}": x for i, x in enumerate(inputs)}
+        stated = {"what": np.array(what), "data": np.frombuffer(data, np.uint8)}
+        try:
+            self._running.send(self.process.stdin, {**stated, **arrays})
+            found = self._running.receive(self.process.stdout)
+        except BrokenPipeError:
+            found = None
+        assert found is not None, f"its process ended with {self.process.wait()}"
+        assert "error" not in found, str(found["error"])
+        return [found[f"y{i}"] for i in range(len(found))]
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[SecondEnvironment]:
+    environment = SecondEnvironment(_running())
+    yield environment
+    environment.close()
+
+
+def _here() -> Any:
+    for name in ("ai_edge_litert.interpreter", "tflite_runtime.interpreter"):
+        try:
+            return importlib.import_module(name).Interpreter
+        except ImportError:
+            continue
+    return None
+
+
+@pytest.fixture(params=["here", "tflite-runtime"] if HAS_SECOND else ["here"])
+def run_on(request: pytest.FixtureRequest) -> Callable[..., list[np.ndarray]]:
+    """`run_on(what, data, inputs)`, what one of `running.py`: on each interpreter that is to be had."""
+    if request.param != "here":
+        environment: SecondEnvironment = request.getfixturevalue("second")
+        return environment.run
+    interpreter = _here()
+    if interpreter is None:
+        pytest.skip("no TFLite interpreter here")
+    running = _running()
+
+    def run(what: str, data: bytes, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if what == "flatbuffer":
+            return list(running.flatbuffer(interpreter, data, inputs))
+        return list(getattr(running, what)(data, inputs))
+
+    return run
+
+
+@pytest.fixture
+def interpret(run_on: Callable[..., list[np.ndarray]]) -> Callable[..., list[np.ndarray]]:
+    """A flatbuffer on its inputs, in order."""
+    return lambda data, inputs: run_on("flatbuffer", data, inputs)

@@ -1,8 +1,7 @@
-"""Running what the lowering makes: on the interpreter that is here, beside onnxruntime."""
+"""Running what the lowering makes: on the interpreters that are here (`run_on`), beside onnxruntime."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
 from bb_host.edge.collapse import collapse
 from bb_host.edge.quantize import Quantization, quantize_program
@@ -19,38 +19,6 @@ from bb_host.plain import compile_plain
 from bb_host.program import Function, Op
 
 Arrays = dict[str, np.ndarray]
-
-
-def _interpreter() -> Any:
-    for name in ("ai_edge_litert.interpreter", "tflite_runtime.interpreter"):
-        try:
-            return importlib.import_module(name).Interpreter
-        except ImportError:
-            continue
-    return None
-
-
-@pytest.fixture
-def interpret() -> Callable[..., list[np.ndarray]]:
-    """A flatbuffer on its inputs, in order. Twice: what a first run leaves must not show in a second."""
-    interpreter = _interpreter()
-    if interpreter is None:
-        pytest.skip("no TFLite interpreter here")
-
-    def run(data: bytes, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        it = interpreter(model_content=data, num_threads=1)
-        places = it.get_input_details()
-        for place, x in zip(places, inputs, strict=True):
-            if tuple(place["shape"]) != x.shape:
-                it.resize_tensor_input(place["index"], x.shape, strict=True)
-        it.allocate_tensors()
-        for _ in range(2):
-            for place, x in zip(places, inputs, strict=True):
-                it.set_tensor(place["index"], x)
-            it.invoke()
-        return [it.get_tensor(place["index"]) for place in it.get_output_details()]
-
-    return run
 
 
 class Compiled:
@@ -97,6 +65,7 @@ def run_lowered(interpret: Callable[..., list[np.ndarray]]) -> Callable[..., lis
             if op.op_type == MODEL:
                 data = op.attrs["model"]
                 assert isinstance(data, bytes)
+                verify(data)
                 results = interpret(data, [values[name] for name in op.inputs])
             else:
                 given = [values[name] if name else None for name in op.inputs]
