@@ -185,7 +185,8 @@ def _read_op(node: Any, where: str) -> Op:
     inputs, outputs = tuple(node.input), tuple(node.output)
     _check_text(where, node.op_type, node.domain, node.name, *inputs, *outputs, *attrs, *meta, *meta.values())
     extra = b""
-    if node.overload or node.doc_string or node.device_configurations:
+    # Protos of the onnx package before 1.18 have no device configurations.
+    if node.overload or node.doc_string or getattr(node, "device_configurations", None):
         extra = _rest(node, _NODE_REST, NodeProto)
     return Op(node.op_type, node.domain, inputs, outputs, attrs, meta, node.name, extra)
 
