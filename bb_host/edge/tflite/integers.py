@@ -16,14 +16,19 @@ import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.forms import CLAMPS, FORMS, MOVES, SAME, Form
-from bb_host.edge.tflite.graph import Operator, Quantization, TfliteGraph
+from bb_host.edge.tflite.graph import Operator, Option, Quantization, TfliteGraph
 from bb_host.edge.tflite.quantized import same_grid
+from bb_host.edge.tflite.schema import NONE, VALID
 
 __all__ = ["to_integers"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _COMMUTES = (MOVES, CLAMPS)
+
+_PIXEL: dict[str, Option] = {
+    "padding": VALID, "stride_h": 1, "stride_w": 1, "dilation_h": 1, "dilation_w": 1, "multiplier": 1,
+}  # fmt: skip
 
 _FINER = 0.5
 """A result whose form fixes the grid is requantized to one at least this part as coarse: two steps."""
@@ -37,6 +42,7 @@ def to_integers(graph: TfliteGraph) -> list[tuple[str, str]]:
         work.shift()
         work.merge()
         work.pull_up()
+        work.join_norms()
         found = work.convert()
     for tensor in graph.tensors:
         if tensor.dtype == "float32":
@@ -152,6 +158,36 @@ class _Work:
         at = next(i for i, o in enumerate(ops) if o is before)
         ops[at:at] = made
         self.graph.operators = ops
+
+    def join_norms(self) -> None:
+        """A gain and an offset per channel of an image (a normalization that nobody folded) as a depthwise
+        convolution of one pixel: its filter is 127 or -127 on a grid per channel, the gain.
+        """
+        producers, readers = self.graph.producers(), self.graph.readers()
+        gone: set[int] = set()
+        for op in self.graph.operators:
+            before = producers.get(op.inputs[0]) if op.kind == "ADD" else None
+            if before is None or before.kind != "MUL" or before.options.get("act") != NONE:
+                continue
+            x, after = before.inputs[0], readers.get(op.outputs[0], [])
+            source = producers.get(x)
+            if source is None or not self._stems(source, producers) or len(self.graph.shape(x)) != 4:
+                continue
+            if len(after) != 1 or after[0].kind != "QUANTIZE" or len(readers[op.inputs[0]]) > 1:
+                continue
+            if op.inputs[0] in self.asked or op.outputs[0] in self.asked:
+                continue
+            gain, offset = self.tensors[before.inputs[1]].data, self.tensors[op.inputs[1]].data
+            channels = self.graph.shape(x)[-1:]
+            if gain is None or offset is None or gain.shape != channels or offset.shape != channels:
+                continue
+            scales = np.where(gain == 0, 1, np.abs(gain) / 127).astype(np.float32)
+            grid = Quantization(scales, np.zeros(len(scales), np.int64), 3)
+            op.kind = "DEPTHWISE_CONV_2D"
+            op.inputs = (x, self.graph.constant(gain.reshape(1, 1, 1, -1), "", grid), op.inputs[1])
+            op.options = {**_PIXEL, "act": op.options["act"]}
+            gone.add(id(before))
+        self.graph.operators = [op for op in self.graph.operators if id(op) not in gone]
 
     # --- the change
 

@@ -174,6 +174,7 @@ def build(
 
 
 W = normal(5, 6, 3, 2)
+NORM = (normal(6), normal(6, seed=1), normal(6, seed=2), normal(6) ** 2 + np.float32(0.5))
 CASES = [
     Case("CONV_2D", "Conv", IMAGE, Weight(W, 0), Bias(normal(5))),
     Case("CONV_2D", "Conv", IMAGE, Weight(W, 0)),
@@ -246,6 +247,9 @@ CASES = [
     Case("LOGISTIC", "Sigmoid", (3, 5), steps=2.01),
     Case("TANH", "Tanh", IMAGE, grid=(1 / 128, 0)),
     Case("TANH", "Tanh", (3, 500), steps=2.01),
+    Case("DEPTHWISE_CONV_2D", "BatchNormalization", IMAGE, *NORM),
+    Case("DEPTHWISE_CONV_2D", "BatchNormalization", IMAGE, np.float32([1, 0, -2, 1e-3, 1, 4]), *NORM[1:],
+         then=[("Relu",)]),
     Case("PRELU", "PRelu", IMAGE, Weight(normal(6, 1, 1))),
     Case("PRELU", "PRelu", IMAGE, np.float32(0.3)),
     Case("PRELU", "PRelu", (3, 5), Weight(normal(5))),
