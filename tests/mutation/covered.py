@@ -29,7 +29,8 @@ ENGINE = "tests/bb_edge/engine"
 TESTS = (
     ("tests/bb_edge/wire", "tests/bb_edge/state", f"{ENGINE}/test_saved.py", f"{ENGINE}/test_journal.py"),
     (
-        *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py", f"{ENGINE}/test_causes.py"),
+        *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
+        *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_causes.py"),
         *(f"{ENGINE}/test_snapshot.py", f"{ENGINE}/test_snapshot_tables.py"),
         f"{ENGINE}/test_snapshot_queues.py",
     ),
@@ -59,7 +60,8 @@ def main(arguments: list[str]) -> int:
             line = [sys.executable, "-m", "coverage", command, f"--rcfile={settings}", *more]
             return subprocess.Popen(line, cwd=ROOT, env=env)
 
-        pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+        # What it leaves out takes most of the time, and comes by nothing that the others do not.
+        pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not crash_at_any_write")
         running = [coverage("run", *pytest, *tests, *arguments) for tests in TESTS]
         codes = [process.wait() for process in running]
         codes.append(coverage("combine", "--quiet").wait())

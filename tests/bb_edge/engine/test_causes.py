@@ -126,6 +126,15 @@ def test_what_waits_for_an_execution(make):
     assert running(node) == [1, 2, 3]
 
 
+def test_what_the_host_asked_for_has_no_cause(make):
+    node = make(ASKS, max_executions=1)
+    for _ in range(3):
+        node.invoke("Main", {"x": np.ones(1, np.float32), "all": (A,)})
+    node.poll(2)
+    assert len(node._cycle.ingress.entries) == 2
+    assert running(node) == []
+
+
 def test_a_journal_that_is_to_be_replayed(make):
     node = make()
     node.replay([JournalRecord(A, told(seq), 1).to_bytes() for seq in (2, 3)])

@@ -1,0 +1,212 @@
+"""A node that comes back with its outbox: what goes out again, until when, and under which number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
+from bb_edge.ir.address import site_suffix
+from bb_edge.node import Node
+from bb_edge.wire import envelope
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope, Fill
+from bb_edge.wire.outbox import OutboxRecord
+
+S = 1_000_000_000
+WALL = 10**18
+HERE = b"\xe2\x01" + bytes(8)
+SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
+TEXT = f"""
+program Demo {{module=Demo}}
+function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1, partition=Main}}
+  h: Trigger = wire.Send(x, to) {{{SAY}}}
+  r: WireReqId = wire.SendReqBatched(x, ask, ask) {{{ASK}, wire.answer_mode=each, deadline_ns=900000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  syscall.AppEmit<name="missing">(missing)
+  x2: F32[1], s2: PeerIdVec, r2: WireReqId = wire.RecvReq() {{{ASK}}}
+  y2: F32[1] = Mul(x2, x2)
+  k: Trigger = wire.SendResp(y2, s2, r2) {{{REPLY}}}
+"""
+
+
+@pytest.fixture
+def make(compile_text):
+    data = compile_text(TEXT)
+
+    def made(snapshot: bytes | None = None, now_ns: int = 0, **config: int) -> Node:
+        more: dict[str, Any] = {"seed": 3, "durable": True, "clock_offset_ns": WALL}
+        settings = NodeConfig.edge().with_(**config)
+        return install(SELF, (HERE,), data, ["Main"], settings, snapshot=snapshot, now_ns=now_ns, **more)
+
+    return made
+
+
+def greet(node: Node, now_ns: int = 1) -> Node:
+    for peer in (A, B):
+        node.peer_presence(peer, True, (HERE,), epoch=1)
+    node.poll(now_ns)
+    return node
+
+
+def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
+    return [step for step in found if isinstance(step, kind)]
+
+
+def sent(found: list[steps.EngineStep]) -> list[bytes]:
+    """What goes out beyond acknowledgements."""
+    return [bytes(s.payload) for s in of(SendEnvelope, found) if s.durable]
+
+
+def message(kind: int, site: int, seq: int, **more: Any) -> bytes:
+    type_hash, payload = encode_value(np.full(1, 3, np.float32))
+    fills = [Fill(site_suffix(site), payload, False, type_hash)]
+    return envelope.encode(Envelope(fills, kind, epoch=9, seq=seq, base=1, **more))
+
+
+def take(node: Node, peer: PeerId, data: bytes, now_ns: int) -> tuple[list[bytes], list[steps.EngineStep]]:
+    """A durable envelope comes and is written down: the journal, and what the node then does."""
+    node.deliver_inbound(data, peer)
+    kept = of(Journal, node.poll(now_ns))
+    for step in kept:
+        node.persisted(step.token)
+    return [step.record for step in kept], [*node.poll(now_ns + 1), *node.poll(now_ns + 2)]
+
+
+def say(node: Node, now_ns: int, *, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> list[Any]:
+    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
+    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
+    return of(PersistOutbox, node.poll(now_ns))
+
+
+def test_what_runs_again_finds_what_it_sent_and_what_did_not_run_sends_anew(make):
+    node = greet(make())
+    asked = {"kind": REQUEST, "site": 0xA1, "wire_req_id": 7, "src_addresses": (HERE,)}
+    first, found = take(node, A, message(seq=1, **asked), 2)
+    (written,) = of(PersistOutbox, found)
+    second, _ = take(node, A, message(seq=2, **asked), 10)  # its answer never reached the disk
+    third, _ = take(node, B, message(seq=1, **asked), 20)  # nor did this one's, of the same number
+    again = make(now_ns=100)
+    again.adopt_outbox([written.record], 100, WALL + 100)
+    again.replay([*first, *second, *third])
+    found = [*again.poll(101), *again.poll(102)]
+    assert again.counters["outbound.reused"] == 1
+    record = OutboxRecord.from_bytes(written.record)
+    assert sent(found) == [record.encoded], "the old answer, as it was"
+    anew = [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, found)]
+    assert [(r.key.peer, r.cause and r.cause.seq) for r in anew] == [(A, 2), (B, 1)]
+    assert anew[0].key.epoch == record.key.epoch and anew[0].key.seq == record.key.seq + 1
+
+
+@pytest.mark.parametrize(("left_ns", "goes"), [(5 * S, True), (1, True), (0, False), (-1, False)])
+def test_a_record_goes_out_again_for_what_is_left_of_its_time(make, left_ns, goes):
+    node = greet(make())
+    _, found = take(node, A, message(REQUEST, 0xA1, 1, wire_req_id=7, remaining_deadline_ns=8 * S), 2)
+    (written,) = of(PersistOutbox, found)
+    record = OutboxRecord.from_bytes(written.record)
+    assert record.expires_wall_ns == WALL + 8 * S + 2
+    assert envelope.decode(record.encoded, node.config.caps).remaining_deadline_ns == 8 * S - 1
+    wall_ns = record.expires_wall_ns - left_ns
+    again = greet(make(now_ns=100), 100)
+    again.adopt_outbox([written.record], 100, wall_ns)
+    found = again.poll(100)
+    assert bool(sent(found)) is goes
+    if not goes:
+        again.snapshot(101)
+        assert again.snapshot_written() == (record.key,)
+        return
+    assert [s.expires_in_ns for s in of(SendEnvelope, found)] == [left_ns]
+    repeated = [payload for n in range(1, 40) for payload in sent(again.poll(100 + n * S))]
+    assert bool(repeated) is (left_ns > S)
+    again.snapshot(100 * S)
+    assert again.snapshot_written() == (record.key,), "it has expired"
+
+
+def test_a_record_without_a_deadline_is_repeated_until_it_is_acknowledged(make):
+    node = greet(make())
+    (written,) = say(node, 2, to=(A,))
+    assert (written.token, written.peer) == (1, A)
+    record = OutboxRecord.from_bytes(written.record)
+    assert record.expires_wall_ns == 0
+    again = greet(make(now_ns=100), 100)
+    again.adopt_outbox([written.record], 100, WALL)
+    found = again.poll(100)
+    assert sent(found) == [record.encoded]
+    assert [s.expires_in_ns for s in of(SendEnvelope, found)] == [0]
+    assert sent([step for n in range(1, 2000, 60) for step in again.poll(n * S)]), "however long it takes"
+    ack = Envelope(acks=(Ack(record.key.epoch, record.key.seq),))
+    again.deliver_inbound(envelope.encode(ack), A)
+    again.poll(3000 * S)
+    assert not sent(again.poll(9000 * S))
+    again.snapshot(9000 * S)
+    assert again.snapshot_written() == (record.key,)
+
+
+def asking(make) -> tuple[bytes, bytes, int]:
+    """A durable request on disk, the snapshot that holds who asks, and the request's number."""
+    node = greet(make())
+    (written,) = say(node, 2, ask=(A,))
+    node.persisted(written.token)
+    node.poll(3)
+    data = node.snapshot(4)
+    number = envelope.decode(OutboxRecord.from_bytes(written.record).encoded, node.config.caps).wire_req_id
+    return written.record, data, number
+
+
+def test_a_request_goes_out_again_and_ends_with_its_answer(make):
+    written, data, number = asking(make)
+    record = OutboxRecord.from_bytes(written)
+    again = make(data, 100)
+    again.adopt_outbox([written], 100, WALL)
+    (first,) = sent([*again.poll(101), *again.poll(102)])
+    assert first.startswith(record.encoded), "what is left of its time stands behind it"
+    assert [step for n in range(1, 10) for step in sent(again.poll(n * S))], "it is repeated"
+    _, found = take(again, A, message(RESPONSE, 0xB1, 1, wire_req_id=number), 10 * S)
+    assert [s.value for s in of(steps.AppEvent, found)] == [()], "it is answered"
+    assert not sent([*again.poll(50 * S), *again.poll(500 * S)]), "though nobody has acknowledged it"
+    again.snapshot(500 * S)
+    assert again.snapshot_written() == (record.key,)
+
+
+def test_a_request_of_nobody_stays_where_it_is(make):
+    written, _, _ = asking(make)
+    again = greet(make(now_ns=100), 100)
+    again.adopt_outbox([written], 100, WALL)
+    assert not sent([*again.poll(101), *again.poll(2 * S), *again.poll(50 * S)])
+    again.snapshot(50 * S)
+    assert again.snapshot_written() == (OutboxRecord.from_bytes(written).key,)
+
+
+def test_records_that_cannot_be_written_are_told_and_asked_for_again_however_many_timers_run(make):
+    node = greet(make(max_timers=1))
+    asked = [*say(node, 2, to=(A,)), *say(node, 3, to=(B,))]
+    assert [(step.token, step.peer) for step in asked] == [(1, A), (2, B)]
+    assert node.counters["outbound.persisting"] == 2
+    errors = [OSError("full"), OSError("still full")]
+    for step, error in zip(asked, errors, strict=True):
+        node.persist_failed(step.token, error)
+    found = node.poll(4)
+    assert of(steps.StorageFailed, found) == [steps.StorageFailed("outbox", error) for error in errors]
+    assert node.counters["storage.failed"] == 2
+    again = of(PersistOutbox, node.poll(2 * S))
+    assert [(s.token, s.record) for s in again] == [(s.token, s.record) for s in asked]
+    assert node.counters["outbound.persisting"] == 4
+
+
+def test_only_so_many_wait(make):
+    node = greet(make(outbound_queue=2))
+    for now_ns in range(2, 7):
+        say(node, now_ns, to=(A,))
+    assert node.counters["outbound.waiting"] == 2, "two are being written, two wait"
+    node.invoke("Main", {"x": np.ones(1, np.float32), "to": (A,)})
+    (dropped,) = of(steps.OutboundDropped, node.poll(8))
+    assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait")
+    assert node.counters["outbound.dropped"] == 2
