@@ -179,7 +179,7 @@ function program.Half(a) -> (b)
             'y = composite.Unbundle<.composite.child_types="bb.bytes,bb.bytes">(c)',
             "2 types for 1",
         ),
-        ("x: I64[2]", "y = Erf(x)", "tensor(int64)"),
+        ("x: I64[2]", "y = Sin(x)", "tensor(int64)"),
     ],
 )
 def test_contradictions_are_refused(signature: str, line: str, what: str) -> None:

@@ -26,6 +26,9 @@ from bb_host.program_proto import (
 )
 from bb_host.text import parse, print_program
 
+CONFIGURATIONS = "device_configurations" in onnx.NodeProto.DESCRIPTOR.fields_by_name
+"""Of several devices: the onnx package has them from 1.18 on."""
+
 
 def full_model() -> onnx.ModelProto:
     """A model with everything that the schema can hang on it."""
@@ -64,8 +67,9 @@ def full_model() -> onnx.ModelProto:
     )
     node.attribute.add(name="ref", ref_attr_name="outer", type=onnx.AttributeProto.INT)
     node.metadata_props.add(key=keys.SLOT_KEY, value="model")
-    sharding = node.device_configurations.add(configuration_id="two", pipeline_stage=1)
-    sharding.sharding_spec.add(tensor_name="a", device=[0, 1])
+    if CONFIGURATIONS:
+        sharding = node.device_configurations.add(configuration_id="two", pipeline_stage=1)
+        sharding.sharding_spec.add(tensor_name="a", device=[0, 1])
     function = onnx.FunctionProto(
         name="F", domain="user", input=["a", "b"], output=["c"], attribute=["model"], doc_string="about F"
     )
@@ -87,7 +91,8 @@ def full_model() -> onnx.ModelProto:
     model.metadata_props.add(key=keys.MODULE_KEY, value="F")
     model.opset_import.append(helper.make_opsetid("", 21))
     model.training_info.add().algorithm.name = "algorithm"
-    model.configuration.add(name="two", num_devices=2)
+    if CONFIGURATIONS:
+        model.configuration.add(name="two", num_devices=2)
     return model
 
 

@@ -154,6 +154,7 @@ def test_a_model_in_qdq_form_is_taken_as_it_is(mlp: Model, samples: Samples) -> 
     np.testing.assert_array_equal(invoke(again, x), invoke(pairs, x))
 
 
+@pytest.mark.filterwarnings("ignore:`mapping:DeprecationWarning")  # onnxruntime 1.18's, of onnx 1.16
 @pytest.mark.parametrize("activations", ["QInt8", "QUInt8"])
 def test_models_of_another_quantizer_run_as_they_are(
     cnn: Model, samples: Samples, reference: Reference, tmp_path: Path, activations: str
