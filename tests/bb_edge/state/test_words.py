@@ -119,6 +119,16 @@ def test_only_what_must_not_be_lost_is_synced_and_each_in_one_call() -> None:
     assert store.counters["state.syncs"] == 4
 
 
+@pytest.mark.parametrize("gone", [(b"a", b"long", b"c"), (b"long", b"", b"a"), (b"", b"c")])
+def test_several_records_are_let_go_at_once(gone: tuple[bytes, ...]) -> None:
+    _, store = telling()
+    keys = (b"a", b"long", b"", b"c")
+    store.append_outbox([(key, b"of " + key) for key in keys])
+    store.write_snapshot(b"1")
+    store.drop([*gone, b"nobody's"])
+    assert store.open().outbox == tuple(b"of " + key for key in keys if key not in gone)
+
+
 def test_nothing_costs_nothing() -> None:
     storage, store = telling()
     store.append_journal([])
@@ -271,6 +281,9 @@ def test_whether_a_failed_snapshot_is_there_is_open_where_the_folder_cannot_be_r
         storage.fails = set()
         store.append_journal([b"a"])
         assert ("append", f"journal-{generation}", True) in storage.asked, "the other answer would lose it"
+        store.append_journal([b"b"])
+        found = store.open()
+        assert (found.snapshot, found.journal, found.notes) == (None, (b"a", b"b"), ())
 
 
 def test_nothing_to_fall_back_on(make_store: Opened) -> None:
