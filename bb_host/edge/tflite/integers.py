@@ -111,26 +111,34 @@ class _Work:
 
     def pull_up(self) -> None:
         """QUANTIZE(moves(x)) → moves(QUANTIZE(x)), wherever x does not come from DEQUANTIZE."""
-        pending = True
+        producers, readers = self.graph.producers(), self.graph.readers()
+        pending = [op for op in self.graph.operators if op.kind == "QUANTIZE"]
+        made: dict[int, list[Operator]] = {}  # before which operator
+        gone: set[int] = set()
         while pending:
-            pending = False
-            producers, readers = self.graph.producers(), self.graph.readers()
-            for op in self.graph.operators:
-                before = producers.get(op.inputs[0]) if op.kind == "QUANTIZE" else None
-                if before is None or op.inputs[0] in self.asked or len(readers[op.inputs[0]]) > 1:
-                    continue
-                form = FORMS.get(before.kind)
-                if (
-                    form is None
-                    or form.grid not in _COMMUTES
-                    or self.tensors[op.inputs[0]].dtype != "float32"
-                ):
-                    continue
-                if len(_data(form, before)) == 1 and self._stems(before, producers):
-                    continue
-                self._pull(op, before, form)
-                pending = True
-                break
+            op = pending.pop()
+            x = op.inputs[0]
+            before = producers.get(x)
+            if before is None or x in self.asked or len(readers[x]) > 1:
+                continue
+            form = FORMS.get(before.kind)
+            if form is None or form.grid not in _COMMUTES or self.tensors[x].dtype != "float32":
+                continue
+            if len(_data(form, before)) == 1 and self._stems(before, producers):
+                continue
+            gone.add(id(op))
+            new = self._pull(op, before, form)
+            producers[op.outputs[0]] = before
+            for quantize in new:
+                source, stored = quantize.inputs[0], quantize.outputs[0]
+                readers[source] = [r for r in readers[source] if r is not before] + [quantize]
+                producers[stored], readers[stored] = quantize, [before]
+            made.setdefault(id(before), []).extend(new)
+            pending += new
+        ops = []
+        for op in self.graph.operators:
+            ops += [q for q in (*made.get(id(op), ()), op) if id(q) not in gone]
+        self.graph.operators = ops
 
     def _stems(self, op: Operator, producers: dict[int, Operator]) -> bool:
         """Whether what an operator moves was dequantized."""
@@ -141,23 +149,23 @@ class _Work:
             op = source
         return op.kind == "DEQUANTIZE"
 
-    def _pull(self, op: Operator, before: Operator, form: Form) -> None:
+    def _pull(self, op: Operator, before: Operator, form: Form) -> list[Operator]:
+        """`before` on the integers of `op`; gives what quantizes its inputs."""
         grid = self.tensors[op.outputs[0]].quantization
         assert grid is not None
-        inputs, made = list(before.inputs), []
+        inputs = list(before.inputs)
+        made: dict[int, Operator] = {}
         for position in _data(form, before):
-            tensor = self.tensors[inputs[position]]
+            source = inputs[position]
+            tensor = self.tensors[source]
             if tensor.data is not None:
                 inputs[position] = self.graph.constant(_rounded(tensor.data, grid), "", grid)
-            else:
-                stored = self._tensor(tensor.shape, grid)
-                made.append(Operator("QUANTIZE", (inputs[position],), (stored,)))
-                inputs[position] = stored
+                continue
+            if source not in made:
+                made[source] = Operator("QUANTIZE", (source,), (self._tensor(tensor.shape, grid),))
+            inputs[position] = made[source].outputs[0]
         before.inputs, before.outputs = tuple(inputs), op.outputs
-        ops = [o for o in self.graph.operators if o is not op]
-        at = next(i for i, o in enumerate(ops) if o is before)
-        ops[at:at] = made
-        self.graph.operators = ops
+        return list(made.values())
 
     def join_norms(self) -> None:
         """A gain and an offset per channel of an image (a normalization that nobody folded) as a depthwise

@@ -186,3 +186,14 @@ def test_numbers_that_go_two_ways_and_come_together(compiled, run_lowered, plain
     ]  # fmt: skip
     constants = {**CONV, "flat": np.array([0, -1]), "image": np.array([0, 4, 4, 4])}
     _check(model(nodes, constants), compiled, run_lowered, plain_reference, {}, 2.01)
+
+
+def test_a_value_that_is_joined_with_itself(compiled, run_lowered, plain_reference):
+    nodes = conv(node("Concat", ["c", "c"], ["k"], axis=1), node("Relu", ["k"], ["r"]), *pair("r", "y"))
+    _check(model(nodes, CONV), compiled, run_lowered, plain_reference, {})
+
+
+def test_equal_models_have_equal_bytes(compiled):
+    made = model(conv(*pair("c", "y")), CONV)
+    first, second = (compiled(made).models[0].attrs["sha256"] for _ in range(2))
+    assert first == second
