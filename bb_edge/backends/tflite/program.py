@@ -53,7 +53,9 @@ class TFLiteProgram(BackendProgram):
         try:
             verify(model)
         except FlatbufferError as error:
-            raise TFLiteModelError(f"its model is not sound: {error}", where, "compile it again") from error
+            raise TFLiteModelError(
+                f"its model is not sound: {error}", where, "compile it for this release"
+            ) from error
         self._make, self._model, self._threads, self._where = make, model, threads, where
         self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
         self._shapes: _Shapes = ()

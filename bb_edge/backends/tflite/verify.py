@@ -39,6 +39,8 @@ _OPEN = 1_000_003
 MAX_SCALE, MIN_SCALE = 1e30, 1e-30
 MAX_STEPS = 1 << 18
 """Of a result's grid, for one step of what it is computed from: kernels shift by that, or end there."""
+MAX_PRODUCT_STEPS = 256
+"""The same for one step of an input times one of a weight, as packed weights have it."""
 MIN_SOFTMAX = 2.0**-25
 
 _MODEL = frozenset((0, 1, 2, 4, 7))
@@ -268,7 +270,7 @@ def _in_step(known: Known, given: list[_Tensor], result: _Tensor) -> bool:
     if known.name == "SOFTMAX" and steps and steps[0] < MIN_SOFTMAX:
         return False
     if known.name in _PRODUCTS and len(steps) > 1:
-        steps = [steps[0] * steps[1]]
+        return steps[0] * steps[1] < finest * MAX_PRODUCT_STEPS
     return all(step < finest * MAX_STEPS for step in steps)
 
 

@@ -29,7 +29,7 @@ from .campaign import Absent, Subject
 
 ROOT = Path(__file__).resolve().parents[3]
 CHILD = Path(__file__).with_name("tflite_child.py")
-SECOND = ROOT / ".venv-tflite" / "bin" / "python"
+SECOND = ROOT / ".venv-tflite"
 PATIENCE_S = 120.0
 LONGEST_SEED = 32 << 10
 
@@ -101,8 +101,8 @@ def _python(distribution: str) -> str:
     package = distribution.replace("-", "_")
     if importlib.util.find_spec(package) is not None and attempt(package)[0] is not None:
         return sys.executable
-    if distribution == "tflite-runtime" and SECOND.exists():
-        return str(SECOND)
+    if distribution == "tflite-runtime" and (SECOND / "bb-setup.json").is_file():
+        return str(SECOND / "bin" / "python")
     raise Absent(f"{distribution} does not run here")
 
 
@@ -144,6 +144,20 @@ def artifacts_with_models() -> list[bytes]:
     return found
 
 
+def _plain(model: Any, feeds: dict[str, Any]) -> list[Any]:
+    """What a model computes, for the grids of its results."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise Absent("onnxruntime is not installed here") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    found = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(found.run(None, feeds))
+
+
 @functools.cache
 def flatbuffers() -> list[bytes]:
     """Of every operator that the lowering writes."""
@@ -152,6 +166,11 @@ def flatbuffers() -> list[bytes]:
     found = [model for data in artifacts_with_models() for model in models_of(data)]
     for number, case in enumerate(cases):
         model, _ = case.model(case.open_batch and number % 2 == 0)
+        found += [op.attrs["model"] for op in lowered(model).models]
+    integers = _module("tests/bb_host/edge/tflite/test_integers.py")
+    for number, case in enumerate(integers.CASES):
+        symbolic = case.open_batch and number % 2 == 0
+        model, _, _ = integers.build(case, ("int8", "uint8")[number % 2], symbolic, _plain)
         found += [op.attrs["model"] for op in lowered(model).models]
     return [data for data in dict.fromkeys(found) if len(data) <= LONGEST_SEED]
 
