@@ -13,6 +13,9 @@ from .shapes import axis_of, bounded
 from .spec import BOOL, Array, Prepared, TensorSpec
 from .ufuncs import max_reduce, min_reduce
 
+_TAKES_INT64 = np.dtype(np.intp) == np.dtype(np.int64)
+"""np.take refuses wider integers than addresses are, as int64 on a 32-bit board; what was checked fits."""
+
 
 def check_indices(op_type: str, indices: Array, dim: int) -> None:
     """KernelShapeError unless every index is in [-dim, dim)."""
@@ -44,7 +47,7 @@ def _gather(call: Call) -> Prepared:
         check_indices("Gather", index, dim)
         if result.size:
             # Checked above; "wrap" turns negative indices and, unlike "raise", needs no buffer.
-            np.take(x, index, axis, result, "wrap")
+            np.take(x, index if _TAKES_INT64 else index.astype(np.intp), axis, result, "wrap")
 
     return Prepared((out,), run)
 

@@ -7,18 +7,23 @@ Nothing is left out by name.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from compiled_programs import compiled_once
 
 import bb_kernels
 from bb_kernels.registry import find
 from bb_kernels.unary import DATA_TYPES
 
-onnx = pytest.importorskip("onnx")
+try:
+    import onnx
+except ImportError:  # then the cases come from elsewhere, or all are skipped
+    onnx = None
 
 # What the runtime does for a whole plan: floating point warnings are not errors of a kernel.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -82,17 +87,53 @@ def _array(value: Any) -> Any:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-CASES = _cases()
-LEFT_OUT = Counter(reason for case in CASES if (reason := _left_out(case)) is not None)
-SELECTED = [case for case in CASES if _left_out(case) is None]
+class Case(NamedTuple):
+    """One case in plain values, for machines without the onnx package (tests/aids/compiled_programs.py)."""
+
+    name: str
+    op_type: str
+    domain: str
+    version: int
+    attributes: dict[str, Any]
+    outputs: tuple[str, ...]
+    data: list[tuple[list[Any], list[Any]]]  # inputs in the node's order, absent ones None; expected
+    rtol: float
+    atol: float
+
+
+def _plain(case: Any) -> tuple[Any, ...]:
+    node = case.model.graph.node[0]
+    version = _version(node, next(o.version for o in case.model.opset_import if o.domain == node.domain))
+    names = [i.name for i in case.model.graph.input]
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in case.model.graph.initializer}
+    data = []
+    for inputs, expected in case.data_sets:
+        feed = {**weights, **{n: _array(v) for n, v in zip(names, inputs, strict=False)}}
+        arrays = [feed[n] if n else None for n in node.input]
+        while arrays and arrays[-1] is None:
+            arrays.pop()
+        data.append((arrays, [_array(v) for v in expected]))
+    attributes = {a.name: _attribute(a) for a in node.attribute}
+    outputs = tuple(node.output)
+    head = (case.name, node.op_type, node.domain, version, attributes, outputs)
+    return (*head, data, case.rtol, case.atol)
+
+
+def _collected() -> dict[str, bytes]:
+    cases = _cases()
+    left_out = Counter(reason for case in cases if (reason := _left_out(case)) is not None)
+    selected = [_plain(case) for case in cases if _left_out(case) is None]
+    return {"cases": pickle.dumps((len(cases), dict(left_out), selected))}
+
+
+ALL, LEFT_OUT, _SELECTED = pickle.loads(compiled_once("onnx-node-cases", _collected)["cases"])
+SELECTED = [Case(*values) for values in _SELECTED]
 
 
 def test_count(record_property: Any, capsys: pytest.CaptureFixture[str]) -> None:
     record_property("selected", len(SELECTED))
     with capsys.disabled():
-        print(
-            f"\nONNX backend node tests: {len(SELECTED)} of {len(CASES)} selected; left out: {dict(LEFT_OUT)}"
-        )
+        print(f"\nONNX backend node tests: {len(SELECTED)} of {ALL} selected; left out: {LEFT_OUT}")
     assert len(SELECTED) >= 800
 
 
@@ -109,28 +150,24 @@ MODES = ("constant", "variable", "bound", "strided", "inplace")
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("case", SELECTED, ids=[case.name for case in SELECTED])
-def test_node(case: Any, mode: str) -> None:
-    node = case.model.graph.node[0]
-    version = _version(node, next(o.version for o in case.model.opset_import if o.domain == node.domain))
-    attrs = {a.name: _attribute(a) for a in node.attribute}
-    names = [i.name for i in case.model.graph.input]
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in case.model.graph.initializer}
-    for inputs, expected in case.data_sets:
-        feed = {**weights, **{n: _array(v) for n, v in zip(names, inputs, strict=False)}}
-        arrays = [feed[n] if n else None for n in node.input]
-        while arrays and arrays[-1] is None:
-            arrays.pop()
+def test_node(case: Case, mode: str) -> None:
+    for arrays, expected in case.data:
         specs = [None if a is None else bb_kernels.TensorSpec(a.dtype, a.shape) for a in arrays]
         # Strided inputs are filled after binding: only what shapes depend on may be known before.
-        needed = find(node.op_type, version).needs
+        needed = find(case.op_type, case.version).needs
         told = {"variable": (), "strided": needed}.get(mode, range(len(arrays)))
         known = [a if i in told else None for i, a in enumerate(arrays)]
         prepared = bb_kernels.prepare(
-            node.op_type, version, attrs, specs, known, n_outputs=len(node.output), domain=node.domain
+            case.op_type,
+            case.version,
+            case.attributes,
+            specs,
+            known,
+            n_outputs=len(case.outputs),
+            domain=case.domain,
         )
-        for results in _runs(prepared, arrays, node, mode):
+        for results in _runs(prepared, arrays, case, mode):
             for want, got in zip(expected, results, strict=True):
-                want = _array(want)
                 assert got.dtype == want.dtype
                 assert got.shape == want.shape
                 np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
@@ -142,15 +179,15 @@ def _fill(arrays: list[Any], byte: int) -> None:
         a.reshape(-1).view(np.uint8).fill(byte if a.dtype != np.bool_ else byte & 1)
 
 
-def _runs(prepared: Any, arrays: list[Any], node: Any, mode: str) -> Any:
+def _runs(prepared: Any, arrays: list[Any], case: Case, mode: str) -> Any:
     if prepared.dynamic:
-        yield [r for r, name in zip(prepared.run(*arrays), node.output, strict=True) if name]
+        yield [r for r, name in zip(prepared.run(*arrays), case.outputs, strict=True) if name]
         return
     for spec in prepared.outputs + prepared.scratch:
         assert isinstance(spec, bb_kernels.TensorSpec)
     full = [np.empty(s.shape, s.dtype) for s in (*prepared.outputs, *prepared.scratch)]
     _fill(full, 0x5A)
-    outputs = [a if name else None for a, name in zip(full, node.output, strict=False)]
+    outputs = [a if name else None for a, name in zip(full, case.outputs, strict=False)]
     scratch = full[len(prepared.outputs) :]
     before = [None if a is None else a.copy() for a in arrays]
     if mode == "inplace":
@@ -160,7 +197,7 @@ def _runs(prepared: Any, arrays: list[Any], node: Any, mode: str) -> Any:
             _fill(scratch, 0x5A)
             prepared.bind(*placed, own, *outputs[1:], *scratch)()
             yield [own, *(a for a in outputs[1:] if a is not None)]
-            if any(a.name == "seed" for a in node.attribute):
+            if "seed" in case.attributes:
                 return
         if prepared.alias is not None:
             assert len(prepared.outputs) == 1
@@ -179,7 +216,7 @@ def _runs(prepared: Any, arrays: list[Any], node: Any, mode: str) -> Any:
     elif mode == "bound":
         step = prepared.bind(*arrays, *outputs, *scratch)
         step()
-        if all(a.name != "seed" for a in node.attribute):  # drawn numbers go on; everything else repeats
+        if "seed" not in case.attributes:  # drawn numbers go on; everything else repeats
             _fill(full, 0x33)
             step()
     else:

@@ -212,7 +212,7 @@ def test_plans_are_kept_per_shape_and_bounded(backend: NumPyBackend, make: Make,
 def test_a_dtype_change_makes_a_plan_of_its_own(backend: NumPyBackend, make: Make, f32: F32) -> None:
     made = program(backend, make("x", "y", [("Neg", "x", "y")]))
     assert made.run((f32(3),))[0].dtype == np.float32
-    assert made.run((np.arange(3),))[0].dtype == np.int64
+    assert made.run((np.arange(3, dtype=np.int64),))[0].dtype == np.int64
     assert made.plans_made == 2
 
 
