@@ -89,7 +89,11 @@ class Model:
                 raise InferenceError(f"input {name!r} is given twice", self._where)
             given[name] = value
         found = self.run(given)
-        return next(iter(found.values())) if len(self.outputs) == 1 else found
+        if len(self.outputs) != 1:
+            return found
+        if not found:
+            raise InferenceError(f"it ended without its output {self.outputs[0]!r}", self._where)
+        return next(iter(found.values()))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """All outputs by name, fresh arrays. Raises what a call raises."""

@@ -119,6 +119,14 @@ function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}
     np.testing.assert_array_equal(model(S), S)
 
 
+def test_an_output_that_never_comes_is_an_error_with_its_name() -> None:
+    """A call without inputs waits for nothing, and nothing sets it off."""
+    text = SCALE.replace("backend.subgraph_a(x, s)", "backend.subgraph_a()")
+    model = bb_edge.open_model(artifact(text))
+    with pytest.raises(InferenceError, match="without its output 'y'"):
+        model(X, S)
+
+
 def test_a_failing_op_is_an_error_with_its_place() -> None:
     text = SCALE.replace("F32[2])", "F32[K])")
     for components in (None, {"backend": {"arena_limit": 0}}):

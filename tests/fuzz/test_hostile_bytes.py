@@ -17,7 +17,7 @@ from bb_edge.wire.caps import EDGE_CAPS
 
 CORPUS = Path(__file__).parent / "corpus"
 SCALE = float(os.environ.get("BB_FUZZ_SCALE", "1"))
-COUNTS = {"artifacts": 512, "portable": 256, "disk": 512, "nodes": 4096, "models": 2048, "tflite": 1024}
+COUNTS = {"artifacts": 512, "portable": 256, "disk": 512, "nodes": 4096, "models": 2048, "tflite": 640}
 ALL = [(kind, n) for kind, several in subjects.KINDS.items() for n in range(len(several))]
 
 
@@ -27,13 +27,15 @@ def test_typed_errors_and_nothing_else(kind: str, number: int) -> None:
         subject = subjects.KINDS[kind][number]()
     except campaign.Absent as reason:
         pytest.skip(str(reason))
-    result = campaign.run(subject, int(SCALE * COUNTS.get(kind, 6000)))
-    assert not result.crashes, [(c.what, c.data[:200]) for c in result.crashes[:3]]
-    assert result.taken, "some mutations pass: they reach what lies behind the first check"
-    for path in sorted((CORPUS / subject.name).glob("*")):
-        campaign.one(subject, path.read_bytes(), result)
-        assert not result.crashes, (path.name, result.crashes[0].what)
-    subject.close()
+    try:
+        result = campaign.run(subject, int(SCALE * COUNTS.get(kind, 6000)))
+        assert not result.crashes, [(c.what, c.data[:200]) for c in result.crashes[:3]]
+        assert result.taken, "some mutations pass: they reach what lies behind the first check"
+        for path in sorted((CORPUS / subject.name).glob("*")):
+            campaign.one(subject, path.read_bytes(), result)
+            assert not result.crashes, (path.name, result.crashes[0].what)
+    finally:
+        subject.close()
 
 
 def test_a_failure_is_found() -> None:
