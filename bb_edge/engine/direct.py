@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.executions import BoundGraph, BoundOp
@@ -214,7 +216,7 @@ def run_direct(engine: Engine, direct: Direct, target: str, number: int, values:
         raise
     finally:
         registers[:] = direct.start
-    engine.emit(steps.ExecutionEnded(target, number, failed))
+    engine.steps.append(steps.ExecutionEnded(target, number, failed))
     engine.count("executions.ended")
     engine.on_slot_free()
     return ran
@@ -284,14 +286,15 @@ def _forget(step: Short | Call | Emit, registers: list[Any]) -> None:
 
 def emit_value(engine: Engine, op: BoundOp, execution: int, topic: str, value: object) -> None:
     """An op's value as an app event. CapacityError where it is larger than the node lets one be."""
-    size, limit = payload_bytes(value), engine.config.app_event_bytes
+    limit = engine.config.app_event_bytes
+    size = value.nbytes if type(value) is np.ndarray else payload_bytes(value)
     if size > limit:
         raise CapacityError(
             f"{size} bytes requested, {limit} available for one app event",
             where=op.spec.name,
             hint="raise NodeConfig.app_event_bytes, or emit less",
         )
-    engine.emit(steps.AppEvent(op.target, execution, topic, value))
+    engine.steps.append(steps.AppEvent(op.target, execution, topic, value))
 
 
 __all__ = ["Direct", "direct_of", "emit_value", "run_direct"]

@@ -247,7 +247,7 @@ class Cycle:
         """Admits entries and drains, until nothing is ready or the budget is spent."""
         engine = self.engine
         entries, pool = self.ingress.entries, engine.pool
-        while self._left > 0 and (engine.runnable or (entries and not pool.full)):
+        while self._left > 0 and (engine.runnable or (entries and pool.entries < pool.max_entries)):
             before = self._left
             while entries and pool.entries < pool.max_entries:
                 self._admit(now_ns)
