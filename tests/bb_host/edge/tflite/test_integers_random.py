@@ -110,4 +110,4 @@ def test_a_random_graph_agrees(seed, compiled, run_lowered, plain_reference):
     for got, want in zip(run_lowered(found, feeds), plain_reference(made, feeds), strict=True):
         away = np.abs(got - want)
         assert away.max() < 0.25  # some steps of 0.03, one after the other
-        assert away.mean() < 0.01
+        assert away.mean() < 0.03  # the older interpreter rounds twice where the newer rounds once
