@@ -106,6 +106,24 @@ def test_what_runs_again_finds_what_it_sent_and_what_did_not_run_sends_anew(make
     assert anew[0].key.epoch == record.key.epoch and anew[0].key.seq == record.key.seq + 1
 
 
+def test_a_snapshot_before_it_has_caught_up_forgets_no_number(make):
+    node = greet(make())
+    data = message(REQUEST, 0xA1, 1, wire_req_id=7, src_addresses=(HERE,))
+    journal, found = take(node, A, data, 2)
+    (written,) = of(PersistOutbox, found)
+    record = OutboxRecord.from_bytes(written.record)
+    again = make(now_ns=100)
+    again.adopt_outbox([written.record], 100, WALL + 100)
+    again.replay(journal)
+    again.deliver_inbound(envelope.encode(Envelope(acks=(Ack(record.key.epoch, 1),))), A)
+    again.snapshot(101)
+    assert again.snapshot_written() == (), "what sent it is still to come"
+    found = [*again.poll(102), *again.poll(103)]
+    assert again.counters["outbound.reused"] == 1 and not of(PersistOutbox, found)
+    again.snapshot(104)
+    assert again.snapshot_written() == (record.key,), "acknowledged, and its cause has come by"
+
+
 @pytest.mark.parametrize(("left_ns", "goes"), [(5 * S, True), (1, True), (0, False), (-1, False)])
 def test_a_record_goes_out_again_for_what_is_left_of_its_time(make, left_ns, goes):
     node = greet(make())
