@@ -24,7 +24,7 @@ __all__ = ["MAX_INTERPRETERS", "TFLiteProgram"]
 MAX_INTERPRETERS = 4
 """Allocated at a time, one per set of shapes."""
 
-FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError)
+FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError, LookupError)
 """What the interpreters' Python classes raise."""
 
 _Shapes = tuple[tuple[int, ...], ...]
@@ -150,11 +150,17 @@ class TFLiteProgram(BackendProgram):
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         self._start(inputs)
         get = self._get
-        return tuple([get(index) for index in self._outputs])
+        try:
+            return tuple([get(index) for index in self._outputs])
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter: {error}", self._where) from error
 
     def _call(self, _ctx: object, *arrays: Array) -> Array:
         self._start(arrays)
-        found: Array = self._get(self._outputs[0])
+        try:
+            found: Array = self._get(self._outputs[0])
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter: {error}", self._where) from error
         return found
 
 

@@ -30,7 +30,7 @@ __all__ = ["MAX_RANK", "verify"]
 MAX_RANK = 6
 MAX_ELEMENTS = (1 << 31) - 1
 """Of one tensor: kernels count in 32 bits."""
-MAX_BYTES = 1 << 30
+MAX_BYTES = 1 << 32
 """Of all tensors that are computed, at one row: what a small constant can ask for has an end."""
 
 _OPEN = 1_000_003

@@ -102,8 +102,8 @@ FORGED = {
     "left out": single("ADD", IMAGE, (None,), IMAGE, {"act": 0}),
     "dtypes": single("ADD", IMAGE, (ints(1, 2, 3, 4),), IMAGE, {"act": 0}),
     "no constant": single("RESHAPE", IMAGE, (weights(2),), (84, 4)),
-    "huge": single("PAD", (1, 4), (np.array([[MAX_BYTES, 0], [0, 0]], np.int32),), (MAX_BYTES + 1, 4)),
-    "much": single("PAD", (DYNAMIC, 4), (np.array([[MAX_BYTES // 8, 0], [0, 0]], np.int32),), (DYNAMIC, 4)),
+    "huge": single("PAD", (1, 4), (np.array([[1 << 29, 0], [0, 0]], np.int32),), ((1 << 29) + 1, 4)),
+    "much": single("PAD", (DYNAMIC, 4), (np.array([[MAX_BYTES // 16, 0], [0, 0]], np.int32),), (DYNAMIC, 4)),
     "no scale": single("RELU", IMAGE, (), IMAGE, dtype="int8"),
     "empty dim": single("RELU", (2, 0), (), (2, 0)),
 }  # fmt: skip
