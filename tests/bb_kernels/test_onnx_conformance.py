@@ -2,11 +2,12 @@
 
 A case takes part unless a rule below leaves it out: its model is not one node; it uses an operator, domain or
 opset that ``supported`` denies; or one of its values is not a tensor of an element type in ``DATA_TYPES``.
-Nothing is left out by name.
+Nothing is left out by name, but for QLinearMatMul on int8 in onnx 1.16, whose expected results are wrong.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import warnings
 from collections import Counter
@@ -73,6 +74,8 @@ def _left_out(case: Any) -> str | None:
         return f"no kernel: {node.op_type}"
     if not _tensor_types([*model.graph.input, *model.graph.output]):
         return "element type"
+    if onnx.__version__.startswith("1.16.") and node.op_type == "QLinearMatMul" and "_int8_" in case.name:
+        return "expected results that wrap around where the operator saturates"
     return None
 
 
@@ -126,7 +129,15 @@ def _collected() -> dict[str, bytes]:
     return {"cases": pickle.dumps((len(cases), dict(left_out), selected))}
 
 
-ALL, LEFT_OUT, _SELECTED = pickle.loads(compiled_once("onnx-node-cases", _collected)["cases"])
+class _Reader(pickle.Unpickler):
+    """NumPy 1 has under numpy.core what NumPy 2 writes as of numpy._core."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        old = np.lib.NumpyVersion(np.__version__) < "2.0.0"
+        return super().find_class(module.replace("numpy._core", "numpy.core") if old else module, name)
+
+
+ALL, LEFT_OUT, _SELECTED = _Reader(io.BytesIO(compiled_once("onnx-node-cases", _collected)["cases"])).load()
 SELECTED = [Case(*values) for values in _SELECTED]
 
 

@@ -26,7 +26,16 @@ def _cases() -> list[Any]:
         return list(collect_testcases(None))
 
 
-CASES = _cases()
+def _is_right(case: Any) -> bool:
+    """onnx 1.16 expects results of QLinearMatMul on int8 that wrap around where the operator saturates."""
+    return not (
+        onnx.__version__.startswith("1.16.")
+        and case.name.startswith("test_qlinearmatmul_")
+        and "_int8_" in case.name
+    )
+
+
+CASES = [case for case in _cases() if _is_right(case)]
 RESULTS: dict[str, int] = {"declared": 0, "more": 0, "refused": 0}
 
 

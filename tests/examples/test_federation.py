@@ -125,6 +125,7 @@ def test_too_many_clients_are_refused_before_anything_starts(tmp_path):
     assert "clients" in err and "Traceback" not in err
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated - use:DeprecationWarning")  # pyparsing, of matplotlib 3.7
 def test_the_figures(tmp_path):
     rounds = [Round(n, 1.0 / n, n / 4, 100.0, 0, 0.5, 1000 * n) for n in (1, 2, 3)]
     transport = {"sent_bytes": 600, "received_bytes": 300}
