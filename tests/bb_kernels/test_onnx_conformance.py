@@ -2,13 +2,14 @@
 
 A case takes part unless a rule below leaves it out: its model is not one node; it uses an operator, domain or
 opset that ``supported`` denies; or one of its values is not a tensor of an element type in ``DATA_TYPES``.
-Nothing is left out by name, but for QLinearMatMul on int8 in onnx 1.16, whose expected results are wrong.
+Nothing is left out by name, but for the cases of onnx 1.16 whose expected results later versions correct.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 import warnings
 from collections import Counter
 from typing import Any, NamedTuple
@@ -25,6 +26,11 @@ try:
     import onnx
 except ImportError:  # then the cases come from elsewhere, or all are skipped
     onnx = None
+
+WRONG = re.compile(
+    r"test_qlinearmatmul_.*_int8_.*|test_averagepool_3d_dilations_large_.*pad_is_1_ceil_mode_is_True"
+)
+"""Of onnx 1.16: later versions of the package expect other results of the same cases."""
 
 # What the runtime does for a whole plan: floating point warnings are not errors of a kernel.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -74,8 +80,8 @@ def _left_out(case: Any) -> str | None:
         return f"no kernel: {node.op_type}"
     if not _tensor_types([*model.graph.input, *model.graph.output]):
         return "element type"
-    if onnx.__version__.startswith("1.16.") and node.op_type == "QLinearMatMul" and "_int8_" in case.name:
-        return "expected results that wrap around where the operator saturates"
+    if onnx.__version__.startswith("1.16.") and WRONG.fullmatch(case.name):
+        return "other results are expected than by later versions of the package"
     return None
 
 

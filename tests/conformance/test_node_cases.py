@@ -6,6 +6,7 @@ whatever else is taken must be right too; the rest is refused with a typed error
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,13 +27,14 @@ def _cases() -> list[Any]:
         return list(collect_testcases(None))
 
 
+WRONG = re.compile(
+    r"test_qlinearmatmul_.*_int8_.*|test_averagepool_3d_dilations_large_.*pad_is_1_ceil_mode_is_True"
+)
+"""Of onnx 1.16: later versions of the package expect other results of the same cases."""
+
+
 def _is_right(case: Any) -> bool:
-    """onnx 1.16 expects results of QLinearMatMul on int8 that wrap around where the operator saturates."""
-    return not (
-        onnx.__version__.startswith("1.16.")
-        and case.name.startswith("test_qlinearmatmul_")
-        and "_int8_" in case.name
-    )
+    return not (onnx.__version__.startswith("1.16.") and WRONG.fullmatch(case.name))
 
 
 CASES = [case for case in _cases() if _is_right(case)]
