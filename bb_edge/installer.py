@@ -16,13 +16,14 @@ from bb_edge.engine.core import Engine
 from bb_edge.engine.direct import direct_of
 from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.flows import find_claims, touch_set
-from bb_edge.engine.inbound import Inbound, Port, ports_of
+from bb_edge.engine.inbound import Inbound
 from bb_edge.engine.ingress import Ingress
 from bb_edge.engine.journal import Journaling
 from bb_edge.engine.neighbours import Neighbours
 from bb_edge.engine.node_values import LoadError
 from bb_edge.engine.outbound import Outbound
 from bb_edge.engine.poll import Cycle, EntryOp
+from bb_edge.engine.ports import Port, ports_of
 from bb_edge.engine.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.requests import Requests
 from bb_edge.engine.snapshot import Identity

@@ -8,30 +8,29 @@ before that leaves no trace but a counter and a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.causes import cause_of
-from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
+from bb_edge.engine.executions import Execution
 from bb_edge.engine.ingress import Entry, Ingress, Raw
 from bb_edge.engine.journal import Journaling, JournalRecord, Taken
 from bb_edge.engine.parking import OpError
+from bb_edge.engine.ports import Port
 from bb_edge.engine.requests import Requests
 from bb_edge.ir import keys
 from bb_edge.ir.address import SUFFIX_SITE, AddressError, parse_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import OP_RECV_REQ
-from bb_edge.roles import TRIGGER, BackendError
+from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.delivery import EnvelopeKey, Links, Verdict
 from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
-    from bb_edge.roles import Backend
 
 BACKOFF_OP = "Backoff"
 NOTICE_INTERVAL_NS = 1_000_000_000
@@ -39,51 +38,6 @@ NOTICES_BEFORE_BLOCK = 3
 PRESSURE = 0.75
 
 Remote = Callable[[PeerId, Fill, Envelope], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op."""
-
-    graph: BoundGraph
-    op: BoundOp
-    index: int
-    count: int
-    site: int
-    expected: int
-    trigger_only: bool
-    backend: Backend | None
-
-
-def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
-    """(travelling site id, port) of each payload that a Recv-flavored op declares.
-
-    ValueError where its metadata are no numbers.
-    """
-    meta = op.spec.meta
-    sites = meta.get(keys.SITE_IDS_KEY, "")
-    if not sites:
-        return []
-    hashes = meta.get(keys.WIRE_TYPES_KEY, "")
-    expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
-    trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
-    found = []
-    texts = sites.split(",")
-    for index, text in enumerate(texts):
-        first = 2 if op.spec.op_type == "RecvRespBatched" else 0
-        site = op.outs[first + index] if first + index < len(op.outs) else -1
-        port = Port(
-            graph,
-            op,
-            index,
-            len(texts),
-            site,
-            expected[index] if index < len(expected) else 0,
-            trigger,
-            backend,
-        )
-        found.append((int(text, 16), port))
-    return found
 
 
 class Inbound:
@@ -290,7 +244,7 @@ class Inbound:
             if port is None:
                 continue
             try:
-                value = self._value(port, fill)
+                value = port.value_of(fill, self._caps)
             except WireReceiveError as error:
                 self._failed(peer, error)
                 continue
@@ -335,26 +289,6 @@ class Inbound:
             )
         return port
 
-    def _value(self, port: Port, fill: Fill) -> object:
-        """Decodes a fill for its site. WireReceiveError where it is not what the site expects."""
-        if fill.trigger_only:
-            if port.trigger_only or port.expected in (0, _TRIGGER_HASH):
-                return TRIGGER
-            raise WireReceiveError(
-                WireReceiveErrorKind.TypeMismatch, f"a trigger where {port.expected:#x} is expected"
-            )
-        if port.expected and fill.type_hash != port.expected:
-            raise WireReceiveError(
-                WireReceiveErrorKind.TypeMismatch,
-                f"type hash {fill.type_hash:#x}, {port.expected:#x} is expected",
-            )
-        if port.backend is not None and 0x0101 <= fill.type_hash <= 0x010D:
-            try:
-                return port.backend.materialize_from_wire(fill.type_hash, fill.payload)
-            except BackendError as error:
-                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
-        return decode_value(fill.type_hash, fill.payload, self._caps)
-
     def _failed(self, peer: PeerId, error: WireReceiveError) -> None:
         self._engine.count("wire.receive_errors")
         self._engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
@@ -382,7 +316,7 @@ class Inbound:
                 port = self._route(peer, fill, message)
                 if port is None:
                     raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
-                values[port.index] = self._value(port, fill)
+                values[port.index] = port.value_of(fill, self._caps)
                 expected = port.count
             if values and sorted(values) != list(range(expected)):
                 raise WireReceiveError(
@@ -483,9 +417,6 @@ class Inbound:
         if self.noticed and self._ingress.fill_ratio < PRESSURE:
             self.noticed.clear()
             self._engine.neighbours.blocked.clear()
-
-
-_TRIGGER_HASH = 0x0A
 
 
 def _nothing_with(_: object) -> None:
