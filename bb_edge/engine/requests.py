@@ -282,6 +282,7 @@ class Requests:
             child.cohort = cohort
             child.cause = cause
             child.source = peer
+            child.acknowledged = True  # it counts as an answer: no gate drops it because its peer went since
 
     def child_ended(self, child: Execution) -> None:
         """The engine's notice that a child of some cohort is done; its place goes to the next answer."""

@@ -74,6 +74,35 @@ def f32(*values):
     return np.array(values, dtype=np.float32)
 
 
+def test_an_answer_that_was_taken_counts_though_its_peer_goes_before_it_has_run(compile_text):
+    """Its execution waits for another one; meanwhile the peer's presence says down, and the gates are asked."""
+    gated = EACH.replace(
+        "  both: F32[2] = Add(a, x)",
+        """  up: F32[2], by: PeerIdVec = gate.PeerHealthGateRx(a, who)
+  clear: F32[2], whom: PeerIdVec = gate.BackoffGateRx(up, by)
+  t: Trigger = syscall.OnTrigger(clear)
+  late: Trigger = syscall.Sleep<duration_ns=100000000>(t)
+  passed: F32[2] = syscall.GateDispatch(clear, late)
+  both: F32[2] = Add(passed, x)""",
+    )
+    text = server(gated).replace("answer_mode=batch", "answer_mode=each")
+    sim = Simulation(seed=3)
+    data = compile_text(HEAD + text + CLIENT)
+    asking = install(PeerId.from_name("server"), (), data, ["Server"], NodeConfig(max_children=1), seed=1)
+    sim.add(asking)
+    for number in range(2):
+        sim.add(install(PeerId.from_name(f"c{number}"), (), data, ["Client"], seed=10 + number))
+    sim.run(for_ns=S // 10)
+    asking.invoke("Server", {"x": f32(1, 2)})
+    sim.run(for_ns=S // 20)
+    for number in range(2):
+        sim.remove(PeerId.from_name(f"c{number}"))
+    sim.run(for_ns=S)
+    assert asking.counters["peers.down"] == 2
+    assert len(sim.events("answer")) == 2
+    assert [e.value for e in sim.events("missing")] == [()]
+
+
 def test_every_answer_runs_once_in_a_child_that_sees_its_parent(federation):
     sim, asking, asked = federation(EACH)
     asking.invoke("Server", {"x": f32(1, 2)})
