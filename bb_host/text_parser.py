@@ -397,7 +397,7 @@ class _Scanner:
         if flat.size != int(np.prod(shape)):
             raise self.error(f"{flat.size} numbers for shape {shape}")
         array = flat.reshape(shape)
-        array.flags.writeable = False
+        array.setflags(write=False)
         return array
 
     def graph(self) -> Subgraph:

@@ -182,7 +182,7 @@ def _fold(node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]) ->
         return None
     results = _evaluate(node, prepared, [None if v is None else v.array for v in inputs])
     for result in results:
-        result.flags.writeable = False
+        result.setflags(write=False)
     return results
 
 

@@ -164,7 +164,7 @@ class ArrayDataSource(DataSource):
 def _frozen(array: Array) -> Array:
     """Contiguous, and read-only: whole batches are handed out without a copy."""
     found: Array = np.ascontiguousarray(array).reshape(array.shape).view()
-    found.flags.writeable = False
+    found.setflags(write=False)
     return found
 
 

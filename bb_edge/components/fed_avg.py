@@ -114,7 +114,7 @@ class FedAvg(Aggregator):
             mean = np.empty(self._sum.size, np.float32)
             np.divide(self._sum, total, out=mean, casting="same_kind")
             result = self._current = mean.reshape(self._shape)
-            result.flags.writeable = False  # it is handed out more than once
+            result.setflags(write=False)  # it is handed out more than once
         self._count, self._total = 0, 0.0
         self._seen.pop(None, None)
         return result, np.array(total, np.float32)

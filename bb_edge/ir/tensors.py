@@ -113,7 +113,7 @@ def from_tensor_proto(proto: TensorProto) -> Array:
         limits = np.iinfo(narrow)
         _check_range(stored, limits.min, limits.max, where)
     array = stored.astype(narrow).view(dtype).reshape(shape)
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
@@ -148,7 +148,8 @@ def _view(
     elif not flat.flags.aligned:
         flat = flat.copy()
     array = flat.reshape(shape)
-    array.flags.writeable = False
+    # Not `flags.writeable = False`: NumPy makes a string for each of those, and CPython's method cache keeps them.
+    array.setflags(write=False)
     return array
 
 

@@ -179,7 +179,7 @@ class Recorder:
     def tensor_constant(self, array: Array, hint: str = "const") -> Output:
         """A tensor constant; equal small ones of one module scope are one op."""
         array = np.array(array)
-        array.flags.writeable = False
+        array.setflags(write=False)
         key = ("_".join(self.module_scopes), f"{array.dtype.str}{array.shape}", array.tobytes())
         graph: Recorder | None = self
         while graph is not None:

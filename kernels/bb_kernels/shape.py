@@ -115,7 +115,7 @@ def _unsqueeze(call: Call) -> Prepared:
 def known(call: Call, value: Array) -> Prepared:
     """A result that follows from shapes and attributes alone."""
     value = np.ascontiguousarray(value).reshape(value.shape)
-    value.flags.writeable = False
+    value.setflags(write=False)
     n = len(call.inputs)
     return Prepared(
         (TensorSpec(value.dtype, value.shape),), lambda *arrays: np.copyto(arrays[n], value), values=(value,)

@@ -182,7 +182,7 @@ def test_momentum(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:
 def test_a_given_gradient_is_applied_and_the_own_one_stays(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:
     model, other = build(learning_rate=0.1), build(learning_rate=0.1)
     given = np.ones(model.params(ctx).size, np.float32)
-    given.flags.writeable = False
+    given.setflags(write=False)
     for m in (model, other):
         m.forward(ctx, x)
         m.backward(ctx, dz)
