@@ -148,7 +148,7 @@ def _view(
     elif not flat.flags.aligned:
         flat = flat.copy()
     array = flat.reshape(shape)
-    # Not `flags.writeable = False`: NumPy makes a string for each of those, and CPython's method cache keeps them.
+    # Not `flags.writeable = False`: NumPy makes a string each time, which CPython's method cache keeps.
     array.setflags(write=False)
     return array
 
