@@ -14,6 +14,7 @@ Fixtures:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -48,6 +49,14 @@ PATIENCE = float(os.environ.get("BB_TEST_PATIENCE", "1"))
 def patience() -> float:
     """What limits of time are multiplied by on this machine."""
     return PATIENCE
+
+
+def pytest_runtest_setup() -> None:
+    """Subnormal numbers, as hypothesis asks for: a library that was built with -ffast-math, tflite-runtime on
+    32-bit ARM for one, takes them from the thread that loads it.
+    """
+    if sys.float_info.min / 4 == 0.0:
+        ctypes.CDLL("libm.so.6").fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

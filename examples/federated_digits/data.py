@@ -166,4 +166,5 @@ def read_shard(path: Path) -> tuple[Floats, Labels]:
 
 def class_counts(labels: Labels, rows: Sequence[int] | Indices) -> Indices:
     """How often each of the ten digits occurs among `rows`: int64 [10]."""
-    return np.bincount(labels[np.asarray(rows, dtype=np.int64)], minlength=CLASSES).astype(np.int64)
+    chosen = labels[np.asarray(rows, dtype=np.int64)].astype(np.intp)  # 32-bit machines count nothing wider
+    return np.bincount(chosen, minlength=CLASSES).astype(np.int64)

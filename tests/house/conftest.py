@@ -48,10 +48,13 @@ def tracked_files() -> list[Path]:
         )
         paths = [ROOT / name for name in done.stdout.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
-        hidden = (".venv", ".git", "__pycache__", "build", "dist")
+        built = ("__pycache__", "build", "dist")
         paths = [
             path
             for path in ROOT.rglob("*")
-            if not any(part in hidden or part.endswith("_cache") for part in path.relative_to(ROOT).parts)
+            if not any(
+                part in built or (part.startswith(".") and part not in (".ci", ".gitignore"))
+                for part in path.relative_to(ROOT).parts
+            )
         ]
     return [path for path in paths if path.is_file()]

@@ -193,11 +193,14 @@ def resealed(data: bytes, seeds: Sequence[bytes], rng: Random) -> bytes:
 
 def _subject(what: str, distribution: str) -> Callable[[], Subject]:
     def make() -> Subject:
-        child = Child(_python(distribution), what, distribution)
+        python = _python(distribution)
+        if importlib.util.find_spec("onnx") is None:
+            raise Absent("flatbuffers are made here, which needs the onnx package")
         if what == "flatbuffers":
             seeds, change = flatbuffers(), (tflite_mutations.forged,)
         else:
             seeds, change = artifacts_with_models(), (mutations.protobuf, mutations.blind, resealed, resealed)
+        child = Child(python, what, distribution)
         name = f"{what} on {distribution}"
         return Subject(name, seeds, change, child.read, lambda n: 4 * n + (1 << 20), child.close)
 
