@@ -21,7 +21,10 @@ COPIED = ("bb_edge", "bb_host", "kernels", "firmware_shims", "tests", "pyproject
 WIRE, STATE, ENGINE = "tests/bb_edge/wire/test_", "tests/bb_edge/state/test_", "tests/bb_edge/engine/test_"
 RESTARTS = tuple(
     f"{ENGINE}{name}.py"
-    for name in ("durable_corners", "durable_restarts", "snapshot_queues", "snapshot_rows", "snapshot_tables")
+    for name in (
+        *("durable_corners", "durable_restarts"),
+        *("snapshot_queues", "snapshot_refused", "snapshot_rows", "snapshot_tables"),
+    )
 )
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th and not says_what_cannot_be"
 # Quick tests only: a mutant that survives has come past all of them.
