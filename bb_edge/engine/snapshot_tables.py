@@ -219,7 +219,7 @@ def _notice_row(parts: Parts, notice: Notice) -> list[Any]:
 
 def _result(result: object) -> Any:
     try:
-        return ["ok", dump(result)]
+        return [dump(result)]
     except UnsavableError:
         return None
 
@@ -265,7 +265,7 @@ def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
         ingress.offer(entry)
     for token, result, error in data["completions"]:
         if error is None and result is not None:
-            ingress.deliver(token, load(result[1]), None)
+            ingress.deliver(token, load(result[0]), None)
         else:
             ingress.deliver(token, None, CompletionLostError(error or "its result could not be kept"))
     journaling = cycle.inbound.journaling
@@ -295,12 +295,12 @@ def restore_outbound(parts: Parts, data: Any, shift: Shift) -> None:
     outbound = parts.cycle.outbound
     outbound.units.extend(load_unit(row, shift) for row in data["units"])
     durable = outbound.durable
-    if durable is None:
+    if durable is None or "writing" not in data:  # written down by a node that kept nothing
         return
-    durable.waiting.extend(load_unit(row, shift) for row in data.get("waiting", ()))
-    for token, record, is_request, retry_ns in data.get("writing", ()):
+    durable.waiting.extend(load_unit(row, shift) for row in data["waiting"])
+    for token, record, is_request, retry_ns in data["writing"]:
         durable.write_again(token, Writing(OutboxRecord.from_bytes(record), is_request, retry_ns))
-    durable.next_token = data.get("next_token", 1)
+    durable.next_token = data["next_token"]
 
 
 # --- control plane --------------------------------------------------------------------------------------
@@ -310,10 +310,9 @@ def save_control(parts: Parts) -> list[Any]:
     control = parts.engine.control
     rows = []
     for number, call in control.calls.items():
-        method = getattr(call.done, "__name__", "")
         own = getattr(call.done, "__self__", None) is call.outlet.component
-        row = [number, call.peer.to_bytes(), call.outlet.name, call.op, method if own else "", call.timer]
-        rows.append(row)
+        method = call.done.__name__ if own else ""
+        rows.append([number, call.peer.to_bytes(), call.outlet.name, call.op, method, call.timer])
     return rows
 
 

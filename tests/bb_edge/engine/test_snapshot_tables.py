@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.journal import JournalRecord
-from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
+from bb_edge.engine.outbound import Unit
+from bb_edge.engine.snapshot import SnapshotDamagedError
+from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.roles.errors import CompletionLostError
-from bb_edge.wire import cbor
 from bb_edge.wire.caps import PeerLimits
-from bb_edge.wire.envelope import RttReport
+from bb_edge.wire.envelope import REQUEST, Fill, RttReport
 
 S = 1_000_000_000
 SELF, OTHER = PeerId.from_name("node"), PeerId.from_name("other")
@@ -44,19 +48,11 @@ def make(compile_text):
     return made
 
 
-def parts(node: Node, now_ns: int) -> dict[str, Any]:
-    found: Any = cbor.loads(node.snapshot(now_ns)[50:], max_items=1 << 20, max_depth=32)
-    return found
-
-
-def again(make, node: Node, now_ns: int) -> Node:
-    """The restored node; every part of it but the links' epochs would be written as it was."""
+def again(make, node: Node, now_ns: int, but: Collection[str] = ()) -> Node:
+    """The restored node; every part of it, `but` these, would be written as it was."""
     before = node.snapshot(now_ns)
     restored: Node = make(node.peer_id, before, now_ns)
-    old, new = parts(node, now_ns), parts(restored, now_ns)
-    for name in old:
-        if name not in ("links", "ingress"):  # what was held counts as accepted
-            assert new[name] == old[name], name
+    stands_in(restored, before, now_ns, but)
     return restored
 
 
@@ -129,13 +125,38 @@ def test_what_is_held_or_waits_for_its_poll_is_delivered_once(make):
     cycle = node._cycle
     held = [s for s in node.poll(3) if isinstance(s, Journal)]  # the first is delivered, the second held
     assert len(held) == 1 and cycle.inbound.journaling.held
-    restored = again(make, node, 4)
+    restored = again(make, node, 4, but=("ingress",))  # what was held counts as accepted
     restored.poll(5)
     restored.deliver_inbound(second, OTHER)
     found = [*restored.poll(6), *restored.poll(10 * S)]
     assert not [s for s in found if isinstance(s, Journal)], "its number is taken"
     assert [row.tolist() for row in restored.ring("ring")] == [[0.0], [1.0]]
     assert [s for s in found if isinstance(s, SendEnvelope)], "and it is acknowledged"
+
+
+def test_what_is_held_keeps_its_sender_its_address_and_its_deadline(make):
+    (data,) = envelopes(make, 1)
+    node = make()
+    node.poll(1)
+    node.deliver_inbound(data, OTHER, HERE)
+    node.poll(2)
+    ((token, taken),) = node._cycle.inbound.journaling.held.items()
+    node._cycle.inbound.journaling.held[token] = replace(taken, deadline_ns=7 * S)
+    for now_ns, deadline_ns in ((3, 7 * S), (50 * S + 3, 57 * S)):
+        restored = make(SELF, node.snapshot(3), now_ns)
+        (kept,) = restored._cycle.inbound.journaling.accepted
+        assert (bytes(kept.raw.data), kept.raw.peer, kept.raw.observed) == (data, OTHER, HERE)
+        assert (kept.message, kept.deadline_ns) == (taken.message, deadline_ns)
+
+
+def test_what_waits_to_go_out_comes_back_and_its_deadline_moves(make):
+    node = make()
+    node.poll(1)
+    unit = Unit(OTHER, [Fill(b"site", b"payload", False, 0x101)], REQUEST, 77, 5 * S, False, None, 4)
+    node._cycle.outbound.units.append(unit)
+    again(make, node, 2)
+    restored = make(SELF, node.snapshot(2), 3 * S + 2)
+    assert list(restored._cycle.outbound.units) == [replace(unit, deadline_ns=8 * S)]
 
 
 def test_a_journal_that_is_being_replayed_comes_back(make):
@@ -157,8 +178,8 @@ def test_completions_come_back_as_results_or_as_lost(make):
     assert [token for token, _, _ in found] == [101, 102, 103]
     np.testing.assert_array_equal(found[0][1], [1, 1])
     assert found[0][2] is None
-    for (_, _, error), text in zip(found[1:], ("could not be kept", "broken"), strict=True):
-        assert isinstance(error, CompletionLostError) and text in str(error)
+    for (_, _, error), text in zip(found[1:], ("its result could not be kept", "broken"), strict=True):
+        assert isinstance(error, CompletionLostError) and error.what == text
 
 
 def test_records_that_are_being_written_are_asked_for_again_under_their_tokens(make):
@@ -169,7 +190,7 @@ def test_records_that_are_being_written_are_asked_for_again_under_their_tokens(m
         node.invoke("Main", {"x": np.full(1, k, np.float32), "to": (OTHER,)})
     asked = {s.token: s.record for s in node.poll(2) if isinstance(s, PersistOutbox)}
     assert len(asked) == 64
-    restored = make(SELF, node.snapshot(3), 3)
+    restored = again(make, node, 3, but=("core",))  # asking is counted
     restored.adopt_outbox(asked.values(), 3, 3)  # some of them had reached the disk
     found = {s.token: s.record for s in restored.poll(4) if isinstance(s, PersistOutbox)}
     assert found == asked
@@ -185,3 +206,64 @@ def test_a_node_that_keeps_things_reads_the_snapshot_of_one_that_did_not(compile
         assert not [s for s in one.poll(3) if isinstance(s, steps.OpFailed)]
         two = install(SELF, (HERE,), plain, ["Main"], seed=1, snapshot=one.snapshot(4))
         two.poll(5)
+
+
+KEEPER = """
+program Demo {module=Demo, binding.Main.i="index|bb.FlatIndex|1"}
+function program.Main(q: F32[2]) -> () {entry=1, partition=Main}
+  slot i: index
+  n: I64[] = syscall.Repeat<times=9, pause_ns=1000000>()
+  t: Trigger = syscall.Interval<period_ns=1000000000>()
+  syscall.AppEmit<name="t">(t)
+"""
+
+
+@pytest.fixture
+def keeper(compile_text):
+    """`keeper(snapshot, now_ns)`: a node with a component, a round and a clock."""
+    data = compile_text(KEEPER)
+
+    def made(snapshot: bytes | None = None, now_ns: int = 0) -> Node:
+        return install(SELF, (HERE,), data, ["Main"], seed=3, snapshot=snapshot, now_ns=now_ns)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "said"),
+    [
+        ("components", lambda rows: rows[:-1], "argument 2 is shorter"),
+        ("components", lambda rows: rows + rows, "argument 2 is longer"),
+        ("components", lambda rows: rows[::-1], "the state of a bb.FlatIndex for a bb.NumPyBackend"),
+        ("rounds", lambda rows: [], "argument 2 is shorter"),
+        ("rounds", lambda rows: rows + rows, "argument 2 is longer"),
+    ],
+)
+def test_rows_for_another_node_are_damage(keeper, part, change, said):
+    node = keeper()
+    node.poll(1)
+    body = body_of(node.snapshot(2))
+    within = body if part in body else body["cycle"]
+    within[part] = change(within[part])
+    with pytest.raises(SnapshotDamagedError, match=f"does not fit: ValueError: .*{said}"):
+        keeper(resealed(body))
+
+
+def test_a_generator_goes_on_with_its_next_number(keeper):
+    node = keeper()
+    node._engine.ctx.rng.random(3)
+    restored = keeper(node.snapshot(1), 1)
+    assert restored._engine.ctx.rng.random() == node._engine.ctx.rng.random()
+
+
+def test_a_clock_ticks_once_a_period_on_the_time_of_the_restored_node(keeper):
+    node = keeper()
+    for now_ns in (1, S + 1, 2 * S + 1):
+        node.poll(now_ns)
+    then_ns = 102 * S + S // 2
+    restored = keeper(node.snapshot(2 * S + S // 2), then_ns)
+    ticks = []
+    for now_ns in range(then_ns, then_ns + 5 * S, S // 10):
+        ticks += [now_ns - then_ns for s in restored.poll(now_ns) if isinstance(s, AppEvent)]
+    assert len(ticks) == 5
+    assert {b - a for a, b in itertools.pairwise(ticks)} == {S}
