@@ -209,12 +209,14 @@ def restore_requests(parts: Parts, data: Any, shift: Shift) -> None:
 
 def ask_again(parts: Parts) -> None:
     """Best-effort requests are asked again of the peers that had not answered (semantics §6 "Durable")."""
+    units = parts.cycle.outbound.units
+    waiting = {(unit.peer, unit.wire_req_id) for unit in units if unit.kind == envelope.REQUEST}
     for cohort in parts.cycle.requests.cohorts.values():
         unit = cohort.ask
         if unit is None or cohort.state is not CohortState.OPEN:
             continue
         for number, peer in cohort.by_req_id.items():
-            if peer not in cohort.settled:
+            if peer not in cohort.settled and (peer, number) not in waiting:
                 again = Unit(peer, unit.fills, envelope.REQUEST, number, unit.deadline_ns, False, None)
                 execution = cohort.execution
                 parts.cycle.outbound.queue(again, execution.target, execution.id, cohort.op.spec.name)

@@ -23,7 +23,7 @@ RESTARTS = tuple(
     f"{ENGINE}{name}.py"
     for name in (
         *("durable_corners", "durable_restarts"),
-        *("snapshot_queues", "snapshot_refused", "snapshot_rows", "snapshot_tables"),
+        *("snapshot_queues", "snapshot_refused", "snapshot_rows", "snapshot_tables", "snapshot_waiting"),
     )
 )
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th and not says_what_cannot_be"

@@ -1,0 +1,367 @@
+"""What waits to come in or to go out has every field of it in the restored node (semantics §9)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.bootstrap import BootstrapStatus, ModuleNames, Slots
+from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope, SnapshotWanted
+from bb_edge.ir.address import site_suffix
+from bb_edge.node import Node
+from bb_edge.registry import Registry
+from bb_edge.roles import Index
+from bb_edge.roles.errors import CompletionLostError
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import EDGE_CAPS
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
+from bb_edge.wire.outbox import OutboxRecord
+
+MS, S = 1_000_000, 1_000_000_000
+HERE = b"\xe2\x01" + bytes(8)
+SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101"
+SAID = "wire.wire_id=4, wire.site_ids=c2, wire.type_hashes=101, durable=1"
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
+TEXT = f"""
+program Demo {{module=Demo}}
+function program.Main(to: PeerIdVec) -> () {{entry=1, partition=Main}}
+  x: F32[1], s: PeerIdVec = wire.Recv() {{{SAY}}}
+  late: Trigger = syscall.Sleep<duration_ns=10000000>(x)
+  y: F32[1] = syscall.GateDispatch(x, late)
+  syscall.AppEmit<name="y">(y)
+  syscall.AppEmit<name="to">(to)
+function program.Clock() -> () {{entry=1, partition=Clock}}
+  tick: I64 = syscall.Interval<period_ns=7000000>()
+  syscall.AppEmit<name="tick">(tick)
+function program.Out(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1, partition=Out}}
+  h: Trigger = wire.Send(x, to) {{{SAID}}}
+  r: WireReqId = wire.SendReqBatched(x, ask, ask) {{{ASK}, wire.answer_mode=each, deadline_ns=4000000000}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  syscall.AppEmit<name="y">(y)
+"""
+DURABLE_ASK = TEXT.replace(f"{{{ASK}", f"{{{ASK}, durable=1").replace(
+    f"{{{REPLY}}}", f"{{{REPLY}, durable=1}}"
+)
+
+
+@pytest.fixture
+def make(compile_text):
+    """`make(targets, snapshot, now_ns)`"""
+    data = {False: compile_text(TEXT), True: compile_text(DURABLE_ASK)}
+
+    def made(
+        *targets: str,
+        snapshot: bytes | None = None,
+        now_ns: int = 0,
+        durable: bool = True,
+        durable_ask: bool = False,
+        **config: int,
+    ) -> Node:
+        settings = NodeConfig.edge().with_(**config)
+        more: dict[str, Any] = {"seed": 3, "durable": durable, "snapshot": snapshot, "now_ns": now_ns}
+        return install(SELF, (HERE,), data[durable_ask], targets, settings, **more)
+
+    return made
+
+
+def said(value: float, seq: int, **more: Any) -> bytes:
+    type_hash, payload = encode_value(np.full(1, value, np.float32))
+    return envelope.encode(
+        Envelope([Fill(site_suffix(0xC1), payload, False, type_hash)], epoch=9, seq=seq, **more)
+    )
+
+
+def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
+    return [step for step in found if isinstance(step, kind)]
+
+
+def told(found: list[steps.EngineStep]) -> list[Any]:
+    return [
+        (s.topic, np.asarray(s.value).tolist() if isinstance(s.value, np.ndarray) else s.value)
+        for s in of(AppEvent, found)
+    ]
+
+
+def until(node: Node, end_ns: int, now_ns: int) -> list[tuple[int, steps.EngineStep]]:
+    """Polls whenever something is due; when and what."""
+    found: list[tuple[int, steps.EngineStep]] = []
+    while (due := node.next_deadline_ns()) is not None and due <= end_ns:
+        now_ns = max(now_ns + 1, due)
+        found += [(now_ns, step) for step in node.poll(now_ns)]
+    return found
+
+
+def entries(node: Node) -> list[tuple[object, ...]]:
+    name_of = node._engine.actions.name_of
+    return [
+        (e.target, name_of(e.fill), e.args, e.number, e.size, e.peer, e.expires_ns, e.internal)
+        for e in node._cycle.ingress.entries
+    ]
+
+
+# --- in -----------------------------------------------------------------------------------------------
+
+
+def crowded(make, **more: Any) -> Node:
+    """A node in which one execution runs, and entries of all kinds wait for it."""
+    node: Node = make("Main", "Clock", max_executions=1, **more)
+    node.poll(1)
+    node.deliver_inbound(said(1, 1), A)
+    node.poll(2)
+    node.deliver_inbound(said(2, 2, remaining_deadline_ns=S), A)
+    node.deliver_inbound(said(3, 1), B)
+    node.invoke("Main", {"to": (A, B)})
+    node.poll(8 * MS)
+    return node
+
+
+def test_entries_that_wait_come_back_whole(make):
+    node = crowded(make)
+    rows = entries(node)
+    assert sorted(str(row[1]) for row in rows) == ["entry.op", "envelope", "envelope", "invoke"]
+    assert {row[5] for row in rows} == {None, A, B} and {row[7] for row in rows} == {True, False}
+    again = make("Main", "Clock", max_executions=1, snapshot=node.snapshot(8 * MS), now_ns=8 * MS)
+    assert entries(again) == rows
+    for shares in ("_bytes", "_external", "_places"):
+        old, new = getattr(node._cycle.ingress, shares), getattr(again._cycle.ingress, shares)
+        assert (new.used, new.held) == (old.used, old.held), shares
+    assert until(again, S, 8 * MS) == until(node, S, 8 * MS)
+    assert again._cycle.ingress._bytes.held == again._cycle.ingress._external.held == {}
+
+
+def test_ticks_go_on_with_the_clock_of_the_restored_node(make):
+    node = make("Clock")
+    until(node, 15 * MS, 0)
+    data = node.snapshot(16 * MS)
+    expected = [(when, told([step])) for when, step in until(node, 100 * MS, 16 * MS)]
+    assert len(expected) == 12
+    for shift_ns in (50 * S, -10 * MS, 0):
+        now_ns = 16 * MS + shift_ns
+        again = make("Clock", snapshot=data, now_ns=now_ns)
+        found = [(when - shift_ns, step) for when, step in until(again, 100 * MS + shift_ns, now_ns)]
+        assert [(when, [("tick", s.value - shift_ns)]) for when, s in found] == expected
+
+
+def test_what_has_arrived_comes_back_with_where_it_was_seen_to_come_from(make):
+    node = make("Main")
+    node.poll(1)
+    node.deliver_inbound(said(1, 1), A, HERE)
+    node.deliver_inbound(said(2, 1), B)
+    again = make("Main", snapshot=node.snapshot(2), now_ns=2)
+    assert again._cycle.ingress.raws() == node._cycle.ingress.raws()
+    again.poll(3)
+    assert again._neighbours.address_book.lookup(A) == node_address(make, 1)
+    assert again._neighbours.address_book.lookup(B) is None
+
+
+def node_address(make, seq: int) -> object:
+    """What a node that was never stopped knows of A's address."""
+    node = make("Main")
+    node.poll(1)
+    node.deliver_inbound(said(1, seq), A, HERE)
+    node.poll(3)
+    found = node._neighbours.address_book.lookup(A)
+    assert found is not None
+    return found
+
+
+def test_what_a_node_told_itself_has_its_place_however_much_that_is(make):
+    small = {"ingress_entries": 8, "answer_entries": 8}
+    node = make("Main", **small)
+    node.poll(1)
+    offer = node._cycle.ingress.offer_own(SELF)
+    count = 0
+    while offer(said(count, 0)):
+        count += 1
+    assert count == 16, "more than a share"
+    again = make("Main", snapshot=node.snapshot(2), now_ns=2, **small)
+    assert again._cycle.ingress.raws() == node._cycle.ingress.raws()
+
+
+def test_what_is_written_down_and_not_yet_delivered_keeps_its_deadline_and_where_it_came_from(make):
+    node = make("Main")
+    node.poll(1)
+    node.deliver_inbound(said(1, 1, base=1, remaining_deadline_ns=5 * S), A, HERE)
+    node.deliver_inbound(said(2, 2, base=1), A)
+    for step in of(Journal, node.poll(2)):
+        node.persisted(step.token)
+    before = list(node._cycle.inbound.journaling.accepted)
+    assert [(taken.deadline_ns, taken.raw.observed) for taken in before] == [(5 * S + 2, HERE), (0, None)]
+    data = node.snapshot(3)
+    again = make("Main", snapshot=data, now_ns=3)
+    assert list(again._cycle.inbound.journaling.accepted) == before
+    later = make("Main", snapshot=data, now_ns=3 + 20 * S)
+    assert [taken.deadline_ns for taken in later._cycle.inbound.journaling.accepted] == [25 * S + 2, 0]
+
+
+def test_a_completion_whose_result_cannot_be_kept_says_so(make):
+    node = make("Main")
+    node._cycle.ingress.deliver(7, object(), None)
+    node._cycle.ingress.deliver(8, None, ValueError())
+    node._cycle.ingress.deliver(9, None, ValueError("the sensor is gone"))
+    again = make("Main", snapshot=node.snapshot(1), now_ns=1)
+    found = again._cycle.ingress.completions()
+    assert [(token, result) for token, result, _ in found] == [(7, None), (8, None), (9, None)]
+    assert [type(error) for _, _, error in found] == [CompletionLostError] * 3
+    unknown = "its result could not be kept"
+    assert [str(error) for _, _, error in found] == [unknown, unknown, "the sensor is gone"]
+
+
+# --- bootstraps ---------------------------------------------------------------------------------------
+
+
+class Store(Index):
+    """Is filled by a bootstrap of its own, which a test completes."""
+
+    TYPE_NAME: ClassVar[str] = "test.Store"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    @classmethod
+    def construct(cls, env: Any) -> Store:
+        return cls()
+
+    def bootstrap(self, ctx: Any) -> None:
+        self.log.append("bootstrap")
+
+    def add(self, ctx: Any, vec: Any) -> None:
+        self.log.append("add")
+
+    def search(self, ctx: Any, query: Any, *, k: int) -> Any:
+        return np.zeros(k, np.int64), np.zeros(k, np.float32)
+
+
+STORES = """
+program Demo {module=Demo, binding.Main.a="index|test.Store|1"}
+function program.Main(q: F32[1], go: Trigger) -> () {entry=1, partition=Main}
+  slot a: index
+  late: Trigger = syscall.Sleep<duration_ns=10000000>(go)
+  w: F32[1] = syscall.GateDispatch(q, late)
+  c: CommandId = role.index.Add(w) {slot=a}
+function program.Main__bootstrap() -> () {module_phase=bootstrap}
+  slot a: index
+  one: F32[1] = Constant<value=F32[1]{9.0}>()
+  cmd: CommandId = role.index.Add(one) {slot=a}
+"""
+
+
+def test_bootstraps_of_slots_and_targets_come_back_each_in_its_state(compile_text):
+    registry = Registry()
+    registry.register(Store)
+    data = compile_text(STORES)
+
+    def node(snapshot: bytes | None = None) -> Node:
+        settings = NodeConfig.edge().with_(max_executions=1)
+        more: dict[str, Any] = {"registry": registry, "seed": 1, "snapshot": snapshot}
+        return install(SELF, (), data, ["Main"], settings, **more)
+
+    def states(one: Node) -> list[tuple[object, ...]]:
+        return [(p.target, p.slot, p.status, p.staged) for p in one._bootstraps.order]
+
+    first = node()
+    ready, queued = BootstrapStatus.READY, BootstrapStatus.QUEUED
+    assert [row[2:] for row in states(first)] == [(ready, False)] * 2
+    first.run_bootstrap(Slots(("a",)))
+    assert states(node(first.snapshot(1))) == states(first)
+    assert queued in [row[2] for row in states(first)]
+    first.run_bootstrap(ModuleNames(("Main",)))
+    found = []
+    before, again = states(first), node(first.snapshot(1))
+    assert states(again) == before
+    for one in (first, again):
+        done = [
+            (when, step.target, step.slot)
+            for when, step in until(one, S, 1)
+            if isinstance(step, steps.BootstrapComplete)
+        ]
+        found.append((done, one.component("a").log, states(one)))
+    assert found[0] == found[1] and found[0][1] == ["bootstrap", "add"]
+    assert [row[2:] for row in found[0][2]] == [(BootstrapStatus.DONE, False)] * 2
+
+
+# --- out ----------------------------------------------------------------------------------------------
+
+
+def greeted(node: Node, now_ns: int = 1) -> Node:
+    for peer in (A, B):
+        node.peer_presence(peer, True, (HERE,), epoch=1)
+    node.poll(now_ns)
+    return node
+
+
+def say(node: Node, value: float, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
+    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
+    node.invoke("Out", {"x": np.full(1, value, np.float32), **given})
+
+
+def test_a_request_is_asked_again_once_however_often_the_node_comes_back(make):
+    node = greeted(make("Out"))
+    say(node, 5, ask=(A, B))
+    ((first, _)) = of(SendEnvelope, node.poll(2))
+    number = envelope.decode(first.payload, EDGE_CAPS).wire_req_id
+    once = make("Out", snapshot=node.snapshot(3), now_ns=3)
+    units = list(once._cycle.outbound.units)
+    assert [(u.peer, u.kind, u.deadline_ns) for u in units] == [
+        (A, REQUEST, 4 * S + 2),
+        (B, REQUEST, 4 * S + 2),
+    ]
+    twice = make("Out", snapshot=once.snapshot(4), now_ns=4 + S)
+    assert [(u.peer, u.wire_req_id, u.deadline_ns) for u in twice._cycle.outbound.units] == [
+        (u.peer, u.wire_req_id, 5 * S + 2) for u in units
+    ]
+    found = [(s.peer, envelope.decode(s.payload, EDGE_CAPS)) for s in of(SendEnvelope, twice.poll(5 + S))]
+    assert [(peer, m.kind, m.remaining_deadline_ns) for peer, m in found] == [
+        (A, REQUEST, 4 * S - 3),
+        (B, REQUEST, 4 * S - 3),
+    ]
+    assert found[0][1].wire_req_id == number
+
+
+def test_what_waits_for_room_comes_back_with_its_deadline_and_leaves_in_turn(make):
+    node = greeted(make("Out"))
+    for k in range(66):
+        say(node, k, to=(A,))
+    asked = of(PersistOutbox, node.poll(2))
+    assert len(asked) == 64
+    waiting = list(node._cycle.outbound.durable.waiting)
+    again = make("Out", snapshot=node.snapshot(3), now_ns=3)
+    durable = again._cycle.outbound.durable
+    assert list(durable.waiting) == waiting and len(waiting) == 2
+    assert durable.writing == node._cycle.outbound.durable.writing
+    assert durable.next_token == 65
+    again.adopt_outbox([step.record for step in asked], 3, 3)
+    for step in asked:
+        again.persisted(step.token)
+    out = [envelope.decode(s.payload, EDGE_CAPS) for s in of(SendEnvelope, again.poll(4)) if s.durable]
+    assert len(out) == 64
+    for message in out:
+        again.deliver_inbound(envelope.encode(Envelope(acks=(Ack(message.epoch, message.seq),))), A)
+    found = [*again.poll(5), *again.poll(6)]
+    assert [step.token for step in of(PersistOutbox, found)] == [65, 66], "tokens go on"
+
+
+def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits(make):
+    node = greeted(make("Out", durable_ask=True))
+    say(node, 1, ask=(A,))
+    (asked,) = of(PersistOutbox, node.poll(2))
+    node.persist_failed(asked.token, OSError("full"))
+    node.poll(3)
+    again = make("Out", snapshot=node.snapshot(4), now_ns=4, durable_ask=True)
+    again.adopt_outbox([asked.record], 4, 4)
+    assert asked in again.poll(5)
+    again.persist_failed(asked.token, OSError("full"))
+    found = until(again, 9 * S, 6)
+    assert [when for when, step in found if isinstance(step, PersistOutbox)][-1] == 2 * S + 5
+    again.persisted(asked.token)
+    wanted = of(SnapshotWanted, again.poll(9 * S + 1))
+    assert [step.reason for step in wanted] == ["a durable request"], "as a request it waits for a snapshot"
+    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outbound.durable.needs_snapshot
