@@ -24,7 +24,7 @@ class Actions:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Action] = {}
-        self._names: dict[Action, str] = {}
+        self._names: dict[Action | None, str] = {}
 
     def register(self, name: str, action: Action) -> None:
         """Gives a callable its name. A name stands once; it is the engine's own choice."""
@@ -32,8 +32,8 @@ class Actions:
         self._by_name[name] = action
         self._names[action] = name
 
-    def name_of(self, action: Action) -> str | None:
-        """The name of a callable; None for one that no snapshot can hold."""
+    def name_of(self, action: Action | None) -> str | None:
+        """The name of a callable; None for one that no snapshot can hold, and for none."""
         return self._names.get(action)
 
     def get(self, name: str) -> Action:

@@ -60,8 +60,8 @@ def _execution_row(parts: Parts, execution: Execution) -> dict[str, Any]:
         "cause": dump(execution.cause),
         "cohorts": list(execution.cohorts),
         "bootstrap_of": None if planned is None else [planned.target, planned.slot],
-        "on_end": None if execution.on_end is None else actions.name_of(execution.on_end),
-        "on_claimed": None if execution.on_claimed is None else actions.name_of(execution.on_claimed),
+        "on_end": actions.name_of(execution.on_end),
+        "on_claimed": actions.name_of(execution.on_claimed),
         "permits": [actions.name_of(release) for release in execution.permits],
         "frames": [_frame_row(parts, frame) for frame in execution.frames],
         "ready": [[frame_name(frame), op_name(parts, op)] for frame, op in execution.ready],
@@ -141,10 +141,8 @@ def _tie(parts: Parts, execution: Execution, row: Any) -> None:
             frame.forward = engine.forwards[frame.call]
     execution.ready.extend((parts.frame(f), parts.op(op)) for f, op in row["ready"])
     execution.parked.extend((parts.frame(f), parts.op(op)) for f, op in row["parked"])
-    if execution.bytes_held and execution.source is not None:
-        parts.cycle.ingress.recharge(execution.source, execution.bytes_held)
-    if execution.answer_bytes:
-        parts.cycle.ingress.recharge(None, execution.answer_bytes)
+    parts.cycle.ingress.recharge(execution.source, execution.bytes_held)
+    parts.cycle.ingress.recharge(None, execution.answer_bytes)
 
 
 # --- requests -----------------------------------------------------------------------------------------

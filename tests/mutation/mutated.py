@@ -22,7 +22,7 @@ WIRE, STATE, ENGINE = "tests/bb_edge/wire/test_", "tests/bb_edge/state/test_", "
 RESTARTS = tuple(
     f"{ENGINE}{name}.py"
     for name in (
-        *("durable_corners", "durable_restarts"),
+        *("durable_corners", "durable_restarts", "snapshot_components", "snapshot_executions"),
         *("snapshot_queues", "snapshot_refused", "snapshot_rows", "snapshot_tables", "snapshot_waiting"),
     )
 )
