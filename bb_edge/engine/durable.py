@@ -105,7 +105,7 @@ class DurableSends:
             fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
         )
         try:
-            key = links.stamp(unit.peer, made, now_ns, True, True, unit.deadline_ns)
+            key = links.stamp(unit.peer, made, now_ns, durable=True, deadline_ns=unit.deadline_ns)
         except DeliveryError:
             return False
         data = envelope.encode(made)
@@ -166,30 +166,28 @@ class DurableSends:
 
     # --- the driver's answers -------------------------------------------------------------------------
 
-    def persisted(self, token: int) -> bool:
-        """The record is on disk. False where the token is none of ours."""
+    def persisted(self, token: int) -> None:
+        """The record is on disk. A token that is none of ours is fine."""
         writing = self.writing.pop(token, None)
         if writing is None:
-            return False
+            return
         key = writing.record.key
         if writing.is_request:
             self.needs_snapshot[key] = None
             self.want_snapshot("a durable request")
         else:
             self.ready.append(key)
-        return True
 
-    def persist_failed(self, token: int, error: BaseException) -> bool:
-        """The record could not be written: it is asked for again later. False as above."""
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """The record could not be written: it is asked for again later."""
         writing = self.writing.get(token)
         if writing is None:
-            return False
+            return
         engine = self._engine
         engine.count("storage.failed")
         engine.emit(steps.StorageFailed("outbox", error))
         engine.timers.at(engine.now_ns + writing.retry_ns, self._retry, token, reserved=True)
         writing.retry_ns = min(2 * writing.retry_ns, RETRY_LONGEST_NS)
-        return True
 
     def _retry(self, _now_ns: int, token: int) -> None:
         writing = self.writing.get(token)

@@ -201,7 +201,7 @@ def save_ingress(parts: Parts) -> dict[str, Any]:
         "notices": [_notice_row(parts, notice) for notice in ingress.notices()],
         "entries": [_entry_row(parts, entry) for entry in ingress.entries],
         "completions": [
-            [token, None if error is not None else _result(result), None if error is None else str(error)]
+            [token, _result(result), None if error is None else str(error)]
             for token, result, error in ingress.completions()
         ],
         "accepted": accepted,

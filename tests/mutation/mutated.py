@@ -40,7 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/causes.py": (f"{ENGINE}causes.py",),
     "bb_edge/engine/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/saved.py": (f"{ENGINE}saved.py",),
-    "bb_edge/engine/durable.py": (f"{ENGINE}durable.py", *RESTARTS),
+    "bb_edge/engine/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
     "bb_edge/engine/restart.py": (f"{ENGINE}durable.py", *RESTARTS),
     "bb_edge/engine/snapshot.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from durable_program import program
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -22,21 +23,7 @@ from bb_edge.wire.outbox import OutboxRecord
 S = 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
 SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
-SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
-TEXT = f"""
-program Demo {{module=Demo}}
-function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1, partition=Main}}
-  h: Trigger = wire.Send(x, to) {{{SAY}}}
-  r: WireReqId = wire.SendReqBatched(x, ask, ask) {{{ASK}, wire.answer_mode=each, deadline_ns=2000000000}}
-  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
-  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
-  syscall.AppEmit<name="missing">(missing)
-  x2: F32[1], s2: PeerIdVec, r2: WireReqId = wire.RecvReq() {{{ASK}}}
-  y2: F32[1] = Mul(x2, x2)
-  k: Trigger = wire.SendResp(y2, s2, r2) {{{REPLY}}}
-"""
+TEXT = program(2 * S)
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""A program that says, asks and answers, all of it durably."""
+
+from __future__ import annotations
+
+ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
+SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
+
+
+def program(deadline_ns: int) -> str:
+    """In the text notation; `deadline_ns` is for the answers to what it asks."""
+    each = f"wire.answer_mode=each, deadline_ns={deadline_ns}"
+    return f"""
+program Demo {{module=Demo}}
+function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1, partition=Main}}
+  h: Trigger = wire.Send(x, to) {{{SAY}}}
+  r: WireReqId = wire.SendReqBatched(x, ask, ask) {{{ASK}, {each}}}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {{wire.wire_id=2, wire.request=1}}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  syscall.AppEmit<name="missing">(missing)
+  x2: F32[1], s2: PeerIdVec, r2: WireReqId = wire.RecvReq() {{{ASK}}}
+  y2: F32[1] = Mul(x2, x2)
+  k: Trigger = wire.SendResp(y2, s2, r2) {{{REPLY}}}
+"""

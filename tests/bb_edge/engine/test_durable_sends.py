@@ -1,0 +1,249 @@
+"""Who waits for room, until when, and what is over with an answer (docs/design/durability.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from durable_program import program
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.durable import RETRY_NS
+from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.node import Node
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope, Fill
+from bb_edge.wire.outbox import OutboxRecord
+
+S = 1_000_000_000
+HERE = b"\xe2\x01" + bytes(8)
+SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
+
+
+@pytest.fixture
+def make(compile_text):
+    data = compile_text(program(2 * S))
+
+    def made(snapshot: bytes | None = None, now_ns: int = 0, **config: int) -> Node:
+        more: dict[str, Any] = {"seed": 3, "durable": True, "snapshot": snapshot, "now_ns": now_ns}
+        node: Node = install(SELF, (HERE,), data, ["Main"], NodeConfig.edge().with_(**config), **more)
+        if snapshot is None:
+            for peer in (A, B, C):
+                node.peer_presence(peer, True, (HERE,), epoch=1)
+            node.poll(1)
+        return node
+
+    return made
+
+
+def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
+    return [step for step in found if isinstance(step, kind)]
+
+
+def asked(found: list[steps.EngineStep]) -> list[OutboxRecord]:
+    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, found)]
+
+
+def sent(found: list[steps.EngineStep]) -> list[Any]:
+    return [step for step in of(SendEnvelope, found) if step.durable]
+
+
+def say(node: Node, *to: PeerId, ask: tuple[PeerId, ...] = ()) -> None:
+    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
+    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
+
+
+def message(kind: int, site: int, seq: int, **more: Any) -> bytes:
+    type_hash, payload = encode_value(np.full(1, 3, np.float32))
+    fills = [Fill(site_suffix(site), payload, False, type_hash)]
+    return envelope.encode(Envelope(fills, kind, epoch=9, seq=seq, base=1, **more))
+
+
+def answering(node: Node, now_ns: int, deadline_ns: int = 0, seq: int = 1) -> list[steps.EngineStep]:
+    """A's durable request comes and is written down; what the node then does."""
+    node.deliver_inbound(
+        message(REQUEST, 0xA1, seq, wire_req_id=70 + seq, remaining_deadline_ns=deadline_ns), A
+    )
+    for step in of(Journal, node.poll(now_ns)):
+        node.persisted(step.token)
+    return [*node.poll(now_ns), *node.poll(now_ns)]
+
+
+def acknowledge(node: Node, record: OutboxRecord) -> None:
+    ack = Envelope(acks=(Ack(record.key.epoch, record.key.seq),))
+    node.deliver_inbound(envelope.encode(ack), record.key.peer)
+
+
+# --- deadlines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("patience_ns", "leaves"), [(2 * S - 1, True), (2 * S, False), (2 * S + 1, False)])
+def test_at_its_deadline_a_reply_is_too_late(make, patience_ns, leaves):
+    node = make()
+    suffix = Address.empty().with_component(0, "Backoff").to_bytes()
+    patience = Fill(suffix, cbor.dumps({"min_backoff_ns": patience_ns}), False, 0x0B)
+    node.deliver_inbound(envelope.encode(Envelope([patience])), A)
+    assert not asked(answering(node, 2, 2 * S)), "its deadline is at 2 s and 2 ns"
+    assert node.counters["outbound.put_off"] == 1
+    now_ns = 2 + patience_ns
+    assert len(asked([*node.poll(now_ns), *node.poll(now_ns)])) == leaves
+    assert node.counters.get("deadlines.expired", 0) == (not leaves)
+
+
+@pytest.mark.parametrize(("at_ns", "leaves"), [(2 * S + 1, True), (2 * S + 2, False), (2 * S + 3, False)])
+def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves):
+    node = make(outbound_queue=1)
+    say(node, B)
+    (first,) = asked(node.poll(2))
+    node.persisted(1)
+    node.poll(2)
+    assert not asked(answering(node, 2, 2 * S)), "there is room for one"
+    assert node.counters["outbound.waiting"] == 1
+    acknowledge(node, first)
+    found = [*node.poll(at_ns), *node.poll(at_ns)]
+    assert [record.key.peer for record in asked(found)] == [A] * leaves
+    assert node.counters.get("deadlines.expired", 0) == (not leaves)
+
+
+# --- room ---------------------------------------------------------------------------------------------
+
+
+def full(node: Node, peer: PeerId, now_ns: int, more: int = 0) -> list[OutboxRecord]:
+    """64 unacknowledged envelopes to a peer, and some that wait."""
+    for _ in range(64 + more):
+        say(node, peer)
+    found = of(PersistOutbox, node.poll(now_ns))
+    assert len(found) == 64
+    for step in found:
+        node.persisted(step.token)
+    assert len(sent(node.poll(now_ns + 1))) == 64
+    return [OutboxRecord.from_bytes(step.record) for step in found]
+
+
+def test_who_waits_for_one_peer_holds_up_no_other(make):
+    node = make()
+    full(node, A, 2, more=2)
+    assert node.counters["outbound.waiting"] == 2
+    say(node, B)
+    say(node, A)
+    assert [record.key.peer for record in asked(node.poll(4))] == [B]
+    assert node.counters["outbound.waiting"] == 3
+
+
+def test_what_comes_while_another_waits_for_the_same_peer_leaves_behind_it(make):
+    node = make()
+    (first, *_) = full(node, A, 2, more=1)
+    say(node, A)
+    acknowledge(node, first)
+    found = asked([*node.poll(4), *node.poll(4)])
+    assert [(record.key.peer, record.key.seq) for record in found] == [(A, 65)], "room for one"
+    assert [unit.peer for unit in node._cycle.outbound.durable.waiting] == [A]
+
+
+def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
+    node = make()
+    node._neighbours.limits[A] = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    say(node, A)
+    (dropped,) = of(OutboundDropped, node.poll(2))
+    assert dropped.peer == A and dropped.reason.endswith("bytes, the peer takes 30")
+    assert not of(OutboundDropped, [*node.poll(3), *node.poll(S)])
+    assert "outbound.waiting" not in node.counters
+    assert node.counters["outbound.too_large"] == node.counters["outbound.dropped"] == 1
+    del node._neighbours.limits[A]
+    say(node, A)
+    (record,) = asked(node.poll(S + 1))
+    made = envelope.decode(record.encoded, EDGE_CAPS)
+    assert made.base == record.key.seq, "and nobody waits for the one that was given up"
+
+
+def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
+    node = make(outbox_records=8)
+    for _ in range(8):
+        say(node, A)
+    records = asked(node.poll(2))
+    for token in range(1, 9):
+        node.persisted(token)
+    node.poll(3)
+    node.snapshot(4)
+    assert node.snapshot_written() == ()
+    assert not node._cycle.outbound.waits, "nothing waits"
+    say(node, A)
+    assert not of(SnapshotWanted, node.poll(5)), "it would make no room"
+    assert node.counters["outbound.waiting"] == 1
+    node.snapshot(6)
+    assert node.snapshot_written() == ()
+    assert not node._cycle.outbound.waits, "it made no room"
+    acknowledge(node, records[0])
+    assert [step.reason for step in of(SnapshotWanted, [*node.poll(7), *node.poll(7)])] == ["outbox full"]
+    node.snapshot(8)
+    assert node.snapshot_written() == (records[0].key,)
+    assert node._cycle.outbound.waits
+    assert node.next_deadline_ns() == 0
+    assert len(asked(node.poll(9))) == 1
+    assert node.snapshot_written() == (), "once more, of nothing"
+
+
+# --- requests -----------------------------------------------------------------------------------------
+
+
+def test_a_request_that_is_answered_is_not_repeated_though_nobody_acknowledged_it(make):
+    node = make()
+    say(node, ask=(A,))
+    (record,) = asked(node.poll(2))
+    node.persisted(1)
+    node.poll(3)
+    node.snapshot(4)
+    assert node.snapshot_written() == ()
+    (out,) = sent(node.poll(5))
+    number = envelope.decode(out.payload, EDGE_CAPS).wire_req_id
+    assert sent(node.poll(S + S // 2)), "repeated"
+    node.deliver_inbound(message(RESPONSE, 0xB1, 1, wire_req_id=number), A)
+    for step in of(Journal, node.poll(S + S // 2 + 1)):
+        node.persisted(step.token)
+    node.poll(S + S // 2 + 2)
+    later = [step for n in range(4, 40) for step in sent(node.poll(n * S // 2))]
+    assert not later
+    node.snapshot(20 * S)
+    assert node.snapshot_written() == (record.key,)
+
+
+def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
+    node = make()
+    say(node, ask=(A,))
+    (record,) = asked(node.poll(2))
+    node.persisted(1)
+    assert list(node._cycle.outbound.durable.needs_snapshot) == [record.key]
+    assert of(SnapshotWanted, node.poll(3)) == [SnapshotWanted("a durable request")]
+    node.poll(2 * S + 2)
+    node.poll(2 * S + 3)
+    assert not node._cycle.outbound.durable.needs_snapshot
+    node.snapshot(3 * S)
+    assert node.snapshot_written() == (record.key,)
+    assert not sent([*node.poll(3 * S + 1), *node.poll(5 * S)])
+
+
+def test_a_record_that_was_never_written_is_gone_with_its_deadline(make):
+    node = make()
+    (record,) = asked(answering(node, 2, RETRY_NS // 2))
+    outbox = node._cycle.outbound.durable.outbox
+    node.persist_failed(1, OSError("full"))
+    assert record.key in outbox
+    found = [*node.poll(3), *node.poll(RETRY_NS // 2 + 2), *node.poll(RETRY_NS + 2), *node.poll(RETRY_NS + 3)]
+    assert not asked(found)
+    assert record.key not in outbox and outbox.bytes_in_use == 0
+    assert not node._cycle.outbound.durable.writing
+    node.persisted(1)
+    assert not sent(node.poll(RETRY_NS + 4)), "an answer that comes after all is of nothing"
+
+
+def test_answers_of_the_disk_to_nothing_change_nothing(make):
+    node = make()
+    node.persisted(7)
+    node.persist_failed(7, OSError("full"))
+    assert not node.poll(2)
+    assert "storage.failed" not in node.counters
