@@ -242,9 +242,9 @@ class DurableSends:
         answers to it.
         """
         self.outbox.add(record, ahead=True)
-        remaining = record.expires_wall_ns - wall_ns if record.expires_wall_ns else 0
-        over = bool(record.expires_wall_ns) and remaining <= 0
-        expires_ns = now_ns + remaining if record.expires_wall_ns and not over else 0
+        limited, remaining = record.expires_wall_ns > 0, record.expires_wall_ns - wall_ns
+        over = limited and remaining <= 0
+        expires_ns = now_ns + remaining if limited and not over else 0
         key = record.key
         gone = over or not answers_awaited
         self._links.adopt(key.peer, key.epoch, key.seq, record.encoded, now_ns, expires_ns, gone)

@@ -135,6 +135,18 @@ def test_a_record_goes_out_again_for_what_is_left_of_its_time(make, left_ns, goe
     assert again.snapshot_written() == (record.key,), "it has expired"
 
 
+@pytest.mark.parametrize(("left_ns", "gone"), [(1, False), (0, True), (-1, True)])
+def test_a_record_that_has_expired_meanwhile_goes_with_the_first_snapshot(make, left_ns, gone):
+    node = greet(make())
+    _, found = take(node, A, message(REQUEST, 0xA1, 1, wire_req_id=7, remaining_deadline_ns=8 * S), 2)
+    (written,) = of(PersistOutbox, found)
+    record = OutboxRecord.from_bytes(written.record)
+    again = make(now_ns=100)
+    again.adopt_outbox([written.record], 100, record.expires_wall_ns - left_ns)
+    again.snapshot(100)
+    assert again.snapshot_written() == ((record.key,) if gone else ()), "no poll has been"
+
+
 def test_a_record_without_a_deadline_is_repeated_until_it_is_acknowledged(make):
     node = greet(make())
     (written,) = say(node, 2, to=(A,))
