@@ -178,6 +178,23 @@ def asking(make) -> tuple[bytes, bytes, int]:
     return written.record, data, number
 
 
+def test_a_request_that_is_answered_is_not_repeated_though_nobody_acknowledged_it(make):
+    node = greet(make())
+    (written,) = say(node, 2, ask=(A,))
+    node.persisted(written.token)
+    node.poll(3)
+    node.snapshot(4)
+    assert node.snapshot_written() == ()
+    (out,) = sent(node.poll(5))
+    assert sent(node.poll(2 * S)), "it is repeated"
+    number = envelope.decode(out, node.config.caps).wire_req_id
+    _, found = take(node, A, message(RESPONSE, 0xB1, 1, wire_req_id=number), 3 * S)
+    assert [s.value for s in of(steps.AppEvent, found)] == [()], "it is answered"
+    assert not [step for n in range(4, 60) for step in sent(node.poll(n * S))]
+    node.snapshot(60 * S)
+    assert node.snapshot_written() == (OutboxRecord.from_bytes(written.record).key,)
+
+
 def test_a_request_goes_out_again_and_ends_with_its_answer(make):
     written, data, number = asking(make)
     record = OutboxRecord.from_bytes(written)

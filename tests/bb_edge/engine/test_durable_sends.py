@@ -17,7 +17,7 @@ from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
 from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope, Fill
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
 
 S = 1_000_000_000
@@ -191,27 +191,6 @@ def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
 # --- requests -----------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_answered_is_not_repeated_though_nobody_acknowledged_it(make):
-    node = make()
-    say(node, ask=(A,))
-    (record,) = asked(node.poll(2))
-    node.persisted(1)
-    node.poll(3)
-    node.snapshot(4)
-    assert node.snapshot_written() == ()
-    (out,) = sent(node.poll(5))
-    number = envelope.decode(out.payload, EDGE_CAPS).wire_req_id
-    assert sent(node.poll(S + S // 2)), "repeated"
-    node.deliver_inbound(message(RESPONSE, 0xB1, 1, wire_req_id=number), A)
-    for step in of(Journal, node.poll(S + S // 2 + 1)):
-        node.persisted(step.token)
-    node.poll(S + S // 2 + 2)
-    later = [step for n in range(4, 40) for step in sent(node.poll(n * S // 2))]
-    assert not later
-    node.snapshot(20 * S)
-    assert node.snapshot_written() == (record.key,)
-
-
 def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     node = make()
     say(node, ask=(A,))
@@ -247,3 +226,6 @@ def test_answers_of_the_disk_to_nothing_change_nothing(make):
     node.persist_failed(7, OSError("full"))
     assert not node.poll(2)
     assert "storage.failed" not in node.counters
+    assert node.snapshot_written() == ()
+    again = make(node.snapshot(3), 3)
+    assert not again._cycle.outbound.waits and again.snapshot_written() == ()
