@@ -109,8 +109,9 @@ def test_a_missing_peak_is_taken_from_the_process(tree, trees) -> None:
 def test_the_real_process_grows_by_what_it_takes() -> None:
     memory = LinuxMemory()
     before = memory.info().rss_bytes
-    block = bytearray(b"\1") * (64 * MIB)
+    block = bytearray(b"\1") * (128 * MIB)
     after = memory.info()
-    assert after.rss_bytes - before > 60 * MIB
+    # Not all of it: the kernel may take back pages of files meanwhile, an emulator's own among them.
+    assert after.rss_bytes - before > 64 * MIB
     assert after.peak_rss_bytes >= after.rss_bytes
-    assert len(block) == 64 * MIB
+    assert len(block) == 128 * MIB
