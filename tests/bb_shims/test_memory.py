@@ -111,7 +111,7 @@ def test_the_real_process_grows_by_what_it_takes() -> None:
     before = memory.info().rss_bytes
     block = bytearray(b"\1") * (128 * MIB)
     after = memory.info()
-    # Not all of it: the kernel may take back pages of files meanwhile, an emulator's own among them.
+    # Not all of it: what earlier tests held may go meanwhile, and its place be taken.
     assert after.rss_bytes - before > 64 * MIB
     assert after.peak_rss_bytes >= after.rss_bytes
     assert len(block) == 128 * MIB
