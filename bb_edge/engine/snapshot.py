@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
 
 MAGIC = b"BBSNAP\r\n"
-VERSION = 1
+VERSION = 2
+"""Of the rows' columns: raised with each change of them."""
 _HEADER = len(MAGIC) + 2 + 8 + 32
 _MAX_DEPTH = 32
 _MISFITS = (
@@ -73,7 +74,7 @@ class SnapshotDamagedError(SnapshotError):
 
 
 class SnapshotVersionError(SnapshotError):
-    """Written by a newer runtime."""
+    """Written by a runtime whose rows have other columns."""
 
 
 class SnapshotForeignError(SnapshotError):
@@ -117,9 +118,12 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
     if data[: len(MAGIC)] != MAGIC or len(data) < _HEADER:
         raise SnapshotDamagedError("it is no snapshot, or cut off", "snapshot", "use the one before it")
     version = int.from_bytes(data[8:10], "big")
-    if version > VERSION:
+    if version != VERSION:
+        older = "run the runtime that wrote it, or move the state folder aside to start anew"
         raise SnapshotVersionError(
-            f"schema version {version}, this runtime reads {VERSION}", "snapshot", "update the runtime"
+            f"schema version {version}, this runtime reads {VERSION}",
+            "snapshot",
+            "update the runtime" if version > VERSION else older,
         )
     size, digest, content = int.from_bytes(data[10:18], "big"), data[18:_HEADER], data[_HEADER:]
     if len(content) != size or hashlib.sha256(content).digest() != digest:

@@ -10,6 +10,7 @@ from bb_edge.engine.executions import Execution, Frame
 from bb_edge.engine.parking import Pending
 from bb_edge.engine.requests import Cohort
 from bb_edge.engine.saved import dump
+from bb_edge.engine.snapshot import VERSION
 from bb_edge.node import Node
 from bb_edge.wire import cbor
 
@@ -21,11 +22,16 @@ def body_of(snapshot: bytes) -> dict[str, Any]:
     return found
 
 
+def sealed(data: bytes, version: int = VERSION, size: int | None = None) -> bytes:
+    """Bytes as the body of a snapshot that is whole, or says another size."""
+    length = len(data) if size is None else size
+    head = b"BBSNAP\r\n" + version.to_bytes(2, "big") + length.to_bytes(8, "big")
+    return head + hashlib.sha256(data).digest() + data
+
+
 def resealed(body: dict[str, Any]) -> bytes:
     """A snapshot that is whole and says this."""
-    data = cbor.dumps(body)
-    head = b"BBSNAP\r\n" + (1).to_bytes(2, "big") + len(data).to_bytes(8, "big")
-    return head + hashlib.sha256(data).digest() + data
+    return sealed(cbor.dumps(body))
 
 
 def stands_in(node: Node, snapshot: bytes, now_ns: int, but: Collection[str] = ()) -> None:

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from components import slow
 from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.engine import steps
-from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotForeignError, SnapshotVersionError
+from bb_edge.engine.snapshot import (
+    VERSION,
+    SnapshotDamagedError,
+    SnapshotForeignError,
+    SnapshotVersionError,
+)
 from bb_edge.ir.values import TRIGGER
 
 MS = 1_000_000
@@ -263,34 +269,6 @@ def test_bootstraps_that_run_wait_and_hold_up_others_go_on(compile_text, when):
 # --- answers that come later --------------------------------------------------------------------------
 
 
-def slow(restartable: bool):
-    from typing import ClassVar
-
-    from bb_edge.roles import Codec
-
-    class Slow(Codec):
-        """Answers when a test says so."""
-
-        TYPE_NAME: ClassVar[str] = "test.Slow"
-
-        def __init__(self) -> None:
-            self.open: list[Any] = []
-
-        @classmethod
-        def construct(cls, env: Any) -> Slow:
-            return cls()
-
-        def compress(self, ctx: Any, t: Any) -> Any:
-            self.open.append((ctx.later(10**12), t))
-            return self.open[-1][0]
-
-        def decompress(self, ctx: Any, code: Any) -> Any:
-            return code
-
-    Slow.restartable = restartable
-    return Slow
-
-
 LATER = """
 program Demo {module=Demo, binding.Main.c="codec|test.Slow|1"}
 function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}
@@ -407,7 +385,7 @@ def test_every_damaged_byte_is_noticed(written):
 def test_a_newer_schema_is_refused(written):
     data, good = written
     with pytest.raises(SnapshotVersionError, match="update the runtime"):
-        reinstall(data, good[:8] + (2).to_bytes(2, "big") + good[10:])
+        reinstall(data, good[:8] + (VERSION + 1).to_bytes(2, "big") + good[10:])
 
 
 def test_a_snapshot_of_somebody_else_is_refused(written, compile_text):

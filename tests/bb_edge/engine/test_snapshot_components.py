@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
+from components import Diary, slow
 from snapshots import body_of, look, resealed
 
 from bb_edge import PeerId, install
@@ -14,7 +15,6 @@ from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, OpFailed
 from bb_edge.ir.values import TRIGGER
 from bb_edge.registry import Registry
-from bb_edge.roles import Codec, Model
 from bb_edge.roles.errors import CompletionLostError
 
 MS = 1_000_000
@@ -23,26 +23,6 @@ SELF = PeerId.from_name("node")
 
 def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
     return [step for step in found if isinstance(step, kind)]
-
-
-class Slow(Codec):
-    """Answers when a test says so."""
-
-    TYPE_NAME: ClassVar[str] = "test.Slow"
-
-    def __init__(self) -> None:
-        self.open: list[Any] = []
-
-    @classmethod
-    def construct(cls, env: Any) -> Slow:
-        return cls()
-
-    def compress(self, ctx: Any, t: Any) -> Any:
-        self.open.append((ctx.later(10**12), t))
-        return self.open[-1][0]
-
-    def decompress(self, ctx: Any, code: Any) -> Any:
-        return code
 
 
 SLOW = """
@@ -59,7 +39,7 @@ function program.Main(x: F32[2], go: Trigger) -> (y) {entry=1, partition=self}
 @pytest.mark.parametrize("restartable", [True, False])
 def test_an_op_whose_answer_is_lost_runs_again_or_fails_and_its_siblings_go_on(compile_text, restartable):
     registry = Registry()
-    registry.register(type("Placed", (Slow,), {"restartable": restartable}))
+    registry.register(slow(restartable))
     data = compile_text(SLOW)
     more: dict[str, Any] = {"registry": registry, "seed": 1}
     node = install(SELF, (), data, ["Main"], **more)
@@ -87,31 +67,6 @@ def test_an_op_whose_answer_is_lost_runs_again_or_fails_and_its_siblings_go_on(c
     assert again.counters["executions.active"] == 0
 
 
-class Diary(Model):
-    """An unshared component that writes down who wrote."""
-
-    TYPE_NAME: ClassVar[str] = "test.Diary"
-
-    def __init__(self) -> None:
-        self.log: list[float] = []
-
-    @classmethod
-    def construct(cls, env: Any) -> Diary:
-        return cls()
-
-    def forward(self, ctx: Any, input: Any) -> Any:
-        return input
-
-    def apply_delta(self, ctx: Any, delta: Any) -> None:
-        self.log.append(float(delta[0]))
-
-    def load_parameters(self, ctx: Any, params: Any) -> None:
-        self.log.append(-float(params[0]))
-
-    def params(self, ctx: Any) -> Any:
-        return np.zeros(1, np.float32)
-
-
 CLAIMED = """
 program Demo {module=Demo, binding.Main.m="model|test.Diary|1"}
 function program.Main(x: F32[1]) -> () {entry=1, partition=self}
@@ -136,7 +91,6 @@ def test_a_component_stays_with_who_has_it(compile_text, waiting):
         node.poll(2 + k)
     again = install(SELF, (), data, ["Main"], **more, snapshot=node.snapshot(5), now_ns=5)
     assert look(again) == look(node)
-    again.component("m").log.append(1.0)
     again.invoke("Main", {"x": np.full(1, 9, np.float32)})
     now_ns = 5
     while (due := again.next_deadline_ns()) is not None:
@@ -149,7 +103,7 @@ def test_a_component_stays_with_who_has_it(compile_text, waiting):
 @pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[-1]]])
 def test_inputs_of_another_op_are_damage(compile_text, change):
     registry = Registry()
-    registry.register(type("Placed", (Slow,), {"restartable": True}))
+    registry.register(slow(restartable=True))
     data = compile_text(SLOW)
     more: dict[str, Any] = {"registry": registry, "seed": 1}
     node = install(SELF, (), data, ["Main"], **more)

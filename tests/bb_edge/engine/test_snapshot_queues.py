@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from components import Diary
 from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install
@@ -18,7 +19,7 @@ from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.node import Node
 from bb_edge.registry import Registry
-from bb_edge.roles import Aggregator, Model, ProtocolComponent
+from bb_edge.roles import Aggregator, ProtocolComponent
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import encode_value
@@ -356,37 +357,6 @@ def test_a_call_of_a_slot_or_method_that_is_not_there_is_damage(compile_text, co
     body["control"][0][column] = value
     with pytest.raises(SnapshotDamagedError, match="'control' does not fit"):
         case.node(resealed(body))
-
-
-class Diary(Model):
-    """An unshared component that writes down who wrote."""
-
-    TYPE_NAME: ClassVar[str] = "test.Diary"
-
-    def __init__(self) -> None:
-        self.log: list[float] = []
-
-    @classmethod
-    def construct(cls, env: Any) -> Diary:
-        return cls()
-
-    def serialize(self) -> bytes:
-        return np.asarray(self.log, "<f4").tobytes()
-
-    def restore(self, data: bytes) -> None:
-        self.log = np.frombuffer(data, "<f4").tolist()
-
-    def forward(self, ctx: Any, input: Any) -> Any:
-        return input
-
-    def apply_delta(self, ctx: Any, delta: Any) -> None:
-        self.log.append(float(delta[0]))
-
-    def load_parameters(self, ctx: Any, params: Any) -> None:
-        self.log.append(-float(params[0]))
-
-    def params(self, ctx: Any) -> Any:
-        return f32(0)
 
 
 CLAIMED = """
