@@ -47,7 +47,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/snapshot_parts.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_tables.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     **{
-        f"bb_edge/state/{name}.py": tuple(f"{STATE}{t}.py" for t in ("frames", "store", "words", "keeper"))
+        f"bb_edge/state/{name}.py": tuple(
+            f"{STATE}{t}.py" for t in ("frames", "store", "store_outbox", "words", "keeper")
+        )
         for name in ("files", "frames", "keeper", "segments", "store")
     },
 }

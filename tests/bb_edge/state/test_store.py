@@ -1,10 +1,9 @@
-"""The store: what is found again after a restart, after damage, at the budgets' ends; and what is removed."""
+"""The store: what is found again after a restart and after damage, and what its budgets refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from stores import Look, Opened, flip, opened, rewrite, three_generations
 
 from bb_edge.state import (
     Recovered,
@@ -12,53 +11,12 @@ from bb_edge.state import (
     StateError,
     StateFullError,
     StateReadError,
-    StateStore,
     StateVersionError,
     StateWriteError,
     StoreLimits,
     frames,
-    segments,
 )
-from bb_shims import CrashMode, FakeDisk, Fault, FaultKind, StorageError
-
-Opened = Callable[..., StateStore]
-Look = Callable[[FakeDisk], Recovered]
-
-
-def opened(make: Opened, disk: FakeDisk, limits: StoreLimits | None = None) -> StateStore:
-    store = make(disk, limits)
-    store.open()
-    return store
-
-
-def rewrite(disk: FakeDisk, name: str, data: bytes) -> None:
-    session = disk.open()
-    handle = session.create(name)
-    session.write(handle, data)
-    session.sync(handle)
-    session.sync_folder()
-    session.close()
-
-
-def flip(disk: FakeDisk, name: str, at: int) -> None:
-    data = bytearray(disk.files[name])
-    data[at] ^= 1
-    disk.crash(CrashMode.KEEP)
-    rewrite(disk, name, bytes(data))
-
-
-def three_generations(make: Opened, disk: FakeDisk) -> None:
-    store = opened(make, disk)
-    store.append_journal([b"j0"])
-    store.append_outbox([(b"k0", b"o0"), (b"k1", b"o1")])
-    store.write_snapshot(b"first")
-    store.drop([b"k0"])
-    store.append_journal([b"j1"])
-    store.append_outbox([(b"k2", b"o2")])
-    store.write_snapshot(b"second")
-    store.drop([b"k1"])
-    store.append_journal([b"j2", b"j3"])
-    disk.crash(CrashMode.KEEP)
+from bb_shims import CrashMode, FakeDisk, Fault, FaultKind
 
 
 def test_an_empty_folder(make_store: Opened) -> None:
@@ -382,186 +340,3 @@ def test_what_is_written_is_counted(make_store: Opened) -> None:
         store.append_journal([b"z"])
     assert store.counters["state.failed_writes"] == 1
     assert store.counters["state.generation"] == 1
-
-
-# --- the outbox's files -----------------------------------------------------------------------------------
-
-
-def test_a_record_comes_back_once_however_often_it_was_added(make_store: Opened) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k", b"first"), (b"l", b"other")])
-    store.append_outbox([(b"k", b"first")])
-    assert store.counters["state.outbox_records"] == 2
-    assert store.open().outbox == (b"first", b"other")
-
-
-def test_garbage_is_written_out_when_it_is_more_than_what_is_kept(
-    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 200)
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"old", b"x" * 50)])
-    kept = [b"x" * 50]
-    for turn in range(40):
-        store.append_outbox([(b"k%d" % turn, b"y" * 100), (b"l%d" % turn, b"z" * 30)])
-        store.write_snapshot(b"s%d" % turn)
-        store.drop([b"k%d" % turn])
-        kept.append(b"z" * 30)
-        if turn >= 5:
-            store.append_outbox([])
-            store.write_snapshot(b"t%d" % turn)
-            store.drop([b"l%d" % (turn - 5)])
-            kept.remove(b"z" * 30)
-        assert list(look(disk).outbox) == kept
-        files = [data for name, data in disk.files.items() if name.startswith("outbox")]
-        assert sum(map(len, files)) < 2500, "the oldest record pins its file, not the others"
-        assert len(files) <= segments.MAX_SEGMENTS + 1
-
-
-def test_many_small_segments_are_made_into_one(make_store: Opened, look: Look) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    for turn in range(3 * segments.MAX_SEGMENTS):
-        store.append_outbox([(b"k%d" % turn, b"o%d" % turn)])
-        store.write_snapshot(b"s")
-        store.drop([])
-        assert len([name for name in disk.files if name.startswith("outbox")]) <= segments.MAX_SEGMENTS
-    assert look(disk).outbox == tuple(b"o%d" % i for i in range(3 * segments.MAX_SEGMENTS))
-
-
-def test_a_quiet_outbox_takes_no_room(make_store: Opened) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k", b"o")])
-    for _ in range(3):
-        store.write_snapshot(b"s")
-        store.drop([b"k", b"unknown"])
-    assert [len(data) < 100 for name, data in disk.files.items() if name.startswith("outbox")] == [True]
-    assert store.counters["state.outbox_bytes"] < 100
-    store.append_outbox([(b"l", b"p")])
-    assert store.open().outbox == (b"p",)
-
-
-def test_a_drop_outlives_the_record_it_was_for(make_store: Opened) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k", b"o")])
-    store.write_snapshot(b"s")
-    store.drop([b"k"])
-    store.append_outbox([(b"l", b"p")])
-    store.write_snapshot(b"t")
-    store.drop([])
-    assert "outbox-0" not in disk.files
-    assert store.open().outbox == (b"p",)
-
-
-def test_drops_that_found_no_room_ride_with_the_next_record(make_store: Opened, look: Look) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k", b"o"), (b"l", b"p")])
-    store.write_snapshot(b"s")
-    disk.inject(Fault(FaultKind.FULL, 1, "write"))
-    with pytest.raises(StateWriteError, match="outbox-1"):
-        store.drop([b"k"])
-    assert look(disk).outbox == (b"o", b"p")
-    store.append_outbox([(b"m", b"q")])
-    assert look(disk).outbox == (b"p", b"q")
-
-
-def test_what_a_compaction_could_not_remove_is_ignored_and_removed_later(
-    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 10)
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k", b"x" * 500), (b"l", b"p")])
-    store.write_snapshot(b"s")
-    store.drop([b"k"])
-    store.write_snapshot(b"t")
-    disk.inject(Fault(FaultKind.FAIL, 2, "unlink"))
-    with pytest.raises(StateWriteError, match="outbox-0"):
-        store.drop([])
-    assert {"outbox-0", "outbox-2"} <= set(disk.files)
-    disk.crash(CrashMode.LOSE)
-    store = make_store(disk)
-    assert store.open().outbox == (b"p",)
-    store.write_snapshot(b"u")
-    store.drop([])
-    assert not {"outbox-0", "outbox-1"} & set(disk.files)
-    assert store.open().outbox == (b"p",)
-
-
-def test_rows_with_a_right_checksum_that_are_none_are_a_typed_error(make_store: Opened) -> None:
-    for row in (
-        b"",
-        bytes([segments.ADD]),
-        bytes([segments.DROP, 0]),
-        bytes([segments.DROP]) + bytes(8) + b"x",
-    ):
-        disk = FakeDisk()
-        rewrite(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [row]))
-        with pytest.raises(StateDamagedError, match="outbox-0: a row that is none"):
-            make_store(disk).open()
-
-
-def test_a_storage_of_another_make_serves_too() -> None:
-    class Memory:
-        def __init__(self) -> None:
-            self.files: dict[str, bytes] = {}
-
-        def write_atomic(self, name: str, data: bytes) -> None:
-            self.files[name] = data
-
-        def read(self, name: str) -> bytes:
-            return self.files[name]
-
-        def append(self, name: str, data: bytes, sync: bool) -> None:
-            self.files[name] = self.files.get(name, b"") + data
-
-        def list(self) -> list[str]:
-            return sorted(self.files)
-
-        def remove(self, name: str, sync: bool) -> None:
-            if name not in self.files:
-                raise FileNotFoundError(name)
-            del self.files[name]
-
-    memory = Memory()
-    store = StateStore(memory, (OSError,))
-    store.open()
-    store.append_journal([b"j"])
-    for _ in range(2):
-        store.write_snapshot(b"s")
-    del memory.files["journal-0"]
-    store.drop([])
-    assert store.open().snapshot == b"s"
-
-
-def test_the_storages_error_is_the_cause(make_store: Opened) -> None:
-    disk = FakeDisk(capacity_bytes=20)
-    store = opened(make_store, disk)
-    with pytest.raises(StateWriteError, match="free some space") as caught:
-        store.append_journal([b"x" * 100])
-    assert isinstance(caught.value.__cause__, StorageError)
-    disk.capacity_bytes = 1000
-    store.append_journal([b"x" * 100])
-    assert store.open().journal == (b"x" * 100,)
-
-
-def test_what_a_snapshot_let_go_is_let_go_though_older_files_cannot_be_removed(make_store: Opened) -> None:
-    disk = FakeDisk()
-    store = opened(make_store, disk)
-    store.append_outbox([(b"k1", b"a"), (b"k2", b"b")])
-    for data in (b"one", b"two"):
-        store.write_snapshot(data)
-        store.drop([])
-    store.write_snapshot(b"three")
-    disk.inject(Fault(FaultKind.FAIL, 1, "unlink"))
-    with pytest.raises(StateWriteError):
-        store.drop([b"k1"])
-    assert store.counters["state.outbox_records"] == 1
-    store.write_snapshot(b"four")
-    store.drop([])
-    assert store.open().outbox == (b"b",)
