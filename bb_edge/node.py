@@ -286,7 +286,8 @@ class Node:
         """
         graph = self._mains.get(target) or self._graph(target)
         given = inputs or {}
-        config = self._engine.config
+        engine = self._engine
+        config = engine.config
         if len(given) > config.invoke_inputs:
             raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
         values: dict[int, object] = {}
@@ -312,22 +313,6 @@ class Node:
                 target,
                 "raise NodeConfig.invoke_bytes",
             )
-        return self._queue(graph, values)
-
-    def deliver_event(self, target: str, input: str, value: object) -> int:
-        """One host event: an `invoke` with a single input."""
-        return self.invoke(target, {input: value})
-
-    def _graph(self, target: str) -> BoundGraph:
-        graph = self._mains.get(target)
-        if graph is None:
-            raise InvokeError(
-                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
-            )
-        return graph
-
-    def _queue(self, graph: BoundGraph, values: Mapping[int, object]) -> int:
-        engine = self._engine
         number = engine.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:
@@ -343,6 +328,18 @@ class Node:
             engine.count("ingress.full")
             raise
         return number
+
+    def deliver_event(self, target: str, input: str, value: object) -> int:
+        """One host event: an `invoke` with a single input."""
+        return self.invoke(target, {input: value})
+
+    def _graph(self, target: str) -> BoundGraph:
+        graph = self._mains.get(target)
+        if graph is None:
+            raise InvokeError(
+                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
+            )
+        return graph
 
     def _fill_inputs(
         self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]

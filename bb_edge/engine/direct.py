@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+from numpy import ndarray
 
-from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.parking import CapacityError
+from bb_edge.engine.steps import app_event, execution_ended
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -212,11 +212,11 @@ def run_direct(engine: Engine, direct: Direct, target: str, number: int, values:
                 at = None if then is not None and op is then.op else out
                 ran -= _without(engine, number, registers, at, todo, then, parts)
     except BaseException:  # somebody stops the process: the host is still told that it has ended
-        engine.emit(steps.ExecutionEnded(target, number, True))
+        engine.emit(execution_ended(target, number, True))
         raise
     finally:
         registers[:] = direct.start
-    engine.steps.append(steps.ExecutionEnded(target, number, failed))
+    engine.steps.append(execution_ended(target, number, failed))
     engine.count("executions.ended")
     engine.on_slot_free()
     return ran
@@ -287,14 +287,14 @@ def _forget(step: Short | Call | Emit, registers: list[Any]) -> None:
 def emit_value(engine: Engine, op: BoundOp, execution: int, topic: str, value: object) -> None:
     """An op's value as an app event. CapacityError where it is larger than the node lets one be."""
     limit = engine.config.app_event_bytes
-    size = value.nbytes if type(value) is np.ndarray else payload_bytes(value)
+    size = value.nbytes if type(value) is ndarray else payload_bytes(value)
     if size > limit:
         raise CapacityError(
             f"{size} bytes requested, {limit} available for one app event",
             where=op.spec.name,
             hint="raise NodeConfig.app_event_bytes, or emit less",
         )
-    engine.steps.append(steps.AppEvent(op.target, execution, topic, value))
+    engine.steps.append(app_event(op.target, execution, topic, value))
 
 
 __all__ = ["Direct", "direct_of", "emit_value", "run_direct"]

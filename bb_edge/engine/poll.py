@@ -162,6 +162,11 @@ class Cycle:
         engine, entries = self.engine, self.ingress.entries
         engine.now_ns = engine.ctx.now_ns = now_ns
         self._left = engine.config.cycle_op_budget
+        if len(entries) == 1 and entries[0].direct is not None and self._nothing_else(now_ns):
+            self._admit(now_ns)  # the short way alone: what a node that serves a model does all day
+            if not (entries or engine.runnable or engine.bus.events):
+                out, engine.steps = engine.steps, []
+                return out
         while self.to_start:
             self.start_target(self.to_start.pop(0))
         if self.ingress.waiting or self.inbound.journaling is not None:
@@ -208,6 +213,23 @@ class Cycle:
             self.inbound.drained()
         out, engine.steps = engine.steps, []
         return out
+
+    def _nothing_else(self, now_ns: int) -> bool:
+        """Whether all phases but the first frontier would find nothing to do."""
+        engine, outbound = self.engine, self.outbound
+        return not (
+            self.to_start
+            or self.due_phases
+            or engine.runnable
+            or engine.bus.events
+            or self.ingress.occupied
+            or self.inbound.journaling
+            or self.inbound.noticed
+            or engine.timers.may_be_due(now_ns)
+            or outbound.units
+            or outbound.durable
+            or not self.links.quiet
+        )
 
     def _take_in(self, now_ns: int) -> None:
         ingress = self.ingress

@@ -90,6 +90,11 @@ class Timers:
         when = self.next_ns()
         return when is not None and when <= now_ns
 
+    def may_be_due(self, now_ns: int) -> bool:
+        """Whether a timer's time has come, a cancelled one's perhaps; `due` knows, and takes longer."""
+        heap = self._heap
+        return bool(heap) and heap[0][0] <= now_ns
+
     def pop_due(self, now_ns: int) -> Due | None:
         """The earliest timer that is due, removed; None where none is."""
         when = self.next_ns()

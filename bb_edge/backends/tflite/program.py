@@ -79,7 +79,7 @@ class TFLiteProgram(BackendProgram):
         self._signatures = tuple(shape for _, shape in self.ports)
         self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in given), first)
         if n_outputs == 1:
-            self.call = self._call
+            self.call = self._one if n_inputs == 1 else self._call
 
     def expect(self, inputs: Sequence[ValueType | None], outputs: Sequence[ValueType | None]) -> None:
         """TFLiteModelError where a port contradicts the type that the artifact declares for it."""
@@ -154,6 +154,17 @@ class TFLiteProgram(BackendProgram):
             return tuple([get(index) for index in self._outputs])
         except FAILURES as error:
             raise BackendRunError(f"the interpreter: {error}", self._where) from error
+
+    def _one(self, _ctx: object, array: Array) -> Array:
+        if array.shape != self._shapes[0]:
+            self._switch((array.shape,))
+        try:
+            self._set(self._inputs[0], array)
+            self._invoke()
+            found: Array = self._get(self._outputs[0])
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter: {error}", self._where) from error
+        return found
 
     def _call(self, _ctx: object, *arrays: Array) -> Array:
         self._start(arrays)

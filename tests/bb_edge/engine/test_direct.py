@@ -14,6 +14,7 @@ import pytest
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.direct import Part
+from bb_edge.ir.ids import PeerId
 
 TEXT = """program Demo {module=Demo}
 function program.Main(x: F32, b: F32) -> (y, z) {entry=1, partition=self}
@@ -190,6 +191,49 @@ def test_any_tensor_work_says_and_counts_the_same(bench: Any, seed: int) -> None
             b.node.invoke("Main", {name: np.ones(3, np.float32) for name in names})
             b.settle()
         assert said(short) == said(long)
+
+
+OTHERS = """
+function program.Others() -> () {entry=1, partition=self}
+  t: Timestamp = syscall.Interval<period_ns=100>()
+  syscall.AppEmit<name="tick">(t)
+  p: Trigger = syscall.LifecyclePhase<phase=2>()
+  syscall.AppNotify<name="phase">(p)
+  e: EventKind = syscall.EventSource<kind=1>()
+  syscall.AppEmit<name="failure">(e)
+  u: EventKind = syscall.EventSource<kind=2>()
+  syscall.AppEmit<name="up">(u)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "heard"),
+    [
+        ("nothing", ["y", "z"]),
+        ("timer", ["y", "z", "tick"]),
+        ("phase", ["y", "z", "phase"]),
+        ("failure", ["failure"]),
+        ("presence", ["y", "z", "up"]),
+    ],
+)
+def test_whatever_else_there_is_happens_in_the_same_poll(bench: Any, what: str, heard: list[str]) -> None:
+    heads, rest = PLAIN.split("function backend", 1)
+    text = f"{heads}{OTHERS.strip()}\nfunction backend{rest}"
+    targets = ("Main", "Others")
+    short, long = bench(text, targets), bench(text, targets)
+    long.node.observe_ops(lambda op: op.run)
+    assert len(direct(short.node)) == 1
+    for b in (short, long):
+        b.poll()
+        inputs = values(3, 2) if what == "failure" else values()
+        if what == "phase":
+            b.node.fire_lifecycle(steps.Phase.SNAPSHOT)
+        elif what == "presence":
+            b.node.peer_presence(PeerId.from_name("other"), True)
+        b.node.invoke("Main", inputs)
+        b.poll(100 if what == "timer" else 0)
+        assert [s.topic for s in b.of(steps.AppEvent)] == heard
+    same(short, long)
 
 
 def test_values_go_with_their_last_reader(bench: Any) -> None:
