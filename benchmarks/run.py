@@ -1,13 +1,18 @@
-"""Runs the benchmarks and prints their tables: run.py [--only NAME] [--quick] [--page]."""
+"""Runs the benchmarks and prints their tables: run.py [--only NAME] [--quick] [--page].
+
+Each in a process of its own: none finds another's heap, caches or threads.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,24 +54,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.only and name not in arguments.only:
             continue
         print(f"\n{title}", flush=True)
-        module = importlib.import_module(f"benchmarks.{name}")
-        try:
-            rows[name] = module.run(**({"rounds": 2, "seconds": 2.0} if arguments.quick else {}))
-        except module_errors() as error:
-            print(f"  not measured: {error}", file=sys.stderr)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+            found = alone.submit(_measure, name, arguments.quick).result()
+        if isinstance(found, str):
+            print(f"  not measured: {found}", file=sys.stderr)
             code = 1
             continue
-        print(table(rows[name]), flush=True)
+        rows[name] = found
+        print(table(found), flush=True)
     if arguments.json:
         result = {
             "machine": machine(),
-            "rows": {n: [r.as_json() for r in found] for n, found in rows.items()},
+            "rows": {name: [row.as_json() for row in several] for name, several in rows.items()},
         }
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.page:
         update(ROOT / "docs" / "benchmarks.md", rows, machine())
     print("\n" + ", ".join(f"{key} {value}" for key, value in machine().items()))
     return code
+
+
+def _measure(name: str, quick: bool) -> list[Row] | str:
+    """The rows, or why there are none."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    try:
+        rows: list[Row] = module.run(**({"rounds": 2, "seconds": 2.0} if quick else {}))
+    except module_errors() as error:
+        return str(error)
+    return rows
 
 
 def module_errors() -> tuple[type[Exception], ...]:
