@@ -59,4 +59,4 @@ def test_case(case: Any, is_declared: Callable[[Any], bool], check: Callable[...
 def test_count(request: pytest.FixtureRequest) -> None:
     """The rule covers what it is meant to cover."""
     if sum(RESULTS.values()) == len(CASES):  # the whole file ran, in one process
-        assert RESULTS["declared"] >= 1300, RESULTS
+        assert RESULTS["declared"] >= 0.75 * len(CASES), RESULTS

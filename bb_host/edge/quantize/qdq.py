@@ -72,13 +72,14 @@ FREE = (
     "Sigmoid",
     "Softmax",
     "Sub",
+    "Sum",
     "Tanh",
 )
 _BY_NUMBER = ("Div",)
-_DATA_INPUTS = {"Add": 2, "Sub": 2, "Mul": 2, "Concat": None, "MatMul": 2, "PRelu": 2}
+_DATA_INPUTS = {"Add": 2, "Sub": 2, "Mul": 2, "Sum": 2, "Concat": None, "MatMul": 2, "PRelu": 2}
 _FIXED = {"Softmax": LOGISTIC, "Sigmoid": LOGISTIC, "Tanh": TANH}
 _FUSED = ("Relu", "Clip")
-_HOSTS = (*WEIGHTED, "Add", "Sub", "Mul")
+_HOSTS = (*WEIGHTED, "Add", "Sub", "Sum", "Mul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ class _Rewrite:
             return "its weights are no constants"
         if op.op_type == "Gemm" and (op.attrs.get("alpha", 1.0), op.attrs.get("beta", 1.0)) != (1.0, 1.0):
             return "its alpha or beta is not 1"
+        if op.op_type == "Sum" and len(op.inputs) != 2:
+            return "it adds more than two"
         if op.op_type == "Gemm" and op.attrs.get("transA", 0):
             return "its input is transposed"
         if op.op_type == "Pad" and (

@@ -1,4 +1,7 @@
-"""Conv, ConvTranspose, pooling, Resize, DepthToSpace: everything that lives channels last."""
+"""Conv, ConvTranspose, pooling, Resize, DepthToSpace: everything that lives channels last.
+
+A series (batch, channels, length) is an image of height one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import NHWC, Region, as_nhwc, dynamic
+from bb_host.edge.tflite.lowering import LAST, Layout, Region, arranged, dynamic
 from bb_host.edge.tflite.schema import NONE, VALID
-from bb_host.edge.tflite.windows import Window, ints_of, padded, window_of
+from bb_host.edge.tflite.windows import Window, padded, pads_of, pair_of, window_of
 from bb_host.program import Op
 
 __all__ = ["RULES"]
@@ -17,29 +20,36 @@ __all__ = ["RULES"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _image(region: Region, op: Op) -> tuple[int, ...]:
+def _image(region: Region, op: Op) -> tuple[Layout, tuple[int, ...]]:
+    """The layout that an op computes in, and its input's shape in it: batch, height, width, channels."""
     shape = region.fact(op.inputs[0]).shape
-    if len(shape) != 4:
-        raise NotLowered(f"{len(shape)} dimensions; images have four")
-    return shape
+    if len(shape) not in LAST:
+        raise NotLowered(f"{len(shape)} dimensions; images have four, series three")
+    layout = LAST[len(shape)]
+    return layout, arranged(shape, layout)
+
+
+def _filter(region: Region, op: Op) -> Array:
+    """The weights, of four dimensions."""
+    weight = region.constant(op, 1)
+    assert weight is not None
+    return weight[:, :, None] if weight.ndim == 3 else weight
 
 
 def _conv(region: Region, op: Op) -> None:
-    shape = _image(region, op)
-    weight = region.constant(op, 1)
-    assert weight is not None
-    bias = region.constant(op, 2)
+    layout, (_, height, width, channels) = _image(region, op)
+    weight, bias = _filter(region, op), region.constant(op, 2)
     n_out, per_group, kh, kw = weight.shape
-    result = region.result(op, NHWC)
-    window = window_of(op, (shape[2], shape[3]), (result[1], result[2]), (kh, kw))
+    result = region.result(op, layout)
+    window = window_of(op, (height, width), (result[1], result[2]), (kh, kw))
     groups = int(cast("int", op.attrs.get("group", 1)))
     if bias is None:
         bias = np.zeros(n_out, np.float32)
-    x, padding = padded(region, region.read(op.inputs[0], NHWC), window)
+    x, padding = padded(region, region.read(op.inputs[0], layout), window)
     if groups == 1:
         w = region.weight(weight.transpose(0, 2, 3, 1), op.inputs[1], 0, 0)
         y = _dense(region, x, w, bias, window, padding, result)
-    elif per_group == 1 and groups == shape[1]:
+    elif per_group == 1 and groups == channels:
         options = _strides(window, padding) | _dilations(window)
         w = region.weight(weight.reshape(n_out, kh, kw).transpose(1, 2, 0)[None], op.inputs[1], 0, 3)
         y = region.op(
@@ -62,7 +72,7 @@ def _conv(region: Region, op: Op) -> None:
             w = region.weight(weight[own].transpose(0, 2, 3, 1), op.inputs[1], 0, 0, part=own)
             parts.append(_dense(region, part, w, bias[own], window, padding, (*result[:3], each)))
         y = region.op("CONCATENATION", parts, result, axis=3, act=NONE)
-    region.give(op.outputs[0], y, NHWC)
+    region.give(op.outputs[0], y, layout)
 
 
 def _dense(
@@ -82,35 +92,39 @@ def _dilations(window: Window) -> dict[str, Any]:
 
 
 def _conv_transpose(region: Region, op: Op) -> None:
-    shape = _image(region, op)
-    weight = region.constant(op, 1)
-    assert weight is not None
-    bias = region.constant(op, 2)
+    layout, shape = _image(region, op)
+    weight, bias = _filter(region, op), region.constant(op, 2)
     n_in, n_out, kh, kw = weight.shape
-    strides = ints_of(op, "strides", (1, 1))
-    if int(cast("int", op.attrs.get("group", 1))) != 1 or ints_of(op, "dilations", (1, 1)) != [1, 1]:
+    strides = pair_of(op, "strides", 1)
+    if int(cast("int", op.attrs.get("group", 1))) != 1 or pair_of(op, "dilations", 1) != (1, 1):
         raise NotLowered("it is grouped or dilated")
-    if any(ints_of(op, "output_padding", (0, 0))) or op.attrs.get("output_shape"):
-        raise NotLowered("its output is padded, or its shape is given")
+    if op.attrs.get("output_shape"):
+        raise NotLowered("its output's shape is given")
     if cast("bytes", op.attrs.get("auto_pad", b"NOTSET")) not in (b"NOTSET", b"VALID"):
         raise NotLowered("auto_pad")
-    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    top, left, bottom, right = pads = pads_of(op)
     if min(pads) < 0:
         raise NotLowered("its pads cut away")
-    n, h, w = shape[0], (shape[2] - 1) * strides[0] + kh, (shape[3] - 1) * strides[1] + kw
-    result = region.result(op, NHWC)
-    x = region.read(op.inputs[0], NHWC)
-    if strides == [kh, kw] and kh == kw and kh > 1:
+    below, beside = pair_of(op, "output_padding", 0)
+    if below > bottom or beside > right:
+        raise NotLowered("its output is padded")
+    n, h, w = shape[0], (shape[1] - 1) * strides[0] + kh, (shape[2] - 1) * strides[1] + kw
+    result = region.result(op, layout)
+    x = region.read(op.inputs[0], layout)
+    if strides == (kh, kw) and kw > 1 and kh in (1, kw):
         # Windows that don't overlap: one product per pixel, laid out as a block. Open batches too.
         product = weight.transpose(2, 3, 1, 0).reshape(kh * kw * n_out, 1, 1, n_in)
         zeros = np.zeros(kh * kw * n_out, np.float32) if bias is None else np.tile(bias, kh * kw)
         spread = region.op(
             "CONV_2D",
             [x, region.weight(product, op.inputs[1], 1, 0, repeat=kh * kw), region.graph.constant(zeros)],
-            (n, shape[2], shape[3], kh * kw * n_out),
+            (*shape[:3], kh * kw * n_out),
             act=NONE, padding=VALID, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
         )  # fmt: skip
-        y = region.op("DEPTH_TO_SPACE", [spread], (n, h, w, n_out), block=kh)
+        if kh == 1:
+            y = region.reshaped(spread, (n, h, w, n_out))
+        else:
+            y = region.op("DEPTH_TO_SPACE", [spread], (n, h, w, n_out), block=kh)
     elif dynamic(shape):
         raise NotLowered("its batch is open")
     else:
@@ -122,64 +136,73 @@ def _conv_transpose(region: Region, op: Op) -> None:
             (n, h, w, n_out),
             padding=VALID, stride_h=strides[0], stride_w=strides[1], act=NONE,
         )  # fmt: skip
-    if any(pads):
-        begin = region.ints([0, pads[0], pads[1], 0])
-        y = region.op("SLICE", [y, begin, region.ints([-1, *result[1:]])], result)
-    region.give(op.outputs[0], y, NHWC)
+    if (h, w) != result[1:3]:
+        y = region.op("SLICE", [y, region.ints([0, top, left, 0]), region.ints([-1, *result[1:]])], result)
+    region.give(op.outputs[0], y, layout)
 
 
-def _pool_window(region: Region, op: Op) -> Window:
-    shape, result = _image(region, op), region.result(op, NHWC)
-    kernel = ints_of(op, "kernel_shape", ())
-    window = window_of(op, (shape[2], shape[3]), (result[1], result[2]), (kernel[0], kernel[1]))
+def _pool_window(region: Region, op: Op) -> tuple[Layout, Window]:
+    layout, (_, height, width, _) = _image(region, op)
+    result = region.result(op, layout)
+    kernel = pair_of(op, "kernel_shape", 1)
+    window = window_of(op, (height, width), (result[1], result[2]), kernel)
     if window.dilations != (1, 1):
         raise NotLowered("it is dilated")
-    return window
+    return layout, window
 
 
-def _pool(region: Region, op: Op, kind: str, x: int, window: Window, padding: int) -> None:
-    y = region.op(
-        kind,
-        [x],
-        region.result(op, NHWC),
-        filter_h=window.kernel[0],
-        filter_w=window.kernel[1],
-        act=NONE,
-        **_strides(window, padding),
-    )
-    region.give(op.outputs[0], y, NHWC)
+def _pool(region: Region, kind: str, x: int, window: Window, padding: int, result: tuple[int, ...]) -> int:
+    options = {"filter_h": window.kernel[0], "filter_w": window.kernel[1], **_strides(window, padding)}
+    return region.op(kind, [x], result, act=NONE, **options)
 
 
 def _max_pool(region: Region, op: Op) -> None:
-    window = _pool_window(region, op)
-    x, padding = padded(region, region.read(op.inputs[0], NHWC), window, lowest=True)
-    _pool(region, op, "MAX_POOL_2D", x, window, padding)
+    layout, window = _pool_window(region, op)
+    x, padding = padded(region, region.read(op.inputs[0], layout), window, lowest=True)
+    y = _pool(region, "MAX_POOL_2D", x, window, padding, region.result(op, layout))
+    region.give(op.outputs[0], y, layout)
 
 
 def _average_pool(region: Region, op: Op) -> None:
-    window = _pool_window(region, op)
+    layout, window = _pool_window(region, op)
     counts = bool(op.attrs.get("count_include_pad", 0)) and window.is_padded
     if counts and op.attrs.get("ceil_mode", 0):
         raise NotLowered("ceil_mode with counted padding")
-    if window.is_padded and not counts and not window.is_same:
-        raise NotLowered("padding that does not count, elsewhere than SAME has it")
-    x = region.read(op.inputs[0], NHWC)
+    result = region.result(op, layout)
+    x = region.read(op.inputs[0], layout)
+    size = region.graph.shape(x)[1:3]
     x, padding = padded(region, x, window._replace(is_same=window.is_same and not counts))
-    _pool(region, op, "AVERAGE_POOL_2D", x, window, padding)
+    y = _pool(region, "AVERAGE_POOL_2D", x, window, padding, result)
+    if window.is_padded and not counts and not window.is_same:
+        # The zeros around were counted: what each mean is short of.
+        gain = window.kernel[0] * window.kernel[1] / _covered(window, size, result[1:3])
+        y = region.op("MUL", [y, region.floats(gain[None, :, :, None])], result, act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
+def _covered(window: Window, size: tuple[int, ...], result: tuple[int, ...]) -> Array:
+    """How much of the image each window sees: [height, width] of the result."""
+    along = []
+    for axis in range(2):
+        first = np.arange(result[axis]) * window.strides[axis] - window.before[axis]
+        last = np.minimum(first + window.kernel[axis], size[axis])
+        along.append(last - np.maximum(first, 0))
+    return np.outer(*along)
 
 
 def _global_pool(kind: str) -> Any:
     def rule(region: Region, op: Op) -> None:
-        _image(region, op)
-        x = region.read(op.inputs[0], NHWC)
-        y = region.op(kind, [x, region.ints([1, 2])], region.result(op, NHWC), keep_dims=True)
-        region.give(op.outputs[0], y, NHWC)
+        layout, _ = _image(region, op)
+        x = region.read(op.inputs[0], layout)
+        y = region.op(kind, [x, region.ints([1, 2])], region.result(op, layout), keep_dims=True)
+        region.give(op.outputs[0], y, layout)
 
     return rule
 
 
 def _resize(region: Region, op: Op) -> None:
-    shape, result = as_nhwc(_image(region, op)), region.result(op, NHWC)
+    layout, shape = _image(region, op)
+    result = region.result(op, layout)
     if shape[0] != result[0] or shape[3] != result[3]:
         raise NotLowered("it resizes more than height and width")
     if any(result[axis] % shape[axis] for axis in (1, 2)):
@@ -191,6 +214,8 @@ def _resize(region: Region, op: Op) -> None:
         place, rounding = "asymmetric", "floor"
     if op.attrs.get("axes") or op.attrs.get("antialias"):
         raise NotLowered("axes or antialiasing")
+    if place == "pytorch_half_pixel":
+        place = "half_pixel"  # they differ where an axis shrinks to a length of one
     half = place == "half_pixel"
     if mode == "nearest":
         if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
@@ -200,7 +225,7 @@ def _resize(region: Region, op: Op) -> None:
         kind = "RESIZE_BILINEAR"
     else:
         raise NotLowered(f"{mode}, {place}")
-    x = region.read(op.inputs[0], NHWC)
+    x = region.read(op.inputs[0], layout)
     y = region.op(
         kind,
         [x, region.ints(result[1:3])],
@@ -208,16 +233,20 @@ def _resize(region: Region, op: Op) -> None:
         align_corners=place == "align_corners",
         half_pixel_centers=half,
     )
-    region.give(op.outputs[0], y, NHWC)
+    region.give(op.outputs[0], y, layout)
 
 
 def _depth_to_space(region: Region, op: Op) -> None:
-    _image(region, op)
-    if cast("bytes", op.attrs.get("mode", b"DCR")) != b"DCR":
-        raise NotLowered("mode CRD")
-    x = region.read(op.inputs[0], NHWC)
+    layout, (*_, channels) = _image(region, op)
     block = int(cast("int", op.attrs["blocksize"]))
-    region.give(op.outputs[0], region.op("DEPTH_TO_SPACE", [x], region.result(op, NHWC), block=block), NHWC)
+    x = region.read(op.inputs[0], layout)
+    if cast("bytes", op.attrs.get("mode", b"DCR")) == b"CRD":
+        # Blocks inside of channels (PixelShuffle); TFLite's are around them.
+        order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.ravel()
+        picked = region.graph.constant(np.ascontiguousarray(order))
+        x = region.op("GATHER", [x, picked], region.graph.shape(x), axis=3, batch_dims=0)
+    y = region.op("DEPTH_TO_SPACE", [x], region.result(op, layout), block=block)
+    region.give(op.outputs[0], y, layout)
 
 
 RULES: dict[str, Any] = {

@@ -118,6 +118,37 @@ def _hard_sigmoid(region: Region, op: Op) -> None:
     region.give(op.outputs[0], region.op("MINIMUM", [y, region.floats(1)], shape), layout)
 
 
+def _softplus(region: Region, op: Op) -> tuple[int, str]:
+    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow; its layout."""
+    layout = region.layout(op.inputs)
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    least = region.op("NEG", [region.op("ABS", [x], shape)], shape)
+    more = region.op("ADD", [region.op("EXP", [least], shape), region.floats(1)], shape, act=NONE)
+    y = region.op("ADD", [region.op("RELU", [x], shape), region.op("LOG", [more], shape)], shape, act=NONE)
+    return y, layout
+
+
+def _soft(region: Region, op: Op) -> None:
+    y, layout = _softplus(region, op)
+    region.give(op.outputs[0], y, layout)
+
+
+def _mish(region: Region, op: Op) -> None:
+    y, layout = _softplus(region, op)
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    y = region.op("MUL", [x, region.op("TANH", [y], shape)], shape, act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
+def _swish(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    alpha = float(cast("float", op.attrs.get("alpha", 1.0)))
+    scaled = x if alpha == 1.0 else region.op("MUL", [x, region.floats(alpha)], shape, act=NONE)
+    y = region.op("MUL", [x, region.op("LOGISTIC", [scaled], shape)], shape, act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
 def _prelu(region: Region, op: Op) -> None:
     region.constant(op, 1)
     layout = region.layout(op.inputs)
@@ -195,6 +226,7 @@ RULES: dict[str, Any] = {
     "Log": _unary("LOG"),
     "Max": _binary("MAXIMUM"),
     "Min": _binary("MINIMUM"),
+    "Mish": _mish,
     "Mul": _binary("MUL", act=NONE),
     "Neg": _unary("NEG"),
     "Not": _logical("LOGICAL_NOT"),
@@ -205,8 +237,11 @@ RULES: dict[str, Any] = {
     "Relu": _unary("RELU"),
     "Sigmoid": _unary("LOGISTIC"),
     "Sin": _unary("SIN"),
+    "Softplus": _soft,
     "Sqrt": _unary("SQRT"),
     "Sub": _binary("SUB", act=NONE),
+    "Sum": _binary("ADD", act=NONE),
+    "Swish": _swish,
     "Tanh": _unary("TANH"),
     "Where": _where,
 }

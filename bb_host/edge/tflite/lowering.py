@@ -1,8 +1,8 @@
 """One region in the making: ONNX values as TFLite tensors, in ONNX's layout or channels last.
 
-A value of four dimensions may be there in either layout. A rule asks for the one that it computes in and
-gives its result in the one that it has; a TRANSPOSE appears only where nobody has the layout that is asked
-for, once per value. So layouts cancel as they go, and what reaches the border is in ONNX's layout.
+A value of three or four dimensions may be there in either layout. A rule asks for the one that it computes in
+and gives its result in the one that it has; a TRANSPOSE appears only where nobody has the layout that is
+asked for, once per value. So layouts cancel as they go, and what reaches the border is in ONNX's layout.
 """
 
 from __future__ import annotations
@@ -17,22 +17,36 @@ from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.graph import DYNAMIC, Option, Quantization, TfliteGraph
 from bb_host.program import Op
 
-__all__ = ["NHWC", "PLAIN", "Layout", "Region", "as_nhwc"]
+__all__ = ["LAST", "LC", "PLAIN", "Layout", "Region", "arranged", "dynamic", "placed"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Layout = str
 
-PLAIN, NHWC = "plain", "nhwc"
-_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+PLAIN, NHWC, NLC, LC = "plain", "nhwc", "nlc", "lc"
+"""ONNX's own; images channels last; series (three dimensions) as images of height one, channels last; and the
+same series without that height, which nothing computes in.
+"""
+
+LAST: Mapping[int, Layout] = {3: NLC, 4: NHWC}
+"""The layout with channels last, by rank; a tensor in it has batch, height, width and channels."""
+
+_ORDER = {NHWC: (0, 2, 3, 1), NLC: (0, None, 2, 1), LC: (0, 2, 1)}
+"""Which of ONNX's axes stands where; None is a height that ONNX does not have."""
+
+_TO_NCHW, _SWAPPED = (0, 3, 1, 2), (0, 2, 1)
 _ALL = slice(None)
-MAX_RANK = 4
-"""Beyond it kernels of the older runtime differ in what they take."""
 
 
-def as_nhwc(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape of four dimensions, channels last."""
-    n, c, h, w = shape
-    return (n, h, w, c)
+def arranged(values: Sequence[Any], layout: Layout, height: Any = 1) -> tuple[Any, ...]:
+    """What stands per axis of ONNX's (a shape, pads, …), in a layout; `height` is that of a series."""
+    if layout == PLAIN:
+        return tuple(values)
+    return tuple(height if axis is None else values[axis] for axis in _ORDER[layout])
+
+
+def placed(axis: int, layout: Layout) -> int:
+    """Where an axis of ONNX's is in a layout."""
+    return axis if layout == PLAIN else _ORDER[layout].index(axis)
 
 
 class Region:
@@ -69,12 +83,12 @@ class Region:
 
     def layout(self, names: Sequence[str]) -> Layout:
         """Channels last where an input is there that way only and all others can follow."""
-        shapes = [self.fact(name) for name in names]
-        if not any(self.has(n, NHWC) and not self.has(n, PLAIN) for n in names):
+        facts = [self.fact(name) for name in names]
+        rank = max(len(f.shape) for f in facts)
+        last = LAST.get(rank, PLAIN)
+        if not any(self.has(n, last) and not self.has(n, PLAIN) for n in names):
             return PLAIN
-        rank = max(len(f.shape) for f in shapes)
-        follows = all(len(f.shape) == rank or f.value is not None for f in shapes)
-        return NHWC if rank == 4 and follows else PLAIN
+        return last if all(len(f.shape) == rank or f.value is not None for f in facts) else PLAIN
 
     def read(self, name: str, layout: Layout = PLAIN) -> int:
         """The tensor that holds a value in a layout."""
@@ -84,19 +98,31 @@ class Region:
         fact = self.fact(name)
         if fact.value is not None:
             value = fact.value
-            if layout == NHWC:
-                value = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_NHWC)
+            if layout != PLAIN:
+                value = _constant(value, layout)
             grid = fact.grid if fact.grid is not None and fact.grid.scale.size == 1 else None
             index = self.graph.constant(value, "", grid)
-        elif layout == PLAIN and self.has(name, NHWC):
-            index = self._permuted(self._tensors[name, NHWC], _TO_NCHW)
         elif layout == PLAIN:
-            index = self.graph.input(name, fact.shape, fact.dtype)
-            self.inputs.append(name)
+            index = self._plain(name)
+        elif layout == NHWC:
+            index = self._permuted(self.read(name), _ORDER[NHWC])
+        elif layout == NLC:
+            index = self.reshaped(self.read(name, LC), arranged(fact.shape, NLC))
+        elif self.has(name, NLC):
+            index = self.reshaped(self._tensors[name, NLC], arranged(fact.shape, LC))
         else:
-            index = self._permuted(self.read(name), _TO_NHWC)
+            index = self._permuted(self.read(name), _SWAPPED)
         self._tensors[name, layout] = index
         return index
+
+    def _plain(self, name: str) -> int:
+        if self.has(name, NHWC):
+            return self._permuted(self._tensors[name, NHWC], _TO_NCHW)
+        if self.has(name, LC) or self.has(name, NLC):
+            return self._permuted(self.read(name, LC), _SWAPPED)
+        fact = self.fact(name)
+        self.inputs.append(name)
+        return self.graph.input(name, fact.shape, fact.dtype)
 
     def give(self, name: str, index: int, layout: Layout = PLAIN) -> None:
         """Says where an op's result lies."""
@@ -105,7 +131,7 @@ class Region:
     def transposed(self, index: int, perm: Sequence[int]) -> int:
         return self._permuted(index, tuple(perm))
 
-    def _permuted(self, index: int, perm: tuple[int, ...]) -> int:
+    def _permuted(self, index: int, perm: Sequence[Any]) -> int:
         tensor = self.graph.tensors[index]
         shape = tuple(tensor.shape[p] for p in perm)
         # What keeps the order of all dims but those of size one is no transposition, but another shape.
@@ -158,8 +184,7 @@ class Region:
 
     def result(self, op: Op, layout: Layout = PLAIN, position: int = 0) -> tuple[int, ...]:
         """The shape of an op's result in a layout."""
-        shape = self.fact(op.outputs[position]).shape
-        return as_nhwc(shape) if layout == NHWC else shape
+        return arranged(self.fact(op.outputs[position]).shape, layout)
 
     def finish(self, outputs: Sequence[str]) -> TfliteGraph:
         """Declares the results; each is a tensor of its own, in ONNX's layout, named as the value."""
@@ -172,6 +197,14 @@ class Region:
             self.graph.tensors[index].name = name
             self.graph.outputs.append(index)
         return self.graph
+
+
+def _constant(value: Array, layout: Layout) -> Array:
+    """A constant that is broadcast against values in a layout."""
+    rank = len(_TO_NCHW) if layout == NHWC else len(_SWAPPED)
+    whole = value.reshape((1,) * (rank - value.ndim) + value.shape)
+    turned: Array = whole.transpose([axis for axis in _ORDER[layout] if axis is not None])
+    return turned[:, None] if layout == NLC else turned
 
 
 def dynamic(shape: Sequence[int]) -> bool:

@@ -7,28 +7,17 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import NHWC, Layout, Region, dynamic
+from bb_host.edge.tflite.lowering import LAST, LC, Region, arranged, dynamic, placed
 from bb_host.edge.tflite.schema import NONE
 from bb_host.edge.tflite.windows import ints_of
 from bb_host.program import Op
 
 __all__ = ["RULES"]
 
-_PLACE = {0: 0, 1: 3, 2: 1, 3: 2}
-"""Where an axis of ONNX's layout is, channels last."""
-
 
 def _axis(region: Region, op: Op, axis: int) -> int:
     rank = len(region.fact(op.inputs[0]).shape)
     return axis % rank
-
-
-def _placed(axis: int, layout: Layout) -> int:
-    return _PLACE[axis] if layout == NHWC else axis
-
-
-def _in_layout(values: list[Any], layout: Layout) -> list[Any]:
-    return [values[0], values[2], values[3], values[1]] if layout == NHWC else values
 
 
 def _reshape(region: Region, op: Op) -> None:
@@ -39,10 +28,14 @@ def _transpose(region: Region, op: Op) -> None:
     name, result = op.inputs[0], op.outputs[0]
     rank = len(region.fact(name).shape)
     perm = ints_of(op, "perm", range(rank)[::-1])
-    if perm == [0, 2, 3, 1] and region.has(name, NHWC):
-        region.give(result, region.read(name, NHWC))
+    if perm == [0, 2, 3, 1] and region.has(name, LAST[4]):
+        region.give(result, region.read(name, LAST[4]))
     elif perm == [0, 3, 1, 2]:
-        region.give(result, region.read(name), NHWC)
+        region.give(result, region.read(name), LAST[4])
+    elif perm == [0, 2, 1] and region.has(name, LAST[3]):
+        region.give(result, region.read(name, LC))
+    elif perm == [0, 2, 1]:
+        region.give(result, region.read(name), LC)
     else:
         region.give(result, region.transposed(region.read(name), perm))
 
@@ -53,7 +46,7 @@ def _concat(region: Region, op: Op) -> None:
     if axis == 0 and any(dynamic(region.fact(n).shape) for n in op.inputs):
         raise NotLowered("it joins open batches")
     inputs = [region.read(name, layout) for name in op.inputs]
-    y = region.op("CONCATENATION", inputs, region.result(op, layout), axis=_placed(axis, layout), act=NONE)
+    y = region.op("CONCATENATION", inputs, region.result(op, layout), axis=placed(axis, layout), act=NONE)
     region.give(op.outputs[0], y, layout)
 
 
@@ -69,8 +62,8 @@ def _split(region: Region, op: Op) -> None:
         if not output:
             raise NotLowered("a part of it is left out")
         shape = region.result(op, layout, position)
-        start = [0] * len(shape)
-        start[_placed(axis, layout)] = begin
+        start = [0] * len(shape)  # in the layout
+        start[placed(axis, layout)] = begin
         y = region.op("SLICE", [x, region.ints(start), region.ints(shape)], shape)
         region.give(output, y, layout)
         begin += region.fact(output).shape[axis]
@@ -100,14 +93,14 @@ def _slice(region: Region, op: Op) -> None:
         begin[axis], _, stride[axis] = slice(start, end, step).indices(shape[axis])
     layout = region.layout(op.inputs[:1])
     x, result = region.read(op.inputs[0], layout), region.result(op, layout)
-    begin, stride = _in_layout(begin, layout), _in_layout(stride, layout)
-    if all(s == 1 for s in stride):
-        y = region.op("SLICE", [x, region.ints(begin), region.ints(result)], result)
+    first, every = arranged(begin, layout, 0), arranged(stride, layout, 1)
+    if all(s == 1 for s in every):
+        y = region.op("SLICE", [x, region.ints(first), region.ints(result)], result)
     else:
-        ends = [b + (n - 1) * s + 1 if n > 0 else 1 for b, n, s in zip(begin, result, stride, strict=True)]
+        last = [b + (n - 1) * s + 1 if n > 0 else 1 for b, n, s in zip(first, result, every, strict=True)]
         y = region.op(
             "STRIDED_SLICE",
-            [x, region.ints(begin), region.ints(ends), region.ints(stride)],
+            [x, region.ints(first), region.ints(last), region.ints(every)],
             result,
             begin_mask=0,
             end_mask=1 if dynamic(result) else 0,
@@ -154,7 +147,7 @@ def _pad(region: Region, op: Op) -> None:
     if dynamic(shape) and (pads[0] or pads[rank]):
         raise NotLowered("it pads an open batch")
     layout = region.layout(op.inputs[:1])
-    pairs = _in_layout([[pads[i], pads[i + rank]] for i in range(rank)], layout)
+    pairs = arranged([[pads[i], pads[i + rank]] for i in range(rank)], layout, [0, 0])
     x, result = region.read(op.inputs[0], layout), region.result(op, layout)
     if value == 0.0:
         y = region.op("PAD", [x, region.ints(pairs)], result)

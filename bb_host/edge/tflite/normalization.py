@@ -1,13 +1,15 @@
-"""BatchNormalization, LayerNormalization, Softmax."""
+"""BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization, Softmax."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import NHWC, PLAIN, Region
+from bb_host.edge.tflite.lowering import LAST, PLAIN, Region, dynamic
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
 
@@ -22,34 +24,59 @@ def _batch_normalization(region: Region, op: Op) -> None:
     gain = scale / np.sqrt(variance + float(cast("float", op.attrs.get("epsilon", 1e-5))))
     offset = shift - mean * gain
     rank = len(region.fact(op.inputs[0]).shape)
-    layout = NHWC if rank == 4 else PLAIN
-    if rank not in (2, 4):
+    layout = LAST[4] if rank == 4 else region.layout(op.inputs[:1])
+    if rank != 2 and layout == PLAIN:
         gain, offset = (v.reshape(-1, *[1] * (rank - 2)) for v in (gain, offset))
     shape = region.result(op, layout)
     y = region.op("MUL", [region.read(op.inputs[0], layout), region.floats(gain)], shape, act=NONE)
     region.give(op.outputs[0], region.op("ADD", [y, region.floats(offset)], shape, act=NONE), layout)
 
 
-def _layer_normalization(region: Region, op: Op) -> None:
-    shape = region.result(op)
-    rank = len(shape)
-    axis = int(cast("int", op.attrs.get("axis", -1))) % rank
-    if axis == 0:
-        raise NotLowered("it goes over the batch")
-    axes = region.ints(range(axis, rank))
-    few = (*shape[:axis], *[1] * (rank - axis))
-    x = region.read(op.inputs[0])
-    mean = region.op("MEAN", [x, axes], few, keep_dims=True)
-    away = region.op("SUB", [x, mean], shape, act=NONE)
-    square = region.op("MUL", [away, away], shape, act=NONE)
+def _instance_normalization(region: Region, op: Op) -> None:
+    rank = len(region.fact(op.inputs[0]).shape)
+    if rank not in LAST:
+        raise NotLowered(f"{rank} dimensions; images have four, series three")
+    layout = LAST[rank]
+    shape = region.result(op, layout)
+    x = region.read(op.inputs[0], layout)
+    y = _normalized(region, op, x, (1, 2), (shape[0], 1, 1, shape[3]), away=True)
+    for kind, name in zip(("MUL", "ADD"), op.inputs[1:], strict=True):
+        y = region.op(kind, [y, region.read(name)], shape, act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
+def _last_axes(away: bool) -> Any:
+    """LayerNormalization, and without what goes away from the mean, RMSNormalization."""
+
+    def rule(region: Region, op: Op) -> None:
+        shape = region.result(op)
+        rank = len(shape)
+        axis = int(cast("int", op.attrs.get("axis", -1))) % rank
+        if axis == 0:
+            raise NotLowered("it goes over the batch")
+        few = (*shape[:axis], *[1] * (rank - axis))
+        y = _normalized(region, op, region.read(op.inputs[0]), range(axis, rank), few, away=away)
+        y = region.op("MUL", [y, region.read(op.inputs[1])], shape, act=NONE)
+        if len(op.inputs) > 2 and op.inputs[2]:
+            y = region.op("ADD", [y, region.read(op.inputs[2])], shape, act=NONE)
+        region.give(op.outputs[0], y)
+
+    return rule
+
+
+def _normalized(
+    region: Region, op: Op, x: int, over: Iterable[int], few: tuple[int, ...], *, away: bool
+) -> int:
+    """A tensor over its standard deviation along axes; `few` is the shape that is left of it there."""
+    shape, axes = region.graph.shape(x), region.ints([*over])
+    if away:
+        mean = region.op("MEAN", [x, axes], few, keep_dims=True)
+        x = region.op("SUB", [x, mean], shape, act=NONE)
+    square = region.op("MUL", [x, x], shape, act=NONE)
     variance = region.op("MEAN", [square, axes], few, keep_dims=True)
     epsilon = region.floats(cast("float", op.attrs.get("epsilon", 1e-5)))
     variance = region.op("ADD", [variance, epsilon], few, act=NONE)
-    y = region.op("MUL", [away, region.op("RSQRT", [variance], few)], shape, act=NONE)
-    y = region.op("MUL", [y, region.read(op.inputs[1])], shape, act=NONE)
-    if len(op.inputs) > 2 and op.inputs[2]:
-        y = region.op("ADD", [y, region.read(op.inputs[2])], shape, act=NONE)
-    region.give(op.outputs[0], y)
+    return region.op("MUL", [x, region.op("RSQRT", [variance], few)], shape, act=NONE)
 
 
 def _softmax(region: Region, op: Op) -> None:
@@ -57,10 +84,12 @@ def _softmax(region: Region, op: Op) -> None:
     rank = len(region.fact(name).shape)
     axis = int(cast("int", op.attrs.get("axis", -1 if region.version >= 13 else 1))) % rank
     if region.version < 13 and axis != rank - 1:
-        raise NotLowered("before opset 13 it goes over several axes")
-    if rank == 4 and axis == 1:
-        y = region.op("SOFTMAX", [region.read(name, NHWC)], region.result(op, NHWC), beta=1.0)
-        region.give(op.outputs[0], y, NHWC)
+        _flat_softmax(region, op, axis)
+        return
+    last = LAST.get(rank, PLAIN)
+    if axis == 1 and (rank == 4 or (rank == 3 and region.layout([name]) == last)):
+        y = region.op("SOFTMAX", [region.read(name, last)], region.result(op, last), beta=1.0)
+        region.give(op.outputs[0], y, last)
         return
     x, shape = region.read(name), region.result(op)
     if axis == rank - 1:
@@ -73,8 +102,21 @@ def _softmax(region: Region, op: Op) -> None:
     region.give(op.outputs[0], region.transposed(y, perm))
 
 
+def _flat_softmax(region: Region, op: Op, axis: int) -> None:
+    """Before opset 13 it goes over all axes from `axis` on."""
+    shape = region.result(op)
+    rows = shape[0] if axis == 1 else math.prod(shape[:axis])
+    if axis == 0 or (axis > 1 and dynamic(shape)):
+        raise NotLowered("it goes over the batch, or rows of an open one")
+    x = region.reshaped(region.read(op.inputs[0]), (rows, math.prod(shape[axis:])))
+    y = region.op("SOFTMAX", [x], region.graph.shape(x), beta=1.0)
+    region.give(op.outputs[0], region.reshaped(y, shape))
+
+
 RULES: dict[str, Any] = {
     "BatchNormalization": _batch_normalization,
-    "LayerNormalization": _layer_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "LayerNormalization": _last_axes(away=True),
+    "RMSNormalization": _last_axes(away=False),
     "Softmax": _softmax,
 }

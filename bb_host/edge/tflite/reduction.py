@@ -7,14 +7,12 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import NHWC, PLAIN, Region, dynamic
+from bb_host.edge.tflite.lowering import PLAIN, Region, dynamic, placed
 from bb_host.edge.tflite.schema import DTYPES
 from bb_host.edge.tflite.windows import ints_of
 from bb_host.program import Op
 
 __all__ = ["RULES"]
-
-_PLACE = {0: 0, 1: 3, 2: 1, 3: 2}
 
 
 def _reduce(kind: str) -> Any:
@@ -30,12 +28,16 @@ def _reduce(kind: str) -> Any:
         if 0 in axes and dynamic(shape):
             raise NotLowered("it reduces an open batch")
         keep = bool(op.attrs.get("keepdims", 1))
-        last = region.layout([name]) == NHWC and (keep or axes == [2, 3])
-        layout = NHWC if last else PLAIN
-        places = [_PLACE[a] for a in axes] if last else axes
-        result = region.result(op, NHWC if last and keep else PLAIN)
-        y = region.op(kind, [region.read(name, layout), region.ints(places)], result, keep_dims=keep)
-        region.give(op.outputs[0], y, NHWC if last and keep else PLAIN)
+        layout = region.layout([name])
+        if layout == PLAIN or not (keep or axes == list(range(2, rank))):
+            layout, places = PLAIN, axes
+        else:
+            # Without what it reduces nothing of height and width is left, nor of a series' height.
+            places = [placed(a, layout) for a in axes] if keep else [1, 2]
+        given_in = layout if keep else PLAIN
+        x = region.read(name, layout)
+        y = region.op(kind, [x, region.ints(places)], region.result(op, given_in), keep_dims=keep)
+        region.give(op.outputs[0], y, given_in)
 
     return rule
 

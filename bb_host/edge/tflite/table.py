@@ -14,7 +14,7 @@ from bb_host.edge.tflite import (
     reduction,
 )
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import MAX_RANK, Region
+from bb_host.edge.tflite.lowering import Region
 from bb_host.program import Op
 
 __all__ = ["RULES", "apply"]
@@ -31,6 +31,15 @@ RULES: dict[str, Rule] = {
     **reduction.RULES,
 }
 
+MAX_RANK = 4
+"""Beyond it kernels of the older runtime differ in what they take."""
+
+_RANK_FIVE = {
+    *("Flatten", "Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+    *("QuantizeLinear", "DequantizeLinear"),
+}
+"""What only moves: heads of attention, and shuffled channels, pass through five dimensions."""
+
 _OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinear"}
 """Rules that check dtypes themselves; all others compute on float32."""
 
@@ -46,7 +55,7 @@ def apply(region: Region, op: Op) -> None:
         if not name:
             continue
         fact = region.fact(name)
-        if len(fact.shape) > MAX_RANK:
+        if len(fact.shape) > MAX_RANK + (op.op_type in _RANK_FIVE):
             raise NotLowered(f"{len(fact.shape)} dimensions")
         if 0 in fact.shape:
             raise NotLowered("a value is empty")

@@ -10,7 +10,7 @@ from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.schema import SAME, VALID
 from bb_host.program import Op
 
-__all__ = ["Window", "ints_of", "padded", "window_of"]
+__all__ = ["Window", "ints_of", "padded", "pads_of", "pair_of", "window_of"]
 
 LOWEST = -3.4028234663852886e38
 """The least float32: what padding is for a maximum (TFLite's pooling has no minus infinity of its own)."""
@@ -36,11 +36,23 @@ def ints_of(op: Op, name: str, default: Sequence[int]) -> list[int]:
     return list(cast("list[int]", op.attrs.get(name) or list(default)))
 
 
+def pair_of(op: Op, name: str, default: int) -> tuple[int, int]:
+    """An attribute per (height, width); what a series says is the width's."""
+    values = ints_of(op, name, (default, default))
+    height, width = values if len(values) == 2 else (default, *values)
+    return height, width
+
+
+def pads_of(op: Op) -> tuple[int, int, int, int]:
+    """`pads` as (top, left, bottom, right)."""
+    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    top, left, bottom, right = pads if len(pads) == 4 else (0, pads[0], 0, pads[1])
+    return top, left, bottom, right
+
+
 def window_of(op: Op, size: tuple[int, int], result: tuple[int, int], kernel: tuple[int, int]) -> Window:
     """The window that leads from `size` to `result`. NotLowered for pads that cut away."""
-    strides = ints_of(op, "strides", (1, 1))
-    dilations = ints_of(op, "dilations", (1, 1))
-    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    strides, dilations, pads = pair_of(op, "strides", 1), pair_of(op, "dilations", 1), pads_of(op)
     auto = cast("bytes", op.attrs.get("auto_pad", b"NOTSET")).decode()
     before, after, same = [], [], []
     for axis in range(2):
@@ -68,8 +80,8 @@ def window_of(op: Op, size: tuple[int, int], result: tuple[int, int], kernel: tu
         )
     return Window(
         kernel,
-        (strides[0], strides[1]),
-        (dilations[0], dilations[1]),
+        strides,
+        dilations,
         (before[0], before[1]),
         (after[0], after[1]),
         all(same),

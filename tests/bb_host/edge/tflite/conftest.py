@@ -108,3 +108,9 @@ def plain_reference() -> Callable[..., list[np.ndarray]]:
         return list(session.run(None, feeds))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def schema() -> Any:
+    """LiteRT's own classes for a flatbuffer's parts."""
+    return pytest.importorskip("ai_edge_litert.schema_py_generated")

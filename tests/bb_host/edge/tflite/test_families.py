@@ -65,10 +65,10 @@ def resnet(seed: int) -> onnx.ModelProto:
     for _ in range(_int(rng, 1, 3)):
         channels, stride = _int(rng, 4, 17), _int(rng, 1, 3)
         z = net.conv(net.conv(y, before, channels, stride=(stride, stride)), channels, channels, act=False)
-        y = net.op(
-            "Relu", net.op("Add", net.conv(y, before, channels, (1, 1), (stride, stride), act=False), z)
-        )
-        before = channels
+        # Without SAME, which pads by less than nothing where a stride passes its window, in onnxruntime 1.18.
+        w = net.normal(channels, before, 1, 1, scale=(2 / before) ** 0.5)
+        y = net.norm(net.op("Conv", y, w, strides=[stride] * 2, kernel_shape=[1, 1]), channels)
+        y, before = net.op("Relu", net.op("Add", y, z)), channels
     return _head(net, y, before, rng)
 
 
@@ -133,7 +133,93 @@ def u_net(seed: int) -> onnx.ModelProto:
     return net.model(net.op("Sigmoid", net.op("Conv", y, net.normal(1, low, 1, 1), kernel_shape=[1, 1])))
 
 
-FAMILIES = (autoencoder, ds_cnn, resnet, mobilenet, transformer, u_net)
+def series(seed: int) -> onnx.ModelProto:
+    """Steps of a sensor, [batch, length, channels], as PyTorch's Conv1d takes them."""
+    rng = np.random.default_rng(seed)
+    channels, length, wide = _int(rng, 1, 5), _int(rng, 29, 61), _int(rng, 3, 13)
+    net = Net("series", (_int(rng, 1, 2), length, channels))
+    _seeded(net, seed)
+
+    def conv(x: str, before: int, after: int, kernel: int, **attributes: object) -> str:
+        fan = before // attributes.get("group", 1)
+        w = net.normal(after, fan, kernel, scale=(2 / fan / kernel) ** 0.5)
+        return net.norm(net.op("Conv", x, w, net.normal(after, scale=0.1), **attributes), after)
+
+    y = net.op("Transpose", "x", perm=[0, 2, 1])
+    y = net.op("Relu", conv(y, channels, wide, _int(rng, 2, 5), strides=[_int(rng, 1, 2)]))
+    z = net.op("Relu", conv(y, wide, wide, 3, group=wide, pads=[2, 2], dilations=[2]))
+    y = net.op("Relu", net.op("Add", y, conv(z, wide, wide, 1)))
+    y = net.op("MaxPool", y, kernel_shape=[3], strides=[2], pads=[1, 1])
+    y = net.op("Concat", y, conv(y, wide, 4, 3, pads=[1, 1]), axis=1)
+    if seed % 2:
+        y = net.op("Relu", conv(y, wide + 4, 6, 1))
+        return net.model(net.op("ReduceMean", y, axes=[2], keepdims=0))
+    flat = net.op("Flatten", net.op("GlobalAveragePool", y))
+    return net.model(net.dense(flat, wide + 4, _int(rng, 2, 9)))
+
+
+def vision_transformer(seed: int) -> onnx.ModelProto:
+    """Patches, and queries, keys and values cut from one tensor of five dimensions."""
+    rng = np.random.default_rng(seed)
+    heads, each, patch, side = _int(rng, 1, 3), _int(rng, 3, 7), _int(rng, 3, 5), _int(rng, 2, 4)
+    width, length = heads * each, side * side
+    net = Net("vision_transformer", (1, 3, patch * side, patch * side))
+    _seeded(net, seed)
+    y = net.op("Conv", "x", net.normal(width, 3, patch, patch, scale=0.1), strides=[patch, patch])
+    y = net.op("Transpose", net.op("Reshape", y, net.ints(0, 0, -1)), perm=[0, 2, 1])
+    y = net.op("Add", y, net.normal(1, length, width, scale=0.2))
+    normed = net.op("LayerNormalization", y, net.normal(width), net.normal(width), axis=-1)
+    qkv = net.op("Add", net.op("MatMul", normed, net.normal(width, 3 * width, scale=width**-0.5)),
+                 net.normal(3 * width, scale=0.1))  # fmt: skip
+    qkv = net.op("Reshape", qkv, net.ints(1, length, 3, heads, each))
+    qkv = net.op("Transpose", qkv, perm=[2, 0, 3, 1, 4])
+    q, k, v = (net.op("Gather", qkv, net.weight(np.array(i, np.int64)), axis=0) for i in range(3))
+    scores = net.op("MatMul", q, net.op("Transpose", k, perm=[0, 1, 3, 2]))
+    mixed = net.op("MatMul", net.op("Softmax", scores, axis=-1), v)
+    joined = net.op("Reshape", net.op("Transpose", mixed, perm=[0, 2, 1, 3]), net.ints(0, 0, width))
+    y = net.op("Add", y, net.op("MatMul", joined, net.normal(width, width, scale=width**-0.5)))
+    return net.model(net.dense(net.op("ReduceMean", y, axes=[1], keepdims=0), width, 5))
+
+
+def shuffle_net(seed: int) -> onnx.ModelProto:
+    """Grouped convolutions, channels shuffled between them, and shortcuts added by Sum."""
+    rng = np.random.default_rng(seed)
+    groups, each = _int(rng, 2, 3), _int(rng, 2, 5)
+    channels, (height, width) = groups * each, _pair(rng, 9, 15)
+    net = Net("shuffle_net", (1, 3, height, width))
+    _seeded(net, seed)
+    y = net.conv("x", 3, channels)
+    for _ in range(_int(rng, 1, 2)):
+        z = net.conv(y, channels, channels, (1, 1), group=groups)
+        z = net.op("Reshape", z, net.ints(1, groups, each, height, width))
+        z = net.op("Transpose", z, perm=[0, 2, 1, 3, 4])
+        z = net.op("Reshape", z, net.ints(1, channels, height, width))
+        z = net.conv(net.conv(z, channels, channels, group=channels, act=False), channels, channels, (1, 1))
+        y = net.op("Relu", net.op("Sum", y, z))
+    return _head(net, y, channels, rng)
+
+
+def enlarger(seed: int) -> onnx.ModelProto:
+    """What PyTorch enlarges images with: PixelShuffle, transposed convolutions, half-pixel interpolation."""
+    rng = np.random.default_rng(seed)
+    net = Net("enlarger", (1, 3, *_pair(rng, 5, 11)))
+    _seeded(net, seed)
+    low = _int(rng, 2, 7)
+    y = net.conv("x", 3, low)
+    if seed % 3 == 0:
+        y = net.op("DepthToSpace", net.conv(y, low, 4 * low, act=False), blocksize=2, mode="CRD")
+    elif seed % 3 == 1:
+        w = net.normal(low, low, 3, 3, scale=0.3)
+        y = net.op("ConvTranspose", y, w, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])
+    else:
+        scales = net.weight(np.array([1, 1, 2, 2], np.float32))
+        place = "pytorch_half_pixel"
+        y = net.op("Resize", y, "", scales, mode="linear", coordinate_transformation_mode=place)
+    return net.model(net.op("Relu", net.conv(y, low, 3, act=False)))
+
+
+FAMILIES = (autoencoder, ds_cnn, resnet, mobilenet, transformer, u_net, series, vision_transformer,
+            shuffle_net, enlarger)  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -148,7 +234,15 @@ def test_a_net_of_the_family_agrees(family, seed, compiled, run_lowered, referen
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
 
 
-IN_FLOAT = {"transformer": {"MEAN", "SUB"}}
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_series_is_never_transposed(seed, compiled, schema):
+    """Its own Transpose is what channels last is."""
+    (model,) = compiled(series(seed)).models
+    codes = schema.ModelT.InitFromPackedBuf(model.attrs["model"], 0).operatorCodes
+    assert schema.BuiltinOperator.TRANSPOSE not in {code.builtinCode for code in codes}
+
+
+IN_FLOAT = {"transformer": {"MEAN", "SUB"}, "vision_transformer": {"MEAN", "SUB"}}
 """Of LayerNormalization, which has no int8 form: what reads integers and goes on in float."""
 
 

@@ -12,11 +12,6 @@ from bb_host.edge.tflite.writer import write
 from benchmarks import models
 
 
-@pytest.fixture
-def schema():
-    return pytest.importorskip("ai_edge_litert.schema_py_generated")
-
-
 def _read(schema, data):
     return schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(data, 0))
 
