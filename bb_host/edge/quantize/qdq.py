@@ -7,7 +7,8 @@ dequantized value. Where the maker takes part, everybody does, and the value kee
 go on reading the float value.
 3. No pair stands between an op and the Relu or Clip that alone reads it: TFLite fuses these.
 4. Results that are only rearranged keep the parameters of what they come from; Softmax, Sigmoid and Tanh
-have those of TFLite's kernels.
+have those of TFLite's kernels. What a Sigmoid or Tanh alone reads ends where its result does not change any
+more: a finer grid for the rest.
 5. Weights are int8 constants per output channel, biases int32, each behind a DequantizeLinear. A weight or
 bias that several ops read is written once per reader.
 
@@ -20,6 +21,7 @@ A function that has pairs already is taken as it is.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -78,6 +80,8 @@ FREE = (
 _BY_NUMBER = ("Div",)
 _DATA_INPUTS = {"Add": 2, "Sub": 2, "Mul": 2, "Sum": 2, "Concat": None, "MatMul": 2, "PRelu": 2}
 _FIXED = {"Softmax": LOGISTIC, "Sigmoid": LOGISTIC, "Tanh": TANH}
+_ENDS = {"Sigmoid": math.log(511), "Tanh": math.atanh(127.5 / 128)}
+"""Beyond it the result on its fixed grid is the first or the last number."""
 _FUSED = ("Relu", "Clip")
 _HOSTS = (*WEIGHTED, "Add", "Sub", "Sum", "Mul")
 
@@ -127,6 +131,11 @@ class _Rewrite:
         self.joined = self._joined(keep_float)
         self.taking = {id(op) for op in function.ops if self._takes_part(op, keep_float)}
         self.inner = self._fused_values()
+        self.ends = {
+            op.inputs[0]: _ENDS[op.op_type]
+            for op in function.ops
+            if id(op) in self.taking and is_onnx(op, *_ENDS) and self.values.only_reader(op.inputs[0])
+        }
         self.parameters: dict[str, Parameters] = {}
         self.by_read: dict[str, Parameters] = {}  # by the name under which those that take part read it
         self.replaced: dict[str, str] = {}  # activation → what takes part reads
@@ -266,14 +275,19 @@ class _Rewrite:
         source = op.inputs[0] if op.inputs else ""
         if op.op_type in FOLLOWING and is_onnx(op) and source in self.by_read:
             return self.by_read[source]
-        return of_range(self.ranges[value])
+        return self._of_range(value)
+
+    def _of_range(self, value: str) -> Parameters:
+        low, high = self.ranges[value]
+        end = self.ends.get(value, math.inf)
+        return of_range((max(low, -end), min(high, end)))
 
     # --- writing
 
     def _pair(self, made: str, value: str, result: str = "") -> None:
         """A pair after `made`; its result is `result`, or a new name that those that take part read."""
         if value not in self.parameters:
-            self.parameters[value] = of_range(self.ranges[value])
+            self.parameters[value] = self._of_range(value)
         known = self.parameters[value]
         scale = self._stored(f"{value}_scale", np.asarray(known.scale))
         zero = self._stored(f"{value}_zero", np.asarray(known.zero_point))

@@ -99,6 +99,35 @@ def test_what_tflite_fixes_is_fixed(cnn: Model, mlp: Model, samples: Samples) ->
     assert parameters(made["cnn"], "MaxPool") == parameters(made["cnn"], "Add")
 
 
+@pytest.mark.parametrize(("kind", "lowest"), [("Sigmoid", 0.0), ("Tanh", -1.0)])
+def test_a_grid_ends_where_the_only_reader_does_not_change_any_more(kind: str, lowest: float) -> None:
+    make, w = onnx.helper.make_node, onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    x = np.linspace(-90, 70, 400, dtype=np.float32).reshape(100, 4)
+    ends = {}
+    for read_twice in (False, True):
+        nodes = [make(kind, ["x"], ["h"]), make("MatMul", ["h", "w"], ["y"])]
+        if read_twice:
+            nodes.append(make("Relu", ["x"], ["z"]))
+        graph = onnx.helper.make_graph(
+            nodes,
+            "g",
+            [onnx.helper.make_tensor_value_info("x", 1, ["N", 4])],
+            [onnx.helper.make_tensor_value_info(name, 1, ["N", 4]) for name in ("y", "z")[: 1 + read_twice]],
+            [w],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        function = body(artifact(model, Quantization("int8", {"x": x})))
+        values = Values(function)
+        first = next(op for op in function.ops if op.op_type == "QuantizeLinear")
+        scale, zero = (values.constants[v] for v in first.inputs[1:])
+        ends[read_twice] = [float(scale) * (n - int(zero)) for n in (-128, 127)]
+    assert np.allclose(ends[True], [-90, 70], atol=0.4)
+    # Both ends are there, and no more: of 256 steps from `lowest` to 1, the last half one and the first.
+    found = [1 / (1 + np.exp(-e)) if kind == "Sigmoid" else np.tanh(e) for e in ends[False]]
+    step = (1 - lowest) / 256
+    assert np.allclose(found, [lowest + step / 2, 1 - step / 2], atol=step / 4)
+
+
 def test_no_pair_stands_between_an_op_and_its_activation(cnn: Model, samples: Samples) -> None:
     model = cnn()
     function = body(artifact(model, Quantization("int8", {"x": samples(model)})))
