@@ -118,10 +118,9 @@ def read_model(
         )
     initialized = {tensor.name for tensor in graph.initializer}
     for info in (*graph.input, *graph.output):
-        if not info.type.HasField("tensor_type") and info.name not in initialized and info.HasField("type"):
-            raise UnsupportedValueError(
-                f"a {info.type.WhichOneof('value')}, only tensors are taken", f"{where}, value {info.name!r}"
-            )
+        kind = info.type.WhichOneof("value")
+        if kind not in (None, "tensor_type") and info.name not in initialized:
+            raise UnsupportedValueError(f"a {kind}, only tensors are taken", f"{where}, value {info.name!r}")
     try:
         body = read_graph(graph)
     except (ProgramProtoError, TypeProtoError) as error:
@@ -154,7 +153,7 @@ def _check(model: onnx.ModelProto) -> None:
             "load it with onnx.load(path), which reads external data",
         )
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(_with_declared_outputs(model))
     except (
         onnx.checker.ValidationError,
         ValueError,
@@ -162,6 +161,25 @@ def _check(model: onnx.ModelProto) -> None:
     ) as error:  # hostile bytes leak ValueErrors
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InvalidModelError(f"not a valid ONNX model: {text}", where) from error
+
+
+def _with_declared_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as the checker wants it: outputs with a shape, which some leave to be inferred."""
+    open_ended = [
+        number
+        for number, info in enumerate(model.graph.output)
+        if info.type.WhichOneof("value") is None
+        or (info.type.HasField("tensor_type") and not info.type.tensor_type.HasField("shape"))
+    ]
+    if not open_ended:
+        return model
+    checked = onnx.ModelProto()
+    checked.CopyFrom(model)
+    for number in open_ended:
+        declared = checked.graph.output[number].type.tensor_type
+        declared.elem_type = declared.elem_type or onnx.TensorProto.FLOAT
+        declared.shape.SetInParent()
+    return checked
 
 
 def _opset(model: onnx.ModelProto, where: str) -> int:

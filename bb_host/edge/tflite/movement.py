@@ -69,6 +69,17 @@ def _split(region: Region, op: Op) -> None:
         begin += region.fact(output).shape[axis]
 
 
+def _expand(region: Region, op: Op) -> None:
+    """A product with ones, which every version of every kernel broadcasts."""
+    given, result = region.fact(op.inputs[0]).shape, region.result(op)
+    given = (1,) * (len(result) - len(given)) + given
+    ones = [n if m == 1 else 1 for m, n in zip(given, result, strict=True)]
+    if min(ones) < 0:
+        raise NotLowered("it expands an open batch")
+    y = region.op("MUL", [region.read(op.inputs[0]), region.floats(np.ones(ones))], result, act=NONE)
+    region.give(op.outputs[0], y)
+
+
 def _slice(region: Region, op: Op) -> None:
     shape = region.fact(op.inputs[0]).shape
     rank = len(shape)
@@ -158,6 +169,7 @@ def _pad(region: Region, op: Op) -> None:
 
 RULES: dict[str, Any] = {
     "Concat": _concat,
+    "Expand": _expand,
     "Flatten": _reshape,
     "Gather": _gather,
     "Pad": _pad,

@@ -1,4 +1,4 @@
-"""BatchNormalization, InstanceNormalization, LayerNormalization, RMSNormalization, Softmax."""
+"""BatchNormalization and its kin, Softmax."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import LAST, PLAIN, Region, dynamic
+from bb_host.edge.tflite.lowering import LAST, PLAIN, Layout, Region, dynamic
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
 
@@ -36,13 +36,36 @@ def _instance_normalization(region: Region, op: Op) -> None:
     rank = len(region.fact(op.inputs[0]).shape)
     if rank not in LAST:
         raise NotLowered(f"{rank} dimensions; images have four, series three")
+    layout = region.layout(op.inputs[:1])
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    over = range(2, rank) if layout == PLAIN else (1, 2)
+    few = tuple(1 if axis in over else n for axis, n in enumerate(shape))
+    y = _normalized(region, op, x, over, few, away=True)
+    region.give(op.outputs[0], _per_channel(region, op, y, shape, layout), layout)
+
+
+def _group_normalization(region: Region, op: Op) -> None:
+    rank = len(region.fact(op.inputs[0]).shape)
+    if rank not in LAST:
+        raise NotLowered(f"{rank} dimensions; images have four, series three")
     layout = LAST[rank]
-    shape = region.result(op, layout)
-    x = region.read(op.inputs[0], layout)
-    y = _normalized(region, op, x, (1, 2), (shape[0], 1, 1, shape[3]), away=True)
-    for kind, name in zip(("MUL", "ADD"), op.inputs[1:], strict=True):
-        y = region.op(kind, [y, region.read(name)], shape, act=NONE)
+    shape = n, h, w, channels = region.result(op, layout)
+    groups = int(cast("int", op.attrs["num_groups"]))
+    x = region.reshaped(region.read(op.inputs[0], layout), (n, h * w, groups, channels // groups))
+    y = _normalized(region, op, x, (1, 3), (n, 1, groups, 1), away=True)
+    y = _per_channel(region, op, region.reshaped(y, shape), shape, layout)
     region.give(op.outputs[0], y, layout)
+
+
+def _per_channel(region: Region, op: Op, y: int, shape: tuple[int, ...], layout: Layout) -> int:
+    """Times the gain, and the offset added."""
+    for kind, position in (("MUL", 1), ("ADD", 2)):
+        value = region.constant(op, position)
+        assert value is not None
+        if layout == PLAIN:
+            value = value.reshape(-1, *[1] * (len(shape) - 2))
+        y = region.op(kind, [y, region.floats(value)], shape, act=NONE)
+    return y
 
 
 def _last_axes(away: bool) -> Any:
@@ -115,6 +138,7 @@ def _flat_softmax(region: Region, op: Op, axis: int) -> None:
 
 RULES: dict[str, Any] = {
     "BatchNormalization": _batch_normalization,
+    "GroupNormalization": _group_normalization,
     "InstanceNormalization": _instance_normalization,
     "LayerNormalization": _last_axes(away=True),
     "RMSNormalization": _last_axes(away=False),

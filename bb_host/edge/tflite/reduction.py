@@ -8,14 +8,16 @@ import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.lowering import PLAIN, Region, dynamic, placed
-from bb_host.edge.tflite.schema import DTYPES
+from bb_host.edge.tflite.schema import DTYPES, NONE
 from bb_host.edge.tflite.windows import ints_of
 from bb_host.program import Op
 
 __all__ = ["RULES"]
 
 
-def _reduce(kind: str) -> Any:
+def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
+    """`squared`: of the squares; `root`: the root of it all."""
+
     def rule(region: Region, op: Op) -> None:
         name = op.inputs[0]
         shape = region.fact(name).shape
@@ -35,8 +37,12 @@ def _reduce(kind: str) -> Any:
             # Without what it reduces nothing of height and width is left, nor of a series' height.
             places = [placed(a, layout) for a in axes] if keep else [1, 2]
         given_in = layout if keep else PLAIN
-        x = region.read(name, layout)
-        y = region.op(kind, [x, region.ints(places)], region.result(op, given_in), keep_dims=keep)
+        x, result = region.read(name, layout), region.result(op, given_in)
+        if squared:
+            x = region.op("MUL", [x, x], region.graph.shape(x), act=NONE)
+        y = region.op(kind, [x, region.ints(places)], result, keep_dims=keep)
+        if root:
+            y = region.op("SQRT", [y], result)
         region.give(op.outputs[0], y, given_in)
 
     return rule
@@ -64,8 +70,10 @@ def _arg_max(region: Region, op: Op) -> None:
 
 RULES: dict[str, Any] = {
     "ArgMax": _arg_max,
+    "ReduceL2": _reduce("SUM", squared=True, root=True),
     "ReduceMax": _reduce("REDUCE_MAX"),
     "ReduceMean": _reduce("MEAN"),
     "ReduceMin": _reduce("REDUCE_MIN"),
     "ReduceSum": _reduce("SUM"),
+    "ReduceSumSquare": _reduce("SUM", squared=True),
 }

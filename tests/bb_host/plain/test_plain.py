@@ -164,6 +164,25 @@ def test_quantised_models_run(model: Model, f32: F32, reference: Any, on_a_node:
     assert np.mean(np.abs(got - want) > 1e-5) < 0.05
 
 
+@pytest.mark.parametrize("left_out", ["shape", "type", "kind"])
+def test_an_output_may_leave_its_shape_to_be_inferred(
+    left_out: str, model: Model, f32: F32, reference: Any, on_a_node: Any
+) -> None:
+    plain, x = model(LINEAR, w=f32(4, 3)), f32(2, 4)
+    (want,) = reference(plain, {"x": x})
+    (output,) = plain.graph.output
+    if left_out == "shape":
+        output.type.tensor_type.ClearField("shape")
+    elif left_out == "type":
+        output.ClearField("type")
+    else:
+        output.type.ClearField("tensor_type")
+    before = plain.SerializeToString(deterministic=True)
+    got = on_a_node(compile_plain_model(plain), "classify", {"x": x})["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert plain.SerializeToString(deterministic=True) == before
+
+
 @pytest.mark.parametrize("body", ["y = Identity (x)", "z = Relu (x)  y = Identity (x)"])
 def test_an_input_handed_through(body: str, model: Model, f32: F32, on_a_node: Any) -> None:
     outputs = "float[2] y, float[2] z" if "z =" in body else "float[2] y"
