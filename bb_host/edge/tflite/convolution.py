@@ -205,8 +205,7 @@ def _resize(region: Region, op: Op) -> None:
     result = region.result(op, layout)
     if shape[0] != result[0] or shape[3] != result[3]:
         raise NotLowered("it resizes more than height and width")
-    if any(result[axis] % shape[axis] for axis in (1, 2)):
-        raise NotLowered("it does not enlarge by whole numbers")
+    whole = not any(result[axis] % shape[axis] for axis in (1, 2))
     mode = cast("bytes", op.attrs.get("mode", b"nearest")).decode()
     place = cast("bytes", op.attrs.get("coordinate_transformation_mode", b"half_pixel")).decode()
     rounding = cast("bytes", op.attrs.get("nearest_mode", b"round_prefer_floor")).decode()
@@ -217,6 +216,8 @@ def _resize(region: Region, op: Op) -> None:
     if place == "pytorch_half_pixel":
         place = "half_pixel"  # they differ where an axis shrinks to a length of one
     half = place == "half_pixel"
+    if not whole and (mode == "nearest" or not _is_by_size(region, op)):
+        raise NotLowered("it does not enlarge by whole numbers, and asks for the nearest or says a scale")
     if mode == "nearest":
         if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
             raise NotLowered(f"nearest, {place}, {rounding}")
@@ -234,6 +235,15 @@ def _resize(region: Region, op: Op) -> None:
         half_pixel_centers=half,
     )
     region.give(op.outputs[0], y, layout)
+
+
+def _is_by_size(region: Region, op: Op) -> bool:
+    """Whether the scale is that of the sizes, which is TFLite's: not a number that was rounded to them."""
+    if region.version < 11 or len(op.inputs) < 4 or not op.inputs[3]:
+        return False
+    scales = region.constant(op, 2)
+    stretched = cast("bytes", op.attrs.get("keep_aspect_ratio_policy", b"stretch")) == b"stretch"
+    return (scales is None or not scales.size) and stretched
 
 
 def _depth_to_space(region: Region, op: Op) -> None:

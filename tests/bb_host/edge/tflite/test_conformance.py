@@ -258,6 +258,21 @@ CASES = [
         mode="linear",
         coordinate_transformation_mode="pytorch_half_pixel",
     ),
+    *(
+        Case("Resize", IMAGE, None, None, ints(2, 6, *size), mode="linear", open_batch=False, **place)
+        for size in ((13, 17), (3, 4), (15, 5))
+        for place in ({}, {"coordinate_transformation_mode": "align_corners"})
+    ),
+    Case(
+        "Resize",
+        IMAGE,
+        None,
+        None,
+        ints(2, 6, 11, 20),
+        mode="linear",
+        open_batch=False,
+        coordinate_transformation_mode="asymmetric",
+    ),
     Case("Resize", SERIES, None, np.array([1, 1, 2], np.float32), mode="linear"),
     Case("Upsample", IMAGE, np.array([1, 1, 2, 2], np.float32), opset=9, mode="nearest"),
     Case("DepthToSpace", (2, 12, 3, 5), blocksize=2),
