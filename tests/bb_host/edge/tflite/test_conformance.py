@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -379,6 +381,12 @@ def test_an_operator_agrees_with_an_open_batch(case, compiled, run_lowered, refe
 
 def test_every_rule_has_cases():
     assert not set(RULES) - {case.op for case in CASES} - set(quantized.RULES)
+
+
+def test_the_page_names_every_rule():
+    page = (Path(__file__).parents[4] / "docs" / "design" / "tflite.md").read_text()
+    told = page.partition("**Operators.** ")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w+)`", told)) == set(RULES)
 
 
 FOLLOWED = [
