@@ -18,6 +18,7 @@ from bb_host.edge.cleanup import (
     fix_shapes,
     identities,
     parse_shapes,
+    picks,
     transposes,
 )
 from bb_host.program import Function
@@ -219,6 +220,59 @@ def test_transposes_that_others_read_stay(function: Make) -> None:
         { a = Transpose <perm = [0, 2, 1]> (x)  b = Transpose <perm = [2, 1, 0]> (x)  y = Add (a, b) }"""
     )
     assert transposes.run(differing) is differing
+
+
+# --- picks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reads", "shape"),
+    [
+        ("q = Gather <axis = 0> (t, one)  k = Gather <axis = -5> (t, none)  y = Add (q, k)", "2, 3, 5, 4"),
+        (
+            "a, b, c = Split (t, parts)  q = Squeeze (a, axes)  k = Squeeze (c, axes)  y = Add (q, k)",
+            "2, 3, 5, 4",
+        ),
+        ("q, k = Split <axis = -2> (t, halves)  y = Concat <axis = 3> (k, q)", "3, 2, 3, 5, 4"),
+    ],
+    ids=["gather", "unbind", "split"],
+)
+def test_heads_are_cut_before_they_are_transposed(
+    reads: str, shape: str, function: Make, same_results: Same, f32: F32
+) -> None:
+    before = function(
+        f"""g (float[2, 5, 3, 3, 4] x) => (float[{shape}] y)
+        {{ t = Transpose <perm = [2, 0, 3, 1, 4]> (x)  {reads} }}""",
+        one=np.array(1),
+        none=np.array(0),
+        axes=np.array([0]),
+        parts=np.array([1, 1, 1]),
+        halves=np.array([2, 3]),
+    )
+    after = clean_up(before)
+    assert after.ops[0].op_type != "Transpose"
+    transposed = [op for op in after.ops if op.op_type == "Transpose"]
+    assert len(transposed) == 1, "elementwise ops and Concat have taken the others in"
+    same_results(before, after, {"x": f32(2, 5, 3, 3, 4)})
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "a = Gather <axis = 0> (t, one)  b = Relu (t)  c = Gather <axis = 0> (b, one)  y = Add (a, c)",
+        "y = Gather <axis = 0> (t, several)",
+        "y = Gather <axis = 0> (t, index)",
+    ],
+)
+def test_what_is_read_otherwise_is_transposed_once(reads: str, function: Make) -> None:
+    shape = "2, 4, 5" if "several" in reads else "4, 5"
+    before = function(
+        f"""g (float[4, 5, 3] x, int64 index) => (float[{shape}] y)
+        {{ t = Transpose <perm = [2, 0, 1]> (x)  {reads} }}""",
+        one=np.array(1),
+        several=np.array([0, 2]),
+    )
+    assert picks.run(before) is before
 
 
 # --- batch normalisation --------------------------------------------------------------------------

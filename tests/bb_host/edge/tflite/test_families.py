@@ -171,7 +171,7 @@ def vision_transformer(seed: int) -> onnx.ModelProto:
     normed = net.op("LayerNormalization", y, net.normal(width), net.normal(width), axis=-1)
     qkv = net.op("Add", net.op("MatMul", normed, net.normal(width, 3 * width, scale=width**-0.5)),
                  net.normal(3 * width, scale=0.1))  # fmt: skip
-    qkv = net.op("Reshape", qkv, net.ints(1, length, 3, heads, each))
+    qkv = net.op("Reshape", qkv, net.ints(0, length, 3, heads, each))
     qkv = net.op("Transpose", qkv, perm=[2, 0, 3, 1, 4])
     q, k, v = (net.op("Gather", qkv, net.weight(np.array(i, np.int64)), axis=0) for i in range(3))
     scores = net.op("MatMul", q, net.op("Transpose", k, perm=[0, 1, 3, 2]))
@@ -191,9 +191,9 @@ def shuffle_net(seed: int) -> onnx.ModelProto:
     y = net.conv("x", 3, channels)
     for _ in range(_int(rng, 1, 2)):
         z = net.conv(y, channels, channels, (1, 1), group=groups)
-        z = net.op("Reshape", z, net.ints(1, groups, each, height, width))
+        z = net.op("Reshape", z, net.ints(0, groups, each, height, width))
         z = net.op("Transpose", z, perm=[0, 2, 1, 3, 4])
-        z = net.op("Reshape", z, net.ints(1, channels, height, width))
+        z = net.op("Reshape", z, net.ints(0, channels, height, width))
         z = net.conv(net.conv(z, channels, channels, group=channels, act=False), channels, channels, (1, 1))
         y = net.op("Relu", net.op("Sum", y, z))
     return _head(net, y, channels, rng)
@@ -231,6 +231,21 @@ def test_a_net_of_the_family_agrees(family, seed, compiled, run_lowered, referen
     feeds = models.example(model, seed)
     (want,), (got,) = reference(model, feeds), run_lowered(found, feeds)
     assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", [series, vision_transformer, shuffle_net], ids=lambda f: f.__name__)
+def test_a_net_of_the_family_with_an_open_batch(family, seed, compiled, run_lowered, reference):
+    model = family(seed)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del model.graph.value_info[:]
+    found = compiled(model)
+    assert len(found.models) == len(found.body.ops) == 1, found.lowering.explain()
+    shape = [d.dim_value or 3 for d in model.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+    (want,), (got,) = reference(model, feeds), run_lowered(found, feeds)
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
 
 
