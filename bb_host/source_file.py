@@ -53,13 +53,21 @@ def read_model(path: Path) -> Any:
     """The ModelProto in a file, external data included."""
     import onnx
     from google.protobuf.message import DecodeError
+    from onnx.external_data_helper import load_external_data_for_model
 
     try:
-        return onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
     except OSError as error:
         raise SourceFileError(error.strerror or str(error), str(path)) from error
     except (DecodeError, ValueError) as error:
         raise SourceFileError("no ONNX model", str(path), "copy the file again") from error
+    try:
+        load_external_data_for_model(model, str(path.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = "the file of its weights belongs beside it, as it was when it was exported"
+        raise SourceFileError(f"its weights cannot be read: {text}", str(path), hint) from error
+    return model
 
 
 def _import(path: Path) -> ModuleType:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -155,6 +156,25 @@ def test_refusals_are_one_line_without_a_traceback(name, write, tmp_path, capsys
     assert err.count("\n") == 1
     assert "Traceback" not in err
     assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize("left", [None, b"short"], ids=["absent", "cut off"])
+def test_weights_in_another_file_are_read_or_refused(left, tmp_path, capsys):
+    value = onnx.helper.make_tensor_value_info
+    weights = onnx.numpy_helper.from_array(np.ones((4, 3), np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "net", [value("x", 1, [2, 4])], [value("y", 1, [2, 3])], [weights])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    file, beside = tmp_path / "net.onnx", tmp_path / "net.data"
+    onnx.save(model, file, save_as_external_data=True, location=beside.name, size_threshold=0)
+    assert run(capsys, "compile", file, "-o", tmp_path / "build")[0] == 0
+    beside.unlink()
+    if left is not None:
+        beside.write_bytes(left)
+    code, out, err = run(capsys, "compile", file, "-o", tmp_path / "again")
+    assert (code, out) == (1, "")
+    assert "its weights cannot be read" in err
+    assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize(
