@@ -173,7 +173,7 @@ def test_weights_in_another_file_are_read_or_refused(left, tmp_path, capsys):
         beside.write_bytes(left)
     code, out, err = run(capsys, "compile", file, "-o", tmp_path / "again")
     assert (code, out) == (1, "")
-    assert "its weights cannot be read" in err
+    assert "its weights cannot be read" in err or "tensor 'w': 5 bytes" in err  # the latter before onnx 1.17
     assert not (tmp_path / "again").exists()
 
 
