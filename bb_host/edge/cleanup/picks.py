@@ -59,7 +59,8 @@ def _axes(op: Op, value: str, rank: int, values: Values) -> list[int]:
         found = op.attrs.get("axes")
     if not isinstance(found, list):
         return []
-    return [axis % rank for axis in found if isinstance(axis, int) and -rank <= axis < rank]
+    axes = [axis % rank for axis in found if isinstance(axis, int) and -rank <= axis < rank]
+    return axes if len(set(axes)) == len(found) else []
 
 
 def _before(op: Op, source: str, perm: Sequence[int], values: Values) -> list[Op]:
