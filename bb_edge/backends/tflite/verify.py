@@ -7,6 +7,7 @@ options within bounds, tensors whose contents have the size of their shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from bb_edge.backends.tflite.operators import (
 )
 from bb_edge.backends.tflite.shapes import result_shape
 
-__all__ = ["MAX_RANK", "verify"]
+__all__ = ["MAX_RANK", "in_step", "verify"]
 
 MAX_RANK = 6
 MAX_ELEMENTS = (1 << 31) - 1
@@ -248,10 +249,10 @@ def _operator(
     given = [None if index == -1 else tensors[index] for index in inputs]
     if not _fits(known, given, tensors[result]):
         raise FlatbufferError(f"{known.name} on tensors that it does not take")
-    if tensors[result].type == INT8 and not _in_step(
-        known, [t for t in given if t is not None], tensors[result]
-    ):
-        raise FlatbufferError(f"{known.name} with grids too far apart")
+    if tensors[result].type == INT8:
+        steps = [max(tensor.scales) for tensor in given if tensor is not None and tensor.type == INT8]
+        if not in_step(known.name, steps, min(tensors[result].scales)):
+            raise FlatbufferError(f"{known.name} with grids too far apart")
     constants = [_constant(reader, tensor) for tensor in given]
     wanted = tensors[result].shape
     for shapes in looks:
@@ -263,13 +264,13 @@ def _operator(
     return prod(looks[0][result]) * WIDTHS[tensors[result].type]
 
 
-def _in_step(known: Known, given: list[_Tensor], result: _Tensor) -> bool:
-    """Whether int8 results are on a grid that can be computed from their inputs' ones."""
-    finest = min(result.scales)
-    steps = [max(tensor.scales) for tensor in given if tensor.type == INT8]
-    if known.name == "SOFTMAX" and steps and steps[0] < MIN_SOFTMAX:
+def in_step(name: str, steps: Sequence[float], finest: float) -> bool:
+    """Whether an operator's int8 results, the finest grid of which is given, can be computed from its int8
+    inputs, the coarsest grid of each of which is given in order.
+    """
+    if name == "SOFTMAX" and steps and steps[0] < MIN_SOFTMAX:
         return False
-    if known.name in _PRODUCTS and len(steps) > 1:
+    if name in _PRODUCTS and len(steps) > 1:
         return steps[0] * steps[1] < finest * MAX_PRODUCT_STEPS
     return all(step < finest * MAX_STEPS for step in steps)
 

@@ -36,7 +36,8 @@ TANH = Parameters(np.float32(1 / 128), np.int8(0))
 def of_range(found: Range) -> Parameters:
     """Of an activation that lies in a range, zero always included."""
     low, high = min(found[0], 0.0), max(found[1], 0.0)
-    scale = max(high - low, _TINY) / 255
+    # What was nothing but zero may be anything: a grid as fine as that would be none that kernels compute on.
+    scale = (high - low if high - low > _TINY else 1.0) / 255
     zero = min(max(round(-128 - low / scale), -128), 127)
     return Parameters(np.float32(scale), np.int8(zero))
 

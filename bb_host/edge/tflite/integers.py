@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.backends.tflite.verify import in_step
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.forms import CLAMPS, FORMS, MOVES, SAME, Form
 from bb_host.edge.tflite.graph import Operator, Option, Quantization, TfliteGraph
@@ -229,7 +230,8 @@ class _Work:
             if same_grid(known.quantization, wanted.quantization) and result not in self.asked:
                 self.same[result] = x
                 return
-            op.inputs = (x,)
+            if self._in_step(op.kind, (x,), wanted.quantization):
+                op.inputs = (x,)
         self.done.append(op)
 
     def _converted(self, op: Operator) -> None:
@@ -269,9 +271,17 @@ class _Work:
             wanted = fixed
         if form.filter is not None:
             inputs = self._with_weights(form, inputs, own)
+        if not self._in_step(op.kind, inputs, wanted):
+            raise NotLowered("its grids are too far apart for the kernels")
         result = self._tensor(self.graph.shape(op.outputs[0]), wanted)
         self.done.append(Operator(op.kind, tuple(inputs), (result,), op.options))
         self.stored[op.outputs[0]] = result
+
+    def _in_step(self, kind: str, inputs: Sequence[int], wanted: Quantization | None) -> bool:
+        """What the device asks of an operator's grids before an interpreter sees them."""
+        grids = [self.tensors[i].quantization for i in inputs if i >= 0 and self.tensors[i].dtype == "int8"]
+        steps = [float(grid.scale.max()) for grid in grids if grid is not None]
+        return wanted is None or in_step(kind, steps, float(wanted.scale.min()))
 
     def _input(self, index: int, grid: Quantization | None) -> int:
         """The integers of an activation or a constant; on `grid` where one is given."""

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bb_edge.backends.tflite.flatbuffer import FlatbufferError
+from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
@@ -192,7 +194,12 @@ class _Work:
             if self.choice == "auto" and not worth(items, members, self.facts):
                 self.kept += [Kept(function.name, items[i].op.op_type, "too small a region") for i in members]
                 continue
-            node = self._model(items, members)
+            try:
+                node = self._model(items, members)
+            except FlatbufferError as error:
+                reason = f"the device would refuse what it becomes: {error}"
+                self.kept += [Kept(function.name, items[i].op.op_type, reason) for i in members]
+                continue
             chosen.update(members)
             placed.append(((found.level[members[0]], members[0]), (node,)))
         if not chosen:
@@ -216,6 +223,7 @@ class _Work:
             graph = without_unused(graph)
         names = [graph.tensors[i].name for i in graph.inputs]
         data = write(graph)
+        verify(data)
         digest = hashlib.sha256(data).hexdigest()
         stands_for = [m for i in members for m in items[i].members]
         counts = dict(sorted(Counter(op.op_type for op in stands_for).items()))

@@ -72,3 +72,39 @@ def test_auto_takes_int8_and_the_device_runs_it_with_and_without_an_interpreter(
     slow = np.asarray(bb_edge.open_model(found.data)(x))
     assert np.abs(slow - want).mean() < 0.02 * scale
     assert np.abs(slow - fast).mean() < 0.005 * scale
+
+
+@pytest.mark.parametrize("backend", ["tflite", "auto"])
+@pytest.mark.parametrize(("left", "told"), [(-1.0, False), (1e-5, True)], ids=["dead", "nearly dead"])
+def test_a_layer_that_is_nearly_dead_can_be_run(
+    left: float, told: bool, backend: Any, reference: Callable[[onnx.ModelProto, Array], Array]
+) -> None:
+    """Kernels compute no result that is so much finer than what it comes from; the device would refuse it."""
+    pytest.importorskip("ai_edge_litert.interpreter")
+    make, rng = onnx.helper.make_node, np.random.default_rng(4)
+    x = rng.standard_normal((8, 4, 12, 12)).astype(np.float32)
+    v = rng.standard_normal((1, 4, 1, 1)).astype(np.float32)
+    most = np.einsum("nchw,c->nhw", x.astype(np.float64), v[0, :, 0, 0]).max()
+    values = {
+        "v": v,
+        "b": np.float32([left - most]),
+        "u": rng.standard_normal((4, 5, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        make("Conv", ["x", "v", "b"], ["a"]),
+        make("Relu", ["a"], ["r"]),
+        make("Concat", ["x", "r"], ["c"], axis=1),
+        make("Conv", ["c", "u"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "net",
+        [onnx.helper.make_tensor_value_info("x", 1, ["N", 4, 12, 12])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["N", 4, 12, 12])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    (found,) = build_edge(model, backend=backend, quantization=Quantization("int8", {"x": x})).artifacts
+    assert ("too far apart" in found.lowering.explain()) == told
+    want = reference(model, x)
+    assert np.abs(np.asarray(bb_edge.open_model(found.data)(x)) - want).max() < 0.02 * np.ptp(want)
