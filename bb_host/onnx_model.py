@@ -143,6 +143,20 @@ def read_model(
     return function
 
 
+def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """The model in that opset of ONNX at least, by ONNX's own converter; itself where it is no older.
+
+    What the converter cannot bring there stays as it is, for who needs it to refuse.
+    """
+    known = next((o.version for o in model.opset_import if o.domain in _ONNX), 0)
+    if known >= version:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, version)
+    except (onnx.version_converter.ConvertError, RuntimeError, ValueError):
+        return model
+
+
 def _check(model: onnx.ModelProto) -> None:
     where = f"model {model.graph.name!r}"
     external = [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]

@@ -27,6 +27,7 @@ from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
 from bb_host.edge.memory_plan import PlannedGraph, plan_program
 from bb_host.edge.quantize.errors import NothingToQuantizeError
+from bb_host.edge.quantize.qdq import PAIRS_OPSET
 from bb_host.edge.quantize.step import quantize_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
@@ -160,7 +161,8 @@ def build_edge(
         raise EdgeError("the portable model is for no device", "limits", "RAM and flash are a target's")
     if portable and quantization is not None:
         raise EdgeError("the portable model is for no device", "quantization", "weights are a target's")
-    program, passes = _compiled(source, compiler, shapes)
+    in_pairs = quantization is not None and quantization.mode == "int8"
+    program, passes = _compiled(source, compiler, shapes, PAIRS_OPSET if in_pairs else 0)
     module = program.meta.get(keys.MODULE_KEY) or program.name
     steps: dict[str, int] = {}
     data = b""
@@ -210,14 +212,16 @@ def build_edge(
 
 
 def _compiled(
-    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None
+    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None, opset: int
 ) -> tuple[Program, tuple[PassReport, ...]]:
+    """`opset` is the oldest that an ordinary model may be in; an older one is converted."""
     from bb_host.compiler.driver import Compiler, as_program
+    from bb_host.onnx_model import at_least_opset
     from bb_host.plain import compile_plain, is_plain
 
     if hasattr(source, "graph") and hasattr(source, "metadata_props"):
         if is_plain(source):
-            return compile_plain(source, shapes=shapes), ()
+            return compile_plain(at_least_opset(source, opset), shapes=shapes), ()
         source = from_proto(source)
     if shapes:
         raise EdgeError("shapes are given for a program", "shapes", "they fix inputs of ordinary ONNX models")

@@ -36,9 +36,9 @@ from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import items_of
 from bb_host.program import Array, Function, Op
 
-__all__ = ["Quantized", "has_pairs", "quantize_function", "weighted"]
+__all__ = ["PAIRS_OPSET", "Quantized", "has_pairs", "quantize_function", "weighted"]
 
-OLDEST_OPSET = 13
+PAIRS_OPSET = 13
 """Of ONNX: the first with an axis on QuantizeLinear."""
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -111,9 +111,9 @@ def quantize_function(
 ) -> Quantized:
     """One backend function. `keep_float` are first outputs or names of ops. QuantizeError below opset 13."""
     opset = function.opsets.get(keys.ONNX_DOMAIN, 0)
-    if opset < OLDEST_OPSET:
+    if opset < PAIRS_OPSET:
         raise QuantizeError(
-            f"it is in opset {opset}, int8 needs {OLDEST_OPSET}",
+            f"it is in opset {opset}, int8 needs {PAIRS_OPSET}",
             f"function {function.name}",
             "convert it: onnx.version_converter",
         )

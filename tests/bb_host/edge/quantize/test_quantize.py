@@ -19,6 +19,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_host.edge.cleanup.values import Values
 from bb_host.edge.quantize import CalibrationError, Quantization, QuantizeError
+from bb_host.edge.quantize.qdq import quantize_function
 from bb_host.edge.target import Artifact, build_edge
 from bb_host.program import Function
 
@@ -289,7 +290,18 @@ def test_samples_of_whole_inputs_and_names_with_a_target(mlp: Model, samples: Sa
         np.testing.assert_allclose(found[name].astype(float), value.astype(float), rtol=1e-5, atol=atol)
 
 
-def test_an_old_opset_is_refused(mlp: Model, samples: Samples) -> None:
-    model = mlp(opset=12)
+@pytest.mark.parametrize("opset", [9, 12])
+def test_an_older_opset_is_converted(opset: int, mlp: Model, samples: Samples, reference: Reference) -> None:
+    model = mlp(opset=opset)
+    x = samples(model)
+    before = model.SerializeToString(deterministic=True)
+    found = artifact(model, Quantization("int8", {"x": x}, ["h"]))
+    assert found.accuracy is not None and found.accuracy.left["h"] == "kept in float as asked"
+    assert of_range(invoke(found, x), reference(model, x)) <= 0.04
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_what_cannot_be_converted_is_refused(cnn: Model) -> None:
+    older = dataclasses.replace(body(artifact(cnn(), None)), opsets={"": 12})
     with pytest.raises(QuantizeError, match="opset 12, int8 needs 13"):
-        artifact(model, Quantization("int8", {"x": samples(model)}))
+        quantize_function(older, {})
