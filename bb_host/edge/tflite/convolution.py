@@ -259,6 +259,27 @@ def _depth_to_space(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
+def _space_to_depth(region: Region, op: Op) -> None:
+    """Every so manyth pixel, from each place in a block, one after the other."""
+    layout, (n, height, width, channels) = _image(region, op)
+    block = int(cast("int", op.attrs["blocksize"]))
+    x = region.read(op.inputs[0], layout)
+    size = (n, height // block, width // block, channels)
+    parts = []
+    for i in range(block):
+        for j in range(block):
+            end = region.ints([1, height, width, channels])
+            part = region.op(
+                "STRIDED_SLICE",
+                [x, region.ints([0, i, j, 0]), end, region.ints([1, block, block, 1])],
+                size,
+                begin_mask=0, end_mask=1, ellipsis_mask=0, new_axis_mask=0, shrink_mask=0,
+            )  # fmt: skip
+            parts.append(part)
+    y = region.op("CONCATENATION", parts, region.result(op, layout), axis=3, act=NONE)
+    region.give(op.outputs[0], y, layout)
+
+
 RULES: dict[str, Any] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
@@ -269,4 +290,5 @@ RULES: dict[str, Any] = {
     "Resize": _resize,
     "Upsample": _resize,
     "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
 }

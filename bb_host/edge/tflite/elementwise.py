@@ -101,10 +101,28 @@ def _leaky_relu(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
-def _elu(region: Region, op: Op) -> None:
-    if float(cast("float", op.attrs.get("alpha", 1.0))) != 1.0:
-        raise NotLowered("its alpha is not 1")
-    _unary("ELU")(region, op)
+def _exponential(gamma: float, alpha: float) -> Any:
+    """Elu, Selu and Celu: `gamma` · x above zero, `gamma` · `alpha` · (exp(x / celu's alpha) - 1) below."""
+
+    def rule(region: Region, op: Op) -> None:
+        own = float(cast("float", op.attrs.get("alpha", alpha)))
+        scale = float(cast("float", op.attrs.get("gamma", gamma)))
+        if (own, scale) == (1.0, 1.0):
+            _unary("ELU")(region, op)
+            return
+        layout = region.layout(op.inputs)
+        x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+        below = region.op("MINIMUM", [x, region.floats(0)], shape)
+        if op.op_type == "Celu":
+            below = region.op("MUL", [below, region.floats(1 / own)], shape, act=NONE)
+        below = region.op("SUB", [region.op("EXP", [below], shape), region.floats(1)], shape, act=NONE)
+        below = region.op("MUL", [below, region.floats(scale * own)], shape, act=NONE)
+        above = region.op("RELU", [x], shape)
+        if scale != 1.0:
+            above = region.op("MUL", [above, region.floats(scale)], shape, act=NONE)
+        region.give(op.outputs[0], region.op("ADD", [above, below], shape, act=NONE), layout)
+
+    return rule
 
 
 def _hard_sigmoid(region: Region, op: Op) -> None:
@@ -207,10 +225,11 @@ RULES: dict[str, Any] = {
     "And": _logical("LOGICAL_AND"),
     "Cast": _cast,
     "Ceil": _unary("CEIL"),
+    "Celu": _exponential(1.0, 1.0),
     "Clip": _clip,
     "Cos": _unary("COS"),
     "Div": _binary("DIV", act=NONE),
-    "Elu": _elu,
+    "Elu": _exponential(1.0, 1.0),
     "Equal": _binary("EQUAL"),
     "Exp": _unary("EXP"),
     "Floor": _unary("FLOOR"),
@@ -235,6 +254,7 @@ RULES: dict[str, Any] = {
     "Pow": _pow,
     "Reciprocal": _reciprocal,
     "Relu": _unary("RELU"),
+    "Selu": _exponential(1.0507009873554805, 1.6732632423543772),
     "Sigmoid": _unary("LOGISTIC"),
     "Sin": _unary("SIN"),
     "Softplus": _soft,

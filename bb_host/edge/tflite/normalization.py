@@ -136,11 +136,27 @@ def _flat_softmax(region: Region, op: Op, axis: int) -> None:
     region.give(op.outputs[0], region.reshaped(y, shape))
 
 
+def _log_softmax(region: Region, op: Op) -> None:
+    """Less the largest, less the logarithm of the exponentials' sum: where Softmax is zero, this is not."""
+    shape = region.result(op)
+    rank = len(shape)
+    axis = int(cast("int", op.attrs.get("axis", -1 if region.version >= 13 else 1))) % rank
+    if axis == 0 or (region.version < 13 and axis != rank - 1):
+        raise NotLowered("it goes over the batch, or before opset 13 over several axes")
+    along, few = region.ints([axis]), tuple(1 if i == axis else n for i, n in enumerate(shape))
+    x = region.read(op.inputs[0])
+    x = region.op("SUB", [x, region.op("REDUCE_MAX", [x, along], few, keep_dims=True)], shape, act=NONE)
+    total = region.op("SUM", [region.op("EXP", [x], shape), along], few, keep_dims=True)
+    y = region.op("SUB", [x, region.op("LOG", [total], few)], shape, act=NONE)
+    region.give(op.outputs[0], y)
+
+
 RULES: dict[str, Any] = {
     "BatchNormalization": _batch_normalization,
     "GroupNormalization": _group_normalization,
     "InstanceNormalization": _instance_normalization,
     "LayerNormalization": _last_axes(away=True),
+    "LogSoftmax": _log_softmax,
     "RMSNormalization": _last_axes(away=False),
     "Softmax": _softmax,
 }
