@@ -1,14 +1,15 @@
-"""What TFLite has as one operator: activations inside the operator before them, biases inside a product.
+"""What TFLite has as one operator: activations inside the operator before them, biases inside a product,
+one RESHAPE for several.
 
 Works on a graph that is complete but for its outputs' names; results that are asked for are never swallowed.
 """
 
 from __future__ import annotations
 
-from bb_host.edge.tflite.graph import TfliteGraph
+from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.edge.tflite.schema import NONE, RELU, RELU6
 
-__all__ = ["fuse", "without_unused"]
+__all__ = ["fuse", "shorten", "without_unused"]
 
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
@@ -54,6 +55,31 @@ def fuse(graph: TfliteGraph) -> None:
             producers[op.outputs[0]] = before
             gone.add(id(op))
     graph.operators = [op for op in graph.operators if id(op) not in gone]
+
+
+def shorten(graph: TfliteGraph) -> None:
+    """In place: a RESHAPE of a RESHAPE is one, and one to the shape that is there is none.
+
+    Where the batch is open, tflite-runtime 2.14 takes the memory of such a chain for its last link's alone,
+    and overwrites what is still to be read of the others.
+    """
+    asked = set(graph.outputs)
+    producers: dict[int, Operator] = {}
+    same: dict[int, int] = {}
+    kept = []
+    for op in graph.operators:
+        op.inputs = tuple(same.get(i, i) for i in op.inputs)
+        (result,) = op.outputs
+        if op.kind == "RESHAPE":
+            before = producers.get(op.inputs[0])
+            if before is not None and before.kind == "RESHAPE":
+                op.inputs = (before.inputs[0], *op.inputs[1:])
+            if graph.shape(op.inputs[0]) == graph.shape(result) and result not in asked:
+                same[result] = op.inputs[0]
+                continue
+        producers[result] = op
+        kept.append(op)
+    graph.operators = kept
 
 
 def without_unused(graph: TfliteGraph) -> TfliteGraph:

@@ -23,7 +23,7 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.arrivals import captured
 from bb_host.edge.tflite.facts import Fact, facts_of
-from bb_host.edge.tflite.fusion import fuse, without_unused
+from bb_host.edge.tflite.fusion import fuse, shorten, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
@@ -274,6 +274,7 @@ def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list
     graph = region.finish(outputs)
     fuse(graph)
     in_float = to_integers(graph)
+    shorten(graph)
     return without_unused(graph), in_float
 
 

@@ -9,6 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bb_host.edge.quantize.errors import NothingToQuantizeError
+from bb_host.edge.quantize.qdq import WEIGHTED
+
 SEEDS = range(60)
 N_OPS = 12
 LARGEST = 400
@@ -187,3 +190,47 @@ def test_a_random_graph_agrees(seed, compiled, run_lowered, plain_reference):
     for got, want in zip(run_lowered(found, feeds), plain_reference(model, feeds), strict=True):
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(want).max())))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_graph_in_int8_is_what_devices_take(seed, compiled, run_lowered):
+    """As in QDQ form on the kernels, but for rounding; and nothing that the device's check refuses."""
+    drawn = Drawn(seed)
+    model = drawn.model()
+    x = drawn.rng.standard_normal((16, *drawn.shapes["x"])).astype(np.float32)
+    try:
+        found = compiled(model, "tflite", {"x": x})
+    except NothingToQuantizeError:
+        assert not any(node.op_type in WEIGHTED for node in model.graph.node)
+        return
+    assert not found.lowering.kept, found.lowering.explain()
+    pairs, feeds = compiled(model, "numpy", {"x": x}), {"x": x[:2]}
+    for got, want in zip(run_lowered(found, feeds), run_lowered(pairs, feeds), strict=True):
+        assert got.shape == want.shape
+        # Some outputs are a step of what they come from.
+        assert np.abs(got - want).mean() <= 0.05 * max(float(np.abs(want).max()), 0.2)
+
+
+def test_a_chain_of_reshapes_is_read_at_both_ends(compiled, run_lowered, reference):
+    """With an open batch, tflite-runtime 2.14 would compute in place what is still to be read."""
+    node, value = helper.make_node, helper.make_tensor_value_info
+    shapes = {"first": [0, 1, 10], "second": [0, 10, 1, 1], "third": [0, 2, 5]}
+    sizes = {"begin": [0], "end": [4], "axis": [2]}
+    weights = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in {**shapes, **sizes}.items()]
+    weights.append(numpy_helper.from_array(np.float32(3), "three"))
+    nodes = [
+        node("Neg", ["x"], ["n"]),
+        node("Reshape", ["n", "first"], ["a"]),
+        node("Reshape", ["a", "second"], ["b"]),
+        node("Reshape", ["b", "third"], ["c"]),
+        node("Mul", ["c", "three"], ["m"]),
+        node("Add", ["m", "three"], ["y"]),
+        node("Slice", ["a", "begin", "end", "axis"], ["z"]),
+    ]
+    outputs = [value("y", TensorProto.FLOAT, None), value("z", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "chain", [value("x", TensorProto.FLOAT, ["N", 5, 2])], outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = {"x": np.arange(30, dtype=np.float32).reshape(3, 5, 2)}
+    found = compiled(model)
+    for got, want in zip(run_lowered(found, feeds), reference(model, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
