@@ -1,15 +1,17 @@
 """What TFLite has as one operator: activations inside the operator before them, biases inside a product,
-one RESHAPE for several.
+one RESHAPE for several, and none whose memory somebody else reads.
 
 Works on a graph that is complete but for its outputs' names; results that are asked for are never swallowed.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.edge.tflite.schema import NONE, RELU, RELU6
 
-__all__ = ["fuse", "shorten", "without_unused"]
+__all__ = ["fuse", "separate", "shorten", "without_unused"]
 
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
@@ -58,11 +60,7 @@ def fuse(graph: TfliteGraph) -> None:
 
 
 def shorten(graph: TfliteGraph) -> None:
-    """In place: a RESHAPE of a RESHAPE is one, and one to the shape that is there is none.
-
-    Where the batch is open, tflite-runtime 2.14 takes the memory of such a chain for its last link's alone,
-    and overwrites what is still to be read of the others.
-    """
+    """In place: a RESHAPE of a RESHAPE is one, and one to the shape that is there is none."""
     asked = set(graph.outputs)
     producers: dict[int, Operator] = {}
     same: dict[int, int] = {}
@@ -80,6 +78,29 @@ def shorten(graph: TfliteGraph) -> None:
         producers[result] = op
         kept.append(op)
     graph.operators = kept
+
+
+def separate(graph: TfliteGraph) -> None:
+    """In place: what is reshaped, and read elsewhere too, is copied before.
+
+    A RESHAPE's result lies where its input does. tflite-runtime 2.14 loses count of who still reads there
+    (its arena planner looks one step back, and other operators work in place), and overwrites it.
+    """
+    readers, producers = graph.readers(), graph.producers()
+    ops = []
+    for op in graph.operators:
+        source = op.inputs[0]
+        shared = len(readers.get(source, ())) > 1 or source in graph.outputs
+        if op.kind == "RESHAPE" and source in producers and shared:
+            tensor = graph.tensors[source]
+            copy = graph.tensor(
+                f"t{len(graph.tensors)}", tensor.shape, tensor.dtype, None, tensor.quantization
+            )
+            begin, size = (graph.constant(np.full(len(tensor.shape), n, np.int32)) for n in (0, -1))
+            ops.append(Operator("SLICE", (source, begin, size), (copy,)))
+            op.inputs = (copy, *op.inputs[1:])
+        ops.append(op)
+    graph.operators = ops
 
 
 def without_unused(graph: TfliteGraph) -> TfliteGraph:

@@ -23,7 +23,7 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.arrivals import captured
 from bb_host.edge.tflite.facts import Fact, facts_of
-from bb_host.edge.tflite.fusion import fuse, shorten, without_unused
+from bb_host.edge.tflite.fusion import fuse, separate, shorten, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
@@ -275,7 +275,9 @@ def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list
     fuse(graph)
     in_float = to_integers(graph)
     shorten(graph)
-    return without_unused(graph), in_float
+    graph = without_unused(graph)
+    separate(graph)
+    return graph, in_float
 
 
 def _alive(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from bb_host.edge.quantize.errors import NothingToQuantizeError
 from bb_host.edge.quantize.qdq import WEIGHTED
 
-SEEDS = range(60)
+SEEDS = (*range(60), 962, 1191, 1398, 2244)
+"""The last four have found what tflite-runtime 2.14 computes in place and should not."""
 N_OPS = 12
 LARGEST = 400
 """Elements of a value, without its batch."""
@@ -212,7 +213,7 @@ def test_a_random_graph_in_int8_is_what_devices_take(seed, compiled, run_lowered
 
 
 def test_a_chain_of_reshapes_is_read_at_both_ends(compiled, run_lowered, reference):
-    """With an open batch, tflite-runtime 2.14 would compute in place what is still to be read."""
+    """tflite-runtime 2.14 would compute in place what is still to be read."""
     node, value = helper.make_node, helper.make_tensor_value_info
     shapes = {"first": [0, 1, 10], "second": [0, 10, 1, 1], "third": [0, 2, 5]}
     sizes = {"begin": [0], "end": [4], "axis": [2]}
