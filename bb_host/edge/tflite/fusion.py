@@ -6,8 +6,6 @@ Works on a graph that is complete but for its outputs' names; results that are a
 
 from __future__ import annotations
 
-import numpy as np
-
 from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.edge.tflite.schema import NONE, RELU, RELU6
 
@@ -91,13 +89,13 @@ def separate(graph: TfliteGraph) -> None:
     for op in graph.operators:
         source = op.inputs[0]
         shared = len(readers.get(source, ())) > 1 or source in graph.outputs
-        if op.kind == "RESHAPE" and source in producers and shared:
-            tensor = graph.tensors[source]
+        tensor = graph.tensors[source]
+        if op.kind == "RESHAPE" and source in producers and shared and tensor.dtype in ("float32", "int8"):
             copy = graph.tensor(
                 f"t{len(graph.tensors)}", tensor.shape, tensor.dtype, None, tensor.quantization
             )
-            begin, size = (graph.constant(np.full(len(tensor.shape), n, np.int32)) for n in (0, -1))
-            ops.append(Operator("SLICE", (source, begin, size), (copy,)))
+            # Not a SLICE of all: with that, LiteRT 2.3 confuses memories in its turn, now and then.
+            ops.append(Operator("MAXIMUM", (source, source), (copy,)))
             op.inputs = (copy, *op.inputs[1:])
         ops.append(op)
     graph.operators = ops
