@@ -39,7 +39,7 @@ SAMPLES = 64
 
 
 INSTANCES = 5
-"""Of each side. Where an interpreter's buffers happen to lie makes up to 5 µs, and stays so for its life."""
+"""Of each side. Where an interpreter's buffers happen to lie is worth some µs, and stays so for its life."""
 
 Runner = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 

@@ -292,11 +292,6 @@ class Ingress:
         return bool(self._raw or self._notices or self._completions)
 
     @property
-    def occupied(self) -> bool:
-        """Whether anything is here beside the entries."""
-        return bool(self._raw or self._notices or self._completions or self._late)
-
-    @property
     def full(self) -> bool:
         """Whether the entries' queue has no place for one more from outside."""
         return self._external.used >= self._external.limit

@@ -222,7 +222,8 @@ class Cycle:
             or self.due_phases
             or engine.runnable
             or engine.bus.events
-            or self.ingress.occupied
+            or self.ingress.waiting
+            or self.ingress.has_completions
             or self.inbound.journaling
             or self.inbound.noticed
             or engine.timers.may_be_due(now_ns)

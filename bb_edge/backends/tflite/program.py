@@ -156,6 +156,7 @@ class TFLiteProgram(BackendProgram):
             raise BackendRunError(f"the interpreter: {error}", self._where) from error
 
     def _one(self, _ctx: object, array: Array) -> Array:
+        """`_call` for one input, without its loops: what most models are, on the path that counts."""
         if array.shape != self._shapes[0]:
             self._switch((array.shape,))
         try:

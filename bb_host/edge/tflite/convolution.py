@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import LAST, Layout, Region, arranged, dynamic
+from bb_host.edge.tflite.lowering import Layout, Region, dynamic
 from bb_host.edge.tflite.schema import NONE, VALID
 from bb_host.edge.tflite.windows import Window, padded, pads_of, pair_of, window_of
 from bb_host.program import Op
@@ -18,15 +18,6 @@ from bb_host.program import Op
 __all__ = ["RULES"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-def _image(region: Region, op: Op) -> tuple[Layout, tuple[int, ...]]:
-    """The layout that an op computes in, and its input's shape in it: batch, height, width, channels."""
-    shape = region.fact(op.inputs[0]).shape
-    if len(shape) not in LAST:
-        raise NotLowered(f"{len(shape)} dimensions; images have four, series three")
-    layout = LAST[len(shape)]
-    return layout, arranged(shape, layout)
 
 
 def _filter(region: Region, op: Op) -> Array:
@@ -37,7 +28,7 @@ def _filter(region: Region, op: Op) -> Array:
 
 
 def _conv(region: Region, op: Op) -> None:
-    layout, (_, height, width, channels) = _image(region, op)
+    layout, (_, height, width, channels) = region.image(op)
     weight, bias = _filter(region, op), region.constant(op, 2)
     n_out, per_group, kh, kw = weight.shape
     result = region.result(op, layout)
@@ -92,7 +83,7 @@ def _dilations(window: Window) -> dict[str, Any]:
 
 
 def _conv_transpose(region: Region, op: Op) -> None:
-    layout, shape = _image(region, op)
+    layout, shape = region.image(op)
     weight, bias = _filter(region, op), region.constant(op, 2)
     n_in, n_out, kh, kw = weight.shape
     strides = pair_of(op, "strides", 1)
@@ -142,7 +133,7 @@ def _conv_transpose(region: Region, op: Op) -> None:
 
 
 def _pool_window(region: Region, op: Op) -> tuple[Layout, Window]:
-    layout, (_, height, width, _) = _image(region, op)
+    layout, (_, height, width, _) = region.image(op)
     result = region.result(op, layout)
     kernel = pair_of(op, "kernel_shape", 1)
     window = window_of(op, (height, width), (result[1], result[2]), kernel)
@@ -192,7 +183,7 @@ def _covered(window: Window, size: tuple[int, ...], result: tuple[int, ...]) -> 
 
 def _global_pool(kind: str) -> Any:
     def rule(region: Region, op: Op) -> None:
-        layout, _ = _image(region, op)
+        layout, _ = region.image(op)
         x = region.read(op.inputs[0], layout)
         y = region.op(kind, [x, region.ints([1, 2])], region.result(op, layout), keep_dims=True)
         region.give(op.outputs[0], y, layout)
@@ -201,7 +192,7 @@ def _global_pool(kind: str) -> Any:
 
 
 def _resize(region: Region, op: Op) -> None:
-    layout, shape = _image(region, op)
+    layout, shape = region.image(op)
     result = region.result(op, layout)
     if shape[0] != result[0] or shape[3] != result[3]:
         raise NotLowered("it resizes more than height and width")
@@ -247,7 +238,7 @@ def _is_by_size(region: Region, op: Op) -> bool:
 
 
 def _depth_to_space(region: Region, op: Op) -> None:
-    layout, (*_, channels) = _image(region, op)
+    layout, (*_, channels) = region.image(op)
     block = int(cast("int", op.attrs["blocksize"]))
     x = region.read(op.inputs[0], layout)
     if cast("bytes", op.attrs.get("mode", b"DCR")) == b"CRD":
@@ -261,7 +252,7 @@ def _depth_to_space(region: Region, op: Op) -> None:
 
 def _space_to_depth(region: Region, op: Op) -> None:
     """Every so manyth pixel, from each place in a block, one after the other."""
-    layout, (n, height, width, channels) = _image(region, op)
+    layout, (n, height, width, channels) = region.image(op)
     block = int(cast("int", op.attrs["blocksize"]))
     x = region.read(op.inputs[0], layout)
     size = (n, height // block, width // block, channels)

@@ -23,7 +23,7 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.arrivals import captured
 from bb_host.edge.tflite.facts import Fact, facts_of
-from bb_host.edge.tflite.fusion import fuse, separate, shorten, without_unused
+from bb_host.edge.tflite.fusion import fuse, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
@@ -31,6 +31,7 @@ from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
 from bb_host.edge.tflite.regions import partition, worth
+from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
 from bb_host.program import Function, Op, Program

@@ -76,6 +76,17 @@ class Region:
             raise NotLowered(f"its input {position} is no constant")
         return value
 
+    def image(self, op: Op) -> tuple[Layout, tuple[int, ...]]:
+        """Channels last for an op's first input, and its shape so: batch, height, width, channels.
+
+        NotLowered for what is neither an image nor a series.
+        """
+        shape = self.fact(op.inputs[0]).shape
+        if len(shape) not in LAST:
+            raise NotLowered(f"{len(shape)} dimensions; images have four, series three")
+        layout = LAST[len(shape)]
+        return layout, arranged(shape, layout)
+
     # --- values
 
     def has(self, name: str, layout: Layout) -> bool:

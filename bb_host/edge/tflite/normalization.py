@@ -15,6 +15,8 @@ from bb_host.program import Op
 
 __all__ = ["RULES"]
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 
 def _batch_normalization(region: Region, op: Op) -> None:
     if op.attrs.get("training_mode", 0):
@@ -25,43 +27,39 @@ def _batch_normalization(region: Region, op: Op) -> None:
     offset = shift - mean * gain
     rank = len(region.fact(op.inputs[0]).shape)
     layout = LAST[4] if rank == 4 else region.layout(op.inputs[:1])
-    if rank != 2 and layout == PLAIN:
-        gain, offset = (v.reshape(-1, *[1] * (rank - 2)) for v in (gain, offset))
-    shape = region.result(op, layout)
-    y = region.op("MUL", [region.read(op.inputs[0], layout), region.floats(gain)], shape, act=NONE)
-    region.give(op.outputs[0], region.op("ADD", [y, region.floats(offset)], shape, act=NONE), layout)
+    x = region.read(op.inputs[0], layout)
+    region.give(op.outputs[0], _per_channel(region, x, gain, offset, layout), layout)
 
 
 def _instance_normalization(region: Region, op: Op) -> None:
-    rank = len(region.fact(op.inputs[0]).shape)
-    if rank not in LAST:
-        raise NotLowered(f"{rank} dimensions; images have four, series three")
+    region.image(op)
     layout = region.layout(op.inputs[:1])
     x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-    over = range(2, rank) if layout == PLAIN else (1, 2)
+    over = range(2, len(shape)) if layout == PLAIN else (1, 2)
     few = tuple(1 if axis in over else n for axis, n in enumerate(shape))
     y = _normalized(region, op, x, over, few, away=True)
-    region.give(op.outputs[0], _per_channel(region, op, y, shape, layout), layout)
+    region.give(op.outputs[0], _per_channel(region, y, *_gains(region, op), layout), layout)
 
 
 def _group_normalization(region: Region, op: Op) -> None:
-    rank = len(region.fact(op.inputs[0]).shape)
-    if rank not in LAST:
-        raise NotLowered(f"{rank} dimensions; images have four, series three")
-    layout = LAST[rank]
-    shape = n, h, w, channels = region.result(op, layout)
+    layout, shape = region.image(op)
+    n, h, w, channels = shape
     groups = int(cast("int", op.attrs["num_groups"]))
     x = region.reshaped(region.read(op.inputs[0], layout), (n, h * w, groups, channels // groups))
-    y = _normalized(region, op, x, (1, 3), (n, 1, groups, 1), away=True)
-    y = _per_channel(region, op, region.reshaped(y, shape), shape, layout)
-    region.give(op.outputs[0], y, layout)
+    y = region.reshaped(_normalized(region, op, x, (1, 3), (n, 1, groups, 1), away=True), shape)
+    region.give(op.outputs[0], _per_channel(region, y, *_gains(region, op), layout), layout)
 
 
-def _per_channel(region: Region, op: Op, y: int, shape: tuple[int, ...], layout: Layout) -> int:
+def _gains(region: Region, op: Op) -> tuple[Array, Array]:
+    gain, offset = region.constant(op, 1), region.constant(op, 2)
+    assert gain is not None and offset is not None
+    return gain, offset
+
+
+def _per_channel(region: Region, y: int, gain: Array, offset: Array, layout: Layout) -> int:
     """Times the gain, and the offset added."""
-    for kind, position in (("MUL", 1), ("ADD", 2)):
-        value = region.constant(op, position)
-        assert value is not None
+    shape = region.graph.shape(y)
+    for kind, value in (("MUL", gain), ("ADD", offset)):
         if layout == PLAIN:
             value = value.reshape(-1, *[1] * (len(shape) - 2))
         y = region.op(kind, [y, region.floats(value)], shape, act=NONE)

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from stores import rewrite
 
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
@@ -294,29 +295,20 @@ def test_nothing_to_fall_back_on(make_store: Opened) -> None:
     assert said(caught) == "state: there is no snapshot to fall back from (start anew)"
 
 
-def put(disk: FakeDisk, name: str, data: bytes) -> None:
-    session = disk.open()
-    handle = session.create(name)
-    session.write(handle, data)
-    session.sync(handle)
-    session.sync_folder()
-    session.close()
-
-
 def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
     disk = FakeDisk()
-    put(disk, "journal-3", frames.header(frames.JOURNAL, 3))
+    rewrite(disk, "journal-3", frames.header(frames.JOURNAL, 3))
     with pytest.raises(StateDamagedError) as caught:
         make_store(disk).open()
     assert said(caught) == "state: the snapshots are missing (move the folder aside to start anew)"
     disk = FakeDisk()
-    put(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [b"\x01"]))
+    rewrite(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [b"\x01"]))
     with pytest.raises(StateDamagedError) as caught:
         make_store(disk).open()
     assert caught.value.what.startswith("a row that is none: ") and caught.value.what[20:] != "None"
     assert (caught.value.where, caught.value.hint) == ("outbox-0", "move the file aside")
     disk = FakeDisk()
-    put(disk, "snapshot-1", b"x")
+    rewrite(disk, "snapshot-1", b"x")
     with pytest.raises(StateDamagedError, match="snapshot-1 cannot be used: its checksum is wrong"):
         make_store(disk).open()
 
@@ -325,7 +317,7 @@ def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyP
     disk = FakeDisk()
     with monkeypatch.context() as patched:
         patched.setattr(frames, "VERSION", 2)
-        put(disk, "journal-0", frames.header(frames.JOURNAL, 0))
+        rewrite(disk, "journal-0", frames.header(frames.JOURNAL, 0))
     with pytest.raises(StateVersionError) as caught:
         make_store(disk).open()
     assert said(caught) == (
@@ -338,7 +330,7 @@ def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyP
 def test_a_torn_end_is_told_and_written_over(make_store: Opened, more: bytes) -> None:
     disk = FakeDisk()
     whole = frames.header(frames.JOURNAL, 0) + frames.frames(frames.JOURNAL, 0, 1, [b"a"])
-    put(disk, "journal-0", whole + more)
+    rewrite(disk, "journal-0", whole + more)
     store = make_store(disk)
     found = store.open()
     notes = (f"journal-0 is torn: {len(more)} bytes after the first {len(whole)} are given up",)

@@ -241,29 +241,16 @@ CASES = [
     ),
     Case("Resize", IMAGE, None, np.array([1, 1, 2, 2], np.float32), mode="nearest"),
     Case("Resize", IMAGE, None, np.array([1, 1, 2, 2], np.float32), mode="linear"),
-    Case(
-        "Resize",
-        IMAGE,
-        None,
-        np.array([1, 1, 2, 3], np.float32),
-        mode="linear",
-        coordinate_transformation_mode="align_corners",
-    ),
-    Case(
-        "Resize",
-        IMAGE,
-        None,
-        np.array([1, 1, 2, 2], np.float32),
-        mode="linear",
-        coordinate_transformation_mode="asymmetric",
-    ),
-    Case(
-        "Resize",
-        IMAGE,
-        None,
-        np.array([1, 1, 2, 3], np.float32),
-        mode="linear",
-        coordinate_transformation_mode="pytorch_half_pixel",
+    *(
+        Case(
+            "Resize",
+            IMAGE,
+            None,
+            np.array([1, 1, 2, by], np.float32),
+            mode="linear",
+            coordinate_transformation_mode=place,
+        )
+        for place, by in (("align_corners", 3), ("asymmetric", 2), ("pytorch_half_pixel", 3))
     ),
     *(
         Case("Resize", IMAGE, None, None, ints(2, 6, *size), mode="linear", open_batch=False, **place)

@@ -10,9 +10,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import bb_edge
+from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.ir import keys
 from bb_host.cli import main
 from bb_host.edge.target import build_edge
+from bb_host.edge.tflite import lower
 from bb_host.edge.tflite.lower import MODEL, NUMPY_BACKEND, TFLITE_BACKEND
 from benchmarks import models
 
@@ -117,6 +120,26 @@ def test_what_has_no_rule_stays_between_two_models(compiled, run_lowered, refere
     feeds = {"x": np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)}
     (want,), (got,) = reference(model, feeds), run_lowered(found, feeds)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["tflite", "auto"])
+def test_what_devices_would_refuse_stays_in_plain_ops(backend, monkeypatch):
+    """No rule is known to write such a model; were there one, a device would say so to its owner."""
+
+    def refuse(data):
+        raise FlatbufferError("as a rule with a fault would make it")
+
+    monkeypatch.setattr(lower, "verify", refuse)
+    model = models.ds_cnn()
+    build = build_edge(model, backend=backend)
+    assert not _models(build)
+    assert _backends(build) == [NUMPY_BACKEND]
+    assert "refuse what it becomes: as a rule with a fault" in build.artifacts[0].lowering.explain()
+    (x,) = models.example(model).values()
+    plain = build_edge(model).artifacts[0].data
+    np.testing.assert_array_equal(
+        bb_edge.open_model(build.artifacts[0].data)(x), bb_edge.open_model(plain)(x)
+    )
 
 
 def test_the_report_counts_what_was_lowered():
