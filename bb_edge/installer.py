@@ -389,7 +389,9 @@ class _Installer:
         engine.graphs = tuple(g for graphs in graphs_by_target.values() for g in graphs.values())
         inbound = Inbound(engine, ingress, links, requests, ports)
         if durable:
-            outbound.keep_durable(Outbox(config.outbox_records, config.outbox_bytes))
+            requests.want_snapshot = outbound.keep_durable(
+                Outbox(config.outbox_records, config.outbox_bytes)
+            ).want_snapshot
             inbound.journaling = Journaling(engine, links)
             inbound.on_settled = outbound.settled
         neighbours.attach(inbound, outbound)

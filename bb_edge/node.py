@@ -388,15 +388,21 @@ class Node:
         self._engine.now_ns = max(self._engine.now_ns, now_ns)
         if cycle.outbound.durable is not None:
             cycle.outbound.durable.snapshot_taken()
+            cycle.requests.needs_snapshot.taken()
         return snapshot.save(self._parts, self._identity, self._engine.now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
         """The bytes of the last `snapshot` outlive a power cut from now on.
 
-        Durable requests leave in the next poll. Names the outbox records that may go.
+        Durable requests leave in the next poll, and those that closed without somebody are over. Names the
+        outbox records that may go.
         """
         durable = self._cycle.outbound.durable
-        return () if durable is None else tuple(durable.snapshot_written(may_run(self._cycle)))
+        if durable is None:
+            return ()
+        gone = durable.snapshot_written(may_run(self._cycle))
+        self._cycle.requests.snapshot_written()
+        return tuple(gone)
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.

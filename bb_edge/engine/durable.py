@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bb_edge.engine import steps
+from bb_edge.engine.until_snapshot import UntilSnapshot
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
@@ -67,9 +68,8 @@ class DurableSends:
         self._doors = doors
         self.waiting: deque[Unit] = deque()  # for room in the peer's window, or in the outbox
         self.writing: dict[int, Writing] = {}
-        self.needs_snapshot: dict[EnvelopeKey, None] = {}
-        self._covered: tuple[EnvelopeKey, ...] = ()  # by the snapshot that was taken last
-        self.ready: deque[EnvelopeKey] = deque()  # on disk, to be published in the next poll
+        self.needs_snapshot: UntilSnapshot[EnvelopeKey] = UntilSnapshot()  # requests
+        self._ready = self.needs_snapshot.ready  # all that is on disk, to be published in the next poll
         self._room = False  # a snapshot has made some, for what waits
         self.next_token = 1
         self.snapshot_wanted = False
@@ -78,7 +78,7 @@ class DurableSends:
     @property
     def busy(self) -> bool:
         """Whether the next poll has something to publish."""
-        return self._room or bool(self.ready)
+        return self._room or bool(self._ready)
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -158,8 +158,8 @@ class DurableSends:
                 elif unit.peer in held_up or not self._begin(unit, now_ns):
                     held_up.add(unit.peer)
                     self.waiting.append(unit)
-        while self.ready:
-            key = self.ready.popleft()
+        while self._ready:
+            key = self._ready.popleft()
             found = self._links.publish(key, now_ns)
             if found is not None:  # else it has expired meanwhile, or nobody waits for it any more
                 self._doors.publish(key.peer, *found)
@@ -173,10 +173,10 @@ class DurableSends:
             return
         key = writing.record.key
         if writing.is_request:
-            self.needs_snapshot[key] = None
+            self.needs_snapshot.add(key)
             self.want_snapshot("a durable request")
         else:
-            self.ready.append(key)
+            self._ready.append(key)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written: it is asked for again later."""
@@ -203,7 +203,7 @@ class DurableSends:
         """These are acknowledged, expired, or nobody waits for them any more."""
         for key in keys:
             self.outbox.settle(key)
-            self.needs_snapshot.pop(key, None)
+            self.needs_snapshot.drop(key)
 
     # --- snapshots ------------------------------------------------------------------------------------
 
@@ -215,16 +215,14 @@ class DurableSends:
 
     def snapshot_taken(self) -> None:
         """The node is being written down: what asks is in it."""
-        self._covered = tuple(self.needs_snapshot)
+        self.needs_snapshot.taken()
 
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
         """The snapshot is on disk: requests leave; names the records that may go, as of the outbox."""
         self.snapshot_wanted = False
-        for key in self._covered:
-            if key in self.needs_snapshot:
-                del self.needs_snapshot[key]
-                self.ready.append(key)
-        self._covered = ()
+        self.needs_snapshot.written()
+        if self.needs_snapshot.waiting:
+            self.want_snapshot("a durable request")
         gone = self.outbox.snapshot_taken(may_run)
         self._room = bool(gone and self.waiting)
         return gone

@@ -60,9 +60,10 @@ class Outbound:
         # Told (request id, peer) of each request that could not be sent.
         self.on_lost: Callable[[int, PeerId], None] = _nothing_with
 
-    def keep_durable(self, outbox: Outbox) -> None:
+    def keep_durable(self, outbox: Outbox) -> DurableSends:
         """Durable units go through an outbox on disk from now on; called once, at install."""
         self.durable = DurableSends(self._engine, self._links, outbox, self)
+        return self.durable
 
     def publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
         engine = self._engine

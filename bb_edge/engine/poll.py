@@ -236,6 +236,7 @@ class Cycle:
         ingress = self.ingress
         while (notice := ingress.take_notice()) is not None:
             notice.act(*notice.args)
+        self.requests.fire_saved()
         if not self.inbound.admit(now_ns):
             return  # nothing new before what the journal still holds
         while (raw := ingress.take_raw()) is not None:
@@ -309,6 +310,7 @@ class Cycle:
             or self.engine.bus.waiting
             or self.outbound.waits
             or self.inbound.waits
+            or self.requests.needs_snapshot.ready
             or self.engine.steps  # of a driver's answer, given between two polls
         ):
             return 0

@@ -4,6 +4,9 @@ One cohort per fired `SendReqBatched`. Its life, all transitions in this file:
 
     OPEN ──enough answers │ every asked peer settled │ deadline──► CLOSED ──all children ended──► FIRED
 
+A durable one that closes without somebody's answer stays CLOSED until a snapshot holds that: clocks and
+presence decide who is missing, and a node that comes back must not find otherwise.
+
 A peer is settled once it answered, is down, could not be reached, or sent an answer that could not be
 decoded; what a settled peer answers all the same counts while the request is open.
 While OPEN, accepted answers run as children (mode `each`, at most `max_children` at once, further ones
@@ -24,6 +27,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundOp, BoundRegion, Execution, Frame
 from bb_edge.engine.parking import PENDING, CapacityError, OpError
+from bb_edge.engine.until_snapshot import UntilSnapshot
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
@@ -49,6 +53,7 @@ class Cohort:
         "asked",
         "by_req_id",
         "collector",
+        "durable",
         "enough",
         "execution",
         "frame",
@@ -75,6 +80,7 @@ class Cohort:
         self.port = meta.get(keys.PORT_KEY, op.spec.name)
         self.mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
         self.enough = int(meta.get(keys.ENOUGH_KEY, "0"))
+        self.durable = meta.get(keys.DURABLE_KEY) == "1"
         self.ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
         self.state = CohortState.OPEN
         self.asked: tuple[PeerId, ...] = ()
@@ -102,6 +108,9 @@ class Requests:
         self._by_req_id: dict[int, Cohort] = {}
         self.next_id = 1
         self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
+        self.needs_snapshot: UntilSnapshot[int] = UntilSnapshot()  # cohorts that closed with somebody missing
+        # Asks the driver for a snapshot; None on a node whose driver keeps nothing on disk.
+        self.want_snapshot: Callable[[str], None] | None = None
         engine.on_child_end = self.child_ended
         engine.on_requests_over = self.forget
         engine.actions.register("request.deadline", self._deadline)
@@ -181,6 +190,8 @@ class Requests:
         if cohort.state is CohortState.OPEN:
             for number in cohort.by_req_id:
                 self._by_req_id[number] = cohort
+        elif cohort.state is CohortState.CLOSED:
+            self.needs_snapshot.ready.append(cohort.id)  # this one holds it
 
     # --- settling -------------------------------------------------------------------------------------
 
@@ -265,7 +276,28 @@ class Requests:
             if reason == "deadline" and peer not in cohort.settled:
                 engine.count("requests.unanswered")
                 engine.neighbours.unanswered(peer)
+        lacking = reason != "enough" and not cohort.accepted.issuperset(cohort.gated)
+        if lacking and cohort.durable and self.want_snapshot is not None:
+            self.needs_snapshot.add(cohort.id)
+            self._ask_for_snapshot()
         self._maybe_fire(cohort)
+
+    def snapshot_written(self) -> None:
+        """The snapshot is on disk: what waited for it goes on in the next poll."""
+        self.needs_snapshot.written()
+        self._ask_for_snapshot()
+
+    def _ask_for_snapshot(self) -> None:
+        if self.needs_snapshot.waiting and self.want_snapshot is not None:
+            self.want_snapshot("a durable request that lacks an answer")
+
+    def fire_saved(self) -> None:
+        """Goes on with what a snapshot on disk holds; at the beginning of a poll."""
+        ready = self.needs_snapshot.ready
+        while ready:
+            cohort = self.cohorts.get(ready.popleft())
+            if cohort is not None:
+                self._maybe_fire(cohort)
 
     # --- children -------------------------------------------------------------------------------------
 
@@ -312,6 +344,8 @@ class Requests:
 
     def _maybe_fire(self, cohort: Cohort) -> None:
         if cohort.state is not CohortState.CLOSED or cohort.running or cohort.waiting:
+            return
+        if cohort.id in self.needs_snapshot.waiting:
             return
         engine = self._engine
         cohort.state = CohortState.FIRED

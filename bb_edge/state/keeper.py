@@ -140,6 +140,11 @@ class Keeper:
         if self._wants(now_ns) and now_ns >= self._retry_at_ns:
             self.snapshot(now_ns)
 
+    @property
+    def next_ns(self) -> int | None:
+        """When to call `take` though the node has nothing to do: a snapshot that failed is tried again."""
+        return self._retry_at_ns if self._wanted and self._retry_at_ns else None
+
     def snapshot(self, now_ns: int) -> bool:
         """Takes a snapshot now, whether one is due or not; False where it could not be written."""
         node, store = self._node, self._store

@@ -28,6 +28,10 @@ class Keeps(Protocol):
     def snapshots(self) -> int:
         """How many were written."""
 
+    @property
+    def next_ns(self) -> int | None:
+        """When it has something to do though the node has not."""
+
     def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Writes down what the steps of a poll ask for, and answers the node."""
 
@@ -37,6 +41,12 @@ class Keeps(Protocol):
 
 MAX_WAIT_S = 1.0
 """Longest sleep: keep-alives and stop requests are looked at that often."""
+
+
+def next_due_ns(node: NodeDoors, keeper: Keeps | None) -> int | None:
+    """When to poll at the latest; None where nothing will come by itself."""
+    due, again = node.next_deadline_ns(), None if keeper is None else keeper.next_ns
+    return again if due is None else due if again is None else min(due, again)
 
 
 class Driver:
@@ -90,7 +100,7 @@ class Driver:
                 self._poll(now)
                 if beat is not None:
                     beat(now)
-                due = node.next_deadline_ns()
+                due = next_due_ns(node, self._keeper)
                 wait = longest if due is None else min(longest, max(0, due - clock.monotonic_ns()) / 1e9)
                 transport.wait(wait)
             self._end()

@@ -17,7 +17,7 @@ from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import NodeDoors
-from bb_edge.transport.driver import Keeps
+from bb_edge.transport.driver import Keeps, next_due_ns
 
 POLLS_PER_INSTANT = 100_000
 """Polls of all nodes without simulated time going on."""
@@ -138,16 +138,16 @@ class Simulation:
             earliest: int | None = None
             busy = False
             for node in tuple(self._nodes.values()):
-                due = node.next_deadline_ns()
+                keeper = self._keepers.get(node.peer_id)
+                due = next_due_ns(node, keeper)
                 if due is not None and due <= self.now_ns:
                     busy = True
                     found = node.poll(self.now_ns)
-                    keeper = self._keepers.get(node.peer_id)
                     if keeper is not None:
                         keeper.take(found, self.now_ns)
                     for step in found:
                         self._handle(node, step)
-                    due = node.next_deadline_ns()
+                    due = next_due_ns(node, keeper)
                 if due is not None:
                     earliest = due if earliest is None else min(earliest, due)
             if not busy:

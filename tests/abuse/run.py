@@ -12,6 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [
     str(HERE),
+    str(HERE.parent / "aids"),
     *(str(HERE.parent.parent / p) for p in (".", "kernels", "firmware_shims", "examples")),
 ]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from brokers import Broker
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
@@ -77,31 +78,6 @@ def test_both_brokers_differ_in_their_listener_only() -> None:
     )
 
 
-@dataclass
-class Broker:
-    port: int
-    config: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [str(MOSQUITTO), "-c", str(self.config)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-        )
-        assert self.process.stderr is not None
-        lines = []
-        for line in self.process.stderr:
-            lines.append(line)
-            if b"running" in line:
-                return
-        raise AssertionError(b"".join(lines).decode())
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.communicate(timeout=PATIENCE_S)
-            self.process = None
-
-
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     """Start mosquitto with one of our configurations; only port and paths are exchanged."""
@@ -110,22 +86,23 @@ def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     started: list[Broker] = []
 
     def start(name: str, paths: dict[str, Path] | None = None) -> Broker:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        text = (SHIMS / "mosquitto" / name).read_text()
-        text = re.sub(r"(?m)^listener .*$", f"listener {port} 127.0.0.1", text)
         data = tmp_path / "broker"
         data.mkdir()
-        # As root it would become the user "mosquitto", who cannot write here.
-        for key, path in {"persistence_location": f"{data}/", "user": "root", **(paths or {})}.items():
-            line = f"{key} {path}"
-            text, exchanged = re.subn(rf"(?m)^{key} .*$", line, text)
-            text += "" if exchanged else f"\n{line}\n"
-        text += "log_type information\n"  # it says then that it is running
-        config = tmp_path / name
-        config.write_text(text)
-        broker = Broker(port, config)
+
+        def command(port: int, folder: Path) -> list[str]:
+            text = (SHIMS / "mosquitto" / name).read_text()
+            text = re.sub(r"(?m)^listener .*$", f"listener {port} 127.0.0.1", text)
+            # As root it would become the user "mosquitto", who cannot write here.
+            for key, path in {"persistence_location": f"{data}/", "user": "root", **(paths or {})}.items():
+                line = f"{key} {path}"
+                text, exchanged = re.subn(rf"(?m)^{key} .*$", line, text)
+                text += "" if exchanged else f"\n{line}\n"
+            text += "log_type information\n"  # it says then that it is running
+            config = folder / name
+            config.write_text(text)
+            return [str(MOSQUITTO), "-c", str(config)]
+
+        broker = Broker("mosquitto", command, tmp_path)
         started.append(broker)
         broker.start()
         return broker

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from brokers import mosquitto
 from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -28,7 +29,7 @@ from bb_host.dsl import Graph
 from bb_host.edge import compile_edge
 from federated_digits.processes import Child, Ended, Events
 
-from .world import PATIENCE_S, Broker
+from .world import PATIENCE_S
 
 FLOATS = 15_000
 """Of one hostile envelope: just below the 64 KiB that the edge's budget takes in one piece."""
@@ -75,7 +76,7 @@ class Flood:
         (send,) = (op for op in ops if op.op_type == "Send")
         self._site = int(send.meta[keys.SITE_IDS_KEY], 16)
         self._hash = int(send.meta[keys.WIRE_TYPES_KEY], 16)
-        self._folder, self._events, self._broker = folder, Events(), Broker()
+        self._folder, self._events, self._broker = folder, Events(), mosquitto(folder)
         self._children: list[Child] = []
         self._loud, self._hub = PeerId.from_name("loud"), PeerId.from_name("hub")
         self._leaf = str(PeerId.from_name("leaf"))
@@ -119,7 +120,7 @@ class Flood:
             name,
             [
                 *(sys.executable, "-m", "bb_edge.cli", "run", self._folder / f"Reports.{target}.edge.onnx"),
-                *("--peer", name, "--target", target, "--broker", f"mqtt://127.0.0.1:{self._broker.port}"),
+                *("--peer", name, "--target", target, "--broker", self._broker.url),
                 *("--federation", "flood", "--budget", "edge", "--summary"),
             ],
             self._folder / f"{name}.log",

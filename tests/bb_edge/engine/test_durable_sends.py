@@ -196,11 +196,11 @@ def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     say(node, ask=(A,))
     (record,) = asked(node.poll(2))
     node.persisted(1)
-    assert list(node._cycle.outbound.durable.needs_snapshot) == [record.key]
+    assert list(node._cycle.outbound.durable.needs_snapshot.waiting) == [record.key]
     assert of(SnapshotWanted, node.poll(3)) == [SnapshotWanted("a durable request")]
     node.poll(2 * S + 2)
     node.poll(2 * S + 3)
-    assert not node._cycle.outbound.durable.needs_snapshot
+    assert not node._cycle.outbound.durable.needs_snapshot.waiting
     node.snapshot(3 * S)
     assert node.snapshot_written() == (record.key,)
     assert not sent([*node.poll(3 * S + 1), *node.poll(5 * S)])

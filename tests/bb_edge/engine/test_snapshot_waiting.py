@@ -359,9 +359,9 @@ def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits(m
     again.adopt_outbox([asked.record], 4, 4)
     assert asked in again.poll(5)
     again.persist_failed(asked.token, OSError("full"))
-    found = until(again, 9 * S, 6)
+    found = until(again, 3 * S, 6)
     assert [when for when, step in found if isinstance(step, PersistOutbox)] == [S + 2, 2 * S + 5]
     again.persisted(asked.token)
-    wanted = of(SnapshotWanted, again.poll(9 * S + 1))
+    wanted = of(SnapshotWanted, again.poll(3 * S + 1))
     assert [step.reason for step in wanted] == ["a durable request"], "as a request it waits for a snapshot"
-    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outbound.durable.needs_snapshot
+    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outbound.durable.needs_snapshot.waiting

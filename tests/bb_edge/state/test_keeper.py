@@ -164,9 +164,11 @@ def wanted() -> steps.SnapshotWanted:
 def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: Callable[..., World]) -> None:
     w = world()
     w.take()
+    assert w.keeper.next_ns is None
     w.disk.capacity_bytes = 0
     tries = []
     w.take(wanted(), now_ns=0)
+    assert w.keeper.next_ns == S
     for second in range(1, 200):
         before = len(w.reported)
         w.take(now_ns=second * S)
@@ -177,7 +179,9 @@ def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: 
     assert isinstance(step, steps.StorageFailed)
     assert "No space left" in str(step)
     w.disk.capacity_bytes = 10_000
+    assert w.keeper.next_ns == 243 * S
     w.take(now_ns=243 * S)
+    assert w.keeper.next_ns is None
     assert (w.node.written, w.on_disk.generation) == (2, 2)
     w.take(wanted(), now_ns=244 * S)
     assert w.on_disk.generation == 3

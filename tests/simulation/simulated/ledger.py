@@ -133,16 +133,13 @@ class Ledger:
         self._tell(n, (rows.tobytes(), tuple(missing)), bool(peers))
 
     def _tell(self, n: int, value: tuple[Any, ...], asked: bool) -> None:
-        """A durable round is what it was, however often it is told.
-
-        Unless somebody is missing: that he is down, or too late, is nothing that a journal keeps.
-        """
+        """A durable round is what it was, however often it is told, and whoever is missing in it."""
         if not asked:
             self.seen["asked nobody"] += 1
             return
         before = self.told.setdefault(n, value)
         self.seen["told again"] += before is not value
-        if self.world.plan.durable and not before[-1] and not value[-1]:
+        if self.world.plan.durable:
             assert before == value, f"round {n} was {before}, and is {value}"
         self.told[n] = value
 

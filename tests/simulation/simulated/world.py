@@ -20,6 +20,7 @@ from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.ir.address import Address
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper, restore
+from bb_edge.transport.driver import next_due_ns
 from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
 from simulated.ledger import Ledger
 from simulated.network import CALM, MS, Network
@@ -123,7 +124,7 @@ class Machine:
                 world.send(self, step)
             elif isinstance(step, steps.PersistOutbox):
                 world.ledger.step(step, self)
-        self.due = node.next_deadline_ns()
+        self.due = next_due_ns(node, self.keeper)
 
 
 class Watched:
