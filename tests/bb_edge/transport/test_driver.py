@@ -8,7 +8,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.driver import Driver
+from bb_edge.transport.driver import Driver, next_due_ns
 from bb_edge.transport.in_process import Simulation
 
 PEER = PeerId.from_name("other")
@@ -26,6 +26,8 @@ class Loop:
         self.polls = list(polls)
         self.said: list[str] = []
         self.snapshots = 0
+        self.next_ns: int | None = None
+        self.waited: list[float | None] = []
         self.ask_snapshot = ask_snapshot
 
     # --- the node
@@ -54,7 +56,7 @@ class Loop:
         self.said.append("stop")
 
     def wait(self, timeout_s: float | None) -> None:
-        return None
+        self.waited.append(timeout_s)
 
     def wake(self) -> None:
         return None
@@ -66,6 +68,7 @@ class Loop:
 
     def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
         self.said.append("take")
+        self.next_ns = None
         if any(isinstance(step, steps.SnapshotWanted) for step in found):
             self.snapshot(now_ns)
 
@@ -121,6 +124,28 @@ def test_a_snapshot_that_the_shutdown_asked_for_is_the_last() -> None:
 
 def test_without_a_keeper_nothing_is_kept() -> None:
     assert drive(Loop([[envelope(b"a")]]), keeper=False) == ["poll", "send b'a'", "phase 1", "poll", "stop"]
+
+
+@pytest.mark.parametrize(("node_ns", "keeper_ns", "due"), [(5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)])
+def test_who_has_something_to_do_first_is_waited_for(
+    node_ns: int | None, keeper_ns: int | None, due: int
+) -> None:
+    loop = Loop([])
+    assert next_due_ns(loop, None) is None
+    loop.next_deadline_ns, loop.next_ns = lambda: node_ns, keeper_ns  # type: ignore[method-assign]
+    assert next_due_ns(loop, loop) == due
+    loop.take = lambda found, now_ns: loop.said.append("take")  # type: ignore[method-assign]
+    driver = Driver(loop, loop, loop, keeper=loop)
+    driver.run(lambda: driver.polls >= 1)
+    assert loop.waited == [pytest.approx((due - 1) / 1e9)], "the clock says 1"
+
+
+def test_the_simulation_goes_on_to_when_a_keeper_has_something_to_do() -> None:
+    loop, world = Loop([]), Simulation()
+    loop.next_ns = 7_000_000_000
+    world.add(loop, loop)
+    world.run()
+    assert loop.said == ["poll", "take"] and world.now_ns == 7_000_000_000
 
 
 def test_the_simulation_keeps_too() -> None:
