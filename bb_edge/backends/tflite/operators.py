@@ -105,6 +105,7 @@ OPERATORS: dict[int, Known] = {
     65: Known("SLICE", 48, "mii", "m"),
     66: Known("SIN", 0, "f", "f"),
     67: Known("TRANSPOSE_CONV", 49, "iwdC?", "d", (_byte(0, 0, 1), _count(1), _count(2), _byte(3, 0, _ACT))),
+    69: Known("TILE", 51, "mi", "m"),
     71: Known("EQUAL", 53, "dd", "b"),
     72: Known("NOT_EQUAL", 54, "dd", "b"),
     73: Known("LOG", 0, "f", "f"),
@@ -125,9 +126,11 @@ OPERATORS: dict[int, Known] = {
     108: Known("COS", 84, "f", "f"),
     111: Known("ELU", 0, "d", "d"),
     114: Known("QUANTIZE", 89, "r", "q"),
+    116: Known("ROUND", 0, "f", "f"),
     117: Known("HARD_SWISH", 91, "d", "d"),
     123: Known("SELECT_V2", 98, "bdd", "d"),
     126: Known("BATCH_MATMUL", 101, "dd", "d", (_byte(0, 0, 1), _byte(1, 0, 1))),
     150: Known("GELU", 116, "d", "d", (_byte(0, 0, 1),)),
+    158: Known("SIGN", 123, "f", "f"),
 }  # fmt: skip
 """By the number of BuiltinOperator."""

@@ -194,6 +194,13 @@ def _padded(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], optio
     return tuple(pads[2 * i] + dim + pads[2 * i + 1] for i, dim in enumerate(shapes[0]))
 
 
+def _tiled(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options) -> Shape | None:
+    times = constants[1]
+    if shapes[1] != (len(shapes[0]),) or any(n < 1 for n in times):
+        return None
+    return tuple(dim * n for dim, n in zip(shapes[0], times, strict=True))
+
+
 def _gathered(
     shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options
 ) -> Shape | None:
@@ -238,6 +245,7 @@ _RULES: dict[str, Rule] = {
     "RESIZE_NEAREST_NEIGHBOR": _resized,
     "SLICE": _slice,
     "STRIDED_SLICE": _strided,
+    "TILE": _tiled,
     "TRANSPOSE": _turned,
     "TRANSPOSE_CONV": _transposed,
     **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), _reduced),

@@ -75,6 +75,7 @@ FORMS: Mapping[str, Form] = {
     "SUB": Form(FREE, _TWO),
     "SUM": Form(FREE),
     "TANH": Form(FREE, fixed=SYMMETRIC),
+    "TILE": Form(MOVES),
     "TRANSPOSE": Form(MOVES),
     "TRANSPOSE_CONV": Form(FREE, (2,), filter=1, bias=3),
 }

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.lowering import Region, dynamic
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
 
-__all__ = ["OMITTED", "RULES"]
+__all__ = ["OMITTED", "RULES", "dense"]
 
 OMITTED = -1
+
+
+def dense(region: Region, x: int, weight: int, result: Sequence[int], bias: int = OMITTED) -> int:
+    """Rows times a weight that has a row per output channel."""
+    kept = len(result) > 2
+    return region.op("FULLY_CONNECTED", [x, weight, bias], result, act=NONE, format=0, keep_num_dims=kept)
 
 
 def _gemm(region: Region, op: Op) -> None:
     weight = region.constant(op, 1)
     assert weight is not None
-    if op.attrs.get("transA", 0):
-        raise NotLowered("its first input is transposed")
+    turned = bool(op.attrs.get("transA", 0))
+    if turned and dynamic(region.fact(op.inputs[0]).shape):
+        raise NotLowered("it sums over an open batch")
     if not op.attrs.get("transB", 0):
         weight = weight.T
     alpha = np.float32(cast("float", op.attrs.get("alpha", 1.0)))
@@ -42,14 +50,8 @@ def _gemm(region: Region, op: Op) -> None:
         w = region.weight(weight, op.inputs[1], 0 if op.attrs.get("transB", 0) else 1, 0)
     else:
         w = region.graph.constant(np.ascontiguousarray(weight))
-    y = region.op(
-        "FULLY_CONNECTED",
-        [region.read(op.inputs[0]), w, bias],
-        result,
-        act=NONE,
-        format=0,
-        keep_num_dims=False,
-    )
+    x = region.read(op.inputs[0])
+    y = dense(region, region.transposed(x, (1, 0)) if turned else x, w, result, bias)
     if added is not None:
         y = region.op("ADD", [y, region.graph.constant(added)], result, act=NONE)
     region.give(op.outputs[0], y)
@@ -62,14 +64,7 @@ def _matmul(region: Region, op: Op) -> None:
     result = region.result(op)
     if b.value is not None and len(b.shape) == 2 and a.value is None:
         w = region.weight(b.value.T, op.inputs[1], 1, 0)
-        y = region.op(
-            "FULLY_CONNECTED",
-            [region.read(op.inputs[0]), w, OMITTED],
-            result,
-            act=NONE,
-            format=0,
-            keep_num_dims=len(a.shape) > 2,
-        )
+        y = dense(region, region.read(op.inputs[0]), w, result)
     else:
         x, w = region.read(op.inputs[0]), region.read(op.inputs[1])
         y = region.op("BATCH_MATMUL", [x, w], result, adj_x=False, adj_y=False)

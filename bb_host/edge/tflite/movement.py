@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -144,29 +145,65 @@ def _gather(region: Region, op: Op) -> None:
 
 
 def _pad(region: Region, op: Op) -> None:
-    if cast("bytes", op.attrs.get("mode", b"constant")) != b"constant":
-        raise NotLowered("it mirrors")
     shape = region.fact(op.inputs[0]).shape
+    rank = len(shape)
     if region.version < 11:
         pads, value = ints_of(op, "pads", ()), float(cast("float", op.attrs.get("value", 0.0)))
     else:
         given, fill = region.constant(op, 1), region.constant(op, 2)
         assert given is not None
         pads, value = given.tolist(), 0.0 if fill is None else float(fill.reshape(()))
-        if region.version >= 18 and len(op.inputs) > 3 and op.inputs[3]:
-            raise NotLowered("it names axes")
-    if min(pads) < 0:
+        named = region.constant(op, 3)
+        if named is not None:
+            whole = np.zeros((2, rank), np.int64)
+            whole[:, named % rank] = given.reshape(2, -1)
+            pads = whole.reshape(-1).tolist()
+    if min(pads, default=0) < 0:
         raise NotLowered("its pads cut away")
-    rank = len(shape)
     if dynamic(shape) and (pads[0] or pads[rank]):
         raise NotLowered("it pads an open batch")
     layout = region.layout(op.inputs[:1])
     pairs = arranged([[pads[i], pads[i + rank]] for i in range(rank)], layout, [0, 0])
     x, result = region.read(op.inputs[0], layout), region.result(op, layout)
-    if value == 0.0:
+    mode = cast("bytes", op.attrs.get("mode", b"constant")).decode()
+    if mode != "constant":
+        y = _pad_from_within(region, x, pairs, mode)
+    elif value == 0.0:
         y = region.op("PAD", [x, region.ints(pairs)], result)
     else:
         y = region.op("PADV2", [x, region.ints(pairs), region.floats(value)], result)
+    region.give(op.outputs[0], y, layout)
+
+
+def _pad_from_within(region: Region, x: int, pairs: Sequence[Sequence[int]], mode: str) -> int:
+    """Pads with what the tensor holds, picked along each axis. TFLite's MIRROR_PAD works out the place of
+    every element anew, and takes a hundred times as long.
+    """
+    for axis, (before, after) in enumerate(pairs):
+        if not before and not after:
+            continue
+        shape = list(region.graph.shape(x))
+        n = shape[axis]
+        at = np.arange(-before, n + after)
+        if mode == "reflect":
+            if max(before, after) >= n:
+                raise NotLowered("it mirrors more than there is")
+            at = n - 1 - np.abs(n - 1 - np.abs(at))
+        shape[axis] = len(at)
+        picked = region.ints((np.clip(at, 0, n - 1) if mode == "edge" else at % n).tolist())
+        x = region.op("GATHER", [x, picked], shape, axis=axis, batch_dims=0)
+    return x
+
+
+def _tile(region: Region, op: Op) -> None:
+    given = region.constant(op, 1)
+    assert given is not None
+    repeats = given.tolist()
+    if dynamic(region.fact(op.inputs[0]).shape) and repeats[0] != 1:
+        raise NotLowered("it repeats an open batch")
+    layout = region.layout(op.inputs[:1])
+    times = region.ints(arranged(repeats, layout))
+    y = region.op("TILE", [region.read(op.inputs[0], layout), times], region.result(op, layout))
     region.give(op.outputs[0], y, layout)
 
 
@@ -180,6 +217,7 @@ RULES: dict[str, Any] = {
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _reshape,
+    "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _reshape,
 }

@@ -13,6 +13,7 @@ from math import prod
 
 from bb_edge.ir import keys
 from bb_host.edge.arrivals import captured, is_constant
+from bb_host.edge.tflite import attention, products
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import Item
@@ -102,6 +103,8 @@ def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fac
             if op.op_type == "Gemm" and not op.attrs.get("transB", 0):
                 deep = weight[0]
             macs = size * abs(deep)
+        elif op.op_type in ("Attention", "Einsum"):
+            macs = (attention if op.op_type == "Attention" else products).macs(op, facts)
         numpy_us += 1.2 * len(items[i].members) + macs / 9000 + size / 2000
         tflite_us += 0.2 + macs / 20000 + size / 6000
     return numpy_us > tflite_us + _CALL_US

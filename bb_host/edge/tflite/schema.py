@@ -117,8 +117,10 @@ OPERATORS: dict[str, OperatorSchema] = {
     "RESIZE_NEAREST_NEIGHBOR": OperatorSchema(
         97, 74, _slots("align_corners:Bool", "half_pixel_centers:Bool"), 3, 3
     ),
+    "ROUND": OperatorSchema(116),
     "RSQRT": OperatorSchema(76),
     "SELECT_V2": OperatorSchema(123, 98, {}, 1, 1),
+    "SIGN": OperatorSchema(158, 123),
     "SIN": OperatorSchema(66),
     "SLICE": OperatorSchema(65, 48),
     "SOFTMAX": OperatorSchema(25, 9, _slots("beta:Float32")),
@@ -132,6 +134,7 @@ OPERATORS: dict[str, OperatorSchema] = {
     "SUB": OperatorSchema(41, 28, _ACT),
     "SUM": OperatorSchema(74, 27, _KEEP),
     "TANH": OperatorSchema(28),
+    "TILE": OperatorSchema(69, 51, {}, 1, 3),
     "TRANSPOSE": OperatorSchema(39, 26),
     "TRANSPOSE_CONV": OperatorSchema(
         67, 49, _slots("padding:Int8", "stride_w:Int32", "stride_h:Int32", "act:Int8"), 3, 3

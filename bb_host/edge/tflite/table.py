@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bb_host.edge.tflite import (
+    attention,
     convolution,
     elementwise,
     linear,
     movement,
     normalization,
+    products,
     quantized,
     reduction,
 )
@@ -22,11 +24,13 @@ __all__ = ["RULES", "apply"]
 Rule = Callable[[Region, Op], None]
 
 RULES: dict[str, Rule] = {
+    **attention.RULES,
     **convolution.RULES,
     **elementwise.RULES,
     **linear.RULES,
     **movement.RULES,
     **normalization.RULES,
+    **products.RULES,
     **quantized.RULES,
     **reduction.RULES,
 }
@@ -35,10 +39,13 @@ MAX_RANK = 4
 """Beyond it kernels of the older runtime differ in what they take."""
 
 _RANK_FIVE = {
+    "Einsum",
     *("Flatten", "Gather", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
     *("QuantizeLinear", "DequantizeLinear"),
 }
-"""What only moves: heads of attention, and shuffled channels, pass through five dimensions."""
+"""What only moves: heads of attention, and shuffled channels, pass through five dimensions. Einsum
+moves what it reads before it computes.
+"""
 
 _OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinear"}
 """Rules that check dtypes themselves; all others compute on float32."""
