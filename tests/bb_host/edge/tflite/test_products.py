@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
@@ -37,7 +36,7 @@ def model(
     return onnx.shape_inference.infer_shapes(whole), feeds
 
 
-def agree(found: tuple[onnx.ModelProto, dict[str, np.ndarray]], compiled, run_lowered, reference) -> Any:
+def agree(found: tuple[onnx.ModelProto, dict[str, np.ndarray]], compiled, run_lowered, reference) -> None:
     whole, feeds = found
     lowered = compiled(whole)
     assert lowered.models
@@ -45,7 +44,6 @@ def agree(found: tuple[onnx.ModelProto, dict[str, np.ndarray]], compiled, run_lo
     (got,), (want,) = run_lowered(lowered, feeds), reference(whole, feeds)
     assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
-    return lowered
 
 
 COMPUTED = {
@@ -70,6 +68,7 @@ WEIGHTED = {
     "bij,j->bi": ((3, 4, 6), (6,)),
     "bij,ki->bkj": ((3, 4, 6), (5, 4)),
     "b...d,de->b...e": ((2, 3, 4, 5), (5, 6)),
+    "abcde,ef->abcdf": ((2, 3, 2, 4, 5), (5, 6)),
     "bhwc,hkc->bhwk": ((2, 3, 4, 5), (3, 6, 5)),
     "bwhc,hkc->bwhk": ((2, 4, 3, 5), (3, 6, 5)),
     "bnhwc,hkc->bnhwk": ((2, 2, 3, 4, 5), (3, 6, 5)),
