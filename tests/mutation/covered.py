@@ -23,11 +23,15 @@ MODULES = (
     "bb_edge/engine/restart.py",
     "bb_edge/engine/saved.py",
     "bb_edge/engine/snapshot*.py",
+    "bb_edge/engine/until_snapshot.py",
 )
 ENGINE = "tests/bb_edge/engine"
 # Two processes that take about as long as each other.
 TESTS = (
-    ("tests/bb_edge/wire", "tests/bb_edge/state", f"{ENGINE}/test_saved.py", f"{ENGINE}/test_journal.py"),
+    (
+        *("tests/bb_edge/wire", "tests/bb_edge/state", f"{ENGINE}/test_saved.py"),
+        *(f"{ENGINE}/test_journal.py", f"{ENGINE}/test_until_snapshot.py"),
+    ),
     (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
         *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_causes.py"),

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COPIED = ("bb_edge", "bb_host", "kernels", "firmware_shims", "tests", "pyproject.toml")
+COPIED = ("bb_edge", "bb_host", "kernels", "firmware_shims", "examples", "tests", "pyproject.toml")
 WIRE, STATE, ENGINE = "tests/bb_edge/wire/test_", "tests/bb_edge/state/test_", "tests/bb_edge/engine/test_"
 RESTARTS = tuple(
     f"{ENGINE}{name}.py"
@@ -46,6 +46,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/snapshot_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_parts.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_tables.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(
             f"{STATE}{t}.py" for t in ("frames", "store", "store_outbox", "words", "keeper")

@@ -170,9 +170,12 @@ def test_only_requests_that_the_snapshot_holds_are_published(make):
     node.snapshot_written()
     found = [*node.poll(6), *node.poll(7)]
     assert {s.peer for s in of(SendEnvelope, found)} == {A}
+    assert [s.reason for s in of(SnapshotWanted, found)] == ["a durable request"], "for the second, once"
     node.snapshot(8)
     node.snapshot_written()
-    assert {s.peer for s in of(SendEnvelope, [*node.poll(9), *node.poll(10)])} == {B}
+    found = [*node.poll(9), *node.poll(10)]
+    assert {s.peer for s in of(SendEnvelope, found)} == {B}
+    assert not of(SnapshotWanted, found)
 
 
 # --- in -----------------------------------------------------------------------------------------------
