@@ -24,6 +24,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -41,7 +42,7 @@ __all__ = ["PAIRS_OPSET", "Quantized", "has_pairs", "quantize_function", "weight
 PAIRS_OPSET = 13
 """Of ONNX: the first with an axis on QuantizeLinear."""
 
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+WEIGHTED = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 FOLLOWING = (
     "AveragePool",
     "DepthToSpace",
@@ -57,6 +58,7 @@ FOLLOWING = (
     "SpaceToDepth",
     "Split",
     "Squeeze",
+    "Tile",
     "Transpose",
     "Unsqueeze",
 )
@@ -78,7 +80,10 @@ FREE = (
     "Tanh",
 )
 _BY_NUMBER = ("Div",)
-_DATA_INPUTS = {"Add": 2, "Sub": 2, "Mul": 2, "Sum": 2, "Concat": None, "MatMul": 2, "PRelu": 2}
+_DATA_INPUTS = {
+    **dict.fromkeys(("Add", "Einsum", "MatMul", "Mul", "PRelu", "Sub", "Sum"), 2),
+    "Concat": None,
+}
 _FIXED = {"Softmax": LOGISTIC, "Sigmoid": LOGISTIC, "Tanh": TANH}
 _ENDS = {"Sigmoid": math.log(511), "Tanh": math.atanh(127.5 / 128)}
 """Beyond it the result on its fixed grid is the first or the last number."""
@@ -197,12 +202,10 @@ class _Rewrite:
             return "its alpha or beta is not 1"
         if op.op_type == "Sum" and len(op.inputs) != 2:
             return "it adds more than two"
-        if op.op_type == "Gemm" and op.attrs.get("transA", 0):
-            return "its input is transposed"
-        if op.op_type == "Pad" and (
-            op.attrs.get("mode", b"constant") != b"constant" or self._pads_with_value(op)
-        ):
-            return "it pads with something else than zeros"
+        if op.op_type == "Einsum" and len(op.inputs) != 2:
+            return "it has more than two operands, or one"
+        if op.op_type == "Pad" and self._pads_with_value(op):
+            return "it pads with a number that is not zero"
         if op.op_type == "Clip" and self._is_free_clip(op):
             return "its limits are no constants"
         if op.op_type in FOLLOWING and op.inputs[0] in self.values.constants:
@@ -231,7 +234,7 @@ class _Rewrite:
         return array is not None and array.size == 1 and array.dtype == np.float32 and bool(np.all(array))
 
     def _pads_with_value(self, op: Op) -> bool:
-        if len(op.inputs) < 3 or not op.inputs[2]:
+        if op.attrs.get("mode", b"constant") != b"constant" or len(op.inputs) < 3 or not op.inputs[2]:
             return False
         value = self.values.constants.get(op.inputs[2])
         return value is None or bool(np.any(value))
@@ -364,4 +367,14 @@ def _channel_axis(op: Op, weight: Array) -> int | None:
         return 1 if op.attrs.get("group", 1) == 1 else None
     if op.op_type == "Gemm":
         return 0 if op.attrs.get("transB", 0) else 1
+    if op.op_type == "Einsum":
+        return _einsum_axis(op)
     return 1 if weight.ndim == 2 else None
+
+
+def _einsum_axis(op: Op) -> int | None:
+    """The only axis of the second operand that the first has not: as weights have it."""
+    terms, _, result = cast("bytes", op.attrs["equation"]).decode().replace(" ", "").partition("->")
+    first, second = terms.split(",")
+    own = [label for label in second if label not in first]
+    return second.index(own[0]) if len(own) == 1 and own[0] in result and "." not in second else None

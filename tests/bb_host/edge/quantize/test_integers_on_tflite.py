@@ -108,3 +108,60 @@ def test_a_layer_that_is_nearly_dead_can_be_run(
     assert ("too far apart" in found.lowering.explain()) == told
     want = reference(model, x)
     assert np.abs(np.asarray(bb_edge.open_model(found.data)(x)) - want).max() < 0.02 * np.ptp(want)
+
+
+def _attention_by_einsum() -> tuple[list[onnx.NodeProto], dict[str, tuple[int, ...]], tuple[int, ...]]:
+    make = onnx.helper.make_node
+    nodes = [
+        *(make("Einsum", ["x", f"w{v}"], [v], equation="bld,dhk->bhlk") for v in "qkv"),
+        make("Einsum", ["q", "k"], ["s"], equation="bhlk,bhmk->bhlm"),
+        make("Softmax", ["s"], ["p"], axis=-1),
+        make("Einsum", ["p", "v"], ["o"], equation="bhlm,bhmk->blhk"),
+        make("Einsum", ["o", "wo"], ["z"], equation="blhk,hkd->bld"),
+        make("Einsum", ["z", "wy"], ["y"], equation="bld,de->ble"),
+    ]
+    weights = {**dict.fromkeys(("wq", "wk", "wv"), (16, 4, 4)), "wo": (4, 4, 16), "wy": (16, 5)}
+    return nodes, weights, (6, 16)
+
+
+def _padded_images() -> tuple[list[onnx.NodeProto], dict[str, tuple[int, ...]], tuple[int, ...]]:
+    make = onnx.helper.make_node
+    nodes = [
+        make("Pad", ["x", "pads"], ["a"], mode="reflect"),
+        make("Conv", ["a", "w"], ["c"]),
+        make("Relu", ["c"], ["r"]),
+        make("GlobalAveragePool", ["r"], ["g"]),
+        make("Flatten", ["g"], ["f"]),
+        make("Tile", ["f", "times"], ["t"]),
+        make("MatMul", ["t", "u"], ["y"]),
+    ]
+    return nodes, {"w": (7, 3, 3, 3), "u": (14, 5)}, (3, 9, 11)
+
+
+@pytest.mark.parametrize("net", [_attention_by_einsum, _padded_images])
+def test_all_of_it_computes_on_integers(
+    net: Callable[..., Any], reference: Callable[[onnx.ModelProto, Array], Array]
+) -> None:
+    pytest.importorskip("ai_edge_litert.interpreter")
+    nodes, weights, shape = net()
+    rng = np.random.default_rng(5)
+    values: dict[str, Array] = {
+        name: (rng.standard_normal(dims) * 0.5).astype(np.float32) for name, dims in weights.items()
+    }
+    values |= {"pads": np.array([0, 0, 1, 1] * 2), "times": np.array([1, 2])}
+    read = {name for node in nodes for name in node.input}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "net",
+        [onnx.helper.make_tensor_value_info("x", 1, ["N", *shape])],
+        [onnx.helper.make_tensor_value_info("y", 1, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in values.items() if name in read],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+    x = rng.standard_normal((32, *shape)).astype(np.float32)
+    (found,) = build_edge(model, backend="tflite", quantization=Quantization("int8", {"x": x})).artifacts
+    assert found.accuracy is not None and not found.accuracy.left
+    (lowered,) = found.lowering.models
+    assert not lowered.in_float and not found.lowering.kept, found.lowering.explain()
+    want = reference(model, x)
+    assert np.abs(np.asarray(bb_edge.open_model(found.data)(x)) - want).mean() < 0.01 * np.ptp(want)

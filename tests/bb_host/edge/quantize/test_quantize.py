@@ -305,3 +305,37 @@ def test_what_cannot_be_converted_is_refused(cnn: Model) -> None:
     older = dataclasses.replace(body(artifact(cnn(), None)), opsets={"": 12})
     with pytest.raises(QuantizeError, match="opset 12, int8 needs 13"):
         quantize_function(older, {})
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "scales", "axis"),
+    [
+        ("bi,io->bo", (8, 5), (5,), 1),
+        ("bi,oi->bo", (5, 8), (5,), 0),
+        ("bi, oi", (5, 8), (), None),
+        ("bi,iok->bok", (8, 5, 2), (), None),
+        ("...i,io->...o", (8, 5), (5,), 1),
+        ("bi,...io->...bo", (8, 5), (), None),
+    ],
+)
+def test_weights_of_einsum_have_a_scale_per_channel_where_one_axis_is_channels(
+    equation: str, shape: tuple[int, ...], scales: tuple[int, ...], axis: int | None
+) -> None:
+    rng = np.random.default_rng(2)
+    weight = onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), "w")
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Einsum", ["x", "w"], ["y"], equation=equation)],
+        "net",
+        [info("x", 1, ["N", 8])],
+        [info("y", 1, None)],
+        [weight],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    x = rng.standard_normal((16, 8)).astype(np.float32)
+    function = body(artifact(model, Quantization("int8", {"x": x})))
+    values = Values(function)
+    (op,) = [op for op in function.ops if op.op_type == "Einsum"]
+    made = values.maker[op.inputs[1]]
+    assert values.constants[made.inputs[1]].shape == scales
+    assert made.attrs.get("axis") == axis
