@@ -12,6 +12,7 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 from abused.flood import BUDGET, Flood
 from abused.world import World
 
+from bb_edge.ir.ids import PeerId
 from federated_digits.processes import Child
 
 pytestmark = [
@@ -53,4 +54,6 @@ def test_the_oracle_sees_what_is_wrong(tmp_path: Path) -> None:
     world.ticks["somebody", 1] = ["server"]
     assert any("neither" in text for text in world.wrong())
     assert any("lost" in text for text in world.wrong())
+    world.told[1] = [[1, 1.0, 1, [str(PeerId.from_name("client-1"))]], [1, 1.5, 2, []]]
+    assert any("two ways" in text for text in world.wrong())
     world.close()
