@@ -259,7 +259,8 @@ def _models(models: Sequence[Lowered], batch: int) -> Iterator[Share]:
     """Each model has an interpreter of its own, which packs the weights anew."""
     if models:
         yield Share("TFLite interpreter (estimate)", TFLITE_INTERPRETER)
-    yield Share("weights as TFLite packs them (estimate)", sum(model.size for model in models))
+    packed = sum(model.size + model.repeated for model in models)
+    yield Share("weights as TFLite packs them (estimate)", packed)
     yield Share("activations of TFLite models", sum(model.activations(batch) for model in models))
 
 

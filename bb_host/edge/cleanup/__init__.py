@@ -5,7 +5,7 @@ Each is a pure function of its own module; `clean_up` runs them to the fixed poi
 
 from __future__ import annotations
 
-from bb_host.edge.cleanup import batch_norm, constants, dead_code, identities, picks, transposes
+from bb_host.edge.cleanup import batch_first, batch_norm, constants, dead_code, identities, picks, transposes
 from bb_host.edge.cleanup.shapes import ShapeArgumentError, fix_shapes, parse_shapes
 from bb_host.onnx_model import infer_types
 from bb_host.program import Function
@@ -15,6 +15,7 @@ __all__ = ["MAX_ROUNDS", "PASSES", "ShapeArgumentError", "clean_up", "fix_shapes
 PASSES = {
     "constants": constants.run,
     "batch_norm": batch_norm.run,
+    "batch_first": batch_first.run,
     "picks": picks.run,
     "transposes": transposes.run,
     "identities": identities.run,

@@ -29,7 +29,7 @@ from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
-from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
+from bb_host.edge.tflite.memory import activation_bytes, has_open_batch, repeated_bytes
 from bb_host.edge.tflite.regions import partition, worth
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
@@ -53,7 +53,8 @@ class Lowered:
     """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for.
 
     `live` are the bytes of activations at once for batches of one and two, `open_batch` says that the device
-    decides how large they are. `in_float` are operators of the flatbuffer that compute in float among
+    decides how large they are. `repeated` are the bytes of weights that an interpreter holds more than once,
+    beyond the first time. `in_float` are operators of the flatbuffer that compute in float among
     integers, and why.
     """
 
@@ -63,6 +64,7 @@ class Lowered:
     ops: Mapping[str, int]
     live: tuple[int, int] = (0, 0)
     open_batch: bool = False
+    repeated: int = 0
     in_float: tuple[tuple[str, str], ...] = ()
 
     def activations(self, batch: int) -> int:
@@ -219,6 +221,7 @@ class _Work:
         for i in members:
             apply(region, items[i].op)
         graph, in_float = _finished(region, outputs)
+        repeated = repeated_bytes(graph)
         if has_half_weights(self.function):
             halve_weights(graph)
             graph = without_unused(graph)
@@ -237,7 +240,7 @@ class _Work:
             attrs["fallback"] = self._fallback(stands_for, names, outputs).encode()
         live = (activation_bytes(graph, 1), activation_bytes(graph, 2))
         name, is_open = self.function.name, has_open_batch(graph)
-        self.models.append(Lowered(name, len(data), digest, counts, live, is_open, tuple(in_float)))
+        self.models.append(Lowered(name, len(data), digest, counts, live, is_open, repeated, tuple(in_float)))
         return Op(MODEL, keys.TFLITE_DOMAIN, tuple(names), tuple(outputs), dict(attrs))
 
     def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:

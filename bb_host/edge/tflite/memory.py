@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import prod
 
 import numpy as np
 
 from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
 
-__all__ = ["activation_bytes", "has_open_batch"]
+__all__ = ["activation_bytes", "has_open_batch", "repeated_bytes"]
+
+_PACKED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
 def has_open_batch(graph: TfliteGraph) -> bool:
@@ -39,3 +42,10 @@ def activation_bytes(graph: TfliteGraph, batch: int = 1) -> int:
         now += changes[step]
         most = max(most, now)
     return most
+
+
+def repeated_bytes(graph: TfliteGraph) -> int:
+    """Bytes of weights that several operators read, once for each but the first: each packs its own."""
+    readers = Counter(op.inputs[1] for op in graph.operators if op.kind in _PACKED)
+    constants = ((graph.tensors[index].data, n) for index, n in readers.items())
+    return sum(data.nbytes * (n - 1) for data, n in constants if data is not None)

@@ -13,7 +13,7 @@ from math import prod
 
 from bb_edge.ir import keys
 from bb_host.edge.arrivals import captured, is_constant
-from bb_host.edge.tflite import attention, products
+from bb_host.edge.tflite import attention, products, recurrent
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import Item
@@ -95,8 +95,8 @@ def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fac
     numpy_us = tflite_us = 0.0
     for i in members:
         op = items[i].op
-        size = abs(prod(facts[op.outputs[0]].shape))
-        macs = 0
+        size = abs(prod(facts[next(filter(None, op.outputs))].shape))
+        macs, operators = 0, 1
         if op.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
             weight = facts[op.inputs[1]].shape
             deep = prod(weight[1:]) if op.op_type != "MatMul" else weight[-2]
@@ -105,6 +105,9 @@ def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fac
             macs = size * abs(deep)
         elif op.op_type in ("Attention", "Einsum"):
             macs = (attention if op.op_type == "Attention" else products).macs(op, facts)
+        elif op.op_type in recurrent.RULES:
+            operators, macs, steps_us = recurrent.cost(op, facts)
+            numpy_us += steps_us
         numpy_us += 1.2 * len(items[i].members) + macs / 9000 + size / 2000
-        tflite_us += 0.2 + macs / 20000 + size / 6000
+        tflite_us += 0.2 * operators + macs / 20000 + size / 6000
     return numpy_us > tflite_us + _CALL_US

@@ -13,6 +13,7 @@ from bb_host.edge.tflite import (
     normalization,
     products,
     quantized,
+    recurrent,
     reduction,
 )
 from bb_host.edge.tflite.errors import NotLowered
@@ -32,6 +33,7 @@ RULES: dict[str, Rule] = {
     **normalization.RULES,
     **products.RULES,
     **quantized.RULES,
+    **recurrent.RULES,
     **reduction.RULES,
 }
 
@@ -47,6 +49,8 @@ _RANK_FIVE = {
 moves what it reads before it computes.
 """
 
+_SEVERAL_RESULTS = {"Split", *recurrent.RULES}
+
 _OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinear"}
 """Rules that check dtypes themselves; all others compute on float32."""
 
@@ -56,7 +60,7 @@ def apply(region: Region, op: Op) -> None:
     rule = RULES.get(op.op_type)
     if rule is None:
         raise NotLowered("there is no rule for it")
-    if any(op.outputs[1:]) and op.op_type != "Split":
+    if any(op.outputs[1:]) and op.op_type not in _SEVERAL_RESULTS:
         raise NotLowered("its further results are asked for")
     for name in (*op.inputs, *op.outputs):
         if not name:

@@ -11,6 +11,7 @@ import pytest
 from bb_host.edge.cleanup import (
     PASSES,
     ShapeArgumentError,
+    batch_first,
     batch_norm,
     clean_up,
     constants,
@@ -401,3 +402,64 @@ def test_shapes_as_the_command_line_gives_them() -> None:
     for text in ("x", "=1", "x=a", "x=-1", "x=1,,2"):
         with pytest.raises(ShapeArgumentError):
             parse_shapes([text])
+
+
+# --- batch first ----------------------------------------------------------------------------------
+
+
+LAYER = """g (float[N, 4, 3] x, float[1, N, 2] h) => (float[%s] y)
+    { t = Transpose <perm = [1, 0, 2]> (x)  %s }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "left"),
+    [
+        (
+            "a = GRU <hidden_size = 2> (t, w, r)  b = Squeeze (a, one)  y = Transpose <perm = [1, 0, 2]> (b)",
+            "N, 4, 2",
+            {"GRU": 1, "Squeeze": 1},
+        ),
+        (
+            '"", a = GRU <hidden_size = 2> (t, w, r, "", "", h)  y = Gather <axis = 0> (a, zero)',
+            "N, 2",
+            {"GRU": 1, "Transpose": 1, "Gather": 1},
+        ),
+        (
+            """s = Shape (x)  n = Gather <axis = 0> (s, zeros)  to = Concat <axis = 0> (one, n, two)
+            z = Expand (none, to)  a = GRU <hidden_size = 2> (t, w, r, "", "", z)  b = Squeeze (a, one)
+            c = GRU <hidden_size = 2> (b, v, r)
+            d = Squeeze (c, one)  y = Transpose <perm = [1, 0, 2]> (d)""",
+            "N, 4, 2",
+            {"GRU": 2, "Squeeze": 2},
+        ),
+    ],
+    ids=["all", "last", "two"],
+)
+def test_a_recurrent_layer_takes_the_batch_first(
+    body: str, shape: str, left: dict[str, int], function: Make, f32: F32
+) -> None:
+    known = {
+        "w": f32(1, 6, 3),
+        "v": f32(1, 6, 2),
+        "r": f32(1, 6, 2),
+        "one": np.array([1]),
+        "two": np.array([2]),
+        "zeros": np.array([0]),
+        "zero": np.array(0),
+        "none": np.zeros((1, 1, 2), np.float32),
+    }
+    found = function(LAYER % (shape, body), **known)
+    after = clean_up(found)
+    assert kinds(after) == left
+    assert all(op.attrs["layout"] == 1 for op in after.ops if op.op_type == "GRU")
+
+
+@pytest.mark.parametrize("perm", ["1, 2, 0", "0, 1, 2"])
+def test_a_layer_of_another_transpose_stays(perm: str, function: Make, f32: F32) -> None:
+    found = function(
+        f"""g (float[4, 4, 4] x) => (float[4, 1, 4, 2] y)
+        {{ t = Transpose <perm = [{perm}]> (x)  y = GRU <hidden_size = 2> (t, w, r) }}""",
+        w=f32(1, 6, 4),
+        r=f32(1, 6, 2),
+    )
+    assert batch_first.run(found) is found

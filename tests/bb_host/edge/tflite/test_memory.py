@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from bb_host.edge import BudgetError, Limits, build_edge
 from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
@@ -29,8 +30,8 @@ def test_activations_are_those_that_live_together():
     assert not has_open_batch(chain(2))
 
 
-def rows(**options):
-    (built,) = build_edge(mlp([64, 128, 10], seed=0), backend="tflite", **options).artifacts
+def rows(model=None, **options):
+    (built,) = build_edge(model or mlp([64, 128, 10], seed=0), backend="tflite", **options).artifacts
     return {share.what: share.nbytes for share in built.budget.ram}, built
 
 
@@ -49,3 +50,20 @@ def test_what_does_not_fit_is_refused():
         rows(limits=Limits(ram=1 << 20), max_batch=1)
     plain, _ = rows(shapes={"x": [1, 64]})
     assert plain["TFLite interpreter (estimate)"] > 0
+
+
+def test_weights_that_every_step_reads_are_counted_per_step():
+    steps, hidden = 10, 8
+    zeros = np.zeros((1, 4 * hidden, hidden), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=hidden)],
+        "steps",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (steps, 1, hidden))],
+        [helper.make_empty_tensor_value_info("y")],
+        [numpy_helper.from_array(zeros, "w"), numpy_helper.from_array(zeros, "r")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    found, built = rows(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    (model,) = built.lowering.models
+    assert model.repeated == (steps - 1) * 4 * hidden * hidden * 4
+    assert found["weights as TFLite packs them (estimate)"] == model.size + model.repeated
