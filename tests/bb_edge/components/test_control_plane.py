@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from simulations import S, advance
 
 from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import Slots
@@ -21,7 +22,6 @@ from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
 
-S = 1_000_000_000
 MS = 1_000_000
 
 
@@ -146,11 +146,6 @@ def net(compile_text, registry):
 
 def f32(*values):
     return np.array(values, dtype=np.float32)
-
-
-def advance(sim: Simulation, ns: int) -> None:
-    sim.at(sim.now_ns + ns, lambda: None)
-    sim.run(for_ns=ns)
 
 
 def remote(ref: int, op: str, payload: bytes = b"x", **more: Any) -> bytes:
