@@ -70,6 +70,11 @@ def parser() -> argparse.ArgumentParser:
         "--keep-float", action="append", default=[], metavar="NAME,…", help="layers that int8 leaves in float"
     )
     p.add_argument(
+        "--like-litert",
+        action="store_true",
+        help="int8 as LiteRT's own quantizer makes it, to compare: no bias correction, one grid for averages",
+    )
+    p.add_argument(
         "--backend",
         choices=("auto", "numpy", "tflite"),
         default="auto",
@@ -194,13 +199,15 @@ def _quantization(arguments: argparse.Namespace) -> Any:
 
     keep = [name for text in arguments.keep_float for name in text.split(",") if name]
     if arguments.quantize is None:
-        if arguments.calibrate is not None or keep:
-            raise QuantizeError("nothing is quantized", "--calibrate, --keep-float", "add --quantize int8")
+        if arguments.calibrate is not None or keep or arguments.like_litert:
+            raise QuantizeError(
+                "nothing is quantized", "--calibrate, --keep-float, --like-litert", "add --quantize int8"
+            )
         return None
     if arguments.quantize == "int8" and arguments.calibrate is None:
         raise QuantizeError("int8 needs samples", "--quantize", "give them with --calibrate DATA.npz")
     data = {} if arguments.calibrate is None else read_calibration(arguments.calibrate)
-    return Quantization(arguments.quantize, data, keep)
+    return Quantization(arguments.quantize, data, keep, arguments.like_litert)
 
 
 def _explain(source: Any, name: str) -> int:

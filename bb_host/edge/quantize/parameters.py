@@ -13,9 +13,10 @@ import numpy as np
 from bb_host.edge.quantize.calibration import Range
 from bb_host.program import Array
 
-__all__ = ["LOGISTIC", "TANH", "Parameters", "bias_of", "of_range", "weights_of"]
+__all__ = ["BIAS_MOST", "LOGISTIC", "TANH", "Parameters", "bias_of", "of_range", "weights_of"]
 
 _TINY = 1e-8
+BIAS_MOST = 2**31 - 1
 _BIAS_LIMIT = 2.0**30
 """A bias stays below it, so that the accumulator has room for the products."""
 
@@ -63,5 +64,4 @@ def weights_of(
 def bias_of(bias: Array, scale: np.float32, scales: Array) -> tuple[Array, Array]:
     """int32 bias and its scales."""
     own = (scales * scale).astype(np.float32)
-    limit = 2.0**31 - 1
-    return np.clip(np.round(bias / own.astype(np.float64)), -limit, limit).astype(np.int32), own
+    return np.clip(np.round(bias / own.astype(np.float64)), -BIAS_MOST, BIAS_MOST).astype(np.int32), own

@@ -112,9 +112,15 @@ def weighted(function: Function) -> bool:
 
 
 def quantize_function(
-    function: Function, ranges: Mapping[str, Range], keep_float: Collection[str] = ()
+    function: Function,
+    ranges: Mapping[str, Range],
+    keep_float: Collection[str] = (),
+    like_litert: bool = False,
 ) -> Quantized:
-    """One backend function. `keep_float` are first outputs or names of ops. QuantizeError below opset 13."""
+    """One backend function. `keep_float` are first outputs or names of ops; `like_litert`: see Quantization.
+
+    QuantizeError below opset 13.
+    """
     opset = function.opsets.get(keys.ONNX_DOMAIN, 0)
     if opset < PAIRS_OPSET:
         raise QuantizeError(
@@ -124,12 +130,19 @@ def quantize_function(
         )
     if has_pairs(function):
         return Quantized(function, left={"": "it has QuantizeLinear/DequantizeLinear pairs already"})
-    return _Rewrite(function, ranges, keep_float).run()
+    return _Rewrite(function, ranges, keep_float, like_litert).run()
 
 
 class _Rewrite:
-    def __init__(self, function: Function, ranges: Mapping[str, Range], keep_float: Collection[str]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        ranges: Mapping[str, Range],
+        keep_float: Collection[str],
+        like_litert: bool,
+    ) -> None:
         self.function = function
+        self.like_litert = like_litert
         self.values = Values(function)
         self.ranges = ranges
         self.left: dict[str, str] = {}
@@ -139,7 +152,10 @@ class _Rewrite:
         self.ends = {
             op.inputs[0]: _ENDS[op.op_type]
             for op in function.ops
-            if id(op) in self.taking and is_onnx(op, *_ENDS) and self.values.only_reader(op.inputs[0])
+            if id(op) in self.taking
+            and is_onnx(op, *_ENDS)
+            and self.values.only_reader(op.inputs[0])
+            and not like_litert
         }
         self.parameters: dict[str, Parameters] = {}
         self.by_read: dict[str, Parameters] = {}  # by the name under which those that take part read it
@@ -276,7 +292,8 @@ class _Rewrite:
         if is_onnx(op, *_FIXED):
             return _FIXED[op.op_type]
         source = op.inputs[0] if op.inputs else ""
-        if op.op_type in FOLLOWING and is_onnx(op) and source in self.by_read:
+        own = _averages_whole(op) and not self.like_litert
+        if op.op_type in FOLLOWING and is_onnx(op) and source in self.by_read and not own:
             return self.by_read[source]
         return self._of_range(value)
 
@@ -370,6 +387,15 @@ def _channel_axis(op: Op, weight: Array) -> int | None:
     if op.op_type == "Einsum":
         return _einsum_axis(op)
     return 1 if weight.ndim == 2 else None
+
+
+def _averages_whole(op: Op) -> bool:
+    """Whether an op averages windows that lie inside. Means are close together, and a depthwise convolution
+    gives them a grid of their own; what is padded has TFLite's pooling alone, with one grid for both sides.
+    """
+    auto = cast("bytes", op.attrs.get("auto_pad", b"NOTSET")) in (b"NOTSET", b"VALID")
+    padded = any(cast("list[int]", op.attrs.get("pads") or [])) or bool(op.attrs.get("ceil_mode", 0))
+    return op.op_type == "AveragePool" and auto and not padded
 
 
 def _einsum_axis(op: Op) -> int | None:

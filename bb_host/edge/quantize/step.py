@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
 from bb_host.edge.quantize.accuracy import Accuracy, compare
+from bb_host.edge.quantize.biases import corrected
 from bb_host.edge.quantize.calibration import observe
 from bb_host.edge.quantize.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.edge.quantize.half import halve
@@ -21,11 +22,16 @@ MODES = ("int8", "fp16")
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What is asked for: a mode, calibration data by input name (int8), and layers to keep in float."""
+    """What is asked for: a mode, calibration data by input name (int8), and layers to keep in float.
+
+    `like_litert` asks for int8 as LiteRT's own quantizer makes it, for comparisons: biases are not corrected,
+    averages keep the grid of what they are of, and grids before Sigmoid and Tanh are as wide as the data.
+    """
 
     mode: str
     data: Mapping[str, Array] = field(default_factory=dict)
     keep_float: Sequence[str] = ()
+    like_litert: bool = False
 
 
 def quantize_program(program: Program, target: str, asked: Quantization) -> tuple[Program, Accuracy | None]:
@@ -40,8 +46,8 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     if asked.mode not in MODES:
         raise QuantizeError(f"no mode {asked.mode!r}", where, f"one of {', '.join(MODES)}")
     if asked.mode == "fp16":
-        if asked.data or asked.keep_float:
-            raise QuantizeError("fp16 takes no calibration data and keeps no layers", where)
+        if asked.data or asked.keep_float or asked.like_litert:
+            raise QuantizeError("fp16 takes no calibration data, keeps no layers and has one recipe", where)
         return halve(program), None
     main = next(f for f in program.functions if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1")
     called = {(op.domain, op.op_type) for op in main.ops}
@@ -59,8 +65,11 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
         if function.key in found.missing:
             _refuse_missing(main, function, found.missing[function.key], asked.data, target)
     done: dict[tuple[str, str], Quantized] = {
-        f.key: quantize_function(f, found.ranges.get(f.key, {}), asked.keep_float) for f in chosen
+        f.key: quantize_function(f, found.ranges.get(f.key, {}), asked.keep_float, asked.like_litert)
+        for f in chosen
     }
+    if not asked.like_litert:
+        done = corrected(program, main, target, asked.data, done)
     functions = tuple(done[f.key].function if f.key in done else f for f in program.functions)
     new = dataclasses.replace(program, functions=functions)
     return new, compare(program, new, main, target, asked.data, done)

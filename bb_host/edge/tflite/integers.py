@@ -263,7 +263,8 @@ class _Work:
         wanted = self.tensors[readers[0].outputs[0]].quantization
         assert wanted is not None
         if form.grid == SAME and not same_grid(own, wanted):
-            raise NotLowered("its result has another grid than what it reads")
+            op = self._averaging(op, inputs[0])
+            form, inputs = FORMS[op.kind], list(op.inputs)
         if form.fixed is not None:
             fixed = Quantization(np.array([form.fixed[0]], np.float32), np.array([form.fixed[1]]))
             if wanted.scale[0] < _FINER * fixed.scale[0]:
@@ -276,6 +277,36 @@ class _Work:
         result = self._tensor(self.graph.shape(op.outputs[0]), wanted)
         self.done.append(Operator(op.kind, tuple(inputs), (result,), op.options))
         self.stored[op.outputs[0]] = result
+
+    def _averaging(self, op: Operator, x: int) -> Operator:
+        """An average whose result has a grid of its own: of one window the mean of what it sees, of several a
+        depthwise convolution, whose filter is 127 on a grid that makes it one over the window's size. There
+        is none where padding is not counted.
+        """
+        if op.kind != "AVERAGE_POOL_2D" or op.options["padding"] != VALID:
+            raise NotLowered("its result has another grid than what it reads")
+        h, w = (int(op.options[f"filter_{side}"]) for side in "hw")
+        if self.graph.shape(op.outputs[0])[1:3] == (1, 1) and op.options["act"] == NONE:
+            axes = self.graph.constant(np.array([1, 2], np.int32))
+            return Operator("MEAN", (self._corner(x, h, w), axes), op.outputs, {"keep_dims": True})
+        each = np.float32(1 / (h * w))
+        channels = self.graph.shape(x)[-1]
+        grid = Quantization(np.full(channels, each / 127, np.float32), np.zeros(channels, np.int64), 3)
+        filters = self.graph.constant(np.full((1, h, w, channels), each), "", grid)
+        options = {name: op.options[name] for name in ("stride_h", "stride_w", "act")}
+        return Operator("DEPTHWISE_CONV_2D", (x, filters), op.outputs, {**_PIXEL, **options})
+
+    def _corner(self, x: int, height: int, width: int) -> int:
+        """The part of an image that a first window sees; a SLICE of an open batch is none of XNNPACK's."""
+        n, *size, channels = self.graph.shape(x)
+        if size == [height, width]:
+            return x
+        ends = [0, height, width, channels], [1, 1, 1, 1]
+        begin, end, step = (self.graph.constant(np.array(v, np.int32)) for v in ([0, 0, 0, 0], *ends))
+        part = self._tensor((n, height, width, channels), self.tensors[x].quantization)
+        masks: dict[str, Option] = {"begin_mask": 1, "end_mask": 1}
+        self.done.append(Operator("STRIDED_SLICE", (x, begin, end, step), (part,), masks))
+        return part
 
     def _in_step(self, kind: str, inputs: Sequence[int], wanted: Quantization | None) -> bool:
         """What the device asks of an operator's grids before an interpreter sees them."""

@@ -41,6 +41,16 @@ def test_int8_is_reported(files: tuple[str, str, Path], capsys: pytest.CaptureFi
     assert accuracy["outputs"][0]["name"] == "y"
 
 
+def test_int8_can_be_as_litert_makes_it(files: tuple[str, str, Path]) -> None:
+    model, data, out = files
+    made = []
+    for more in ([], ["--like-litert"], []):
+        arguments = ["compile", model, "-o", str(out), "--quantize", "int8", "--calibrate", data]
+        assert main([*arguments, *more]) == 0
+        made.append((out / "mlp.mlp.edge.onnx").read_bytes())
+    assert made[0] != made[1] and made[0] == made[2]
+
+
 def test_fp16_is_smaller(files: tuple[str, str, Path]) -> None:
     model, _, out = files
     assert main(["compile", model, "-o", str(out)]) == 0
@@ -56,7 +66,9 @@ def test_fp16_is_smaller(files: tuple[str, str, Path]) -> None:
         (["--calibrate", "data.npz"], "nothing is quantized"),
         (["--keep-float", "m"], "nothing is quantized"),
         (["--quantize", "int8", "--calibrate", "absent.npz"], "No such file"),
+        (["--like-litert"], "nothing is quantized"),
         (["--quantize", "fp16", "--keep-float", "m"], "keeps no layers"),
+        (["--quantize", "fp16", "--like-litert"], "has one recipe"),
     ],
 )
 def test_wrong_arguments_are_refused(

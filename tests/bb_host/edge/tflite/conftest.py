@@ -29,7 +29,9 @@ class Compiled:
         collapsed = collapse(plain).program
         (self.target,) = targets_of(collapsed)
         if calibration is not None:
-            asked = Quantization("int8", calibration)
+            asked = (
+                calibration if isinstance(calibration, Quantization) else Quantization("int8", calibration)
+            )
             collapsed, _ = quantize_program(collapsed, self.target, asked)
         stripped = strip(collapsed, self.target).program
         self.program, self.lowering = lower_program(stripped, self.target, choice)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ REFUSED = {
         {**CONV, "b": np.full(4, 2e6, np.float32)}, {"CONV_2D": "its bias does not fit into 32 bits"},
     ),
     "an average on another grid": (
-        [*pair("x", "xd"), node("AveragePool", ["xd"], ["c"], kernel_shape=[2, 2]),
+        [*pair("x", "xd"), node("AveragePool", ["xd"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
          *pair("c", "y", "s2", "z2")],
         {}, {"AVERAGE_POOL_2D": "its result has another grid than what it reads"},
     ),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bb_host.edge.quantize import Quantization
 from benchmarks import models
 
 WRAPPER = "ai_edge_litert._pywrap_tensorflow_lite_calibration_wrapper"
@@ -61,7 +62,8 @@ def test_the_recipe_is_that_of_litert(name, compiled, interpret):
     samples = np.random.default_rng(0).standard_normal((8, *dims[1:])).astype(np.float32)
     each = [samples[i : i + 1] for i in range(len(samples))]
     theirs = _theirs(module, compiled(model).models[0].attrs["model"], each)
-    (ours,) = compiled(model, "tflite", {"x": samples}).models
+    asked = Quantization("int8", {"x": samples}, like_litert=True)
+    (ours,) = compiled(model, "tflite", asked).models
     data = ours.attrs["model"]
     assert isinstance(data, bytes)
     pairs = list(zip(_operators(schema, data), _operators(schema, theirs), strict=True))
