@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--like-litert",
         action="store_true",
-        help="int8 as LiteRT's own quantizer makes it, to compare: no bias correction, one grid for averages",
+        help="int8 as LiteRT's own quantizer makes it, to compare: biases and ranges as they come",
     )
     p.add_argument(
         "--backend",

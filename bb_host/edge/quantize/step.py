@@ -25,7 +25,8 @@ class Quantization:
     """What is asked for: a mode, calibration data by input name (int8), and layers to keep in float.
 
     `like_litert` asks for int8 as LiteRT's own quantizer makes it, for comparisons: biases are not corrected,
-    averages keep the grid of what they are of, and grids before Sigmoid and Tanh are as wide as the data.
+    averages keep the grid of what they are of, and grids are as wide as the data, neither wider (vectors) nor
+    narrower (before Sigmoid and Tanh).
     """
 
     mode: str
@@ -64,10 +65,10 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     for function in chosen:
         if function.key in found.missing:
             _refuse_missing(main, function, found.missing[function.key], asked.data, target)
-    done: dict[tuple[str, str], Quantized] = {
-        f.key: quantize_function(f, found.ranges.get(f.key, {}), asked.keep_float, asked.like_litert)
-        for f in chosen
-    }
+    done: dict[tuple[str, str], Quantized] = {}
+    for f in chosen:
+        ranges = found.ranges.get(f.key, {}) if asked.like_litert else found.with_headroom(f.key)
+        done[f.key] = quantize_function(f, ranges, asked.keep_float, asked.like_litert)
     if not asked.like_litert:
         done = corrected(program, main, target, asked.data, done)
     functions = tuple(done[f.key].function if f.key in done else f for f in program.functions)

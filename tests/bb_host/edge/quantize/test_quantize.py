@@ -19,6 +19,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_host.edge.cleanup.values import Values
 from bb_host.edge.quantize import CalibrationError, Quantization, QuantizeError
+from bb_host.edge.quantize.calibration import HEADROOM
 from bb_host.edge.quantize.qdq import quantize_function
 from bb_host.edge.target import Artifact, build_edge
 from bb_host.program import Function
@@ -122,7 +123,8 @@ def test_a_grid_ends_where_the_only_reader_does_not_change_any_more(kind: str, l
         first = next(op for op in function.ops if op.op_type == "QuantizeLinear")
         scale, zero = (values.constants[v] for v in first.inputs[1:])
         ends[read_twice] = [float(scale) * (n - int(zero)) for n in (-128, 127)]
-    assert np.allclose(ends[True], [-90, 70], atol=0.4)
+    room = 1 + HEADROOM
+    assert np.allclose(ends[True], [-90 * room, 70 * room], atol=0.4)
     # Both ends are there, and no more: of 256 steps from `lowest` to 1, the last half one and the first.
     found = [1 / (1 + np.exp(-e)) if kind == "Sigmoid" else np.tanh(e) for e in ends[False]]
     step = (1 - lowest) / 256
@@ -339,3 +341,35 @@ def test_weights_of_einsum_have_a_scale_per_channel_where_one_axis_is_channels(
     made = values.maker[op.inputs[1]]
     assert values.constants[made.inputs[1]].shape == scales
     assert made.attrs.get("axis") == axis
+
+
+@pytest.mark.parametrize("like_litert", [False, True])
+def test_vectors_have_room_for_more_than_was_seen(
+    cnn: Model, samples: Samples, reference: Reference, like_litert: bool
+) -> None:
+    """Of an image there is much to be seen in few samples, of what is pooled from it little."""
+    model = cnn()
+    x = samples(model)
+    function = body(artifact(model, Quantization("int8", {"x": x}, (), like_litert)))
+    values = Values(function)
+
+    def highest(kind: str) -> float:
+        """Of the grid of what such an op gives."""
+        (op,) = [
+            op
+            for op in function.ops
+            if op.op_type == "QuantizeLinear"
+            and (made := values.maker.get(op.inputs[0]))
+            and made.op_type == kind
+        ]
+        scale, zero = (float(values.constants[v]) for v in op.inputs[1:])
+        return scale * (127 - zero)
+
+    def seen(name: str) -> float:
+        part = onnx.ModelProto.FromString(model.SerializeToString())
+        del part.graph.output[:]
+        part.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+        return float(reference(part, x).max())
+
+    assert highest("Add") == pytest.approx(seen("s"), rel=0.01)
+    assert highest("Gemm") == pytest.approx(seen("y") * (1 if like_litert else 1 + HEADROOM), rel=0.01)
