@@ -48,9 +48,10 @@ class _Layer:
         """One run's input and result."""
         axis = 0 if self.op.op_type == "Gemm" and self.op.attrs.get("transA", 0) else 1
         others = tuple(i for i in range(x.ndim) if i != axis)
-        exact = x.astype(np.float64)
-        grid = np.clip(np.round(exact / self.scale) + self.zero_point, -128, 127) - self.zero_point
-        both = [exact.sum(others), (grid * self.scale).sum(others)]
+        grid = x / np.float32(self.scale)
+        np.rint(grid, out=grid)
+        np.clip(grid, -128 - self.zero_point, 127 - self.zero_point, out=grid)
+        both = [x.sum(others, dtype=np.float64), grid.sum(others, dtype=np.float64) * self.scale]
         self.sums = [a + b for a, b in zip(self.sums, both, strict=True)] if self.sums else both
         self.count += x.size // x.shape[axis]
         if not self.covered and self.op.op_type != "Gemm":

@@ -108,7 +108,8 @@ def has_pairs(function: Function) -> bool:
 def weighted(function: Function) -> bool:
     """Whether a function has an op whose weights are constants: what quantization is for."""
     values = Values(function)
-    return any(is_onnx(op, *WEIGHTED) and op.inputs[1] in values.constants for op in function.ops)
+    weights = (op.inputs[1] for op in function.ops if is_onnx(op, *WEIGHTED) and len(op.inputs) > 1)
+    return any(name in values.constants for name in weights)
 
 
 def quantize_function(

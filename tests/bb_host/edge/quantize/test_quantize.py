@@ -343,6 +343,19 @@ def test_weights_of_einsum_have_a_scale_per_channel_where_one_axis_is_channels(
     assert made.attrs.get("axis") == axis
 
 
+@pytest.mark.parametrize(("equation", "operands"), [("bb->b", 1), ("bi,bj,bk->b", 3)])
+def test_an_einsum_of_other_than_two_stays_in_float(equation: str, operands: int) -> None:
+    make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    w = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    nodes = [make("Einsum", ["x"] * operands, ["e"], equation=equation), make("MatMul", ["x", "w"], ["y"])]
+    outputs = [info("e", 1, None), info("y", 1, ["N", 4])]
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [4, 4])], outputs, [w])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    found = artifact(model, Quantization("int8", {"x": np.eye(4, dtype=np.float32)}))
+    assert found.accuracy is not None
+    assert found.accuracy.left == {"e": "it has more than two operands, or one"}
+
+
 @pytest.mark.parametrize("like_litert", [False, True])
 def test_vectors_have_room_for_more_than_was_seen(
     cnn: Model, samples: Samples, reference: Reference, like_litert: bool
