@@ -32,6 +32,8 @@ def model(
         [helper.make_empty_tensor_value_info("result")],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
+    if opset > onnx.defs.onnx_opset_version():
+        pytest.skip("newer than the onnx package that is installed")
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return onnx.shape_inference.infer_shapes(whole), feeds
 
