@@ -388,7 +388,7 @@ class Node:
         self._engine.now_ns = max(self._engine.now_ns, now_ns)
         if cycle.outbound.durable is not None:
             cycle.outbound.durable.snapshot_taken()
-            cycle.requests.needs_snapshot.taken()
+            cycle.requests.snapshot_taken()
         return snapshot.save(self._parts, self._identity, self._engine.now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:

@@ -282,6 +282,10 @@ class Requests:
             self._ask_for_snapshot()
         self._maybe_fire(cohort)
 
+    def snapshot_taken(self) -> None:
+        """The node is being written down: who is missing is in it."""
+        self.needs_snapshot.taken()
+
     def snapshot_written(self) -> None:
         """The snapshot is on disk: what waited for it goes on in the next poll."""
         self.needs_snapshot.written()
@@ -343,9 +347,8 @@ class Requests:
         return PENDING
 
     def _maybe_fire(self, cohort: Cohort) -> None:
-        if cohort.state is not CohortState.CLOSED or cohort.running or cohort.waiting:
-            return
-        if cohort.id in self.needs_snapshot.waiting:
+        unsaved = cohort.id in self.needs_snapshot.waiting
+        if cohort.state is not CohortState.CLOSED or cohort.running or cohort.waiting or unsaved:
             return
         engine = self._engine
         cohort.state = CohortState.FIRED

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.ir import keys
 from bb_host.edge.cleanup.values import reads
 from bb_host.edge.columns import columns
-from bb_host.edge.quantize.calibration import batches, observed_values, runs
+from bb_host.edge.quantize.calibration import batches, observed_bodies, runs
 from bb_host.edge.quantize.qdq import Quantized
 from bb_host.program import Array, Function, Program
 
@@ -119,7 +118,7 @@ def compare(
     done: Mapping[tuple[str, str], Quantized],
 ) -> Accuracy:
     """Runs both programs on the data."""
-    wants, gots = _bodies(before), _bodies(after)
+    wants, gots = observed_bodies(before), observed_bodies(after)
     sums: dict[tuple[tuple[str, str], str], _Sums] = {}
     for given in batches(data, main, target):
         ran = zip(runs(before, main, given, wants), runs(after, main, given, gots), strict=True)
@@ -145,10 +144,6 @@ def compare(
         layers.extend(_layers(function, key, sums, quantized))
     layers.sort(key=lambda layer: -layer.added)
     return Accuracy(tuple(outputs), tuple(layers), sum(len(q.layers) for q in done.values()), left)
-
-
-def _bodies(program: Program) -> dict[tuple[str, str], Function]:
-    return {f.key: observed_values(f) for f in program.functions if f.domain == keys.BACKEND_DOMAIN}
 
 
 def _port_names(main: Function, function: Function) -> dict[str, str]:

@@ -11,60 +11,70 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from bb_edge.ir import keys
 from bb_host.edge.cleanup.values import Values, constant, is_onnx
-from bb_host.edge.quantize.calibration import batches, observed_values, runs
+from bb_host.edge.quantize.calibration import FunctionKey, batches, observed_bodies, runs
 from bb_host.edge.quantize.parameters import BIAS_MOST
 from bb_host.edge.quantize.qdq import Quantized
 from bb_host.program import Array, Function, Op, Program
+from bb_kernels import TensorSpec, evaluate, prepare
 
 __all__ = ["corrected"]
-
-FunctionKey = tuple[str, str]
 
 
 @dataclass(slots=True)
 class _Layer:
-    """An op in float, how its input is rounded, its weight before and after, and its bias's constant."""
+    """An op in float and its opset; how its input is rounded; its weight before and after; its stored bias.
+
+    `x` and `rounded_x` are sums of an input without all but its channels, `count` is of how many.
+    """
 
     op: Op
-    scale: float
+    opset: int
+    scale: np.float32
     zero_point: int
-    weights: tuple[Array, Array]
+    weight: Array
+    rounded_weight: Array
     bias: str
     stored: Array
     bias_scales: Array
-    sums: list[Array] = field(default_factory=list)
+    x: Array | float = 0.0
+    rounded_x: Array | float = 0.0
     count: int = 0
-    covered: tuple[Array, ...] = ()
+    size: tuple[int, ...] = ()
 
-    def add(self, x: Array, y: Array) -> None:
-        """One run's input and result."""
-        axis = 0 if self.op.op_type == "Gemm" and self.op.attrs.get("transA", 0) else 1
-        others = tuple(i for i in range(x.ndim) if i != axis)
-        grid = x / np.float32(self.scale)
+    def add(self, x: Array) -> None:
+        """One run's input."""
+        turned = self.op.op_type == "Gemm" and bool(self.op.attrs.get("transA", 0))
+        others = (1,) if turned else (0, *range(2, x.ndim))
+        grid = x / self.scale
         np.rint(grid, out=grid)
         np.clip(grid, -128 - self.zero_point, 127 - self.zero_point, out=grid)
-        both = [x.sum(others, dtype=np.float64), grid.sum(others, dtype=np.float64) * self.scale]
-        self.sums = [a + b for a, b in zip(self.sums, both, strict=True)] if self.sums else both
-        self.count += x.size // x.shape[axis]
-        if not self.covered and self.op.op_type != "Gemm":
-            self.covered = _covered(self.op, self.weights[0].shape[2:], x.shape[2:], y.shape[2:])
+        self.x = self.x + x.sum(others, dtype=np.float64, keepdims=True)
+        self.rounded_x = self.rounded_x + grid.sum(others, dtype=np.float64, keepdims=True) * self.scale
+        self.count += int(np.prod([x.shape[i] for i in others]))
+        self.size = x.shape[2:]
 
     def corrected(self) -> Array:
         """The stored bias, less what the result is shifted by."""
-        exact, rounded = (
-            _product(self.op, weight, total / self.count, self.covered)
-            for weight, total in zip(self.weights, self.sums, strict=True)
-        )
-        bias = self.stored + np.round((exact - rounded) / self.bias_scales.astype(np.float64))
+        shift = self._result(self.rounded_x, self.rounded_weight) - self._result(self.x, self.weight)
+        bias = self.stored - np.round(shift / self.bias_scales.astype(np.float64))
         return np.clip(bias, -BIAS_MOST, BIAS_MOST).astype(np.int32)
+
+    def _result(self, total: Array | float, weight: Array) -> Array:
+        """The op on its mean input, without its bias, and of that the mean per channel: so padding counts."""
+        mean = (np.asarray(total) / self.count).astype(np.float32)
+        x = np.broadcast_to(mean, (*mean.shape[:2], *self.size)).copy()
+        specs = [TensorSpec(array.dtype, array.shape) for array in (x, weight)]
+        (y,) = evaluate(
+            prepare(self.op.op_type, self.opset, self.op.attrs, specs, [None, weight], 1), [x, weight]
+        )
+        return np.asarray(y.mean((0, *range(2, y.ndim)), dtype=np.float64))
 
 
 def corrected(
@@ -80,11 +90,11 @@ def corrected(
         before = program.function(*key)
         assert before is not None
         layers[key] = _layers(before, quantized.function)
-    bodies = {f.key: observed_values(f) for f in program.functions if f.domain == keys.BACKEND_DOMAIN}
+    bodies = observed_bodies(program)
     for given in batches(data, main, target):
         for key, values in runs(program, main, given, bodies):
             for layer in layers.get(key, ()):
-                layer.add(values[layer.op.inputs[0]], values[layer.op.outputs[0]])
+                layer.add(values[layer.op.inputs[0]])
     return {key: _with_biases(quantized, layers[key]) for key, quantized in done.items()}
 
 
@@ -119,53 +129,18 @@ def _layers(before: Function, after: Function) -> list[_Layer]:
         axis = cast("int", weight.attrs["axis"])
         stored, scales = (new.constants[name] for name in weight.inputs[:2])
         shape = [-1 if i == axis else 1 for i in range(stored.ndim)]
-        rounded = stored.astype(np.float64) * scales.astype(np.float64).reshape(shape)
         scale, zero_point = (new.constants[name] for name in x.inputs[1:3])
         found.append(
             _Layer(
                 op,
-                float(scale),
+                before.opsets.get(keys.ONNX_DOMAIN, 0),
+                np.float32(scale),
                 int(zero_point),
-                (old.constants[op.inputs[1]].astype(np.float64), rounded),
+                old.constants[op.inputs[1]],
+                stored * scales.reshape(shape),
                 bias.inputs[0],
                 new.constants[bias.inputs[0]],
                 new.constants[bias.inputs[1]],
             )
         )
     return found
-
-
-def _product(op: Op, weight: Array, mean: Array, covered: Sequence[Array]) -> Array:
-    """The mean result per channel, without the bias."""
-    if op.op_type == "Gemm":
-        return np.asarray((weight if op.attrs.get("transB", 0) else weight.T) @ mean)
-    seen: Array = reduce(np.multiply.outer, covered) if covered else np.ones(())
-    taps = (weight * seen).reshape(*weight.shape[:2], -1).sum(-1)
-    if op.op_type == "ConvTranspose":
-        return np.asarray(mean @ taps)
-    groups = cast("int", op.attrs.get("group", 1))
-    by_group = taps.reshape(groups, -1, taps.shape[1])
-    return np.asarray((by_group @ mean.reshape(groups, -1, 1)).reshape(-1))
-
-
-def _covered(op: Op, kernel: Sequence[int], size: Sequence[int], result: Sequence[int]) -> tuple[Array, ...]:
-    """Per axis and tap, how many of the results read it from inside the image: padding adds nothing."""
-    n = len(kernel)
-    strides, dilations = (_ints(op, name, [1] * n) for name in ("strides", "dilations"))
-    given, auto = _ints(op, "pads", [0] * 2 * n), cast("bytes", op.attrs.get("auto_pad", b"NOTSET"))
-    transposed = op.op_type == "ConvTranspose"
-    small, large = (size, result) if transposed else (result, size)
-    found = []
-    for axis in range(n):
-        step, wide = strides[axis], dilations[axis]
-        before = given[axis]
-        if auto in (b"SAME_UPPER", b"SAME_LOWER"):
-            total = max(0, (small[axis] - 1) * step + (kernel[axis] - 1) * wide + 1 - large[axis])
-            before = total // 2 if auto == b"SAME_UPPER" else total - total // 2
-        at = np.arange(small[axis])[:, None] * step + np.arange(kernel[axis]) * wide - before
-        found.append(((at >= 0) & (at < large[axis])).sum(0) / result[axis])
-    return tuple(found)
-
-
-def _ints(op: Op, name: str, default: list[int]) -> list[int]:
-    return cast("list[int]", op.attrs.get(name) or default)

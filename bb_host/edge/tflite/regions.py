@@ -103,8 +103,10 @@ def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fac
             if op.op_type == "Gemm" and not op.attrs.get("transB", 0):
                 deep = weight[0]
             macs = size * abs(deep)
-        elif op.op_type in ("Attention", "Einsum"):
-            macs = (attention if op.op_type == "Attention" else products).macs(op, facts)
+        elif op.op_type in attention.RULES:
+            macs = attention.macs(op, facts)
+        elif op.op_type in products.RULES:
+            macs = products.macs(op, facts)
         elif op.op_type in recurrent.RULES:
             operators, macs, steps_us = recurrent.cost(op, facts)
             numpy_us += steps_us
