@@ -27,9 +27,6 @@ START_S = 30.0
 START_ATTEMPTS = 5
 """A free port can be taken between finding it and listening on it; the next one rarely is."""
 
-SBIN = "/usr/sbin:/sbin:/usr/local/sbin"
-"""Where distributions put brokers, and not every user's PATH looks."""
-
 
 class BrokerError(Exception):
     """There is no broker, or it does not start; the message says what to install."""
@@ -43,6 +40,11 @@ class OwnBroker:
     url: str
     child: Child
 
+    @property
+    def mqtt_version(self) -> str:
+        """The newest version that this broker speaks: nodes that know it need not find out by waiting."""
+        return "5" if self.kind == "mosquitto" else "3.1.1"
+
     def stop(self) -> None:
         self.child.signal(signal.SIGTERM)
         self.child.end()
@@ -54,7 +56,7 @@ def start_broker(folder: Path, events: Events, kind: str = "", config: Sequence[
     `config` holds further lines for mosquitto. No other process may use `events` yet. Raises BrokerError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    mosquitto = shutil.which("mosquitto") or shutil.which("mosquitto", path=SBIN)
+    mosquitto = shutil.which("mosquitto")
     if kind != "amqtt" and mosquitto is not None:
         return _start(
             "mosquitto",

@@ -121,10 +121,10 @@ class Demo:
             f"{client.name} {client.stat().st_size:,} bytes"
         )
         if a.broker:
-            url, kind = a.broker, "a broker that was running"
+            url, kind, version = a.broker, "a broker that was running", "auto"
         else:
             self.own_broker = start_broker(self.out / "broker", self.events, a.own_broker)
-            url, kind = self.own_broker.url, self.own_broker.kind
+            url, kind, version = self.own_broker.url, self.own_broker.kind, self.own_broker.mqtt_version
         self.outcome.broker = kind
         say(f"broker: {kind} at {url}")
         # What an earlier run left does not matter: at a shared broker a name of its own, on disk new folders.
@@ -132,22 +132,10 @@ class Demo:
         federation = f"digits-{random.SystemRandom().getrandbits(32):08x}"
         for number, shard in enumerate(shards):
             name = f"client-{number}"
-            self._start(
-                name,
-                node_command(
-                    client,
-                    "Client",
-                    name,
-                    url,
-                    federation,
-                    "--set",
-                    f"shard.path={shard}",
-                    "--seed",
-                    f"{number}",
-                ),
-            )
-        more = ("--set", f"test.path={test}", "--seed", str(len(shards)), "--until-done")
-        self._start(SERVER, node_command(server, "Server", SERVER, url, federation, *more))
+            own = ("--set", f"shard.path={shard}", "--seed", f"{number}", "--mqtt-version", version)
+            self._start(name, node_command(client, "Client", name, url, federation, *own))
+        own = ("--set", f"test.path={test}", "--seed", str(len(shards)), "--mqtt-version", version)
+        self._start(SERVER, node_command(server, "Server", SERVER, url, federation, *own, "--until-done"))
         say(f"{len(shards)} clients and a server started; logs in {self.out / 'logs'}")
         self._watch()
         return self.outcome

@@ -143,7 +143,7 @@ def mosquitto(folder: Path, config: Sequence[str] = ()) -> Broker:
 
     `config` holds further lines of its configuration; `{folder}` in them becomes `folder`.
     """
-    program = shutil.which("mosquitto") or shutil.which("mosquitto", path=brokers.SBIN)
+    program = shutil.which("mosquitto")
     if program is None:
         raise NoBroker("mosquitto is not installed here (Debian: apt install mosquitto)")
 

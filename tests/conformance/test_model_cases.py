@@ -73,17 +73,28 @@ def _light() -> list[Path]:
 
 @pytest.mark.parametrize("path", _light(), ids=[path.stem for path in _light()])
 def test_light_models_agree_with_onnxruntime(path: Path) -> None:
-    """Nine CNNs of 2012 to 2017 at 224×224, opset 9; 1e-4 of the largest output."""
+    """Nine CNNs of 2012 to 2017 at 224×224, opset 9; 1e-4 of the largest output.
+
+    What a last Softmax reads is compared instead of what it writes: these weights were made up, squeezenet's
+    logits are near 7e9, and there one unit in the last place decides the probabilities. The Softmax itself is
+    held against the same function of our own logits.
+    """
     ort = pytest.importorskip("onnxruntime")
     model = onnx.load(path)
+    last = next(node for node in model.graph.node if model.graph.output[0].name in node.output)
+    if last.op_type == "Softmax":
+        (shape,) = (vi.type for vi in model.graph.output)
+        model.graph.output.append(onnx.ValueInfoProto(name=last.input[0], type=shape))
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     given = session.get_inputs()[0]
     x = np.random.default_rng(3).standard_normal(given.shape).astype(np.float32)
-    wanted = session.run(None, {given.name: x})
-    results = backend.prepare(model).run([x])
-    for got, want in zip(results, wanted, strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * float(np.abs(want).max()))
+    wanted, got = session.run(None, {given.name: x}), backend.prepare(model).run([x])
+    assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in wanted]
+    np.testing.assert_allclose(got[-1], wanted[-1], rtol=1e-4, atol=1e-4 * float(np.abs(wanted[-1]).max()))
+    if last.op_type == "Softmax":
+        logits = got[1].astype(np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        np.testing.assert_allclose(got[0], powers / powers.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-7)

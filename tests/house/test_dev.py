@@ -211,6 +211,42 @@ def test_a_failed_check_or_test_fails_the_command(
     assert handed[1] == ("python", "-m", "pytest", "-n", "0")
 
 
+def test_bare_hides_the_optional_programs_and_nothing_else(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for folder, names in (("bin", ("dot", "tool")), ("sbin", ("mosquitto", "tool", "other"))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            program = tmp_path / folder / name
+            program.write_text(f"#!/bin/sh\necho {folder}/{name}\n")
+            program.chmod(0o755)
+    path = os.pathsep.join(str(tmp_path / folder) for folder in ("bin", "sbin", "none"))
+    seen: list[tuple[tuple[str, ...], dict[str, str | None]]] = []
+    folders: list[Path] = []
+
+    def call(*command: str, env: dict[str, str]) -> int:
+        folders.append(Path(env["PATH"]))
+        names = ("dot", "mosquitto", "tool", "other")
+        places = {name: shutil.which(name, path=env["PATH"]) for name in names}
+        seen.append((command, {name: place and os.path.realpath(place) for name, place in places.items()}))
+        tool = subprocess.run(["tool"], env={"PATH": env["PATH"]}, capture_output=True, text=True)
+        assert tool.stdout == "bin/tool\n"
+        return 0
+
+    monkeypatch.setattr(dev, "environment", lambda: {"PATH": path})
+    monkeypatch.setattr(dev, "call", call)
+    assert dev.command_test(["--bare", "--no-lint", "-n", "0"]) == 0
+    ((command, found),) = seen
+    assert command == ("python", "-m", "pytest", "-n", "0")
+    assert found == {
+        "dot": None,
+        "mosquitto": None,
+        "tool": str(tmp_path / "bin" / "tool"),
+        "other": str(tmp_path / "sbin" / "other"),
+    }
+    assert not folders[0].exists(), "the folder of links goes with the run"
+
+
 def test_the_check_script_is_valid_shell(root: Path) -> None:
     done = subprocess.run(["bash", "-n", root / ".ci" / "run"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
