@@ -8,7 +8,6 @@ Paths (artifact, state, trace and the broker's files) are relative to the file's
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from bb_edge.engine.config import ConfigError, NodeConfig
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.wire.caps import EnvelopeCaps
@@ -167,10 +167,8 @@ class _Reader:
             raise self._fail(key, "a table of names is expected")
         for name in value if known is not None else ():
             if known is not None and name not in known:
-                near = difflib.get_close_matches(name, known, 1)
                 full = f"{key}.{name}" if key else name
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-                raise self._fail(full, "unknown key", hint)
+                raise self._fail(full, "unknown key", suggestion(name, known))
         return value
 
     def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
