@@ -3,7 +3,7 @@
 Every key is checked: an unknown one is refused by name, with the one that it resembles, and a value of the
 wrong type with what is expected. Flags override the file. The reference is docs/operations.md.
 
-Paths (artifact, state, trace and the broker's files) are relative to the file's own folder.
+Paths (artifact, state, trace, the broker's files, the files of `load`) are relative to the file's own folder.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import Broker, MqttOptions
+from bb_edge.user_modules import is_file_name
 from bb_edge.wire.caps import EnvelopeCaps
 
 MAX_BYTES = 1024 * 1024
@@ -202,6 +203,10 @@ class _Reader:
             raise self._fail(name, "a list of texts is expected")
         return tuple(value)
 
+    def _module(self, name: str) -> str:
+        """A file is relative to this one; a module's name stays as it is."""
+        return str((self._path.parent / name).absolute()) if is_file_name(name) else name
+
     def _numbers(self, value: object, key: str, known: tuple[str, ...], extra: str = "") -> dict[str, Any]:
         table = self._table(value, key, dict.fromkeys((*known, extra) if extra else known))
         for name, number in table.items():
@@ -221,7 +226,7 @@ class _Reader:
             ),
             "disk": self._numbers(top.get("disk", {}), "disk", DISK),
             "trace": self._file(top, "", "trace"),
-            "load": self._texts(top, "load"),
+            "load": tuple(self._module(name) for name in self._texts(top, "load")),
             "seed": self._value(top, "", "seed", int, "a whole number"),
             "metrics": self._text(top, "", "metrics"),
             "until_done": self._flag(top, "", "until_done"),

@@ -1,6 +1,6 @@
 """Which class stands behind a `TYPE_NAME`: the built-in components, installed packages' and the user's own.
 
-A name is looked up in this order: classes registered in this process (`@register`, `--load MODULE`), the
+A name is looked up in this order: classes registered in this process (`@register`, `--load FILE.py`), the
 built-ins, the entry points of the group `bytesandbrains.components` (name = TYPE_NAME, value = the class).
 Built-ins and entry points are imported when a program first names them.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from bb_edge.ir import keys
@@ -54,12 +55,16 @@ class RegistryError(BBError):
 class UnregisteredConcreteError(RegistryError):
     """A program names a component type that this node does not have."""
 
-    def __init__(self, type_name: str, where: str = "") -> None:
+    def __init__(self, type_name: str, where: str = "", known: Iterable[str] = ()) -> None:
         self.type_name = type_name
+        import difflib  # only here: nodes start without it
+
+        near = difflib.get_close_matches(type_name, known, 1)
         super().__init__(
             f"no component type {type_name!r} is registered",
             where,
-            "install the package that has it, or name its module with --load",
+            (f"did you mean {near[0]!r}? Else " if near else "")
+            + "install the package that has it, or give its file with --load FILE.py",
         )
 
 
@@ -114,7 +119,7 @@ class Registry:
             return self._take(type_name, getattr(importlib.import_module(module), name), module)
         point = self._points().get(type_name)
         if point is None:
-            raise UnregisteredConcreteError(type_name, where)
+            raise UnregisteredConcreteError(type_name, where, self.type_names())
         try:
             loaded = point.load()
         except (ImportError, AttributeError) as error:
@@ -122,17 +127,36 @@ class Registry:
         return self._take(type_name, loaded, point.value)
 
     def load_module(self, name: str) -> None:
-        """Imports a user's module, whose classes register themselves. RegistryError where it cannot be
-        imported.
+        """Loads a file (`./mycomponents.py`) or a module (`acme.parts`), whose classes register themselves.
+
+        A file that is loaded already, under whatever name, is not loaded again. Relative files and modules
+        are looked for in the working directory. RegistryError names the line at fault where the code fails,
+        and refuses what registers neither a component nor a type.
         """
+        from bb_edge.user_modules import UserModuleError, import_user_module
+
         try:
-            importlib.import_module(name)
-        except ImportError as error:
+            module = import_user_module(name)
+        except UserModuleError as error:
+            raise RegistryError(error.what, error.where, error.hint) from error
+        if not self._registered_by(module):
             raise RegistryError(
-                f"module {name!r} cannot be imported: {error}",
-                "--load",
-                "give a module name that Python can find",
-            ) from error
+                "it registers no component and no type",
+                f"--load {name}",
+                "put @register (from bb_edge.extend) above each component class",
+            )
+
+    def _registered_by(self, module: ModuleType) -> bool:
+        from bb_edge.ir.types import TypeNode
+
+        classes = {*self._classes.values(), *_default._classes.values()}
+        own = (module.__name__, f"{module.__name__}.")
+        if any(cls.__module__ == own[0] or cls.__module__.startswith(own[1]) for cls in classes):
+            return True
+        return any(
+            isinstance(value, TypeNode) or (isinstance(value, type) and value in classes)
+            for value in vars(module).values()
+        )
 
     def type_names(self) -> tuple[str, ...]:
         """All names that can be looked up, sorted; nothing is imported."""

@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.ir.types import dtype_of_elem
 
@@ -33,6 +34,9 @@ _FRESH = """
 import sys
 import numpy as np
 import bb_edge
+if sys.argv[4:]:
+    from bb_edge.cli.own_components import load_all
+    load_all(sys.argv[4:])
 model = bb_edge.open_model(sys.argv[1], sys.argv[2])
 with np.load(sys.argv[3]) as inputs:
     model.run(dict(inputs))
@@ -54,6 +58,7 @@ def add_parser(verbs: Any) -> None:
         action="store_true",
         help="measure how each TFLite model runs fastest here, and remember it beside the artifact",
     )
+    add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
 
@@ -88,13 +93,16 @@ def measure(model: Model, inputs: Mapping[str, Array], runs: int) -> dict[str, f
     return found
 
 
-def cold_start(artifact: Path, target: str, inputs: Path) -> dict[str, float]:
-    """Median time from spawn to first output in milliseconds, and the largest peak memory in bytes."""
+def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = ()) -> dict[str, float]:
+    """Median time from spawn to first output in milliseconds, and the largest peak memory in bytes.
+
+    The fresh process loads the files and modules of `load` first.
+    """
     times, peaks = [], []
     for _ in range(COLD_RUNS):
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-c", _FRESH, str(artifact), target, str(inputs)],
+            [sys.executable, "-c", _FRESH, str(artifact), target, str(inputs), *load],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             capture_output=True,
             text=True,
@@ -139,6 +147,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     import tempfile
 
+    load_all(arguments.load)
     if arguments.tune:
         return _tune(arguments)
 
@@ -167,7 +176,7 @@ def run(arguments: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "inputs.npz"
             np.savez(path, **inputs)  # type: ignore[arg-type]
-            found.update(cold_start(arguments.artifact, model.target, path))
+            found.update(cold_start(arguments.artifact, model.target, path, arguments.load))
     if arguments.json:
         print(json.dumps(found))
         return 0

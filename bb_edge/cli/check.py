@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.cli.run import parse_set
 from bb_edge.engine.program import Program, Target
 
@@ -34,7 +35,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("artifact", type=Path, help="a compiled .onnx file")
     p.add_argument("--target", action="append", metavar="NAME", help="partition (repeatable; default: all)")
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
-    p.add_argument("--load", action="append", default=[], metavar="MODULE", help="import a module first")
+    add_load(p)
     p.add_argument("--budget", choices=("edge", "host"), default="edge", help="capacities of the node")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
@@ -126,10 +127,8 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where every target runs here, else 1."""
     from bb_edge.loading import load
-    from bb_edge.registry import default_registry
 
-    for module in arguments.load:
-        default_registry().load_module(module)
+    load_all(arguments.load)
     program = load(arguments.artifact.read_bytes())
     found = verdicts(program, arguments)
     fine = all(verdict.runs for verdict in found)

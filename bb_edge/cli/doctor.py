@@ -13,12 +13,13 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bb_edge import __version__
+from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
@@ -55,6 +56,7 @@ def add_parser(verbs: Any) -> None:
         "--peer", metavar="NAME", help="the node's name; its peer id is shown, and used at the broker"
     )
     p.add_argument("--state", type=Path, metavar="FOLDER", help="try to write there")
+    add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
 
@@ -90,6 +92,9 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
             yield Finding("configuration", OK, str(arguments.config))
         except BBError as error:
             yield Finding("configuration", FAILED, str(error))
+    modules = (*config.load, *arguments.load)
+    if modules:
+        yield _guarded("components", lambda: _components(modules))
     names = ("broker", "ca", "cert", "key", "peer", "state")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     config = replace(config, **given)
@@ -106,6 +111,11 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("broker", SKIPPED, "none named (--broker)")
     else:
         yield _guarded("broker", lambda: _broker(config, peer))
+
+
+def _components(modules: Sequence[str]) -> Finding:
+    load_all(modules)
+    return Finding("components", OK, f"loaded {', '.join(modules)}", {"load": list(modules)})
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:

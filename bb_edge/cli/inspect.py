@@ -7,18 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.engine.program import Program
 
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("inspect", help="show targets, slots, bindings and ops")
     p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
 
 
 def describe(program: Program) -> dict[str, object]:
-    """A JSON-ready description of a program."""
+    """A JSON-ready description of a program. A slot is `registered` where this device has its type."""
+    from bb_edge.registry import default_registry
+
+    known = frozenset(default_registry().type_names())
     targets = {}
     for target in program.targets.values():
         graph = program.graphs[target.main]
@@ -30,7 +35,8 @@ def describe(program: Program) -> dict[str, object]:
             "outputs": list(graph.outputs),
             "bootstrap": target.bootstrap is not None,
             "slots": {
-                slot: {"role": b.role, "type": b.type_name} for slot, b in sorted(target.bindings.items())
+                slot: {"role": b.role, "type": b.type_name, "registered": b.type_name in known}
+                for slot, b in sorted(target.bindings.items())
             },
         }
     return {
@@ -46,6 +52,7 @@ def describe(program: Program) -> dict[str, object]:
 def run(arguments: argparse.Namespace) -> int:
     from bb_edge.loading import load
 
+    load_all(arguments.load)
     found = describe(load(arguments.artifact.read_bytes()))
     if arguments.json:
         print(json.dumps(found))
@@ -59,5 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
             if target[port]:
                 print(f"  {port}: {', '.join(target[port])}")
         for slot, binding in target["slots"].items():
-            print(f"  slot {slot}: {binding['role']} {binding['type']}")
+            unknown = "" if binding["registered"] else " (not registered here: give its file with --load)"
+            print(f"  slot {slot}: {binding['role']} {binding['type']}{unknown}")
     return 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.cli.render import LEVELS, Output, step_record
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
@@ -58,9 +59,7 @@ def add_parser(verbs: Any) -> None:
     )
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--seed", type=int, help="seed of the node's generator, for repeatable runs")
-    p.add_argument(
-        "--load", action="append", default=[], metavar="MODULE", help="import a module with components"
-    )
+    add_load(p)
     p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
     p.add_argument("--cert", metavar="FILE", help="client certificate")
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
@@ -185,15 +184,13 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
     from bb_edge.cli.service import Service
     from bb_edge.installer import install
     from bb_edge.loading import load
-    from bb_edge.registry import default_registry
     from bb_edge.transport.driver import Driver
     from bb_edge.transport.mqtt import MqttTransport
     from bb_shims import detect
 
     output = Output(config.log_json, config.log_level)
     broker = config.broker_record()
-    for module in config.load:
-        default_registry().load_module(module)
+    load_all(config.load)
     name, artifact = config.peer, config.artifact
     assert name is not None and artifact is not None  # settings
     program = load(artifact.read_bytes())

@@ -1,0 +1,165 @@
+"""Modules of users that register components: a file or a name, from `--load` or from a configuration.
+
+What ends in `.py` or holds a `/` is a file; anything else is the dotted name of a module. The file's folder
+and the working directory are put at the end of the module search path, so that a module there is found and
+never stands in for an installed one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from bb_edge.ir.errors import BBError
+
+__all__ = ["UserModuleError", "import_user_module", "is_file_name"]
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class UserModuleError(BBError):
+    """A module that cannot be loaded; `where` is the line at fault, or the name where there is no line."""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a name says a file; else it is a module's dotted name."""
+    return name.endswith(".py") or "/" in name or os.sep in name
+
+
+def import_user_module(name: str) -> ModuleType:
+    """Imports a file or a module once; whatever its code raises is a UserModuleError at the line at fault."""
+    if not name:
+        raise UserModuleError("the name is empty", "--load", "give FILE.py or the name of a module")
+    if is_file_name(name):
+        return _import_file(name)
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UserModuleError(
+            "it is not the name of a module", f"--load {name}", "give FILE.py or a dotted name"
+        )
+    _search_also(os.getcwd())
+    importlib.invalidate_caches()
+    return _guarded(lambda: importlib.import_module(name), name)
+
+
+def _import_file(name: str) -> ModuleType:
+    path = Path(os.path.realpath(os.path.expanduser(name)))
+    if path.is_dir():
+        raise UserModuleError(
+            "it is a folder", name, "give one of its files, or a package by its dotted name"
+        )
+    if not path.is_file():
+        files = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, files, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it was looked for at {path}"
+        raise UserModuleError("there is no such file", name, hint)
+    if path.suffix != ".py":
+        raise UserModuleError("it is not a .py file", name, "give FILE.py or the dotted name of a module")
+    for module in list(sys.modules.values()):
+        file = module.__dict__.get("__file__") if isinstance(module, ModuleType) else None
+        if (
+            isinstance(file, str)
+            and os.path.basename(file) == path.name
+            and os.path.realpath(file) == str(path)
+        ):
+            return module
+    _search_also(str(path.parent))
+    module_name = _name_for(path)
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UserModuleError("Python cannot import it", name, "give FILE.py or the dotted name of a module")
+    module, loader = importlib.util.module_from_spec(spec), spec.loader
+    sys.modules[module_name] = module  # dataclasses and pickling look a class's module up
+    try:
+        _guarded(lambda: loader.exec_module(module), name)
+    except BBError:
+        del sys.modules[module_name]  # half a module is none: the next attempt reads the file again
+        raise
+    return module
+
+
+def _search_also(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _name_for(path: Path) -> str:
+    """The file's own name, unless that is another module's: `json.py` is not json."""
+    stem = path.stem
+    try:
+        spec = importlib.util.find_spec(stem) if stem.isidentifier() else None
+    except (ImportError, ValueError):
+        spec = None
+    same = spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == str(path)
+    return stem if stem not in sys.modules and same else f"bb_loaded_{stem}"
+
+
+def _guarded(load: Callable[[], object], name: str) -> ModuleType:
+    """Runs the module's code."""
+    try:
+        return load()  # type: ignore[return-value]
+    except SyntaxError as error:
+        place = f"{_shown(error.filename)}:{error.lineno}" if error.filename and error.lineno else name
+        raise UserModuleError(f"SyntaxError: {error.msg}", place, "mend that line") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and _is_asked_for(error.name, name):
+            hint = f"give a file (--load ./{name.rpartition('.')[2]}.py) or a module that Python can find; "
+            raise UserModuleError(
+                f"there is no module {error.name!r}",
+                f"--load {name}",
+                f"{hint}it also looks in {os.getcwd()}",
+            ) from error
+        raise UserModuleError(_what(error), _place(error, name), _remedy(error, name)) from error
+
+
+def _is_asked_for(missing: str | None, name: str) -> bool:
+    """Whether the missing module is the one that was named, or a package above it."""
+    return missing is not None and (name == missing or name.startswith(f"{missing}."))
+
+
+def _what(error: BaseException) -> str:
+    if isinstance(error, BBError):
+        return f"{error.where}: {error.what}" if error.where else error.what
+    if isinstance(error, SystemExit):
+        return "it ends the process when it is imported"
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _remedy(error: BaseException, name: str) -> str:
+    if isinstance(error, BBError):
+        return error.hint or "mend that line"
+    if isinstance(error, SystemExit):
+        return "put what is for running it under `if __name__ == '__main__':`"
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name} on this machine, or import it where it is needed"
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "load the package by its dotted name instead of the file"
+    return "mend that line"
+
+
+def _place(error: BaseException, name: str) -> str:
+    """`file.py:12` of the innermost frame in the folder of the module's own code; the name without one."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", _HERE)) and f"{os.sep}importlib{os.sep}" not in frame.filename
+    ]
+    if not frames:
+        return f"--load {name}"
+    folder = os.path.dirname(os.path.realpath(frames[0].filename)) + os.sep
+    own = [frame for frame in frames if os.path.realpath(frame.filename).startswith(folder)]
+    return f"{_shown(own[-1].filename)}:{own[-1].lineno}"
+
+
+def _shown(file: str) -> str:
+    """A file as one would name it from here."""
+    here = os.getcwd() + os.sep
+    real = os.path.realpath(file)
+    return real[len(here) :] if real.startswith(here) else real
