@@ -9,13 +9,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_host.diagnostics import Policy, ProgramWarning
 
 DISTRIBUTION = "bytesandbrains-edge"
 _AT_LINE = re.compile(r"(?P<line>.+?:\d+)(?:, (?P<rest>.+))?")
@@ -80,6 +83,15 @@ def parser() -> argparse.ArgumentParser:
         default="auto",
         help="what runs tensor work: tflite lowers all that it can, auto (default) what gains by it, and"
         " keeps a fallback for devices without an interpreter",
+    )
+    p.add_argument(
+        "-W",
+        dest="warnings",
+        action="append",
+        type=_warning_option,
+        default=[],
+        metavar="ACTION[=CODE]",
+        help="error or ignore: all warnings, or those of one code; may be repeated (docs/warnings.md)",
     )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
@@ -153,32 +165,41 @@ def error_line(error: BBError) -> str:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
+    from bb_host.diagnostics import Policy
     from bb_host.edge.budget import Limits
     from bb_host.edge.report import table, timings
     from bb_host.edge.target import build_edge
     from bb_host.source_file import read_source
 
+    policy = Policy.parse(arguments.warnings)
     source = read_source(arguments.file)
     if arguments.explain is not None and arguments.explain != "backend":
         return _explain(source, arguments.explain)
     shapes = dict(_shape(text) for text in arguments.shape)
-    build = build_edge(
-        source.module,
-        source.compiler,
-        shapes or None,
-        portable=arguments.target == "portable",
-        max_batch=arguments.max_batch,
-        limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
-        backend=arguments.backend,
-        quantization=_quantization(arguments),
-    )
+    try:
+        build = build_edge(
+            source.module,
+            source.compiler,
+            shapes or None,
+            portable=arguments.target == "portable",
+            max_batch=arguments.max_batch,
+            limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
+            backend=arguments.backend,
+            quantization=_quantization(arguments),
+        )
+    except BBError:
+        _show(source.warnings, policy)  # a warning may name the cause
+        raise
+    shown, refused = _show((*source.warnings, *build.warnings), policy)
+    if refused:
+        return 1
     if arguments.explain is not None:
         for artifact in build.artifacts:
             print(f"{artifact.target}:\n{artifact.lowering.explain() or 'nothing is lowered'}")
         return 0
     written = build.write(arguments.out, keep=[arguments.file])
     if arguments.json:
-        print(json.dumps(_report(build, written)))
+        print(json.dumps({**_report(build, written), "warnings": [w.to_dict() for w in shown]}))
         return 0
     print(f"{build.module}: {', '.join(str(path) for path in written if path.suffix == '.onnx')}")
     if build.artifacts:
@@ -192,6 +213,28 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
     return 0
+
+
+def _show(found: Iterable[ProgramWarning], policy: Policy) -> tuple[list[ProgramWarning], bool]:
+    """Prints warnings to stderr, each once; returns those, and whether one of them is an error by `-W`."""
+    from bb_host.diagnostics import in_order
+
+    actions = [(warning, policy.action(warning)) for warning in in_order(found)]
+    for warning, action in actions:
+        if action != "ignore":
+            print(warning.render("error" if action == "error" else "warning"), file=sys.stderr)
+    shown = [warning for warning, action in actions if action != "ignore"]
+    return shown, any(action == "error" for _, action in actions)
+
+
+def _warning_option(text: str) -> str:
+    from bb_host.diagnostics import Policy
+
+    try:
+        Policy.parse([text])
+    except BBError as error:
+        raise argparse.ArgumentTypeError(f"{error.what} ({error.hint})") from None
+    return text
 
 
 def _quantization(arguments: argparse.Namespace) -> Any:
@@ -252,10 +295,13 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     from bb_host.compiler.driver import as_program
+    from bb_host.diagnostics import Policy
     from bb_host.edge.inspection import describe, render
     from bb_host.source_file import read_source
 
-    program = as_program(read_source(arguments.file).module)
+    source = read_source(arguments.file)
+    program = as_program(source.module)
+    _show((*source.warnings, *program.warnings), Policy())
     found = describe(program, arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0)
     print(json.dumps(found) if arguments.json else render(found, arguments.file.name))
     return 0
@@ -264,13 +310,15 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _graph(arguments: argparse.Namespace) -> int:
     from bb_host.compiler import Compiler
     from bb_host.compiler.driver import as_program
+    from bb_host.diagnostics import Policy
     from bb_host.drawing import write_drawing
     from bb_host.source_file import read_source
 
     source = read_source(arguments.file)
     program = as_program(source.module)
     if arguments.file.suffix == ".py" and not arguments.recorded:
-        program = (source.compiler or Compiler()).compile_program(program)
+        program = (source.compiler or Compiler()).run(program).program
+    _show((*source.warnings, *program.warnings), Policy())
     written, remark = write_drawing(program, arguments.out, ops=False if arguments.partitions else None)
     print(remark or written)
     return 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import ValueType
+from bb_host.diagnostics import ProgramWarning
 from bb_host.program import AttrValue, Function
 
 
@@ -27,6 +28,8 @@ class Constructs(Protocol):
     """A config that makes its own state, such as a trainable model."""
 
     def construct(self, slot: str) -> ConstructionLike: ...
+
+    # It may have `warnings() -> Iterable[ProgramWarning]` as well: `construction_warnings` asks.
 
 
 class ConstructionError(BBError):
@@ -60,4 +63,30 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
         raise ConstructionError(f"config has no CBOR form: {error}", f"slot {slot!r}") from error
 
 
-__all__ = ["ConstructionError", "ConstructionLike", "Constructs", "construction_state"]
+def construction_warnings(slot: str, config: object) -> tuple[ProgramWarning, ...]:
+    """What a config that constructs itself warns about: its method `warnings()`, where it has one.
+
+    A warning without a place gets the author's line of the slot or binding. Raises ConstructionError for
+    anything but ProgramWarnings.
+    """
+    method = getattr(config, "warnings", None)
+    if method is None or not isinstance(config, Constructs):
+        return ()
+    found = tuple(method())
+    for item in found:
+        if not isinstance(item, ProgramWarning):
+            raise ConstructionError(
+                f"warnings() of {type(config).__name__} gives {item!r}",
+                f"slot {slot!r}",
+                "give ProgramWarning(code, what, where, hint) of bb_host.diagnostics",
+            )
+    return found
+
+
+__all__ = [
+    "ConstructionError",
+    "ConstructionLike",
+    "Constructs",
+    "construction_state",
+    "construction_warnings",
+]

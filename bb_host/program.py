@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bb_edge.ir.types import ValueType
+from bb_host.diagnostics import ProgramWarning
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -164,7 +165,8 @@ class Program:
 
     `name` is the root module's; `graph_name` only where the graph is called otherwise. `extra` is a
     serialized ModelProto of the rest (versions, producer, training info, device configurations, a foreign
-    graph's content); empty stands for what we write ourselves.
+    graph's content); empty stands for what we write ourselves. `warnings` are no part of the model: they are
+    what recording and compiling have to say about it.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Program:
     opsets: dict[str, int] = field(default_factory=dict)
     graph_name: str = ""
     extra: bytes = b""
+    warnings: tuple[ProgramWarning, ...] = ()
 
     def function(self, domain: str, name: str) -> Function | None:
         """The function that a call `(domain, name)` means, if the program holds it."""

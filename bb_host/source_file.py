@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 import traceback
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bb_edge.ir.errors import AuthoringError, BBError
+from bb_host.diagnostics import ProgramWarning
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
@@ -25,10 +29,14 @@ class SourceFileError(AuthoringError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`module` is a recorded Program or a ModelProto; `compiler` is None where the file names none."""
+    """`module` is a recorded Program or a ModelProto; `compiler` is None where the file names none.
+
+    `warnings` are those of recording it here, and what the file's own recording and compiling issued.
+    """
 
     module: Any
     compiler: Compiler | None = None
+    warnings: tuple[ProgramWarning, ...] = ()
 
 
 def read_source(path: Path) -> Source:
@@ -37,6 +45,37 @@ def read_source(path: Path) -> Source:
         return Source(read_model(path))
     if path.suffix != ".py":
         raise SourceFileError(f"neither .py nor .onnx: {path.name!r}", str(path), "name a program or a model")
+    with _issued() as issued:
+        source = _read_program(path)
+    return replace(source, warnings=(*issued, *getattr(source.module, "warnings", ())))
+
+
+@contextlib.contextmanager
+def _issued() -> Iterator[list[ProgramWarning]]:
+    """Gathers the ProgramWarnings that are issued in the block; others pass through."""
+    issued: list[ProgramWarning] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ProgramWarning)
+        show = warnings.showwarning
+
+        def gather(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if isinstance(message, ProgramWarning):
+                issued.append(message)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = gather
+        yield issued
+
+
+def _read_program(path: Path) -> Source:
     module = _import(path)
     entry = getattr(module, ENTRY, None)
     if not callable(entry):

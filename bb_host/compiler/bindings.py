@@ -10,7 +10,8 @@ from bb_edge.ir.types import TypeNode
 from bb_edge.registry import RegistryError, default_registry
 from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Binding, Options
-from bb_host.construction import ConstructionError, construction_state
+from bb_host.construction import ConstructionError, construction_state, construction_warnings
+from bb_host.dsl.errors import author_line, short_line
 from bb_host.program import Program
 
 
@@ -34,9 +35,22 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
             raise BindingError(f"{type_name} is a component of role {actual}", where, f"use bind_{actual}")
     try:
         state, functions = construction_state(slot, config)
+        warned = construction_warnings(slot, config)
     except ConstructionError as error:
         raise BindingError(error.what, where, error.hint) from error
-    return Binding(role, slot, type_name, target, state, functions, known, _storage_types(known, where))
+    line = short_line(author_line())
+    return Binding(
+        role,
+        slot,
+        type_name,
+        target,
+        state,
+        functions,
+        known,
+        _storage_types(known, where),
+        line,
+        tuple(w.at(line) for w in warned),
+    )
 
 
 def _class_of(component: type | str) -> type | None:

@@ -21,6 +21,7 @@ from bb_host.compiler.pipeline import (
     Stage,
     run_pipeline,
 )
+from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 
@@ -42,6 +43,11 @@ class Compilation:
 
     program: Program
     passes: tuple[PassReport, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[ProgramWarning, ...]:
+        """What recording, the bindings and the passes warn about, each once, by file and line."""
+        return self.program.warnings
 
     @property
     def duration_ns(self) -> int:
@@ -165,15 +171,23 @@ class Compiler:
     # --- compiling
 
     def compile(self, module: Source) -> onnx.ModelProto:
-        """The compiled model of a module, a recorded model or a program. Raises typed CompileErrors."""
+        """The compiled model of a module, a recorded model or a program. Raises typed CompileErrors.
+
+        Issues each of the program's warnings through Python's `warnings`, at the author's line.
+        """
         return to_proto(self.compile_program(module))
 
     def compile_program(self, module: Source) -> Program:
         """The same in the light form."""
-        return self.run(module).program
+        program = self.run(module).program
+        issue(program.warnings)
+        return program
 
     def run(self, module: Source, observe: Observer | None = None) -> Compilation:
-        """The same with a report of every pass; `observe` sees the program before and after each."""
+        """The same with a report of every pass; `observe` sees the program before and after each.
+
+        Issues no Python warnings: they are in the result.
+        """
         program = as_program(module)
         if keys.COMPILED_KEY in program.meta:
             if self.bindings:

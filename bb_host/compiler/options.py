@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.ir.types import TypeNode
+from bb_host.diagnostics import ProgramWarning
 from bb_host.program import AttrValue, Function
 
 
@@ -14,7 +15,8 @@ class Binding:
     """One `bind_<role>` declaration, its construction state made.
 
     `target` is a partition's name, or None for all. `component` is the class where it is at hand;
-    `storage_types` are the types that it promises for outputs (`"Compress.code"` → node).
+    `storage_types` are the types that it promises for outputs (`"Compress.code"` → node). `where` is the
+    author's line of the declaration, `warnings` what its configuration says about itself.
     """
 
     role: str
@@ -25,6 +27,8 @@ class Binding:
     functions: tuple[Function, ...] = ()
     component: type | None = None
     storage_types: Mapping[str, TypeNode] = field(default_factory=dict)
+    where: str = ""
+    warnings: tuple[ProgramWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +58,18 @@ class Options:
 
 
 class Stats:
-    """Counters of one pass (compiler.txt part 16)."""
+    """Counters of one pass (compiler.txt part 16), and what it warns about."""
 
-    __slots__ = ("counters",)
+    __slots__ = ("counters", "warnings")
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
+        self.warnings: list[ProgramWarning] = []
 
     def count(self, name: str, by: int = 1) -> None:
         """Adds to a counter; `by` may be 0, so that it is reported."""
         self.counters[name] = self.counters.get(name, 0) + by
+
+    def warn(self, code: str, what: str, where: str = "", hint: str = "") -> None:
+        """Hands in a warning; `where` is the author's line (`errors.source(op)`)."""
+        self.warnings.append(ProgramWarning(code, what, where, hint))

@@ -16,6 +16,7 @@ from bb_edge.ir import keys
 from bb_host.compiler import verify
 from bb_host.compiler.errors import UnknownStage
 from bb_host.compiler.options import Options, Stats
+from bb_host.diagnostics import ProgramWarning, in_order
 from bb_host.program import Program
 
 PRE_PASS_NAMES = ("refine_polymorphic_value_info", "validate_bootstrap_composition")
@@ -132,10 +133,12 @@ def run_pipeline(
     observe: Observer | None = None,
 ) -> tuple[Program, tuple[PassReport, ...]]:
     """Runs all stages. The given program is not touched; a failing stage raises its typed error.
+    The compiled program holds the warnings of recording, of the bindings and of all stages.
 
     `observe(name, before, after)` is called behind each stage, outside the times that are reported.
     """
     reports = []
+    found: list[ProgramWarning] = [*program.warnings, *(w for b in options.bindings for w in b.warnings)]
     seam = verify.Seam(options, disabled)
     with _collector_paused():
         for one in stages(disabled, extra):
@@ -147,10 +150,12 @@ def run_pipeline(
             report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
             _log.debug("%s", report)
             reports.append(report)
+            found += stats.warnings
             if observe is not None:
                 observe(one.NAME, program, after)
             program = after
-    return _with_figures(program, reports), tuple(reports)
+    program = dataclasses.replace(_with_figures(program, reports), warnings=in_order(found))
+    return program, tuple(reports)
 
 
 def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:

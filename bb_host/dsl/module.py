@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import ModuleError, authoring_error
+from bb_host.diagnostics import in_order, issue
+from bb_host.dsl.errors import ModuleError, author_line, authoring_error
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.recorder import PORT_NAME
 from bb_host.dsl.session import ModuleRecord, Session
@@ -50,8 +51,13 @@ class Module:
         return self.name or type(self).__name__
 
     def build(self) -> onnx.ModelProto:
-        """Records the program. Raises AuthoringErrors at the author's line."""
-        return to_proto(self.record())
+        """Records the program. Raises AuthoringErrors at the author's line.
+
+        Issues what recording warns about through Python's `warnings`: a ModelProto carries none of it.
+        """
+        program = self.record()
+        issue(program.warnings)
+        return to_proto(program)
 
     def record(self) -> Program:
         """The same in the light form."""
@@ -64,7 +70,13 @@ class Module:
         components = [f for f in children if f.domain == keys.COMPONENT_DOMAIN]
         functions = (root.function, *bodies, *bootstraps, *components)
         meta = {keys.MODULE_KEY: root.function.name}
-        return Program(root.function.name, functions, meta, implied_program_opsets(functions))
+        return Program(
+            root.function.name,
+            functions,
+            meta,
+            implied_program_opsets(functions),
+            warnings=in_order(session.warnings),
+        )
 
     def call(self, name: str | None = None) -> ModuleCall:
         """A call from another module's body: `.input(port, value)…build(g)`. `name` names the call."""
@@ -103,8 +115,15 @@ class Module:
         body.given_inputs = dict(given)
         for declared in self.declared_slots():
             session.slot(declared)
-        self.body(body)
+        self._record_into(body, self.body)
         body.finish()
+        if not body.drafts and not body.outputs:
+            body.warn(
+                "empty-body",
+                f"the body of {name!r} records nothing",
+                "record the program into g, the body's argument",
+                _first_line(self.body),
+            )
         bootstrap = self._record_bootstrap(session, body)
         session.leave()
         slots = self._slots(session, body, self.declared_slots())
@@ -124,7 +143,7 @@ class Module:
         from bb_host.dsl.composition import add_call
 
         g = Graph(session, self.module_name, keys.MODULE_PHASE_BOOTSTRAP)
-        self.bootstrap(g)
+        self._record_into(g, self.bootstrap)
         g.finish()
         if g.outputs:
             raise g.error(
@@ -144,11 +163,30 @@ class Module:
             add_call(g, start, [], "", None)
         return g if g.drafts or g.inputs else None
 
+    def _record_into(self, g: Graph, method: Callable[[Graph], object]) -> None:
+        """Runs `body` or `bootstrap`. What they return is lost, which authors of other frameworks forget."""
+        returned = method(g)
+        if returned is None:
+            return
+        what = g.phase
+        g.warn(
+            "body-returns-value",
+            f"the {what} of {self.module_name!r} returns {type(returned).__name__}, which nothing reads",
+            'declare it: g.output("name", value)' if what == keys.MODULE_PHASE_BODY else "return nothing",
+            _first_line(method),
+        )
+
     @staticmethod
     def _slots(session: Session, graph: Graph, declared: list[ComponentSlot]) -> dict[str, Slot]:
         names = [slot.name for slot in declared]
         names += [name for name in graph.slots_used if name not in names]
         return {name: session.slots[name].record for name in names}
+
+
+def _first_line(method: Callable[[Graph], object]) -> tuple[str, int]:
+    """Where a method is defined; the author's line for what Python code does not say."""
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    return author_line() if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _is_bootstrap(function: Function) -> bool:

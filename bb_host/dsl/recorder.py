@@ -16,6 +16,7 @@ import numpy as np
 from bb_edge.ir import keys, types
 from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
+from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import (
     ForeignValueError,
     PortNameError,
@@ -92,6 +93,11 @@ class Recorder:
     def error(self, kind: type[_E], what: str, hint: str = "", line: tuple[str, int] | None = None) -> _E:
         """An AuthoringError at the author's line, or at an earlier one that it is about."""
         return authoring_error(kind, what, hint, line)
+
+    def warn(self, code: str, what: str, hint: str = "", line: tuple[str, int] | None = None) -> None:
+        """Warns at the author's line, or at an earlier one that it is about."""
+        where = short_line(author_line() if line is None else line)
+        self.session.warnings.append(ProgramWarning(code, what, where, hint))
 
     def fresh(self, hint: str, type: ValueType, cls: type[Output] = Output) -> Output:
         """A handle for a value that an op of this graph will yield."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
+from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import ModuleError, SlotError, authoring_error
 from bb_host.program import Function, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
@@ -49,6 +50,7 @@ class Session:
     components: list[Function] = field(default_factory=list)
     open_modules: list[Module] = field(default_factory=list)
     seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
+    warnings: list[ProgramWarning] = field(default_factory=list)
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Session:
         use = self.slots.get(declared.name)
         if use is None:
             record, functions = declared.build()
+            self.warnings.extend(declared.warnings())
             self.components.extend(functions)
             use = self.slots[declared.name] = SlotUse(declared, record)
         elif use.declared is not declared and not use.declared.same_as(declared):

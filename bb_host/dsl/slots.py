@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, Opset
-from bb_host.construction import ConstructionError, construction_state
+from bb_host.construction import ConstructionError, construction_state, construction_warnings
+from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.catalog_ops import call_op, find_op, snake
-from bb_host.dsl.errors import SlotError, UnknownOpError, authoring_error
+from bb_host.dsl.errors import SlotError, UnknownOpError, author_line, authoring_error, short_line
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import PORT_NAME, After
@@ -52,6 +53,7 @@ class ComponentSlot:
         self.config = config
         self.at = at or ""
         self.peer_class = ""
+        self.where = short_line(author_line())
 
     def __repr__(self) -> str:
         parts = [repr(self.name)]
@@ -80,6 +82,13 @@ class ComponentSlot:
         except ConstructionError as error:
             raise authoring_error(SlotError, f"slot {self.name!r}: {error.what}", error.hint) from error
         return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state), functions
+
+    def warnings(self) -> tuple[ProgramWarning, ...]:
+        """What the slot's own config warns about."""
+        try:
+            return tuple(w.at(self.where) for w in construction_warnings(self.name, self.config))
+        except ConstructionError as error:
+            raise authoring_error(SlotError, f"slot {self.name!r}: {error.what}", error.hint) from error
 
     def node_meta(self, g: Graph) -> dict[str, str]:
         """The metadata of a node that runs on this slot; counts as a use."""

@@ -23,6 +23,7 @@ import onnx.checker
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.loading import load
+from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
 from bb_host.edge.memory_plan import PlannedGraph, plan_program
@@ -85,6 +86,11 @@ class Build:
     steps_ns: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def warnings(self) -> tuple[ProgramWarning, ...]:
+        """What recording, the bindings and the passes warn about, each once, by file and line."""
+        return self.program.warnings
+
+    @property
     def files(self) -> dict[str, bytes]:
         """File names and contents."""
         found = {f"{_file_name(self.module)}.onnx": self.data} if self.data else {}
@@ -126,7 +132,8 @@ def compile_edge(
     `max_batch` is what memory is planned for where a batch is open, `limits` are the device's,
     `quantization` says what is stored in int8 or float16.
     `backend` is what runs tensor work: `tflite` lowers all that it can, `auto` what gains by it.
-    Raises typed errors (`BBError`), BudgetError over a limit.
+    Raises typed errors (`BBError`), BudgetError over a limit. Issues the program's warnings through Python's
+    `warnings`; `build_edge` leaves them in its result.
     """
     build = build_edge(
         source,
@@ -137,6 +144,7 @@ def compile_edge(
         backend=backend,
         quantization=quantization,
     )
+    issue(build.warnings)
     if out_dir is not None:
         build.write(out_dir)
     return build

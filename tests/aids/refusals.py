@@ -8,10 +8,16 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_host.compiler import Compiler
+    from bb_host.compiler.driver import Source
+    from bb_host.diagnostics import ProgramWarning
 
 _LINE = re.compile(r"(?P<file>[^\s:]+\.py):(?P<line>\d+)")
 MARK = "# <-"
@@ -38,3 +44,36 @@ def refused(kind: type[BBError], *words: str, marked: bool = True) -> Iterator[N
         places = [(m["file"], int(m["line"])) for m in _LINE.finditer(error.where)]
         lines = [linecache.getline(str(test), line).rstrip() for file, line in places if file == test.name]
         assert any(line.endswith(MARK) for line in lines), f"no marked line named in: {text}"
+
+
+def warned(
+    code: str, *words: str, program: Source, compiler: Compiler | None = None, marked: bool = True
+) -> ProgramWarning:
+    """Compiles `program`, which gives one warning: `code`, with all `words`, a marked line and a remedy.
+
+    `marked=False` is for what has no line of an author. Returns the warning.
+    """
+    test = Path(sys._getframe(1).f_code.co_filename)
+    found = _warnings(program, compiler)
+    assert [w.code for w in found] == [code], [w.render() for w in found]
+    warning = found[0]
+    text = warning.render()
+    missing = [word for word in words if word not in text]
+    assert not missing, f"{missing} not in: {text}"
+    assert warning.hint, f"no remedy in: {text}"
+    if marked:
+        assert warning.file == test.name, text
+        assert linecache.getline(str(test), warning.line).rstrip().endswith(MARK), text
+    return warning
+
+
+def quiet(program: Source, compiler: Compiler | None = None) -> None:
+    """Compiles `program`, which gives no warning."""
+    found = _warnings(program, compiler)
+    assert not found, [w.render() for w in found]
+
+
+def _warnings(program: Source, compiler: Compiler | None) -> tuple[ProgramWarning, ...]:
+    from bb_host.compiler import Compiler  # boards without the host use `refused`
+
+    return (compiler or Compiler()).run(program).warnings

@@ -1,0 +1,155 @@
+"""Warnings about programs: what is legal and most likely not what its author means.
+
+Recording, passes and the configurations of components each hand in `ProgramWarning`s; they travel with the
+light form (`Program.warnings`), never into the model's bytes. `Compiler.compile` issues them as Python
+warnings, `bb-host compile` prints them; `-W` is read here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from bb_edge.ir.errors import BBError
+
+CODES: Final[Mapping[str, str]] = {
+    "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
+    "component": "a component's configuration warns about itself",
+    "count-below-one": "a number of peers or of neighbours below one: nobody is chosen, nothing is found",
+    "empty-body": "a body records nothing",
+    "empty-name": "an event, a metric or a record without a name",
+    "enough-above-n": "a request waits for more answers than it asks peers",
+    "frozen-statistics": "a layer's running statistics are not updated by training",
+    "min-above-n": "`min` above `n`: a sample that is always empty",
+    "never-started": "a flow that no entry, port or input of its partition starts",
+    "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
+    "parameter-without-gradient": "a parameter that training does not change",
+    "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
+    "short-deadline": "a deadline below a millisecond",
+    "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
+    "unknown-component": "a component type that this host does not know",
+    "unread-result": "a result that has no effect and that nothing reads",
+    "unused-binding": "a binding that no op of the program uses",
+    "unused-slot": "a slot that no op uses",
+}
+"""Every code with its one-line meaning. Codes are stable: programs and build scripts name them."""
+
+_LINE = re.compile(r"(?P<file>.+):(?P<line>\d+)")
+
+Action: TypeAlias = Literal["error", "ignore"]
+
+
+class UnknownWarningCode(BBError):
+    """A code that `CODES` does not list."""
+
+    def __init__(self, code: str, where: str = "") -> None:
+        close = difflib.get_close_matches(code, CODES, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"codes: {', '.join(CODES)}"
+        super().__init__(f"there is no warning {code!r}", where, hint)
+
+
+class ProgramWarning(UserWarning):
+    """One warning about a program; also the Python category under which `Compiler.compile` issues it.
+
+    `where` is the author's `file.py:12`. Two warnings that say the same are equal. Raises
+    UnknownWarningCode for a code that is not in `CODES`.
+    """
+
+    def __init__(self, code: str, what: str, where: str = "", hint: str = "") -> None:
+        if code not in CODES:
+            raise UnknownWarningCode(code, where)
+        super().__init__(code, what, where, hint)
+        self.code: Final = code
+        self.what: Final = what
+        self.where: Final = where
+        self.hint: Final = hint
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return " ".join(f"{self.what}{hint} [{self.code}]".split("\n"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProgramWarning) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
+
+    @property
+    def file(self) -> str:
+        """The author's file, or `where` as it is when it names no line."""
+        match = _LINE.fullmatch(self.where)
+        return self.where if match is None else match["file"]
+
+    @property
+    def line(self) -> int:
+        """The author's line, 0 when `where` names none."""
+        match = _LINE.fullmatch(self.where)
+        return 0 if match is None else int(match["line"])
+
+    def render(self, kind: str = "warning") -> str:
+        """The warning as the command line prints it: `file.py:12: warning: … (…) [code]`."""
+        return f"{self.where or 'bb-host'}: {kind}: {self}"
+
+    def at(self, where: str) -> ProgramWarning:
+        """The same warning; at `where` if it has no place of its own."""
+        return self if self.where else ProgramWarning(self.code, self.what, where, self.hint)
+
+    def to_dict(self) -> dict[str, str]:
+        """The warning as `--json` holds it."""
+        return {"code": self.code, "what": self.what, "where": self.where, "hint": self.hint}
+
+
+def in_order(found: Iterable[ProgramWarning]) -> tuple[ProgramWarning, ...]:
+    """Each warning once, by file and line; those of one line in the order in which they came."""
+    return tuple(sorted(dict.fromkeys(found), key=lambda w: (w.file, w.line)))
+
+
+def issue(found: Iterable[ProgramWarning]) -> None:
+    """Issues each as a Python warning at the author's line, so that Python's filters and pytest see it."""
+    for warning in found:
+        # Without a registry Python keeps no record of what was shown, and each compilation shows its own.
+        warnings.warn_explicit(warning, ProgramWarning, warning.file or "program", warning.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What `-W` asks for: an action for all warnings, and actions for single codes, which come first."""
+
+    general: Action | None = None
+    codes: Mapping[str, Action] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, options: Sequence[str]) -> Policy:
+        """Reads `error`, `ignore`, `error=CODE` and `ignore=CODE`; a later one replaces an earlier one.
+
+        Raises UnknownWarningCode, and BBError for an action that is neither of the two.
+        """
+        general: Action | None = None
+        codes: dict[str, Action] = {}
+        for option in options:
+            action, equals, code = option.partition("=")
+            if action not in ("error", "ignore"):
+                raise BBError(
+                    f"{option!r} is not an action",
+                    "-W",
+                    "error, ignore, error=CODE or ignore=CODE",
+                )
+            known: Action = "error" if action == "error" else "ignore"
+            if not equals:
+                general = known
+            elif code in CODES:
+                codes[code] = known
+            else:
+                raise UnknownWarningCode(code, "-W")
+        return cls(general, codes)
+
+    def action(self, warning: ProgramWarning) -> Action | None:
+        """What is asked for a warning; None where it is shown as what it is."""
+        return self.codes.get(warning.code, self.general)
+
+
+__all__ = ["CODES", "Action", "Policy", "ProgramWarning", "UnknownWarningCode", "in_order", "issue"]
