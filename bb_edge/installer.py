@@ -482,7 +482,7 @@ def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:
         try:
             op.run = make(op, env)
         except UnsupportedOpsError as error:
-            missing += error.ops
+            missing += [f"{name} (backend {error.backend})" if error.backend else name for name in error.ops]
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
             # What no compiler wrote: attributes of the wrong kind, inputs that an op cannot have.
             raise LoadError(

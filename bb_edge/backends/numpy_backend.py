@@ -62,10 +62,12 @@ class NumPyBackend(Backend):
         env.expect_keys(("arena_limit",))
         return cls(env.integer("arena_limit", 0), shared_arena=True)
 
-    def supported_ops(self) -> frozenset[str]:
+    @classmethod
+    def supported_ops(cls) -> frozenset[str]:
         return frozenset(supported_ops()) | CONTROL_OPS
 
-    def supports(self, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
+    @classmethod
+    def supports(cls, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
         if domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
             return False
         return op_type in CONTROL_OPS or supported(op_type, version)

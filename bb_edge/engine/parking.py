@@ -12,8 +12,11 @@ from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.errors import CompletionExpiredError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bb_edge.engine.context import OpContext
     from bb_edge.engine.core import Engine
+    from bb_edge.roles.completion import CompletionSink
 
 PENDING = object()
 """What an op's `run` returns when it will be resumed."""
@@ -118,7 +121,12 @@ class Parking:
                 self._engine.ready_again(waiters.popleft())
         return parked
 
-    def later(self, ctx: OpContext, deadline_ns: int | None) -> Later:
+    def later(
+        self,
+        ctx: OpContext,
+        deadline_ns: int | None,
+        make: Callable[[CompletionSink, int], CompletionHandle] = CompletionHandle,
+    ) -> Later:
         """A completion handle for the running op, with its deadline armed: the given one, else that of the
         op, else the node's. A second call in one op withdraws what the first one gave.
         """
@@ -127,7 +135,7 @@ class Parking:
             ctx.later_token = 0
         token = self.suspend(ctx, busy=True)
         ctx.later_token = token
-        handle = self.pending[token].handle = CompletionHandle(self.sink, token)
+        handle = self.pending[token].handle = make(self.sink, token)
         if ctx.op.component >= 0 and self._engine.components[ctx.op.component].restartable:
             self.pending[token].inputs = tuple(ctx.op.gather(ctx.frame.values))
         default = ctx.op.later_ns or self._engine.config.later_deadline_ns

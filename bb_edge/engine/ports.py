@@ -45,10 +45,16 @@ class Port:
                 f"type hash {fill.type_hash:#x}, {self.expected:#x} is expected",
             )
         if self.backend is not None and 0x0101 <= fill.type_hash <= 0x010D:
+            backend = self.backend
             try:
-                return self.backend.materialize_from_wire(fill.type_hash, fill.payload)
+                # A slot holds arrays: its other readers know nothing of a backend's handles.
+                return backend.to_array(backend.materialize_from_wire(fill.type_hash, fill.payload))
             except BackendError as error:
                 raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
+            # The border to users' backends: whatever they raise, this fill alone is lost.
+            except Exception as error:
+                what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
+                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
         return decode_value(fill.type_hash, fill.payload, caps)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.primitives import PRIMITIVES
 from bb_edge.roles.component import Component
-from bb_edge.roles.errors import BackendError, ContractError, MaterializeError
+from bb_edge.roles.errors import BackendError, BackendRunError, ContractError, MaterializeError
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import (
@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.completion import CompletionHandle, Later
 
-__all__ = ["PRIMITIVE_METHODS", "Backend", "BackendAttrs", "BackendProgram", "Functions", "Tensor"]
+__all__ = [
+    "PRIMITIVE_METHODS",
+    "Backend",
+    "BackendAttrs",
+    "BackendProgram",
+    "ExecutedProgram",
+    "Functions",
+    "Tensor",
+]
 
 Tensor = Any
 """A backend's own handle of a tensor; `np.ndarray` for the NumPy backend."""
@@ -63,8 +71,7 @@ class BackendAttrs(NamedTuple):
 class BackendProgram:
     """A graph that a backend has made ready. Not thread-safe: a program's memory serves one run at a time.
 
-    `offload` says that a run may take long and leaves the interpreter lock, so that the engine may hand it to
-    its executor. `resident` inputs, given to `prepare`, are read in place at each run and not passed to it.
+    `resident` inputs, given to `prepare`, are read in place at each run and not passed to it.
     `call(ctx, *arrays) -> array`, where a program has it, is `run` for one result without tuples; it is to be
     called between the backend's `enter` and `leave`.
     """
@@ -72,7 +79,6 @@ class BackendProgram:
     call: Callable[..., Array] | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
-    offload: ClassVar[bool] = False
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Runs the graph. The results are fresh arrays that the caller owns. BackendRunError on a misfit."""
@@ -92,8 +98,12 @@ class BackendProgram:
             np.copyto(target, value)
 
 
-class _ExecutedProgram(BackendProgram):
-    """The default program: `execute`, every time."""
+class ExecutedProgram(BackendProgram):
+    """The default program: the backend's own handles inside, arrays outside.
+
+    `run` is `execute`, for callers that wait (a model's graphs, `open_model`); the engine calls `dispatch`,
+    which may answer later.
+    """
 
     def __init__(self, backend: Backend, function: FunctionProto, resident: Mapping[str, Array]) -> None:
         self.input_names = tuple(name for name in function.input if name not in resident)
@@ -103,6 +113,39 @@ class _ExecutedProgram(BackendProgram):
         self._resident = resident
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return self.arrays(self._backend.execute(self._function, self._handles(inputs)))
+
+    def dispatch(
+        self, inputs: Sequence[Array], attrs: BackendAttrs, completion: CompletionHandle | None
+    ) -> tuple[Array, ...] | Later:
+        """Runs the graph for an op of the engine: its results, or the `Later` that the backend answers."""
+        from bb_edge.roles.completion import Later
+
+        found = self._backend.dispatch(self._function, self._handles(inputs), attrs, completion)
+        return found if isinstance(found, Later) else self.arrays(found)
+
+    def arrays(self, found: object) -> tuple[Array, ...]:
+        """The arrays of a dict of handles, in the graph's order.
+
+        BackendRunError where the backend gave something else, or left an output out.
+        """
+        where = f"backend {self._backend.TYPE_NAME}"
+        if not isinstance(found, Mapping):
+            raise BackendRunError(
+                f"its result is a {type(found).__name__}, not a dict of {', '.join(self.output_names)}",
+                where,
+                "return the graph's outputs by name",
+            )
+        missing = [name for name in self.output_names if name not in found]
+        if missing:
+            raise BackendRunError(
+                f"its result has no {', '.join(missing)}, but {', '.join(map(str, found)) or 'nothing'}",
+                where,
+                "return every output of the graph, by name",
+            )
+        return tuple(self._backend.to_array(found[name]) for name in self.output_names)
+
+    def _handles(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
         if len(inputs) != len(self.input_names):
             raise BackendError(
                 f"expected {len(self.input_names)} inputs, got {len(inputs)}", self._function.name
@@ -110,8 +153,7 @@ class _ExecutedProgram(BackendProgram):
         given = {name: self._backend.from_array(array) for name, array in self._resident.items()}
         for name, array in zip(self.input_names, inputs, strict=True):
             given[name] = self._backend.from_array(array)
-        found = self._backend.execute(self._function, given)
-        return tuple(self._backend.to_array(found[name]) for name in self.output_names)
+        return given
 
 
 class Backend(Component):
@@ -140,13 +182,24 @@ class Backend(Component):
 
     # --- what the runtime asks ----------------------------------------------------------------------------
 
-    def supported_ops(self) -> frozenset[str]:
-        """Names of the ONNX operators that it has in at least one version."""
-        return frozenset(PRIMITIVES) if self._own_execute else self._own_primitives
+    @classmethod
+    def supported_ops(cls) -> frozenset[str]:
+        """Names of the ONNX operators that it has in at least one version.
 
-    def supports(self, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
-        """Whether it has an operator at an opset version; asked at install for every node of a subgraph."""
-        return domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS) and op_type in self.supported_ops()
+        The default: the primitives that the class overrides, all 30 where it overrides `execute`. A backend
+        with more operators overrides this, as a class method: the compiler asks the class.
+        """
+        return frozenset(PRIMITIVES) if cls._own_execute else cls._own_primitives
+
+    @classmethod
+    def supports(cls, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
+        """Whether it has an operator at an opset version.
+
+        Asked for every node of a subgraph: of the class when a program is compiled, of the backend when a
+        node is installed. One that knows only then what it has (a driver that must be there) overrides
+        `supports` as an ordinary method, which the compiler leaves alone.
+        """
+        return domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS) and op_type in cls.supported_ops()
 
     def prepare(
         self,
@@ -156,10 +209,16 @@ class Backend(Component):
     ) -> BackendProgram:
         """Makes a function ready to run; everything slow or fallible that needs no shapes happens here.
 
+        The default runs `execute` (the engine: `dispatch`) each time; UnsupportedOpsError names every
+        operator that `supports` denies.
+
         `functions` are those that it may call. `resident` binds inputs to arrays that stay where they are and
         whose *contents* may change between runs (a model's parameters). The program's inputs are the others.
         """
-        return _ExecutedProgram(self, function, dict(resident or {}))
+        from bb_edge.roles.backend_walk import check_supported
+
+        check_supported(self, function)
+        return ExecutedProgram(self, function, dict(resident or {}))
 
     def enter(self) -> object:
         """Called once before a poll's ops; what it returns goes to `leave`. For state that runs share."""
@@ -175,13 +234,22 @@ class Backend(Component):
         attrs: BackendAttrs | None = None,
         completion: CompletionHandle | None = None,
     ) -> dict[str, Tensor] | Later:
-        """Runs a subgraph now, or answers `Later(completion)` and completes it with the dict of results."""
+        """Runs a subgraph for the engine now, or answers `Later(completion)`.
+
+        Who answers later calls `completion.complete(results)` or `.fail(error)`, from any thread; `results`
+        is the dict of output names and handles that `execute` gives. Inputs are handles of `from_array`,
+        `attrs` are the attributes and metadata of the node that calls the graph. The op fails where nobody
+        completes it within its deadline, 30 s unless the program says otherwise.
+        """
         del completion  # only those who answer later keep it
         return self.execute(graph, inputs, attrs)
 
     def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Tensor:
         """The tensor whose wire form is `payload`; charged and capped by the caller, who won't touch it
         again.
+
+        Called where a value that comes over the wire feeds an op of this backend. Other readers see its
+        `to_array`.
 
         MaterializeError where the bytes are no tensor of that type; `type_hash` 0 takes any tensor.
         """

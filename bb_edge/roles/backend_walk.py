@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.backend import Backend, Tensor
 
-__all__ = ["execute_by_primitives", "execute_single", "make_attribute"]
+__all__ = ["check_supported", "execute_by_primitives", "execute_single", "make_attribute"]
 
 _Attribute = onnx_pb2.AttributeProto
 
@@ -52,6 +52,29 @@ def make_attribute(name: str, value: object) -> onnx_pb2.AttributeProto:
     else:
         raise BackendWalkError(f"no attribute can hold a {type(value).__name__}", f"attribute {name!r}")
     return attribute
+
+
+def check_supported(backend: Backend, function: onnx_pb2.FunctionProto) -> None:
+    """UnsupportedOpsError names every operator of a function, its subgraphs' too, that `supports` denies."""
+    versions = {imported.domain: imported.version for imported in function.opset_import}
+    version = versions.get(keys.ONNX_DOMAIN, versions.get(keys.ONNX_DOMAIN_ALIAS, ONNX_VERSION))
+    foreign: set[str] = set()
+    pending = [function.node]
+    while pending:
+        for node in pending.pop():
+            pending.extend(a.g.node for a in node.attribute if a.HasField("g"))
+            own = node.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+            if not backend.supports(
+                node.op_type, version if own else versions.get(node.domain, 1), node.domain
+            ):
+                foreign.add(node.op_type if own else f"{node.domain}.{node.op_type}")
+    if foreign:
+        raise UnsupportedOpsError(
+            foreign,
+            f"graph {function.name!r}",
+            "bind a backend that has them, or add them to its supported_ops()",
+            backend.TYPE_NAME,
+        )
 
 
 def execute_single(

@@ -51,12 +51,15 @@ class BackendError(RoleError):
 
 
 class UnsupportedOpsError(BackendError):
-    """A graph holds operators that the backend does not have. `ops` names them all, sorted."""
+    """A graph holds operators that the backend does not have. `ops` names them all, sorted; `backend` is its
+    TYPE_NAME, where it was chosen by name.
+    """
 
-    def __init__(self, ops: Iterable[str], where: str = "", hint: str = "") -> None:
+    def __init__(self, ops: Iterable[str], where: str = "", hint: str = "", backend: str = "") -> None:
         self.ops = tuple(sorted(set(ops)))
+        self.backend = backend
         super().__init__(
-            f"the backend has no {', '.join(self.ops)}",
+            f"{f'backend {backend}' if backend else 'the backend'} has no {', '.join(self.ops)}",
             where,
             hint or "bind a backend that has them, or replace the operators",
         )

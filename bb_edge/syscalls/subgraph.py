@@ -5,25 +5,87 @@ BackendSubgraph calls, and bare ONNX operators as subgraphs of one (docs/design/
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import BindEnv, Run
 from bb_edge.engine.executions import BoundOp, Lane
 from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys
-from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_edge.roles.backend import Backend, Functions
+from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
+from bb_edge.roles.backend import Backend, BackendAttrs, ExecutedProgram
+from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.syscalls import peer_lists
+from bb_edge.syscalls.role_ops import calls_of
+
+if TYPE_CHECKING:
+    from bb_edge.roles.completion import CompletionSink
 
 
-def _run_of(op: BoundOp, backend: Backend, function: FunctionProto, functions: Functions) -> Run:
-    program = backend.prepare(function, functions)
-    run_program = program.run
-    if len(op.outs) == 1 and program.call is not None:
-        return program.call
-    if len(op.outs) == 1:
-        return lambda ctx, *inputs: run_program(inputs)[0]
-    return lambda ctx, *inputs: run_program(inputs)
+class _Results(CompletionHandle):
+    """Finishes a subgraph that its backend answers later: takes handles by name, gives what the op writes.
+
+    The conversion runs on the completing thread; where it fails, the op does.
+    """
+
+    __slots__ = ("give",)
+    give: Callable[[object], object]
+
+    def complete(self, result: object = None) -> bool:
+        try:
+            value = self.give(result)
+        # The border to users' backends, on whichever thread: the op fails, nothing else.
+        except Exception as error:  # noqa: BLE001
+            return self.fail(error)
+        return super().complete(value)
+
+
+def _executed(
+    op: BoundOp,
+    env: BindEnv,
+    program: ExecutedProgram,
+    backend: Backend,
+    take: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    give: Callable[[tuple[Any, ...]], object],
+) -> Run:
+    """Runs a subgraph through the backend's `dispatch`, which may answer later.
+
+    `take` puts the op's inputs into the graph's order, `give` the results into the op's.
+    """
+    proto = op.spec.proto
+    metadata = [StringStringEntryProto(key=key, value=value) for key, value in op.spec.meta.items()]
+    attrs = BackendAttrs(() if proto is None else tuple(proto.attribute), tuple(metadata))
+    if type(backend).dispatch is Backend.dispatch:
+        op.is_plain_call = True
+
+        def run(ctx: Any, *inputs: Any) -> object:
+            found = program.dispatch(take(inputs), attrs, None)
+            assert not isinstance(found, Later), "Backend.dispatch answers at once"
+            return give(found)
+
+        return run
+    engine = env.engine
+    op.component = next(i for i, component in enumerate(engine.components) if component is backend)
+
+    def make(sink: CompletionSink, token: int) -> CompletionHandle:
+        handle = _Results(sink, token)
+        handle.give = lambda found: give(program.arrays(found))
+        return handle
+
+    def dispatch(ctx: Any, *inputs: Any) -> object:
+        completion = engine.parking.later(ctx, None, make).handle
+        found = program.dispatch(take(inputs), attrs, completion)
+        return found if isinstance(found, Later) else give(found)
+
+    return calls_of(engine, backend, dispatch, {})
+
+
+def _all(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return values
+
+
+def _only(values: tuple[Any, ...]) -> object:
+    return values[0]
 
 
 def bind_call(op: BoundOp, env: BindEnv) -> Run:
@@ -32,8 +94,18 @@ def bind_call(op: BoundOp, env: BindEnv) -> Run:
     if function is None:
         raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
     slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
+    backend = _backend(env, slot)
+    program = backend.prepare(function, env.functions)
+    single = len(op.outs) == 1
+    if isinstance(program, ExecutedProgram):
+        return _executed(op, env, program, backend, _all, _only if single else _all)
     op.is_plain_call = True
-    return _run_of(op, _backend(env, slot), function, env.functions)
+    if single and program.call is not None:
+        return program.call
+    run_program = program.run
+    if single:
+        return lambda ctx, *inputs: run_program(inputs)[0]
+    return lambda ctx, *inputs: run_program(inputs)
 
 
 def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
@@ -55,24 +127,19 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     function.output.extend(n for n in node.output if n)
     for domain, version in env.opsets.items():
         function.opset_import.add(domain=domain, version=version)
-    program = _backend(env, node_slot(op)).prepare(function, env.functions)
-    run_program = program.run
+    backend = _backend(env, node_slot(op))
+    program = backend.prepare(function, env.functions)
     position = [i for i, name in enumerate([*names, *captured]) if name]
     first = {name: i for i, name in reversed(list(enumerate([*names, *captured]))) if name}
     order = [first[name] for name in function.input]
     plain = order == list(range(len(op.spec.inputs))) and len(position) == len(op.spec.inputs)
     outs = [i for i, name in enumerate(node.output) if name]
     single = len(op.outs) == 1
-    over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
-    if over_peers is not None:
-        return _of_either(over_peers, run_program, order)
-    op.is_plain_call = True
-    if single and plain and program.call is not None:
-        op.lane = _lane(op, env, program.call)
-        return program.call
 
-    def run(ctx: Any, *inputs: Any) -> object:
-        results = run_program(inputs if plain else tuple(inputs[i] for i in order))
+    def take(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return inputs if plain else tuple(inputs[i] for i in order)
+
+    def give(results: tuple[Any, ...]) -> object:
         if single:
             return results[0]
         if len(outs) == len(op.outs):
@@ -82,7 +149,23 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
             spread[i] = value
         return tuple(spread)
 
-    return run
+    over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
+    run: Run
+    if isinstance(program, ExecutedProgram):
+        run = _executed(op, env, program, backend, take, give)
+    else:
+        run_program = program.run
+        op.is_plain_call = over_peers is None
+        if single and plain and program.call is not None and over_peers is None:
+            op.lane = _lane(op, env, program.call)
+            return program.call
+
+        if single and plain:
+            run = lambda ctx, *inputs: run_program(inputs)[0]  # noqa: E731
+        else:
+            run = lambda ctx, *inputs: give(run_program(take(inputs)))  # noqa: E731
+
+    return run if over_peers is None else _of_either(over_peers, run)
 
 
 def _lane(op: BoundOp, env: BindEnv, call: Run) -> Lane | None:
@@ -93,13 +176,11 @@ def _lane(op: BoundOp, env: BindEnv, call: Run) -> Lane | None:
     return call, sites[0], sites[1] if len(sites) == 2 else -1, op.out
 
 
-def _of_either(over_peers: peer_lists.Pick, run_program: Any, order: list[int]) -> Run:
+def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:
     """An operator that tensors and lists of peers pass through; what comes decides."""
 
     def run(ctx: Any, *inputs: Any) -> object:
-        if type(inputs[0]) is tuple:
-            return over_peers(inputs)
-        return run_program(tuple(inputs[i] for i in order))[0]
+        return over_peers(inputs) if type(inputs[0]) is tuple else run_tensors(ctx, *inputs)
 
     return run
 

@@ -87,8 +87,11 @@ class TFLiteBackend(Backend):
         if token is not None and self._numpy is not None:
             self._numpy.leave(token)
 
-    def supported_ops(self) -> frozenset[str]:
-        return self.numpy.supported_ops()
+    @classmethod
+    def supported_ops(cls) -> frozenset[str]:
+        from bb_edge.backends.numpy_backend import NumPyBackend
+
+        return NumPyBackend.supported_ops()
 
     def execute(
         self,
@@ -115,10 +118,13 @@ class TFLiteBackend(Backend):
 
         return tensor_from_wire(type_hash, payload)
 
-    def supports(self, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
+    @classmethod
+    def supports(cls, op_type: str, version: int, domain: str = keys.ONNX_DOMAIN) -> bool:
         if domain == keys.TFLITE_DOMAIN:
             return op_type == "Model"
-        return self.numpy.supports(op_type, version, domain)
+        from bb_edge.backends.numpy_backend import NumPyBackend
+
+        return NumPyBackend.supports(op_type, version, domain)
 
     def prepare(
         self,
