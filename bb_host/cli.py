@@ -93,6 +93,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="ACTION[=CODE]",
         help="error or ignore: all warnings, or those of one code; may be repeated (docs/warnings.md)",
     )
+    p.add_argument(
+        "--trainable",
+        action="store_true",
+        help="write nothing; list what of an ONNX model a program would train, and why (docs/models.md)",
+    )
+    for verb, effect in (("freeze", "do not train"), ("train", "train")):
+        p.add_argument(
+            f"--{verb}",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
+        )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
     p.add_argument(
@@ -172,6 +185,11 @@ def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.source_file import read_source
 
     policy = Policy.parse(arguments.warnings)
+    if arguments.trainable:
+        return _trainable(arguments, policy)
+    if arguments.freeze or arguments.train:
+        hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
+        raise BBError("nothing is trained here", "--freeze, --train", hint)
     source = read_source(arguments.file)
     if arguments.explain is not None and arguments.explain != "backend":
         return _explain(source, arguments.explain)
@@ -213,6 +231,26 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
     return 0
+
+
+def _trainable(arguments: argparse.Namespace, policy: Policy) -> int:
+    """Lists what a model learns. The list comes before the refusal where the model cannot be trained."""
+    from bb_host.learn import import_onnx, trainable
+    from bb_host.learn.parameters import render
+
+    if arguments.file.suffix != ".onnx":
+        hint = "print(trainable(file).table()) lists what it binds"
+        raise BBError("it lists an ONNX model, not a program", f"--trainable {arguments.file}", hint)
+    imported = import_onnx(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    if arguments.json:
+        learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
+    else:
+        print(render(imported.initializers), flush=True)
+    model = trainable(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    shown, refused = _show([w.at(str(arguments.file)) for w in model.warnings()], policy)
+    if arguments.json:
+        print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))
+    return int(refused)
 
 
 def _show(found: Iterable[ProgramWarning], policy: Policy) -> tuple[list[ProgramWarning], bool]:

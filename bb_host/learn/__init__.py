@@ -11,6 +11,7 @@ from bb_host.learn.autodiff import Gradient, differentiable_ops, differentiate
 from bb_host.learn.errors import LearnError, ModelImportError, NotDifferentiableError
 from bb_host.learn.models import mlp
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
+from bb_host.learn.parameters import Initializer
 from bb_host.learn.trainable import LOSSES, Construction, TrainableModel, loss_function, trainable
 from bb_host.learn.training_export import export_training
 
@@ -19,6 +20,7 @@ __all__ = [
     "Construction",
     "Gradient",
     "ImportedModel",
+    "Initializer",
     "LearnError",
     "ModelImportError",
     "NotDifferentiableError",

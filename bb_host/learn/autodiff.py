@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.learn import rules_elementwise, rules_linear, rules_shape, rules_window
-from bb_host.learn.errors import LearnError, NotDifferentiableError
+from bb_host.learn.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types
@@ -52,13 +52,15 @@ class Gradient:
 
     `forward`: inputs as given; outputs are the output, then `activations`. `backward`: inputs are those of
     `forward`, then the activations, then the output's gradient; outputs are one gradient per `wrt`, each in
-    the shape and dtype of its input.
+    the shape and dtype of its input. `unreached` names each `wrt` whose gradient is always zero, with the op
+    behind which it ends.
     """
 
     forward: Function
     backward: Function
     wrt: tuple[str, ...]
     activations: tuple[str, ...]
+    unreached: tuple[tuple[str, str], ...] = ()
 
 
 def differentiable_ops() -> frozenset[str]:
@@ -72,8 +74,8 @@ def differentiate(
     """The gradient of a function's first output (or of `output`) with respect to some of its inputs.
 
     `function` holds ONNX ops alone, its inputs are typed, and static shapes make a better gradient.
-    NotDifferentiableError names the first op on the way from `wrt` to the output that has no gradient;
-    LearnError a function whose types do not fit, or whose opset is below 18.
+    NotDifferentiableError names every op on the way from `wrt` to the output that has no gradient rule, or
+    the first whose form has none; LearnError a function whose types do not fit, or whose opset is below 18.
     """
     where = f"function {function.name}"
     for name in wrt:
@@ -108,7 +110,8 @@ def differentiate(
     if target in known:
         known[seed] = known[target]
     backward = with_types(dataclasses.replace(backward, types=_of(backward.inputs, known)))
-    return Gradient(forward, backward, tuple(wrt), tuple(activations))
+    unreached = tuple((v, _end_of(g, function.ops, v)) for v in wrt if found[v] is None)
+    return Gradient(forward, backward, tuple(wrt), tuple(activations), unreached)
 
 
 def _of(names: Iterable[str], types: Mapping[str, ValueType]) -> dict[str, ValueType]:
@@ -128,6 +131,7 @@ def _reverse(
 ) -> dict[str, str | None]:
     """Runs the rules backwards; the gradient of each `wrt`, None where there is none."""
     wanted = _wanted(g, ops, wrt)
+    _refuse_without_rule(ops, wanted, target)
     partial: dict[str, list[str]] = {target: [seed]}
     for op in reversed(ops):
         gradients = [_total(g, partial.pop(v, ())) if v else None for v in op.outputs]
@@ -136,17 +140,60 @@ def _reverse(
         wants = [_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)]
         if not any(wants):
             continue
-        write = RULES.get(op.op_type) if op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS) else None
-        if write is None:
-            raise NotDifferentiableError(
-                op,
-                "there is no gradient rule for it",
-                "keep it out of what is trained, or write it in others",
-            )
+        write = RULES[op.op_type]
         for value, wants_it, gradient in zip(op.inputs, wants, write(g, op, gradients, wants), strict=True):
             if wants_it and gradient is not None:
                 partial.setdefault(value, []).append(gradient)
     return {v: _total(g, partial.get(v, ())) for v in wrt}
+
+
+def _has_rule(op: Op) -> bool:
+    return op.op_type in RULES and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+
+
+def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> None:
+    """All operators between what is trained and the output that have no rule, in one error."""
+    needed = {target}
+    missing: dict[str, list[Op]] = {}
+    for op in reversed(ops):
+        if op.op_type in STOPS or not needed.intersection(op.outputs) & wanted:
+            continue
+        read = [v for i, v in enumerate(op.inputs) if _gets(op, i, v, wanted)]
+        needed.update(read)
+        if read and not _has_rule(op):
+            missing.setdefault(op.op_type, []).insert(0, op)
+    if not missing:
+        return
+    order = {id(op): n for n, op in enumerate(ops)}
+    groups = sorted(missing.items(), key=lambda item: order[id(item[1][0])])
+    first = groups[0][1][0]
+    if len(groups) == 1 and len(groups[0][1]) == 1:
+        hint = "freeze the parameters before it, or write it in operators that have a rule"
+        raise NotDifferentiableError(first, "there is no gradient rule for it", hint)
+    named = "; ".join(
+        f"{op_type} ({len(found)} times, first at {place_of(found[0])})"
+        if len(found) > 1
+        else place_of(found[0])
+        for op_type, found in groups
+    )
+    what = f"operators without a gradient rule: {named}"
+    hint = "freeze the parameters before them, or write them in operators that have a rule"
+    raise NotDifferentiableError(first, what, hint, tuple(n for n, _ in groups), "model")
+
+
+def _end_of(g: GradientBuilder, ops: Sequence[Op], value: str) -> str:
+    """The op behind which the way from a value to the output ends."""
+    reached, end = {value}, ""
+    for op in ops:
+        if not reached.intersection(op.inputs):
+            continue
+        through = op.op_type not in STOPS and any(_gets(op, i, v, reached) for i, v in enumerate(op.inputs))
+        floats = [v for v in op.outputs if v and g.is_float(v)]
+        if through and floats:
+            reached.update(floats)
+        elif not end:
+            end = place_of(op)
+    return end
 
 
 def _gets(op: Op, position: int, value: str, wanted: set[str]) -> bool:

@@ -21,12 +21,23 @@ class LearnError(CompileError):
 
 
 class NotDifferentiableError(LearnError):
-    """No gradient for this op, or not in this form; `node` is the op's place, `op_type` its operator."""
+    """No gradient for this op, or not in this form; `node` is the op's place, `op_type` its operator.
 
-    def __init__(self, op: Op, what: str = "it has no gradient here", hint: str = "") -> None:
-        super().__init__(what, place_of(op), hint)
+    Where several operators have no rule, `operators` names each once, and the rest is about the first.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        what: str = "it has no gradient here",
+        hint: str = "",
+        operators: tuple[str, ...] = (),
+        where: str = "",
+    ) -> None:
+        super().__init__(what, where or place_of(op), hint)
         self.node = op.name or (op.outputs[0] if op.outputs else "")
         self.op_type = op.op_type
+        self.operators = operators or (op.op_type,)
 
 
 class ModelImportError(LearnError):

@@ -19,15 +19,12 @@ from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
-from bb_host.learn.gradient_rules import SHAPE_INPUTS
-from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph, walk_ops
+from bb_host.learn.parameters import Initializer, choose, exporter_kinds
+from bb_host.onnx_model import TrainingModeError, refuse_training
+from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.program_proto import array_of, read_graph
 
 __all__ = ["ImportedModel", "import_onnx"]
-
-_STATISTICS = {"BatchNormalization": (3, 4)}
-"""Inputs that are learned by counting and not by a gradient: mean and variance stay as they are."""
-
 
 _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not None and t != TENSOR_BF16)
 
@@ -36,11 +33,13 @@ _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not Non
 class ImportedModel:
     """`function`: inputs are the model's inputs and then `parameters`, in the order of the initializers.
 
-    What is no f32 tensor that the output is computed from (shapes, axes, statistics) is a Constant in it.
+    What is not learned (shapes, axes, statistics, constants of the exporter) is a Constant in it.
+    `initializers` says of each initializer whether it is learned, and why.
     """
 
     function: Function
     parameters: dict[str, Array]
+    initializers: tuple[Initializer, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -49,26 +48,28 @@ class ImportedModel:
 
 
 def import_onnx(
-    source: onnx.ModelProto | str | Path | bytes, name: str = "model", frozen: Collection[str] = ()
+    source: onnx.ModelProto | str | Path | bytes,
+    name: str = "model",
+    frozen: Collection[str] = (),
+    train: Collection[str] = (),
 ) -> ImportedModel:
     """Reads an inference model: from a proto, a file (external data beside it), or bytes.
 
-    `frozen` names initializers that stay as they are, as constants of the graph.
+    Which initializers are learned is decided by `bb_host.learn.parameters`. Those whose names match a pattern
+    of `frozen` stay as they are, as constants of the graph; those that match one of `train` are learned.
+    Patterns are names, or globs (`encoder.*`).
 
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
     """
     where, model = _load(source)
+    kinds = exporter_kinds(model)
     model = _at_our_opset(model, where)
     graph = read_graph(model.graph, where)
     initializers = {n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()}
     inputs = tuple(v for v in graph.inputs if v not in initializers)
-    unknown = sorted(set(frozen) - set(graph.initializers))
-    if unknown:
-        known = ", ".join(graph.initializers) or "none"
-        raise ModelImportError(f"no initializer {unknown[0]!r} to freeze", where, f"initializers: {known}")
-    trained = _trained(graph, initializers) - set(frozen)
-    parameters = {n: array_of(t) for n, t in initializers.items() if n in trained}
+    listed = choose(graph, initializers, kinds, frozen, train, where)
+    parameters = {i.name: array_of(initializers[i.name]) for i in listed if i.learned}
     ops: list[Op] = []
     for key, tensor in initializers.items():
         if key not in parameters:
@@ -81,7 +82,8 @@ def import_onnx(
     function = Function(
         name, keys.COMPONENT_DOMAIN, (*inputs, *parameters), graph.outputs, tuple(ops), types, opsets=opsets
     )
-    return ImportedModel(_plain(function, where), parameters)
+    _refuse_training(function, where)
+    return ImportedModel(_plain(function, where), parameters, listed)
 
 
 def _load(source: Any) -> tuple[str, onnx.ModelProto]:
@@ -143,19 +145,16 @@ def _constants(graph: Subgraph) -> dict[str, Array | RawTensor]:
     return found
 
 
-def _trained(graph: Subgraph, initializers: dict[str, Array | RawTensor]) -> set[str]:
-    """The f32 initializers that are data: at least one dimension, read by an op as what it computes with."""
-    given = [(n, initializers[n]) for n in graph.initializers]
-    found = {n for n, a in given if isinstance(a, np.ndarray) and a.dtype == np.float32 and a.ndim >= 1}
-    read: set[str] = set()
-    for op in graph.ops:
-        steering = (*SHAPE_INPUTS.get(op.op_type, ()), *_STATISTICS.get(op.op_type, ()))
-        for position, value in enumerate(op.inputs):
-            if position in steering:
-                found.discard(value)
-            read.add(value)
-    captured = {v for op in graph.ops for _, g in op.subgraphs() for o in walk_ops(g.ops) for v in o.inputs}
-    return (found & read) - captured
+def _refuse_training(function: Function, where: str) -> None:
+    """Refuses what was exported in training mode: every such operator by name."""
+    try:
+        refuse_training(function)
+    except TrainingModeError as error:
+        named = "; ".join(f"{r.op_type} at {r.node}: {r.reason}" for r in error.refusals)
+        hint = (
+            "export the model for inference: model.eval() before torch.onnx.export; learning is a program's"
+        )
+        raise ModelImportError(f"it was exported in training mode: {named}", where, hint) from error
 
 
 def _plain(function: Function, where: str) -> Function:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,11 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.diagnostics import ProgramWarning
 from bb_host.learn.autodiff import Gradient, differentiate
-from bb_host.learn.errors import LearnError
+from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
+from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
 from bb_host.program import AttrValue, Function, Op, Subgraph
 
@@ -54,6 +56,48 @@ class TrainableModel:
         """Entries of the flat parameter vector."""
         return sum(array.size for array in self.model.parameters.values())
 
+    @property
+    def initializers(self) -> tuple[Initializer, ...]:
+        """Every initializer of the model: learned or not, and why."""
+        return self.model.initializers
+
+    def table(self) -> str:
+        """What is learned and what is not, as text: what `bb-host compile NET.onnx --trainable` prints."""
+        return render(self.initializers)
+
+    def __repr__(self) -> str:
+        tensors = len(self.model.parameters)
+        return f"<TrainableModel: {self.parameter_count:,} parameters in {tensors} tensors, loss {self.loss}>"
+
+    def warnings(self) -> tuple[ProgramWarning, ...]:
+        """Parameters that training does not change, and statistics that it does not update.
+
+        Where the model is bound, `bb-host compile` and `Compiler.compile` show them.
+        """
+        if self.gradient is None:
+            return ()
+        found = [
+            ProgramWarning(
+                "parameter-without-gradient",
+                f"no gradient reaches the parameter {name!r}: it ends at {end or 'the graph'}",
+                hint=f"freeze it (frozen=[{name!r}]), or take that operator out of the model that is trained",
+            )
+            for name, end in self.gradient.unreached
+        ]
+        norms = [op for op in self.model.function.ops if op.op_type == "BatchNormalization"]
+        if norms:
+            more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+            found.append(
+                ProgramWarning(
+                    "frozen-statistics",
+                    f"mean and variance of {place_of(norms[0])}{more} stay as they are in the file: training"
+                    " does not update them",
+                    hint="train a model that was pre-trained, or use LayerNormalization or"
+                    " GroupNormalization",
+                )
+            )
+        return tuple(found)
+
     def construct(self, slot: str) -> Construction:
         """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss`."""
         config = {"learning_rate": self.learning_rate, "momentum": self.momentum}
@@ -85,36 +129,58 @@ def trainable(
     *,
     learning: bool = True,
     frozen: Collection[str] = (),
+    train: Collection[str] = (),
 ) -> TrainableModel:
     """Makes an inference model trainable.
 
-    `model` has one input and one output; its f32 initializers are the parameters, in their order. `loss` is
+    `model` has one input and one output. Its parameters are the weights, biases, scales and tables of its
+    layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
+    model).table())` shows what is learned and why; docs/models.md has the rule. `loss` is
     what `Evaluate` answers: `softmax_cross_entropy` (output = logits [N, …, classes], target = one-hot of the
     same shape, f32) or `mse`, each the mean over the batch. `learning_rate` and `momentum` are defaults that
     a device's configuration may override. With `learning=False` there is no gradient graph. Initializers that
-    are `frozen` are no parameters: they are neither trained nor sent.
+    match a pattern of `frozen` (names or globs: `encoder.*`) are neither trained nor sent; those that match
+    one of `train` are, whatever the rule says.
 
     Raises ModelImportError, NotDifferentiableError, LearnError.
     """
     if loss not in LOSSES:
         raise LearnError(f"unknown loss {loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
-    imported = import_onnx(model, frozen=frozen)
+    imported = import_onnx(model, frozen=frozen, train=train)
+    where = str(model) if isinstance(model, (str, Path)) else "model"
     function = imported.function
-    if len(imported.inputs) != 1:
-        raise LearnError(f"it has {len(imported.inputs)} inputs, a trainable model has one", "model")
-    if len(function.outputs) != 1:
-        raise LearnError(f"it has {len(function.outputs)} outputs, a trainable model has one", "model")
+    _exactly_one("inputs", imported.inputs, where)
+    _exactly_one("outputs", function.outputs, where)
     out = infer_types(function).get(function.outputs[0])
     if out is None or out.node != TENSOR_F32:
-        raise LearnError(f"its output is {out}, a trainable model's is f32", "model")
+        raise LearnError(f"its output is {out}, a trainable model's is f32", where)
     gradient = None
     if learning:
         if not imported.parameters:
-            raise LearnError("it has no f32 initializers to train", "model", "export it with its weights")
+            raise _nothing_learned(imported.initializers, where)
         gradient = differentiate(function, tuple(imported.parameters))
     else:
         imported = dataclasses.replace(imported, function=with_types(function))
     return TrainableModel(imported, gradient, loss, float(learning_rate), float(momentum))
+
+
+def _exactly_one(what: str, names: Sequence[str], where: str) -> None:
+    if len(names) != 1:
+        named = f" ({', '.join(map(repr, names))})" if names else ""
+        raise LearnError(
+            f"it has {len(names)} {what}{named}, a trainable model has one",
+            where,
+            "cut the model to one of them (onnx.utils.extract_model), or make the others constants",
+        )
+
+
+def _nothing_learned(initializers: Sequence[Initializer], where: str) -> LearnError:
+    if not initializers:
+        return LearnError("it has no f32 initializers to train", where, "export it with its weights")
+    named = "; ".join(f"{i.name}: {i.why}" for i in initializers[:4])
+    more = f"; … ({len(initializers)} in all)" if len(initializers) > 4 else ""
+    hint = "name what is to be learned: train=[PATTERN], or --train PATTERN"
+    return LearnError(f"nothing of it is learned: {named}{more}", where, hint)
 
 
 def loss_function(loss: str, output: ValueType | None = None) -> Function:

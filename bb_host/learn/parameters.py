@@ -1,0 +1,358 @@
+"""Which initializers of a model are learned, and why: decided once, listed for whoever asks.
+
+ONNX files do not say what is a parameter. The rule, in this order:
+
+1. What an operator takes as a setting is none: shapes, axes, running statistics, the scales of quantizers,
+   bounds of `Clip`. Nor is anything but float32, or what nothing reads.
+2. `frozen` and `train` patterns say what their author wants.
+3. PyTorch's exporter marks what was a parameter, a buffer or a constant of the module; that mark decides.
+4. A weight, bias, scale or table of a layer is learned, also where it is transposed, reshaped, quantized or
+   otherwise computed with on its way there; so is what is added directly to the result of such a layer.
+5. Another operand of an elementwise operator is learned behind the first layer, unless its name is one that
+   exporters invent (`val_72`, `onnx::Mul_31`) or it is a single number. Before the first layer it normalizes
+   the input, and is not learned.
+6. What else is read is learned only where its name is a module's path (`encoder.pos`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from bb_edge.ir.suggestions import suggestion
+from bb_host.learn.errors import ModelImportError, place_of
+from bb_host.learn.gradient_rules import SHAPE_INPUTS
+from bb_host.program import Array, Op, RawTensor, Subgraph, walk_ops
+
+__all__ = ["Initializer", "choose", "exporter_kinds", "render"]
+
+_LAYERS: dict[str, dict[int, str]] = {
+    "Conv": {1: "weight", 2: "bias"},
+    "ConvTranspose": {1: "weight", 2: "bias"},
+    "DeformConv": {1: "weight", 3: "bias"},
+    "Gemm": {0: "weight", 1: "weight", 2: "bias"},
+    "MatMul": {0: "weight", 1: "weight"},
+    "Einsum": dict.fromkeys(range(8), "weight"),
+    "BatchNormalization": {1: "scale", 2: "shift"},
+    "InstanceNormalization": {1: "scale", 2: "shift"},
+    "GroupNormalization": {1: "scale", 2: "shift"},
+    "LayerNormalization": {1: "scale", 2: "shift"},
+    "RMSNormalization": {1: "scale"},
+    "PRelu": {1: "slope"},
+    "Gather": {0: "table"},
+    "GRU": {1: "weight", 2: "recurrent weight", 3: "bias"},
+    "LSTM": {1: "weight", 2: "recurrent weight", 3: "bias", 7: "peephole weight"},
+    "RNN": {1: "weight", 2: "recurrent weight", 3: "bias"},
+}
+"""Inputs of layers that are learned, and what they are called."""
+
+_SETTINGS: dict[str, dict[int, str]] = {
+    "BatchNormalization": {3: "running mean", 4: "running variance"},
+    "QuantizeLinear": {1: "scale", 2: "zero point"},
+    "DequantizeLinear": {1: "scale", 2: "zero point"},
+    "Resize": {1: "region", 2: "scales", 3: "sizes"},
+    "Upsample": {1: "scales"},
+    "Pow": {1: "exponent"},
+}
+"""Inputs that steer an operator or are counted, beside `SHAPE_INPUTS`."""
+
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"))
+_ELEMENTWISE = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max", "Mean", "Sum", "Where"))
+_MOVES = frozenset(
+    ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Expand", "Slice", "Split",
+     "Concat", "Tile", "Cast")
+)  # fmt: skip
+
+_ANONYMOUS = re.compile(
+    r"(?:.*/)?(?:\d+|onnx::\w+|_*(?:c_|b_)?_*(?:val|const|constant|lifted_tensor|tensor_constant"
+    r"|lifted_tensor_constant|scalar_tensor_default|const_fold_opt)_*\d*(?:_output_\d+)?)(?::\d+)?",
+    re.IGNORECASE,
+)
+"""Names that exporters invent for what had none."""
+_PATH = re.compile(r"\w+(?:\.\w+)+")
+
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+"""What PyTorch's exporter writes beside a value: PARAMETER, BUFFER, CONSTANT_TENSOR, …"""
+_NOT_TRAINED = {"BUFFER": "a buffer of the module", "CONSTANT_TENSOR": "a constant of the module"}
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """One initializer of a model: whether it is learned, and why or why not."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    learned: bool
+    why: str
+    frozen: bool = False
+    """Not learned because its author says so."""
+
+    @property
+    def count(self) -> int:
+        """Its entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+def exporter_kinds(model: Any) -> dict[str, str]:
+    """What an exporter has written beside the values of a ModelProto about what they were, by value name."""
+    return {
+        info.name: entry.value
+        for info in model.graph.value_info
+        for entry in info.metadata_props
+        if entry.key == _KIND
+    }
+
+
+def choose(
+    graph: Subgraph,
+    tensors: Mapping[str, Array | RawTensor],
+    kinds: Mapping[str, str],
+    frozen: Collection[str],
+    train: Collection[str],
+    where: str,
+) -> tuple[Initializer, ...]:
+    """Every initializer of a graph, in its order, each learned or not.
+
+    `tensors` holds the initializers and the weights that an exporter wrote as Constant nodes; the latter are
+    listed where they are a layer's, and never learned. ModelImportError for a pattern that matches nothing,
+    for one name in both `frozen` and `train`, and for a name in `train` that cannot be learned.
+    """
+    held = _matching(frozen, graph.initializers, "freeze", where)
+    forced = _matching(train, graph.initializers, "train", where)
+    if both := sorted(held & forced):
+        raise ModelImportError(f"{both[0]!r} is frozen and trained", where, "name it in one of the two")
+    uses = _Uses(graph, tensors, kinds)
+    found = []
+    for name, tensor in tensors.items():
+        if name in graph.initializers:
+            found.append(_decide(name, tensor, uses, kinds.get(name, ""), held, forced, where))
+        elif isinstance(tensor, np.ndarray) and tensor.dtype == np.float32 and uses.layer(name):
+            why = f"{uses.layer(name)}, but written as a Constant node"
+            found.append(Initializer(name, tensor.shape, str(tensor.dtype), False, why))
+    return tuple(found)
+
+
+def render(initializers: Sequence[Initializer]) -> str:
+    """The list as a table: what is learned, what is not, and why."""
+    rows = [
+        (
+            "learned" if i.learned else "frozen" if i.frozen else "constant",
+            i.name,
+            f"{i.dtype}[{','.join(map(str, i.shape))}]",
+            f"{i.count:,}",
+            i.why,
+        )
+        for i in sorted(initializers, key=lambda i: not i.learned)
+    ]
+    learned = [i for i in initializers if i.learned]
+    tensors = "1 tensor" if len(learned) == 1 else f"{len(learned)} tensors"
+    total = f"{sum(i.count for i in learned):,} parameters in {tensors} are learned"
+    rows.insert(0, ("", "name", "type", "count", "why"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].ljust(widths[2]),
+                   row[3].rjust(widths[3]), row[4]]).rstrip()
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join([*lines, total])
+
+
+def _matching(patterns: Iterable[str], names: Collection[str], verb: str, where: str) -> set[str]:
+    """The names that patterns match; an exact name, `*` and `?` in it or not, comes first."""
+    if isinstance(patterns, str):
+        patterns = (patterns,)
+    matched: set[str] = set()
+    for pattern in patterns:
+        hits = {pattern} if pattern in names else {n for n in names if fnmatchcase(n, pattern)}
+        if not hits:
+            hint = suggestion(pattern, names, "initializers: ") or "it has no initializers"
+            raise ModelImportError(f"no initializer {pattern!r} to {verb}", where, hint)
+        matched |= hits
+    return matched
+
+
+def _decide(
+    name: str,
+    tensor: Array | RawTensor,
+    uses: _Uses,
+    kind: str,
+    held: set[str],
+    forced: set[str],
+    where: str,
+) -> Initializer:
+    shape = tensor.shape
+    if isinstance(tensor, np.ndarray):
+        element = str(tensor.dtype)
+    else:
+        element = TensorProto.DataType.Name(tensor.elem_type).lower()
+
+    def is_(learned: bool, why: str, frozen: bool = False) -> Initializer:
+        return Initializer(name, shape, element, learned, why, frozen)
+
+    never = f"{element}: only float32 is learned" if element != "float32" else uses.never(name)
+    if name in forced and never:
+        raise ModelImportError(
+            f"{name!r} cannot be trained: {never}", where, "take it out of what is to be trained"
+        )
+    if name in held:
+        return is_(False, "frozen by its author", frozen=True)
+    if never:
+        return is_(False, never)
+    if name in forced:
+        return is_(True, "trained because its author says so")
+    if kind in _NOT_TRAINED:
+        return is_(False, f"{_NOT_TRAINED[kind]}, its exporter says")
+    layer = uses.layer(name)
+    if kind == "PARAMETER":
+        return is_(True, layer or "a parameter of the module, its exporter says")
+    if not shape:
+        return is_(False, "a single number")
+    return is_(bool(layer), layer) if layer else is_(*uses.operand(name, shape))
+
+
+class _Uses:
+    """Who reads an initializer in the end: through moves, and through what is computed of weights alone."""
+
+    def __init__(
+        self, graph: Subgraph, tensors: Mapping[str, Array | RawTensor], kinds: Mapping[str, str]
+    ) -> None:
+        self._readers: dict[str, list[tuple[Op, int]]] = defaultdict(list)
+        self._producer = {v: op for op in graph.ops for v in op.outputs if v}
+        fed = {v for v in graph.inputs if v not in tensors}  # values that depend on the model's inputs
+        for op in graph.ops:
+            for position, value in enumerate(op.inputs):
+                if value:
+                    self._readers[value].append((op, position))
+            if any(v in fed for v in op.inputs) or any(op.subgraphs()):
+                fed.update(v for v in op.outputs if v)
+        self._fed = fed
+        self._captured = {
+            v for op in graph.ops for _, g in op.subgraphs() for o in walk_ops(g.ops) for v in o.inputs
+        }
+        self._layers: dict[str, str] = {}
+        self._results: set[str] = set()  # of products with a learned weight, as they come and moved
+        behind: set[str] = set()  # values behind the first layer
+        for name in tensors:
+            if text := self._layer_of(name):
+                self._layers[name] = text
+        for op in graph.ops:
+            weights = any(v in self._layers or v in behind for v in op.inputs)
+            if weights or any(kinds.get(v) == "PARAMETER" for v in op.inputs):
+                behind.update(v for v in op.outputs if v)
+            if (op.op_type in _PRODUCTS and any(self._weight(v) for v in op.inputs)) or (
+                op.op_type in _MOVES and op.inputs and op.inputs[0] in self._results
+            ):
+                self._results.update(op.outputs)
+        self._behind = behind
+        for name, tensor in tensors.items():
+            shape = tensor.shape if isinstance(tensor, np.ndarray) else ()
+            if name not in self._layers and shape and (op_ := self._biased(name)) is not None:
+                self._layers[name] = f"bias of {place_of(op_)}"
+
+    def layer(self, name: str) -> str:
+        """What of which layer an initializer is: "weight of Conv 'c1'"; empty where it is of none."""
+        return self._layers.get(name, "")
+
+    def never(self, name: str) -> str:
+        """Why an initializer cannot be learned at all; empty where it can."""
+        if name in self._captured:
+            return "read inside a branch or loop"
+        if not self._readers.get(name):
+            return "nothing reads it"
+        for op, position in self._readers[name]:
+            if setting := _SETTINGS.get(op.op_type, {}).get(position):
+                return f"{setting} of {place_of(op)}"
+            if position in SHAPE_INPUTS.get(op.op_type, ()):
+                return f"a setting of {place_of(op)}"
+        return ""
+
+    def operand(self, name: str, shape: tuple[int, ...]) -> tuple[bool, str]:
+        """(learned, why) of what is no layer's own: an elementwise operand, or another input."""
+        for op, value in self._ends(name):
+            if op.op_type not in _ELEMENTWISE:
+                continue
+            what = f"operand of {place_of(op)}"
+            if _ANONYMOUS.fullmatch(name):
+                return False, f"{what}, a constant that its exporter has named"
+            if int(np.prod(shape)) == 1 and not _PATH.fullmatch(name):
+                return False, f"{what}, a single number"
+            if self._layers and not any(v in self._behind for v in (*op.outputs, value)):
+                return False, f"{what}, before the first layer: it normalizes the input"
+            return True, what
+        op = self._readers[name][0][0]
+        if _PATH.fullmatch(name):
+            return True, f"named as a module's parameter, read by {place_of(op)}"
+        return False, f"read by {place_of(op)}, which has no weight there"
+
+    def _weight(self, value: str) -> bool:
+        """Whether a value is a layer's parameter, or computed of such without the model's input."""
+        if value in self._layers:
+            return True
+        op = self._producer.get(value)
+        return op is not None and value not in self._fed and any(self._weight(v) for v in op.inputs)
+
+    def _layer_of(self, name: str) -> str:
+        for op, position, computed in self._through(name):
+            role = _LAYERS.get(op.op_type, {}).get(position)
+            if role is None or position in SHAPE_INPUTS.get(op.op_type, ()):
+                continue
+            if op.op_type in ("MatMul", "Gemm", "Einsum") and not any(v in self._fed for v in op.inputs):
+                continue  # of weights alone: what comes out is looked at further on
+            return f"{role} of {place_of(op)}" + (f", through {computed}" if computed else "")
+        return ""
+
+    def _through(self, name: str) -> Iterable[tuple[Op, int, str]]:
+        """(op, position, what was passed on the way) of all that reads it, or what is made of it alone."""
+        pending, seen = [(name, "")], {name}
+        anonymous = _ANONYMOUS.fullmatch(name) is not None
+        while pending:
+            value, passed = pending.pop(0)
+            for op, position in self._readers.get(value, ()):
+                yield op, position, passed
+                steers = position in SHAPE_INPUTS.get(op.op_type, ()) or position in _SETTINGS.get(
+                    op.op_type, {}
+                )
+                if steers or (anonymous and op.op_type in _ELEMENTWISE):
+                    continue  # a factor on the way of another's weight is no weight
+                for output in op.outputs:
+                    if output and output not in self._fed and output not in seen:
+                        seen.add(output)
+                        moved = passed or ("" if op.op_type in _MOVES else op.op_type)
+                        pending.append((output, moved))
+
+    def _ends(self, name: str) -> Iterable[tuple[Op, str]]:
+        """Ops that compute with the initializer or with it moved, and the value as they read it."""
+        pending, seen = [name], {name}
+        while pending:
+            value = pending.pop(0)
+            for op, _ in self._readers.get(value, ()):
+                yield op, value
+                if op.op_type in _MOVES:
+                    for output in op.outputs:
+                        if output and output not in seen:
+                            seen.add(output)
+                            pending.append(output)
+
+    def _biased(self, name: str) -> Op | None:
+        """The product to whose result an initializer is added directly."""
+        for op, value in self._ends(name):
+            if op.op_type != "Add":
+                continue
+            for other in op.inputs:
+                if other != value and other in self._results:
+                    return self._product(other)
+        return None
+
+    def _product(self, value: str) -> Op:
+        op = self._producer[value]
+        while op.op_type in _MOVES:
+            op = self._producer[op.inputs[0]]
+        return op
