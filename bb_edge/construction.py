@@ -11,6 +11,41 @@ from bb_edge.engine.node_values import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
+from bb_edge.roles.component import Component, ComponentEnv
+from bb_edge.roles.errors import ComponentError, RoleError
+
+
+def build(kind: type[Component], env: ComponentEnv) -> Component:
+    """A component of a class, its configuration checked first.
+
+    Whatever its code raises is a ComponentError with the slot, the type, the exception's class and the line.
+    """
+    env.check(kind)
+    try:
+        made: object = kind.construct(env)
+    except RoleError as error:
+        if error.where:
+            raise
+        raise env.error(error.what, hint=error.hint) from error
+    except Exception as error:
+        raise _not_built(kind, env, error) from error
+    if not isinstance(made, Component):
+        raise env.error(
+            f"{kind.TYPE_NAME} cannot be built: construct gives {made!r:.60}",
+            hint="let construct return the component",
+        )
+    return made
+
+
+def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> ComponentError:
+    from bb_edge.user_modules import fault_line
+
+    line, text = fault_line(error), str(error)
+    said = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    what = f"{kind.TYPE_NAME} cannot be built: {said}" + (f", at {line}" if line else "")
+    given = f"it has {', '.join(sorted(env.config))}" if env.config else "it is empty"
+    hint = f"mend the component, or the slot's configuration ({given}; --set {env.slot}.KEY=VALUE)"
+    return env.error(what, hint=hint)
 
 
 def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, object], dict[str, Any]]:

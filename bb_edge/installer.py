@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bb_edge.construction import construction
+from bb_edge.construction import build, construction
 from bb_edge.engine import restart
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
@@ -102,8 +102,7 @@ def install(
     SnapshotForeignError, SnapshotVersionError where it cannot.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
-    ComponentError (a
-    component refuses its configuration) and what `load` raises.
+    ComponentError (a component refuses its configuration, or cannot be built) and what `load` raises.
     """
     if isinstance(program, bytes | bytearray | memoryview):
         program = load(bytes(program))
@@ -207,7 +206,7 @@ class _Installer:
         for slot in order:
             binding, target = bindings[slot]
             kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
-            made[slot] = kind.construct(self._env(slot, binding, target, made))
+            made[slot] = build(kind, self._env(slot, binding, target, made))
         return made
 
     def _env(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
@@ -79,15 +81,16 @@ class Registry:
     def register(self, cls: type[_C]) -> type[_C]:
         """Registers a class under its TYPE_NAME; to be used as a decorator.
 
-        RegistryError where the name is missing, taken by another class, or the role is none of ours.
+        RegistryError, at the author's line, where the name is missing or taken by another class, the role is
+        none of ours, or the class lacks methods of its Contract.
         """
-        where = f"{cls.__module__}.{cls.__qualname__}"
-        if not cls.TYPE_NAME:
-            raise RegistryError("the class has no TYPE_NAME", where, "name it: TYPE_NAME = 'package.Name'")
-        if "|" in cls.TYPE_NAME:
-            raise RegistryError(f"TYPE_NAME {cls.TYPE_NAME!r} holds a |, which separates bindings", where)
-        if cls.ROLE not in keys.ROLES:
-            raise RegistryError(f"ROLE {cls.ROLE!r} is none of {', '.join(keys.ROLES)}", where)
+        where = _author_line(cls)
+        if not (isinstance(cls, type) and issubclass(cls, _component())):
+            raise RegistryError(
+                f"{cls!r} is no subclass of Component",
+                where,
+                "derive it from a Contract: Aggregator, Codec, …",
+            )
         known = self._classes.get(cls.TYPE_NAME)
         same_place = known is not None and (known.__module__, known.__qualname__) == (
             cls.__module__,
@@ -95,15 +98,28 @@ class Registry:
         )
         if known is not None and known is not cls and not same_place:
             raise RegistryError(
-                f"TYPE_NAME {cls.TYPE_NAME!r} is taken by {known.__module__}.{known.__qualname__}", where
+                f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} is taken by "
+                f"{known.__module__}.{known.__qualname__}",
+                where,
+                "choose another name",
             )
         if (
             cls.TYPE_NAME in self._built_in
             and self._built_in[cls.TYPE_NAME] != f"{cls.__module__}:{cls.__qualname__}"
         ):
             raise RegistryError(
-                f"TYPE_NAME {cls.TYPE_NAME!r} is a built-in one", where, "choose another name"
+                f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} is a built-in one",
+                where,
+                f'name your class: TYPE_NAME = "package.{cls.__name__}"',
             )
+        if cls.TYPE_NAME not in self._built_in:
+            from bb_edge.roles.class_check import check_class
+            from bb_edge.roles.errors import ContractError
+
+            try:
+                check_class(cls)
+            except ContractError as error:
+                raise RegistryError(f"{cls.__name__}: {error.what}", where, error.hint) from error
         self._classes[cls.TYPE_NAME] = cls
         return cls
 
@@ -122,8 +138,14 @@ class Registry:
             raise UnregisteredConcreteError(type_name, where, self.type_names())
         try:
             loaded = point.load()
-        except (ImportError, AttributeError) as error:
-            raise RegistryError(f"entry point {point.value} cannot be loaded: {error}", type_name) from error
+        except BBError:
+            raise
+        except Exception as error:
+            raise RegistryError(
+                f"entry point {point.value} cannot be loaded: {type(error).__name__}: {error}",
+                type_name,
+                "mend or reinstall the package that brings it",
+            ) from error
         return self._take(type_name, loaded, point.value)
 
     def load_module(self, name: str) -> None:
@@ -163,13 +185,13 @@ class Registry:
         return tuple(sorted({*self._classes, *self._built_in, *self._points()}))
 
     def _take(self, type_name: str, loaded: object, where: str) -> type[Component]:
-        from bb_edge.roles.component import Component
-
-        if not (isinstance(loaded, type) and issubclass(loaded, Component)):
-            raise RegistryError("it is no subclass of bb_edge.roles.Component", where)
+        if not (isinstance(loaded, type) and issubclass(loaded, _component())):
+            raise RegistryError("it is no subclass of Component", where, "let the entry point name a class")
         if type_name != loaded.TYPE_NAME:
             raise RegistryError(
-                f"its TYPE_NAME is {loaded.TYPE_NAME!r}, it was looked up as {type_name!r}", where
+                f"its TYPE_NAME is {loaded.TYPE_NAME!r}, it was looked up as {type_name!r}",
+                where,
+                "give the entry point the TYPE_NAME as its name",
             )
         return self.register(loaded)
 
@@ -179,6 +201,25 @@ class Registry:
             self._entry_points = {point.name: point for point in found}
         return self._entry_points
 
+
+def _component() -> type[Component]:
+    from bb_edge.roles.component import Component
+
+    return Component
+
+
+def _author_line(cls: object) -> str:
+    """`file.py:12` of the code that registers, where it is not our own; else the class's name."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    if file.startswith((_PACKAGE, "<")):
+        return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}"
+    return f"{os.path.basename(file)}:{frame.f_lineno}"
+
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _default = Registry()
 

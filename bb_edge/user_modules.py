@@ -19,7 +19,7 @@ from types import ModuleType
 
 from bb_edge.ir.errors import BBError
 
-__all__ = ["UserModuleError", "import_user_module", "is_file_name"]
+__all__ = ["UserModuleError", "fault_line", "import_user_module", "is_file_name"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -115,7 +115,9 @@ def _guarded(load: Callable[[], object], name: str) -> ModuleType:
                 f"--load {name}",
                 f"{hint}it also looks in {os.getcwd()}",
             ) from error
-        raise UserModuleError(_what(error), _place(error, name), _remedy(error, name)) from error
+        raise UserModuleError(
+            _what(error), fault_line(error) or f"--load {name}", _remedy(error, name)
+        ) from error
 
 
 def _is_asked_for(missing: str | None, name: str) -> bool:
@@ -125,7 +127,7 @@ def _is_asked_for(missing: str | None, name: str) -> bool:
 
 def _what(error: BaseException) -> str:
     if isinstance(error, BBError):
-        return f"{error.where}: {error.what}" if error.where else error.what
+        return error.what
     if isinstance(error, SystemExit):
         return "it ends the process when it is imported"
     text = str(error)
@@ -144,15 +146,15 @@ def _remedy(error: BaseException, name: str) -> str:
     return "mend that line"
 
 
-def _place(error: BaseException, name: str) -> str:
-    """`file.py:12` of the innermost frame in the folder of the module's own code; the name without one."""
+def fault_line(error: BaseException) -> str:
+    """`file.py:12`: the innermost line of a user's own code in an error's traceback; "" without one."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(("<", _HERE)) and f"{os.sep}importlib{os.sep}" not in frame.filename
     ]
     if not frames:
-        return f"--load {name}"
+        return ""
     folder = os.path.dirname(os.path.realpath(frames[0].filename)) + os.sep
     own = [frame for frame in frames if os.path.realpath(frame.filename).startswith(folder)]
     return f"{_shown(own[-1].filename)}:{own[-1].lineno}"

@@ -20,6 +20,7 @@ from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
+from bb_edge.roles.settings import Setting
 from bb_edge.roles.wire_tensors import tensor_from_wire
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate, prepare, supported, supported_ops
 
@@ -40,6 +41,7 @@ class NumPyBackend(Backend):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.NumPyBackend"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {"arena_limit": Setting.integer(0)}
 
     def __init__(self, arena_limit: int = 0, *, shared_arena: bool = False) -> None:
         self._limits = PlanLimits(arena_limit)
@@ -59,8 +61,7 @@ class NumPyBackend(Backend):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> NumPyBackend:
-        env.expect_keys(("arena_limit",))
-        return cls(env.integer("arena_limit", 0), shared_arena=True)
+        return cls(env.settings(cls)["arena_limit"], shared_arena=True)
 
     @classmethod
     def supported_ops(cls) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,6 +15,7 @@ from bb_edge.ir.values import TRIGGER, Trigger
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import DataSource
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -38,6 +40,15 @@ class ArrayDataSource(DataSource):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ArrayDataSource"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "path": Setting.text(None),
+        "batch_size": Setting.integer(0),
+        "shuffle": Setting.flag(True),
+        "seed": Setting.integer(None, 0, 2**64 - 1),
+        "remainder": Setting.text("drop", ("drop", "wrap")),
+        "one_hot": Setting.integer(0, 0, 1 << 20),
+        "max_bytes": Setting.integer(1 << 30, 1),
+    }
 
     def __init__(
         self,
@@ -74,9 +85,9 @@ class ArrayDataSource(DataSource):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> ArrayDataSource:
-        env.expect_keys(("path", "batch_size", "shuffle", "seed", "remainder", "one_hot", "max_bytes"))
-        if "path" in env.config:
-            x, y = _load(env, Path(env.text("path")), env.integer("max_bytes", 1 << 30, 1))
+        read = env.settings(cls)
+        if read["path"] is not None:
+            x, y = _load(env, Path(read["path"]), read["max_bytes"])
         elif "x" in env.tensors:
             x, y = env.tensors["x"], env.tensors.get("y")
         elif "value" in env.tensors:
@@ -87,11 +98,11 @@ class ArrayDataSource(DataSource):
             x,
             y,
             where=f"slot {env.slot!r}",
-            batch_size=env.integer("batch_size", 0),
-            shuffle=env.flag("shuffle", True),
-            seed=env.integer("seed", env.seed, 0, 2**64 - 1),
-            remainder=env.text("remainder", "drop", ("drop", "wrap")),
-            one_hot=env.integer("one_hot", 0, 0, 1 << 20),
+            batch_size=read["batch_size"],
+            shuffle=read["shuffle"],
+            seed=env.seed if read["seed"] is None else read["seed"],
+            remainder=read["remainder"],
+            one_hot=read["one_hot"],
         )
 
     # --- the Contract ----------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.components.presence_selector import near_of, sample_of
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.roles.context import Ctx
@@ -23,13 +25,14 @@ class ConstantView(PeerSelector):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ConstantView"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {"peers": Setting.anything(), "names": Setting.anything()}
 
     def __init__(self, peers: tuple[PeerId, ...]) -> None:
         self._peers = peers
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> ConstantView:
-        env.expect_keys(("peers", "names"))
+        env.check(cls)
         found: dict[PeerId, None] = {}
         for key, make in (("peers", PeerId.from_text), ("names", PeerId.from_name)):
             listed = env.config.get(key, ())

@@ -9,7 +9,7 @@ first, and dropped when it does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.components.peer_lists import Descriptor, learn, own_addresses, peers_of, rows
@@ -19,6 +19,7 @@ from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 from bb_edge.wire import cbor
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class Cyclon(PeerSelector, ProtocolComponent):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.Cyclon"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "introducers": Setting.anything(),
+        "introducer_names": Setting.anything(),
+        "view_size": Setting.integer(8, 1, 256),
+        "shuffle_size": Setting.integer(4, 1, 64),
+        "period_ns": Setting.integer(1 * S, 1),
+        "deadline_ns": Setting.integer(0),
+    }
 
     def __init__(
         self,
@@ -63,16 +72,14 @@ class Cyclon(PeerSelector, ProtocolComponent):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Cyclon:
-        env.expect_keys(
-            ("introducers", "introducer_names", "view_size", "shuffle_size", "period_ns", "deadline_ns")
-        )
+        read = env.settings(cls)
         return cls(
             peers_of(env, "introducers", "introducer_names"),
             env.peer_class,
-            env.integer("view_size", 8, 1, 256),
-            env.integer("shuffle_size", 4, 1, 64),
-            env.integer("period_ns", 1 * S, 1),
-            env.integer("deadline_ns", 0),
+            read["view_size"],
+            read["shuffle_size"],
+            read["period_ns"],
+            read["deadline_ns"],
         )
 
     @classmethod

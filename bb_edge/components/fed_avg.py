@@ -8,6 +8,7 @@ the same memory and three times the arithmetic.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Aggregator
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -42,6 +44,11 @@ class FedAvg(Aggregator):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.FedAvg"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "remembered_rounds": Setting.integer(8, 1, 1024),
+        "max_peers": Setting.integer(4096, 1),
+        "allow_nonfinite": Setting.flag(False),
+    }
 
     def __init__(
         self,
@@ -67,12 +74,12 @@ class FedAvg(Aggregator):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> FedAvg:
-        env.expect_keys(("remembered_rounds", "max_peers", "allow_nonfinite"))
+        read = env.settings(cls)
         return cls(
             where=f"slot {env.slot!r}",
-            remembered_rounds=env.integer("remembered_rounds", 8, 1, 1024),
-            max_peers=env.integer("max_peers", 4096, 1),
-            allow_nonfinite=env.flag("allow_nonfinite", False),
+            remembered_rounds=read["remembered_rounds"],
+            max_peers=read["max_peers"],
+            allow_nonfinite=read["allow_nonfinite"],
         )
 
     # --- the Contract ----------------------------------------------------------------------------------

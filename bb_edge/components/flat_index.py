@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Index
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -29,6 +31,10 @@ class FlatIndex(Index):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.FlatIndex"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "capacity": Setting.integer(65_536, 1),
+        "dim": Setting.integer(0, 0, 1 << 20),
+    }
 
     def __init__(self, *, where: str = "", capacity: int = 65_536, dim: int = 0) -> None:
         self._where = where
@@ -41,12 +47,8 @@ class FlatIndex(Index):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> FlatIndex:
-        env.expect_keys(("capacity", "dim"))
-        return cls(
-            where=f"slot {env.slot!r}",
-            capacity=env.integer("capacity", 65_536, 1),
-            dim=env.integer("dim", 0, 0, 1 << 20),
-        )
+        read = env.settings(cls)
+        return cls(where=f"slot {env.slot!r}", capacity=read["capacity"], dim=read["dim"])
 
     def add(self, ctx: Ctx, vec: Array) -> None:
         rows = self._rows(vec, "the vector")

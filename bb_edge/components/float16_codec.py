@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -25,11 +27,13 @@ class Float16Codec(Codec):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.Float16Codec"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {}
+    stateless: ClassVar[bool | None] = True
     shared: ClassVar[bool] = True
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Float16Codec:
-        env.expect_keys(())
+        env.check(cls)
         return cls()
 
     def train_codebook(self, ctx: Ctx, training: Array) -> None:

@@ -12,6 +12,7 @@ then it shows that it is alive three times within its time-to-live. Who does not
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -30,6 +31,7 @@ from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
 from bb_edge.roles.errors import ComponentError, ComponentStateError
+from bb_edge.roles.settings import Setting
 from bb_edge.wire import cbor
 
 if TYPE_CHECKING:
@@ -114,6 +116,10 @@ class GlobalRegistryServer(_Registry):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryServer"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "max_peers": Setting.integer(512, 1, MAX_ROWS),
+        "max_ttl_ns": Setting.integer(600 * S, 1 * S),
+    }
 
     def __init__(
         self, peer_class: str, max_peers: int = 512, max_ttl_ns: int = 600 * S, own_class: str = ""
@@ -132,13 +138,8 @@ class GlobalRegistryServer(_Registry):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> GlobalRegistryServer:
-        env.expect_keys(("max_peers", "max_ttl_ns"))
-        return cls(
-            env.peer_class,
-            env.integer("max_peers", 512, 1, MAX_ROWS),
-            env.integer("max_ttl_ns", 600 * S, 1 * S),
-            env.own_class,
-        )
+        read = env.settings(cls)
+        return cls(env.peer_class, read["max_peers"], read["max_ttl_ns"], env.own_class)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         self._count_anew(ctx.now_ns)
@@ -264,6 +265,11 @@ class GlobalRegistryClient(_Registry):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryClient"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "server": Setting.text(None),
+        "server_name": Setting.text(None),
+        "ttl_ns": Setting.integer(30 * S, 1 * S),
+    }
 
     def __init__(self, server: PeerId, peer_class: str, ttl_ns: int = 30 * S) -> None:
         self._server = server
@@ -279,10 +285,8 @@ class GlobalRegistryClient(_Registry):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> GlobalRegistryClient:
-        env.expect_keys(("server", "server_name", "ttl_ns"))
-        return cls(
-            peer_of(env, "server", "server_name"), env.peer_class, env.integer("ttl_ns", 30 * S, 1 * S)
-        )
+        read = env.settings(cls)
+        return cls(peer_of(env, "server", "server_name"), env.peer_class, read["ttl_ns"])
 
     @property
     def registered(self) -> bool:

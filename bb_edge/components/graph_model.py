@@ -23,6 +23,7 @@ from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -55,6 +56,12 @@ class GraphModel(Model):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GraphModel"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "learning_rate": Setting.number(0.1),
+        "momentum": Setting.number(0.0, 0.0),
+        "kept_activations": Setting.integer(64, 1),
+    }
+    NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
 
     def __init__(
         self,
@@ -96,7 +103,7 @@ class GraphModel(Model):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> GraphModel:
-        env.expect_keys(("learning_rate", "momentum", "kept_activations", "loss"))
+        read = env.settings(cls)
         for name, array in env.tensors.items():
             if array.dtype != np.float32:
                 raise env.error(
@@ -111,9 +118,9 @@ class GraphModel(Model):
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
-            learning_rate=env.number("learning_rate", 0.1),
-            momentum=env.number("momentum", 0.0, 0.0),
-            kept_activations=env.integer("kept_activations", 64, 1),
+            learning_rate=read["learning_rate"],
+            momentum=read["momentum"],
+            kept_activations=read["kept_activations"],
         )
         model._prepare(env, forward, env.graph("train"), env.graph("loss"))
         return model

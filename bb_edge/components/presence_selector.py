@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from heapq import nsmallest
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
@@ -46,6 +47,7 @@ class PresenceSelector(PeerSelector):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.PresenceSelector"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {}
 
     def __init__(self, peer_class: str, own_class: str) -> None:
         self._peer_class = peer_class
@@ -53,7 +55,7 @@ class PresenceSelector(PeerSelector):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> PresenceSelector:
-        env.expect_keys(())
+        env.check(cls)
         return cls(env.peer_class, env.own_class)
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ from bb_edge.components.state import StateReader, pack_state
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -31,14 +33,15 @@ class ScalarQuantizer(Codec):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ScalarQuantizer"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {"low": Setting.number(-1.0), "high": Setting.number(1.0)}
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         self._set(low, high)
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> ScalarQuantizer:
-        env.expect_keys(("low", "high"))
-        low, high = env.number("low", -1.0), env.number("high", 1.0)
+        read = env.settings(cls)
+        low, high = read["low"], read["high"]
         if not low < high:
             raise env.error(f"low is {low}, high is {high}: the range is empty", "high")
         return cls(low, high)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Model,
         PeerSelector,
         ProtocolComponent,
+        forgets,
         method_name,
         offers,
     )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         RoleError,
         UnsupportedOpsError,
     )
+    from bb_edge.roles.settings import Setting
     from bb_edge.roles.values import TRIGGER, Composite, Trigger
 
 __all__ = [
@@ -59,6 +61,8 @@ __all__ = [
     # components
     "Component",
     "ComponentEnv",
+    "Setting",
+    "forgets",
     "method_name",
     "offers",
     # contracts
@@ -149,6 +153,7 @@ _HOMES = {
             "Model",
             "PeerSelector",
             "ProtocolComponent",
+            "forgets",
             "method_name",
             "offers",
         ),
@@ -173,6 +178,7 @@ _HOMES = {
         ),
         "errors",
     ),
+    "Setting": "settings",
     **dict.fromkeys(
         (
             "TRIGGER",

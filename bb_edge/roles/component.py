@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.roles.errors import ComponentError, ComponentStateError
+from bb_edge.roles.settings import Setting, misfit, settings_of
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -73,54 +75,57 @@ class ComponentEnv:
         where = f"slot {self.slot!r}" + (f" of {self.target!r}" if self.target else "")
         return ComponentError(what, f"{where}, key {key!r}" if key else where, hint)
 
-    def expect_keys(self, known: Iterable[str]) -> None:
-        """Refuses configuration keys that the component does not know: they are misspelt ones, as a rule."""
-        known = tuple(known)
-        for key in self.config:
-            if key not in known:
-                raise self.error("unknown configuration key", key, f"known keys: {', '.join(sorted(known))}")
+    def settings(self, kind: type[Component]) -> dict[str, Any]:
+        """Every key of `kind.CONFIG` and of its bases' with its value, defaults filled in.
+
+        ComponentError on an unknown key, a missing one, or a value that cannot be. `construct` calls it with
+        `cls`, so that a base reads the keys of its subclasses along.
+        """
+        self.check(kind)
+        found = {}
+        for key, setting in (settings_of(kind) or {}).items():
+            value = self.config.get(key, setting.default)
+            found[key] = setting.taken(value)
+        return found
+
+    def check(self, kind: type[Component]) -> None:
+        """Refuses a configuration that a class does not take; ComponentError names the key."""
+        wrong = misfit(kind, self.config, complete=True)
+        if wrong is not None:
+            raise self.error(wrong.what, wrong.key, wrong.hint)
+
+    def with_config(self, config: Mapping[str, object]) -> ComponentEnv:
+        """A copy with `config` over the configuration: for a component that builds another one."""
+        made = copy.copy(self)
+        made.config = {**self.config, **config}
+        return made
 
     def integer(
         self, key: str, default: int | None = None, minimum: int = 0, maximum: int = 2**63 - 1
     ) -> int:
         """An integer in [minimum, maximum]; without a default the key is required."""
-        value = self.config.get(key, default)
-        if value is None:
-            raise self.error("missing configuration key", key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"must be an integer, not {value!r}", key)
-        if not minimum <= value <= maximum:
-            raise self.error(f"must lie in [{minimum}, {maximum}], not {value}", key)
-        return value
+        found: int = self._read(key, default, Setting.integer(default, minimum, maximum))
+        return found
 
     def number(self, key: str, default: float | None = None, minimum: float = float("-inf")) -> float:
         """A finite number, at least `minimum`."""
-        value = self.config.get(key, default)
-        if value is None:
-            raise self.error("missing configuration key", key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.error(f"must be a number, not {value!r}", key)
-        if not minimum <= value < float("inf"):
-            raise self.error(f"must be finite and at least {minimum}, not {value}", key)
-        return float(value)
+        return float(self._read(key, default, Setting.number(default, minimum)))
 
     def text(self, key: str, default: str | None = None, choices: Iterable[str] = ()) -> str:
         """A text, one of `choices` where there are any."""
-        value = self.config.get(key, default)
-        if value is None:
-            raise self.error("missing configuration key", key)
-        if not isinstance(value, str):
-            raise self.error(f"must be a text, not {value!r}", key)
-        choices = tuple(choices)
-        if choices and value not in choices:
-            raise self.error(f"must be one of {', '.join(choices)}, not {value!r}", key)
-        return value
+        found: str = self._read(key, default, Setting.text(default, choices))
+        return found
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
+        found: bool = self._read(key, default, Setting.flag(default))
+        return found
+
+    def _read(self, key: str, default: object, setting: Setting) -> Any:
         value = self.config.get(key, default)
-        if not isinstance(value, bool):
-            raise self.error(f"must be true or false, not {value!r}", key)
+        wrong = "missing configuration key" if value is None else setting.wrong(value)
+        if wrong:
+            raise self.error(wrong, key)
         return value
 
     def require_backend(self) -> Backend:
@@ -136,6 +141,17 @@ class Component:
     `TYPE_NAME` is what bindings call it, `ROLE` one of `bb_edge.ir.keys.ROLES`. `shared` components serve
     several executions at once; `concurrent` ones may have several ops in flight; an op of a `restartable` one
     is dispatched again after a restore, where others fail with `CompletionLostError`.
+
+    `CONFIG` names the configuration keys of the class; those of its bases come with them. The host checks a
+    `bind_…` against them and the device its own settings, before `construct`. None, here and in every base,
+    leaves all keys to `construct`.
+
+    `stateless` says whether calls leave something behind that a restart must not lose: True, nothing; False,
+    something. None, the default, goes by the ops that the class offers: one that writes (`Contribute`,
+    `NextBatch`, `Step`) leaves something. A component that keeps state overrides `serialize` and `restore`;
+    `bb_edge.roles.forgets` tells who should and does not, the host warns of it and a restore says it.
+
+    `NEEDS` are the graphs (`forward`, …) that its construction state has to bring.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -143,6 +159,9 @@ class Component:
     shared: ClassVar[bool] = False
     concurrent: ClassVar[bool] = False
     restartable: ClassVar[bool] = False
+    CONFIG: ClassVar[Mapping[str, Setting] | None] = None
+    stateless: ClassVar[bool | None] = None
+    NEEDS: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:

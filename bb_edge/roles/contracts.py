@@ -35,6 +35,7 @@ __all__ = [
     "Model",
     "PeerSelector",
     "ProtocolComponent",
+    "forgets",
     "method_name",
     "offers",
 ]
@@ -51,6 +52,26 @@ def offers(component: type[Component] | Component, op_name: str) -> bool:
     """Whether a component implements an op, beyond inheriting a refusal."""
     method = getattr(component, method_name(op_name), None)
     return callable(method) and not getattr(method, "_refuses", False)
+
+
+def forgets(kind: type[Component]) -> bool:
+    """Whether a component class keeps state between calls and does not write it into snapshots."""
+    if kind.stateless or kind.serialize is not Component.serialize:
+        return False
+    return kind.stateless is False or any(_writes(kind))
+
+
+def _writes(kind: type[Component]) -> typing.Iterator[bool]:
+    """For each op that the class offers, whether it writes."""
+    from bb_edge.ir.opsets import Effect, opset  # only here: tensor work alone starts without the catalog
+
+    for domain, role in keys.ROLE_OF_DOMAIN.items():
+        if role == kind.ROLE:
+            table = opset(domain)
+            assert table is not None, domain
+            yield from (op.effect is Effect.WRITE and offers(kind, op.name) for op in table.ops.values())
+    if issubclass(kind, ProtocolComponent):
+        yield from (op.effect is Effect.WRITE for op in kind.atomic_opset().ops.values())
 
 
 _F = typing.TypeVar("_F", bound=typing.Callable[..., object])

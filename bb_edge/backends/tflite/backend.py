@@ -12,6 +12,7 @@ from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.ir import keys
 from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
@@ -35,6 +36,11 @@ class TFLiteBackend(Backend):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.TFLiteBackend"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "arena_limit": Setting.integer(0),
+        "threads": Setting.integer(1, 1, MAX_THREADS),
+        "tuning": Setting.text(""),
+    }
 
     def __init__(
         self,
@@ -53,10 +59,9 @@ class TFLiteBackend(Backend):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> TFLiteBackend:
-        env.expect_keys(("arena_limit", "threads", "tuning"))
-        threads = env.integer("threads", 1, 1, MAX_THREADS)
-        made = cls(env.integer("arena_limit", 0), shared_arena=True, threads=threads)
-        if path := env.text("tuning", ""):
+        read = env.settings(cls)
+        made = cls(read["arena_limit"], shared_arena=True, threads=read["threads"])
+        if path := read["tuning"]:
             made.take_tuning(path)
         return made
 

@@ -11,11 +11,27 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_edge.registry import BUILT_IN, Registry, RegistryError, UnregisteredConcreteError, default_registry
-from bb_edge.roles import Codec, Component
+from bb_edge.roles import Codec, Component, ComponentEnv
 
 
 def component(name: str, type_name: str, role: str = keys.ROLE_CODEC) -> Any:
-    return type(name, (Component,), {"TYPE_NAME": type_name, "ROLE": role, "__module__": "test"})
+    methods = {
+        "construct": classmethod(lambda cls, env: cls()),
+        "compress": lambda self, ctx, t: t,
+        "decompress": lambda self, ctx, code: code,
+    }
+    return type(name, (Component,), {"TYPE_NAME": type_name, "ROLE": role, "__module__": "test", **methods})
+
+
+CODEC = """
+    @classmethod
+    def construct(cls, env):
+        return cls()
+    def compress(self, ctx, t):
+        return t
+    def decompress(self, ctx, code):
+        return code
+"""
 
 
 @pytest.mark.parametrize("type_name", BUILT_IN)
@@ -32,6 +48,16 @@ def test_a_users_class_is_registered_by_decorator() -> None:
     @registry.register
     class Mine(Codec):
         TYPE_NAME = "acme.Mine"
+
+        @classmethod
+        def construct(cls, env: ComponentEnv) -> Mine:
+            return cls()
+
+        def compress(self, ctx: Any, t: Any) -> Any:
+            return t
+
+        def decompress(self, ctx: Any, code: Any) -> Any:
+            return code
 
     assert registry.lookup("acme.Mine") is Mine
     assert "acme.Mine" in registry.type_names()
@@ -68,7 +94,7 @@ def test_a_module_given_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "from bb_edge.roles import Component\n"
         "@register\n"
         "class Loaded(Component):\n"
-        "    TYPE_NAME, ROLE = 'acme.Loaded', 'codec'\n"
+        "    TYPE_NAME, ROLE = 'acme.Loaded', 'codec'\n" + CODEC
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     default_registry().load_module("acme_components_by_load")
@@ -94,8 +120,7 @@ def test_an_installed_package_is_found_by_its_entry_point(
     (tmp_path / "acme_parts_module.py").write_text(
         "from bb_edge.roles import Component\n"
         "class Part(Component):\n"
-        "    TYPE_NAME, ROLE = 'acme.Part', 'codec'\n"
-        "number = 3\n"
+        "    TYPE_NAME, ROLE = 'acme.Part', 'codec'\n" + CODEC + "number = 3\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     registry = Registry()

@@ -9,6 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
+from bb_edge.components import FedAvg, PresenceSelector
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import opset
 from bb_edge.roles import (
@@ -25,6 +26,8 @@ from bb_edge.roles import (
     Model,
     OptionalMethodError,
     PeerSelector,
+    Setting,
+    forgets,
     method_name,
     offers,
 )
@@ -123,7 +126,71 @@ def test_configuration_is_read_with_its_bounds() -> None:
     assert env.number("x") == 0.5 and env.number("n") == 3.0
     assert env.text("t", choices=("a", "b")) == "a"
     assert env.flag("f", False) is True
-    env.expect_keys(("n", "x", "t", "f"))
+    assert env.with_config({"n": 4}).integer("n") == 4 and env.integer("n") == 3
+
+
+class Base(Component):
+    TYPE_NAME = "acme.Base"
+    CONFIG = {"rate": Setting.number(0.5, 0.0, 1.0), "mode": Setting.text(None, ("a", "b"))}  # noqa: RUF012
+
+
+class Derived(Base):
+    TYPE_NAME = "acme.Derived"
+    CONFIG = {"mu": Setting.number(), "rate": Setting.number(0.25)}  # noqa: RUF012
+
+
+class Free(Component):
+    TYPE_NAME = "acme.Free"
+
+
+def test_keys_of_a_subclass_extend_those_of_its_base() -> None:
+    env = ComponentEnv("s", "T", {"mu": 1, "rate": 2})
+    assert env.settings(Derived) == {"rate": 2.0, "mode": None, "mu": 1.0}
+    assert isinstance(env.settings(Derived)["mu"], float)
+    assert ComponentEnv("s").settings(Base) == {"rate": 0.5, "mode": None}
+    with pytest.raises(ComponentError, match=r"slot 's' of 'T', key 'mu': unknown .* acme.Base: mode, rate"):
+        env.settings(Base)
+    with pytest.raises(ComponentError, match="key 'mu': missing configuration key"):
+        ComponentEnv("s").settings(Derived)
+    with pytest.raises(ComponentError, match=r"key 'rate': must lie in \[0.0, 1.0\], not 2"):
+        ComponentEnv("s", "", {"rate": 2}).settings(Base)
+    with pytest.raises(ComponentError, match=r"key 'ratte': .*did you mean 'rate'\?"):
+        ComponentEnv("s", "", {"ratte": 2}).settings(Base)
+    with pytest.raises(ComponentError, match="key 'mode': must be one of a, b, not 'c'"):
+        ComponentEnv("s", "", {"mode": "c"}).settings(Base)
+
+
+def test_a_class_that_declares_no_keys_takes_all() -> None:
+    assert ComponentEnv("s", "T", {"anything": 1}).settings(Free) == {}
+
+
+def test_who_forgets_at_a_restart() -> None:
+    assert not forgets(FedAvg) and not forgets(PresenceSelector)
+
+    class Forgetful(Aggregator):
+        def contribute(self, *_: object) -> None: ...
+
+    class Still(Codec):
+        def compress(self, ctx: object, t: object) -> object: ...
+
+    class Trained(Still):
+        def train_codebook(self, *_: object) -> None: ...
+
+    class Source(DataSource):
+        def next_batch(self, ctx: object) -> object: ...
+
+    class Generator(Source):
+        stateless = True
+
+    class Cached(Still):
+        stateless = False
+
+    class Kept(Cached):
+        def serialize(self) -> bytes:
+            return b"x"
+
+    found = {c.__name__ for c in (Forgetful, Still, Trained, Source, Generator, Cached, Kept) if forgets(c)}
+    assert found == {"Forgetful", "Trained", "Source", "Cached"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +207,8 @@ def test_configuration_is_read_with_its_bounds() -> None:
         (lambda e: e.text("n"), "must be a text"),
         (lambda e: e.text("t", choices=("b",)), "one of b"),
         (lambda e: e.flag("n", True), "true or false"),
-        (lambda e: e.expect_keys(("n",)), "unknown configuration key"),
+        (lambda e: e.settings(Base), "unknown configuration key"),
+        (lambda e: e.with_config({"mu": 1}).settings(Derived), "unknown configuration key"),
         (lambda e: e.require_backend(), "needs a backend"),
     ],
 )

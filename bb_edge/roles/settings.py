@@ -1,0 +1,143 @@
+"""Configuration keys of components: which a class knows, of what kind, with which default and range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from bb_edge.roles.component import Component
+
+__all__ = ["REQUIRED", "Misfit", "Setting", "misfit", "settings_of"]
+
+_INF = float("inf")
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED = _Required()
+"""The default of a setting that has none: the configuration must give it."""
+
+
+class Setting(NamedTuple):
+    """One key of `Component.CONFIG`; made by `integer`, `number`, `text`, `flag` or `anything`.
+
+    Without a default the key is required on the device; with the default None it is optional, and reads as
+    None. Numbers lie in [minimum, maximum].
+    """
+
+    kind: str
+    default: object = REQUIRED
+    minimum: float = -_INF
+    maximum: float = _INF
+    choices: tuple[str, ...] = ()
+
+    @classmethod
+    def integer(cls, default: object = REQUIRED, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
+        """A whole number."""
+        return cls("integer", default, minimum, maximum)
+
+    @classmethod
+    def number(cls, default: object = REQUIRED, minimum: float = -_INF, maximum: float = _INF) -> Setting:
+        """A finite number; it reads as a float."""
+        return cls("number", default, minimum, maximum)
+
+    @classmethod
+    def text(cls, default: object = REQUIRED, choices: Iterable[str] = ()) -> Setting:
+        """A text, one of `choices` where there are any."""
+        return cls("text", default, choices=tuple(choices))
+
+    @classmethod
+    def flag(cls, default: object = REQUIRED) -> Setting:
+        """True or false."""
+        return cls("flag", default)
+
+    @classmethod
+    def anything(cls, default: object = None) -> Setting:
+        """A value that the component itself looks at: a list, a table."""
+        return cls("anything", default)
+
+    def wrong(self, value: object) -> str:
+        """What is wrong with a value; an empty text where nothing is."""
+        if self.kind == "flag":
+            return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
+        if self.kind == "text":
+            if not isinstance(value, str):
+                return f"must be a text, not {value!r}"
+            wrong = self.choices and value not in self.choices
+            return f"must be one of {', '.join(self.choices)}, not {value!r}" if wrong else ""
+        if self.kind == "integer":
+            if isinstance(value, bool) or not isinstance(value, int):
+                return f"must be an integer, not {value!r}"
+            inside = self.minimum <= value <= self.maximum
+            return "" if inside else f"must lie in [{self.minimum}, {self.maximum}], not {value}"
+        if self.kind == "number":
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                return f"must be a number, not {value!r}"
+            if self.minimum <= value <= self.maximum and -_INF < value < _INF:
+                return ""
+            if self.maximum < _INF:
+                return f"must lie in [{self.minimum}, {self.maximum}], not {value}"
+            return f"must be finite and at least {self.minimum}, not {value}"
+        return ""
+
+    def taken(self, value: object) -> object:
+        """A value that is not wrong, as the component gets it."""
+        return float(value) if self.kind == "number" and isinstance(value, int) else value
+
+
+class Misfit(NamedTuple):
+    """A configuration that a class does not take."""
+
+    key: str
+    what: str
+    hint: str = ""
+
+
+def settings_of(kind: type[Component]) -> dict[str, Setting] | None:
+    """The keys that a class knows: its `CONFIG` over those of its bases; None where nobody declares any."""
+    found: dict[str, Setting] | None = None
+    for base in reversed(kind.__mro__):
+        own = base.__dict__.get("CONFIG")
+        if own is not None:
+            found = {**(found or {}), **own}
+    return found
+
+
+def misfit(kind: type[Component], config: Mapping[str, object], complete: bool) -> Misfit | None:
+    """What a class does not take of a configuration: a key that it does not know, a value that cannot be.
+
+    `complete` asks for required keys too, as on the device. None where the configuration fits, or the class
+    declares no keys.
+    """
+    known = settings_of(kind)
+    if known is None:
+        return None
+    for key, value in config.items():
+        setting = known.get(key)
+        if setting is None:
+            return Misfit(key, "unknown configuration key", _known(key, known, kind))
+        if value is None and setting.default is None:
+            continue
+        wrong = "missing configuration key" if value is None else setting.wrong(value)
+        if wrong:
+            return Misfit(key, wrong)
+    for key, setting in known.items() if complete else ():
+        if setting.default is REQUIRED and key not in config:
+            return Misfit(key, "missing configuration key", "give it at bind_…, or with --set SLOT.KEY=VALUE")
+    return None
+
+
+def _known(key: str, known: Mapping[str, Setting], kind: type[Component]) -> str:
+    import difflib  # only here: nodes start without it
+
+    near = difflib.get_close_matches(key, known, 1)
+    keys = (
+        f"known keys of {kind.TYPE_NAME}: {', '.join(sorted(known))}"
+        if known
+        else f"{kind.TYPE_NAME} has none"
+    )
+    return f"did you mean {near[0]!r}? {keys}" if near else keys

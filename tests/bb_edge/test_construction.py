@@ -1,0 +1,87 @@
+"""Components are built by their own code: whatever that raises names slot, type, exception and line."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import pytest
+
+from bb_edge.construction import build
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import Codec, ComponentEnv, ComponentError, Setting
+
+
+class Made(Codec):
+    TYPE_NAME: ClassVar[str] = "acme.Made"
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def compress(self, ctx: Any, t: Any) -> Any:
+        return t
+
+    def decompress(self, ctx: Any, code: Any) -> Any:
+        return code
+
+
+def made(construct: Any) -> type[Made]:
+    return type("Made", (Made,), {"construct": classmethod(construct)})
+
+
+CASES: dict[str, tuple[Any, str]] = {
+    "KeyError": (lambda cls, env: env.config["levle"], "KeyError: 'levle'"),
+    "TypeError": (lambda cls, env: cls(levle=1), "TypeError: "),
+    "OSError": (lambda cls, env: os.stat("/nowhere/at.csv"), "No such file or directory: '/nowhere/at.csv'"),
+    "AssertionError": (lambda cls, env: (_ for _ in ()).throw(AssertionError()), "AssertionError"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_construct_raises(case: str) -> None:
+    construct, said = CASES[case]
+    with pytest.raises(ComponentError) as caught:
+        build(made(construct), ComponentEnv("codec", "Client", {"level": 3}))
+    text = str(caught.value)
+    assert text.startswith("slot 'codec' of 'Client': acme.Made cannot be built: ")
+    assert said in text
+    assert "test_construction.py:" in text
+    assert "it has level; --set codec.KEY=VALUE" in text
+
+
+def test_construct_that_gives_nothing() -> None:
+    with pytest.raises(ComponentError, match=r"construct gives None .*let construct return the component"):
+        build(made(lambda cls, env: None), ComponentEnv("codec"))
+
+
+def test_a_typed_error_gets_the_slot_where_it_names_no_place() -> None:
+    def unnamed(cls: Any, env: Any) -> Any:
+        raise ComponentError("the sensor is unplugged", hint="plug it in")
+
+    with pytest.raises(ComponentError, match=r"^slot 'codec': the sensor is unplugged \(plug it in\)$"):
+        build(made(unnamed), ComponentEnv("codec"))
+
+
+def test_keys_are_checked_before_the_code_runs() -> None:
+    ran = []
+
+    class Strict(Made):
+        CONFIG: ClassVar[Any] = {"level": Setting.integer(3, 1, 9)}
+
+        @classmethod
+        def construct(cls, env: ComponentEnv) -> Strict:
+            ran.append(env.slot)
+            return cls(**env.settings(cls))
+
+    for config, said in (({"levle": 3}, "did you mean 'level'?"), ({"level": 10}, "must lie in [1, 9]")):
+        with pytest.raises(ComponentError) as caught:
+            build(Strict, ComponentEnv("codec", "Client", config))
+        assert said in str(caught.value)
+    assert not ran
+    assert getattr(build(Strict, ComponentEnv("codec")), "level", 0) == 3
+    assert ran == ["codec"]
+
+
+def test_an_error_of_another_room_is_said_with_the_slot() -> None:
+    with pytest.raises(ComponentError, match=r"slot 'codec': acme\.Made cannot be built: PeerIdError: "):
+        build(made(lambda cls, env: PeerId.from_text("nobody")), ComponentEnv("codec"))
