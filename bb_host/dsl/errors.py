@@ -6,9 +6,13 @@ import os
 import sys
 from typing import TypeVar
 
+import numpy as np
+
 from bb_edge.ir.errors import AuthoringError
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NOT_THE_AUTHORS = (_PACKAGE, os.path.dirname(os.path.abspath(np.__file__)) + os.sep)
+"""Folders whose frames are passed by: `np.mean(x)` is called at the author's line, not in NumPy."""
 
 
 class PortNameError(AuthoringError):
@@ -37,6 +41,14 @@ class AttributeValueError(AuthoringError):
 
 class ValueTypeError(AuthoringError):
     """A value of a type that does not go there, or something that is no value."""
+
+
+class UnknownAttributeError(AuthoringError, AttributeError):
+    """An attribute that a value, a graph, a slot or a module does not have; `hasattr` says False."""
+
+
+class CallError(AuthoringError):
+    """A call whose arguments are not those of the method: a misspelt keyword, too many, too few."""
 
 
 class ForeignValueError(AuthoringError):
@@ -79,9 +91,9 @@ _E = TypeVar("_E", bound=AuthoringError)
 
 
 def author_line() -> tuple[str, int]:
-    """File and line of the innermost frame outside this package: the author's."""
+    """File and line of the innermost frame outside this package and NumPy: the author's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_AUTHORS):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 

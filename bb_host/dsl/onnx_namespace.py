@@ -383,7 +383,7 @@ class OnnxOps:
         outputs: list[Output] = []
         for value in values:
             lifted = lift(inner, value)
-            if lifted.graph is not inner or lifted in inputs or any(lifted is o for o in outputs):
+            if lifted.graph is not inner or any(lifted is o for o in (*inputs, *outputs)):
                 lifted = inner.onnx_op("Identity", (lifted,))
             outputs.append(lifted)
         return SubgraphDraft(name, inputs, outputs, inner.drafts)

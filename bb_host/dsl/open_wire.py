@@ -52,7 +52,7 @@ class OpenWire:
         g._may_send(f"send_resp {name!r}")
         payload, _ = g.payload(value, f"send_resp {name!r}")
         meta = g.wire_meta(name, keys.CORRELATION_RESPONSE, False)
-        asked = next((d.meta for d in g.drafts if req_id in d.outputs), {})
+        asked = next((d.meta for d in g.drafts if any(o is req_id for o in d.outputs)), {})
         if keys.WIRE_ID_KEY in asked:
             meta[keys.WIRE_REQUEST_KEY] = asked[keys.WIRE_ID_KEY]
         draft = Draft(
@@ -87,7 +87,8 @@ class OpenWire:
     def recv_resp_batched(self, req_id: Output, *payload_types: TypeLike) -> tuple[Output, ...]:
         """`(closed, missing, responses…)` of a request that `send_req_batched` asked."""
         g = self._graph
-        asked = next((d for d in g.drafts if g.own(req_id) in d.outputs), None)
+        req_id = g.own(req_id)
+        asked = next((d for d in g.drafts if any(o is req_id for o in d.outputs)), None)
         if asked is None or asked.op_type != OP_SEND_REQ:
             raise g.error(
                 ValueTypeError, f"{req_id!r} is no request id of this graph", "see send_req_batched"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
 
 import numpy as np
 
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.dsl.errors import AnswerModeError, ValueTypeError, authoring_error
+from bb_host.dsl.errors import AnswerModeError, UnknownAttributeError, ValueTypeError, authoring_error
+from bb_host.dsl.numpy_names import numpy_alternative
 from bb_host.program import Array
 
 if TYPE_CHECKING:
@@ -24,12 +26,23 @@ Value: TypeAlias = "Output | Literal"
 class Output:
     """A value of a graph: no data, only a name-to-be and a type.
 
-    Arithmetic records ONNX ops: `+ - * / ** @ -x abs(x) < > <= >=` and slicing. A number beside it becomes a
-    constant of the same element type (F32 where that is not known). `==` compares handles; use `equal`.
+    Operators record ONNX ops, elementwise as in NumPy:
+
+    - `+ - * / ** @ -x abs(x)`, `< > <= >=`, slicing; `==` is Equal and `!=` its Not, both BOOL.
+    - `//` is Floor(Div) on floats and Div on unsigned integers; signed integers are refused (ONNX rounds
+      toward zero).
+    - `%` has the sign of the divisor, as in Python: Mod on integers, x - y * floor(x / y) on floats.
+    - `& | ^ ~` are logical on BOOL and bitwise on integers.
+
+    A number beside a value becomes a constant of the same element type (F32 where that is not known). Two
+    handles are the same value where `a is b`; as keys of dicts and sets they are told apart in the same way.
+    What cannot be recorded (`bool(x)`, `float(x)`, `len(x)`, iteration, NumPy's methods and functions) raises
+    ValueTypeError or UnknownAttributeError at the author's line, which names what to use instead.
     """
 
     __slots__ = ("graph", "hint", "line", "parts", "type")
-    __array_ufunc__ = None  # `array + output` asks the output, not each element
+    # NumPy leaves `array + output` to the output, and asks `__array__` for anything else.
+    __array_priority__ = 1000.0
 
     def __init__(self, graph: Recorder, type: ValueType, hint: str, line: tuple[str, int]) -> None:
         self.graph = graph
@@ -48,22 +61,42 @@ class Output:
         """The shape as far as it is known at recording; None for unknown rank."""
         return self.type.shape
 
+    @shape.setter
+    def shape(self, value: object) -> NoReturn:
+        raise authoring_error(
+            ValueTypeError, "values do not change, nor does their shape", "use g.onnx.reshape(x, shape)"
+        )
+
     def __repr__(self) -> str:
         return f"<{self.hint}: {self.type}>"
 
-    def __bool__(self) -> NoReturn:
-        raise authoring_error(
-            ValueTypeError,
-            f"{self!r} has no truth value while a program is recorded",
-            "record g.onnx.where(…) or g.onnx.if_(…)",
-        )
-
-    def __iter__(self) -> Iterator[Output]:
-        # Typed as if it could: `weights, n = r.answer` is a tuple where the reply was a list.
-        raise authoring_error(ValueTypeError, f"{self!r} is one value and cannot be unpacked")
-
     def _binary(self, op: str, left: Value, right: Value) -> Output:
-        return self.graph.onnx_op(op, (left, right))
+        return self._recorder(op, left, right).onnx_op(op, (left, right))
+
+    def _by_element(self, symbol: str, left: Value, right: Value) -> Output:
+        """Operators whose meaning hangs on the element type."""
+        from bb_host.dsl.operators import by_element
+
+        return by_element(self._recorder(symbol, left, right), symbol, left, right)
+
+    def _recorder(self, what: str, left: object, right: object) -> Recorder:
+        """The innermost graph of the two operands. ValueTypeError where one is None."""
+        if left is None or right is None:
+            raise authoring_error(
+                ValueTypeError,
+                f"{what}: one operand is None, the other {self!r}",
+                "a call that yields nothing returned it; `x is None` asks whether there is a value",
+            )
+        other = left if right is self else right
+        if isinstance(other, Output) and other.graph is not self.graph:
+            outer: Recorder | None = other.graph
+            while outer is not None:
+                if outer is self.graph:
+                    return other.graph
+                outer = outer.parent
+        return self.graph
+
+    # --- arithmetic and comparison
 
     def __add__(self, other: Value) -> Output:
         return self._binary("Add", self, other)
@@ -89,7 +122,27 @@ class Output:
     def __rtruediv__(self, other: Value) -> Output:
         return self._binary("Div", other, self)
 
-    def __pow__(self, other: Value) -> Output:
+    def __floordiv__(self, other: Value) -> Output:
+        return self._by_element("//", self, other)
+
+    def __rfloordiv__(self, other: Value) -> Output:
+        return self._by_element("//", other, self)
+
+    def __mod__(self, other: Value) -> Output:
+        return self._by_element("%", self, other)
+
+    def __rmod__(self, other: Value) -> Output:
+        return self._by_element("%", other, self)
+
+    def __divmod__(self, other: Value) -> tuple[Output, Output]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Value) -> tuple[Output, Output]:
+        return self.__rfloordiv__(other), self.__rmod__(other)
+
+    def __pow__(self, other: Value, modulo: object = None) -> Output:
+        if modulo is not None:
+            raise authoring_error(ValueTypeError, "pow(x, y, z) cannot be recorded", "write x**y % z")
         return self._binary("Pow", self, other)
 
     def __rpow__(self, other: Value) -> Output:
@@ -103,6 +156,9 @@ class Output:
 
     def __neg__(self) -> Output:
         return self.graph.onnx_op("Neg", (self,))
+
+    def __pos__(self) -> Output:
+        return self
 
     def __abs__(self) -> Output:
         return self.graph.onnx_op("Abs", (self,))
@@ -119,9 +175,53 @@ class Output:
     def __le__(self, other: Value) -> Output:
         return self._binary("LessOrEqual", self, other)
 
+    def __eq__(self, other: Value) -> Output:  # type: ignore[override]
+        return self._binary("Equal", self, other)
+
+    def __ne__(self, other: Value) -> Output:  # type: ignore[override]
+        equal = self._binary("Equal", self, other)
+        return equal.graph.onnx_op("Not", (equal,))
+
+    __hash__ = object.__hash__
+
     def equal(self, other: Value) -> Output:
         """Elementwise `==`, BOOL."""
         return self._binary("Equal", self, other)
+
+    # --- logic and bits
+
+    def __and__(self, other: Value) -> Output:
+        return self._by_element("&", self, other)
+
+    def __rand__(self, other: Value) -> Output:
+        return self._by_element("&", other, self)
+
+    def __or__(self, other: Value) -> Output:
+        return self._by_element("|", self, other)
+
+    def __ror__(self, other: Value) -> Output:
+        return self._by_element("|", other, self)
+
+    def __xor__(self, other: Value) -> Output:
+        return self._by_element("^", self, other)
+
+    def __rxor__(self, other: Value) -> Output:
+        return self._by_element("^", other, self)
+
+    def __invert__(self) -> Output:
+        from bb_host.dsl.operators import invert
+
+        return invert(self.graph, self)
+
+    def __lshift__(self, other: object) -> NoReturn:
+        raise self._refusal("<<", "use g.onnx.bit_shift(x, n, direction='LEFT') on unsigned integers")
+
+    def __rshift__(self, other: object) -> NoReturn:
+        raise self._refusal(">>", "use g.onnx.bit_shift(x, n, direction='RIGHT') on unsigned integers")
+
+    __rlshift__, __rrshift__ = __lshift__, __rshift__
+
+    # --- parts
 
     def __getitem__(self, key: int | slice | tuple[int | slice, ...]) -> Output:
         """NumPy's basic indexing by numbers and slices, one entry per leading axis."""
@@ -157,6 +257,97 @@ class Output:
         raise authoring_error(
             ValueTypeError, "values do not change", "build a new one, e.g. with g.onnx.where"
         )
+
+    def __delitem__(self, key: object) -> NoReturn:
+        raise authoring_error(ValueTypeError, "values do not change", "take the parts that stay: x[1:]")
+
+    # --- what Python and NumPy would want numbers for
+
+    def _refusal(self, what: str, hint: str) -> ValueTypeError:
+        return authoring_error(
+            ValueTypeError, f"{what}: {self!r} has no numbers while a program is recorded", hint
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise authoring_error(
+            ValueTypeError,
+            f"{self!r} has no truth value while a program is recorded",
+            "record g.onnx.where(…) or g.onnx.if_(…), join conditions with & | ~, find a handle with `is`",
+        )
+
+    def __iter__(self) -> Iterator[Output]:
+        # Typed as if it could: `weights, n = r.answer` is a tuple where the reply was a list.
+        raise authoring_error(
+            ValueTypeError,
+            f"{self!r} is one value and cannot be unpacked",
+            "take parts with x[0], x[1:3] or g.onnx.split(x, …)",
+        )
+
+    def __reversed__(self) -> NoReturn:
+        raise self._refusal("reversed(x)", "use x[::-1]")
+
+    def __contains__(self, item: object) -> NoReturn:
+        raise self._refusal(
+            "`in`", "record x == item and reduce it: g.onnx.reduce_max(g.onnx.cast(x == item, 'I32'))"
+        )
+
+    def __len__(self) -> NoReturn:
+        raise self._refusal("len(x)", "x.shape[0] where it is known, else g.onnx.shape(x)[0]")
+
+    def __float__(self) -> NoReturn:
+        raise self._refusal("float(x)", "use g.onnx.cast(x, to='F32')")
+
+    def __int__(self) -> NoReturn:
+        raise self._refusal("int(x)", "use g.onnx.cast(x, to='I64')")
+
+    def __index__(self) -> NoReturn:
+        raise self._refusal(
+            "an index or a count", "use g.onnx.gather, g.onnx.slice or g.onnx.loop, which take values"
+        )
+
+    def __complex__(self) -> NoReturn:
+        raise self._refusal("complex(x)", "programs hold no complex numbers")
+
+    def __round__(self, digits: object = None) -> NoReturn:
+        raise self._refusal("round(x)", "use g.onnx.round(x), which rounds halves to even")
+
+    def __floor__(self) -> NoReturn:
+        raise self._refusal("math.floor(x)", "use g.onnx.floor(x)")
+
+    def __ceil__(self) -> NoReturn:
+        raise self._refusal("math.ceil(x)", "use g.onnx.ceil(x)")
+
+    def __trunc__(self) -> NoReturn:
+        raise self._refusal("math.trunc(x)", "use g.onnx.cast(x, to='I64'), which rounds toward zero")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise self._refusal(f"format {spec!r}", "send its value to the host: g.app_emit(…)")
+        return repr(self)
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise self._refusal(
+            "a NumPy function", "use the operators, or g.onnx.… (g.onnx.add, g.onnx.reduce_mean)"
+        )
+
+    def __array_function__(
+        self, func: Callable[..., object], kinds: object, args: object, kwargs: object
+    ) -> NoReturn:
+        name = func.__name__
+        raise self._refusal(f"np.{name}(…)", numpy_alternative(name) or "use the operators, or g.onnx.…")
+
+    if not TYPE_CHECKING:  # mypy finds unknown attributes by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if name == "sender":
+                hint = "values that arrive have one: what g.net_out returns, r.value, r.answer"
+            else:
+                hint = numpy_alternative(name) or suggestion(name, ("node", "shape", "type", "equal"))
+            raise authoring_error(
+                UnknownAttributeError, f"{self!r} is a recorded value and has no .{name}", hint
+            )
 
 
 class Received(Output):

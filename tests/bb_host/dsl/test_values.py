@@ -180,7 +180,7 @@ CASES: list[tuple[type[Exception], str, Callable[[Graph, Output], Any]]] = [
     (ValueTypeError, "values do not change", lambda g, x: x.__setitem__(0, 1)),
     (ValueTypeError, "an index is a number or a slice", lambda g, x: x[[1, 2]]),
     (ValueTypeError, "'text' is no value and no number", lambda g, x: x + "text"),
-    (ArityError, "Add wants an input B", lambda g, x: x + None),
+    (ArityError, "Add wants an input B", lambda g, x: g.onnx.add(x, None)),
     (ValueTypeError, "wants one element type", lambda g, x: x + g.input("i", "I64")),
     (ValueTypeError, "0.5 is no Tensor<I64>", lambda g, x: g.input("i", "I64") * 0.5),
     (ValueTypeError, "300 is no Tensor<U8>", lambda g, x: g.input("i", "U8") + 300),

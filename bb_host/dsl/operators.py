@@ -1,0 +1,118 @@
+"""What Python's operators record where ONNX has no operator that means the same for all element types.
+
+The element type decides, as it does in NumPy. Where an operator has no meaning for it, or the type that
+would tell is not known, ValueTypeError names the ONNX operators to choose from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import types
+from bb_host.dsl.errors import ValueTypeError, authoring_error
+from bb_host.dsl.literals import lift
+from bb_host.dsl.output import Output
+
+if TYPE_CHECKING:
+    from bb_host.dsl.output import Value
+    from bb_host.dsl.recorder import Recorder
+
+
+def by_element(graph: Recorder, symbol: str, left: Value, right: Value) -> Output:
+    """Records `left symbol right` for `// % & | ^`. Raises ValueTypeError at the author's line."""
+    a, b, kind = _pair(graph, symbol, left, right)
+    if symbol == "//":
+        return _floor_divide(graph, a, b, kind)
+    return _remainder(graph, a, b, kind) if symbol == "%" else _bits(graph, symbol, a, b, kind)
+
+
+def invert(graph: Recorder, value: Output) -> Output:
+    """`~value`: Not on BOOL, BitwiseNot on integers. ValueTypeError for anything else."""
+    kind = _kind(_tensor("~", value))
+    if kind == "b":
+        return graph.onnx_op("Not", (value,))
+    if kind in ("i", "u"):
+        return graph.onnx_op("BitwiseNot", (value,))
+    raise _no_bits("~", value, kind)
+
+
+_LOGICAL = {"&": "And", "|": "Or", "^": "Xor"}
+_BITWISE = {"&": "BitwiseAnd", "|": "BitwiseOr", "^": "BitwiseXor"}
+
+
+def _floor_divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
+    """Floor(Div) on floats; Div on unsigned integers, which is exact."""
+    if kind == "b":
+        raise _undefined("//", a, "cast it first: g.onnx.cast(x, to='F32')")
+    if kind == "i":
+        raise _undefined(
+            "//", a, "g.onnx.div(x, y) rounds toward zero; to round down, cast x to F64 and divide that"
+        )
+    quotient = graph.onnx_op("Div", (a, b))
+    return quotient if kind == "u" else graph.onnx_op("Floor", (quotient,))
+
+
+def _remainder(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
+    """With the sign of the divisor: Mod on integers, a - b * floor(a / b) on floats."""
+    if kind == "b":
+        raise _undefined("%", a, "cast it first: g.onnx.cast(x, to='I64')")
+    if kind in ("i", "u"):
+        return graph.onnx_op("Mod", (a, b))
+    whole = graph.onnx_op("Floor", (graph.onnx_op("Div", (a, b)),))
+    return graph.onnx_op("Sub", (a, graph.onnx_op("Mul", (b, whole))))
+
+
+def _bits(graph: Recorder, symbol: str, a: Output, b: Output, kind: str) -> Output:
+    """Logical on BOOL, bitwise on integers."""
+    if kind == "b":
+        return graph.onnx_op(_LOGICAL[symbol], (a, b))
+    if kind in ("i", "u"):
+        return graph.onnx_op(_BITWISE[symbol], (a, b))
+    raise _no_bits(symbol, a, kind)
+
+
+def _pair(graph: Recorder, symbol: str, left: Value, right: Value) -> tuple[Output, Output, str]:
+    """Both operands as values of one element type, and NumPy's kind of it; "" where it is not known."""
+    handles = [_tensor(symbol, v) for v in (left, right) if isinstance(v, Output)]
+    like = next((v for v in handles if v.node.elem_type is not None), handles[0])
+    wanted = types.TENSOR_F32 if like.node.elem_type is None else like.node
+    a, b = (v if isinstance(v, Output) else lift(graph, v, wanted) for v in (left, right))
+    return a, b, _kind(like)
+
+
+def _tensor(symbol: str, value: Output) -> Output:
+    if not types.compatible(value.node, types.TENSOR):
+        raise authoring_error(
+            ValueTypeError, f"{symbol} expects a Tensor, got {value!r}", "operators work on tensors"
+        )
+    return value
+
+
+def _kind(value: Output) -> str:
+    dtype = None if value.node.elem_type is None else types.dtype_of_elem(value.node.elem_type)
+    return "" if dtype is None else dtype.kind
+
+
+def _no_bits(symbol: str, value: Output, kind: str) -> ValueTypeError:
+    if kind:
+        return _undefined(
+            symbol, value, "it is logical on BOOL and bitwise on integers; compare or cast first"
+        )
+    logical, bitwise = _SPELLED[symbol]
+    return authoring_error(
+        ValueTypeError,
+        f"{symbol} is logical or bitwise by the element type, and that of {value!r} is not known",
+        f"say g.onnx.{logical}(…) or g.onnx.{bitwise}(…), or declare the type",
+    )
+
+
+_SPELLED = {
+    "&": ("and_", "bitwise_and"),
+    "|": ("or_", "bitwise_or"),
+    "^": ("xor", "bitwise_xor"),
+    "~": ("not_", "bitwise_not"),
+}
+
+
+def _undefined(symbol: str, value: Output, hint: str) -> ValueTypeError:
+    return authoring_error(ValueTypeError, f"{symbol} is not defined on {value!r}", hint)
