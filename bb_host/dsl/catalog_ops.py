@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Port, Ready
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
 from bb_host.dsl.literals import as_attribute, check_names, lift
@@ -39,8 +40,8 @@ def find_op(graph: Recorder, domain: str, name: str) -> OpDef:
         if op_name.replace(".", "").lower() == wanted:
             return op
     short = domain[len(keys.PREFIX) + 1 :] if domain.startswith(keys.PREFIX) else domain
-    names = ", ".join(sorted(map(snake, table.ops))) if table is not None else "none"
-    raise graph.error(UnknownOpError, f"{short} has no op {name!r}", f"it has {names}")
+    hint = suggestion(name, map(snake, () if table is None else table.ops), "it has ") or "it has none"
+    raise graph.error(UnknownOpError, f"{short} has no op {name!r}", hint)
 
 
 def call_op(
@@ -118,13 +119,17 @@ def _bind(graph: Recorder, op: OpDef, port: Port, value: object, variables: dict
     node = types.ANY if port.is_variable else _node(port.type)
     if not isinstance(value, Output):
         if not (port.is_variable or types.compatible(node, types.TENSOR)):
-            raise graph.error(ValueTypeError, f"{op.name}: {port.name} is a {node}, not {value!r}")
+            raise graph.error(
+                ValueTypeError,
+                f"{op.name}: input {port.name} expects a {node}, got {value!r}",
+                _type_hint(node),
+            )
         number = lift(graph, value, node if node.elem_type is not None else None)
         value = number
     value = graph.own(value)
     if not types.compatible(value.node, node):
         raise graph.error(
-            ValueTypeError, f"{op.name}: {port.name} is a {node}, and {value!r} is none", _type_hint(node)
+            ValueTypeError, f"{op.name}: input {port.name} expects a {node}, got {value!r}", _type_hint(node)
         )
     if port.is_variable:
         known = variables.get(port.type)
@@ -136,8 +141,12 @@ def _type_hint(node: TypeNode) -> str:
     if node is types.PEER_ID_VEC:
         return "peers come from a PeerSelectorSlot, an input, or a .sender"
     if node.elem_type is not None:
-        return "cast it with g.onnx.cast"
-    return ""
+        return "cast it with g.onnx.cast(x, to=…)"
+    if node is types.TRIGGER:
+        return "a trigger comes from g.pulse, g.on_trigger(value), r.closed or an input"
+    if node is types.TENSOR:
+        return "a tensor comes from an input, g.constant, g.onnx or a component"
+    return f"a {node} comes from an input or from an op that yields one (docs/ops.md)"
 
 
 def _join(a: ValueType, b: ValueType) -> ValueType:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.errors import (
     ModuleError,
@@ -16,6 +17,7 @@ from bb_host.dsl.errors import (
     WireInSubgraph,
 )
 from bb_host.dsl.literals import lift
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import After, Draft
 from bb_host.program import Function
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from bb_host.dsl.module import Module
 
 
-class ModuleOutputs:
+@typed_calls
+class ModuleOutputs(Suggests):
     """What a call yields, by port name."""
 
     def __init__(self, graph: Graph, module: str, values: dict[str, Output]) -> None:
@@ -37,10 +40,8 @@ class ModuleOutputs:
         """The value at an output port. UnknownPortError where the module has none of that name."""
         found = self._values.get(name)
         if found is None:
-            has = ", ".join(self._values) or "none"
-            raise self._graph.error(
-                UnknownPortError, f"module {self._module!r} has no output {name!r}", f"its outputs: {has}"
-            )
+            hint = suggestion(name, self._values, "its outputs: ") or "it has none"
+            raise self._graph.error(UnknownPortError, f"module {self._module!r} has no output {name!r}", hint)
         return found
 
     def __getitem__(self, name: str) -> Output:
@@ -53,7 +54,8 @@ class ModuleOutputs:
         return len(self._values)
 
 
-class ModuleCall:
+@typed_calls
+class ModuleCall(Suggests):
     """One call being put together; `build` records it."""
 
     def __init__(self, module: Module, name: str | None, phase: str) -> None:
@@ -99,18 +101,19 @@ class ModuleCall:
             g.calls.append(record)
         for port in values:
             if port not in function.inputs:
-                has = ", ".join(function.inputs) or "none"
-                raise g.error(
-                    UnknownPortError, f"module {name!r} has no input {port!r}", f"its inputs: {has}"
-                )
+                hint = suggestion(port, function.inputs, "its inputs: ") or "it has none"
+                raise g.error(UnknownPortError, f"module {name!r} has no input {port!r}", hint)
         missing = [port for port in function.inputs if port not in values]
         if missing:
-            raise g.error(UnknownPortError, f"module {name!r}: input {missing[0]!r} is not given")
+            hint = f"give it with .input({missing[0]!r}, value)"
+            raise g.error(UnknownPortError, f"module {name!r}: input {missing[0]!r} is not given", hint)
         for port, value in values.items():
             wanted = function.types.get(port, ValueType(types.ANY)).node
             if not types.compatible(value.node, wanted):
                 raise g.error(
-                    ValueTypeError, f"module {name!r}: input {port} is a {wanted}, and {value!r} is none"
+                    ValueTypeError,
+                    f"module {name!r}: input {port} expects a {wanted}, got {value!r}",
+                    "pass a value of that type, or declare the input otherwise",
                 )
         self._check_wire(g, function)
         outputs = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)

@@ -90,6 +90,11 @@ class ModuleError(AuthoringError):
 _E = TypeVar("_E", bound=AuthoringError)
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is one of this package."""
+    return os.path.abspath(file).startswith(_PACKAGE)
+
+
 def author_line() -> tuple[str, int]:
     """File and line of the innermost frame outside this package and NumPy: the author's."""
     frame = sys._getframe(1)

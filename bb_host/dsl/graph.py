@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.catalog_ops import Namespace
 from bb_host.dsl.errors import (
@@ -19,6 +20,7 @@ from bb_host.dsl.errors import (
     ValueTypeError,
 )
 from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.output import Answers, Output, Received, Value
@@ -54,7 +56,8 @@ class Scope:
         self._stack.pop()
 
 
-class Graph(WireOps, SyscallOps):
+@typed_calls
+class Graph(Suggests, WireOps, SyscallOps):
     """Records one module: ports, ops, sends, rounds. Everything that a call returns is a value of this graph.
 
     `after=` on any call orders it behind other values without using them. All errors of recording are
@@ -127,8 +130,8 @@ class Graph(WireOps, SyscallOps):
         """
         found: object = self.outputs.get(name) if name in self.outputs else self.ports.get(name)
         if found is None:
-            known = ", ".join([*self.outputs, *self.ports]) or "none yet"
-            raise self.error(UnknownPortError, f"no output {name!r}", f"there are: {known}")
+            hint = suggestion(name, [*self.outputs, *self.ports], "there are: ") or "none is recorded yet"
+            raise self.error(UnknownPortError, f"no output {name!r}", hint)
         return found  # type: ignore[return-value]
 
     # --- scopes

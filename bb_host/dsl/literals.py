@@ -9,6 +9,7 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.opsets import AttrKind
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
 from bb_host.dsl.errors import AttributeValueError, ValueTypeError
 from bb_host.dsl.output import Output
@@ -34,9 +35,9 @@ def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] |
         try:
             node = types.tensor_type(like)
         except (TypeError, TypeRegistrationError) as error:
-            raise graph.error(
-                ValueTypeError, f"{like!r} names no type", "a NumPy dtype, 'F32', 'PeerIdVec' or a TypeNode"
-            ) from error
+            near = suggestion(like, _type_names(), "") if isinstance(like, str) else ""
+            hint = near if near.startswith("did") else "a NumPy dtype, 'F32', 'PeerIdVec' or a TypeNode"
+            raise graph.error(ValueTypeError, f"{like!r} names no type", hint) from error
     assert node is not None
     if shape is None:
         return ValueType(node)
@@ -45,12 +46,23 @@ def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] |
     return ValueType(node, tuple(shape))
 
 
+def _type_names() -> list[str]:
+    names = [node.id for node in types.REGISTRY]
+    return [*names, *(name[len("Tensor<") : -1] for name in names if name.startswith("Tensor<"))]
+
+
 def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
     """A number, array or list as an array of the wanted element type.
 
     Without one, arrays keep theirs, integers are I64, floats F32. ValueTypeError where the number is none of
     that type.
     """
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
+        raise graph.error(
+            ValueTypeError,
+            "a list that holds values is no tensor",
+            "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number",
+        )
     natural = np.asarray(value)
     if natural.dtype.kind not in "biuf" and not (natural.size == 0 and isinstance(value, (list, tuple))):
         raise graph.error(
@@ -150,5 +162,5 @@ def check_names(graph: Recorder, op: str, given: Mapping[str, object], known: Se
     """AttributeValueError for a keyword that the op does not know."""
     for name in given:
         if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise graph.error(AttributeValueError, f"{op} has no attribute or input {name!r}", has)
+            hint = suggestion(name, known, "it has ") or "it has none"
+            raise graph.error(AttributeValueError, f"{op} has no attribute or input {name!r}", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import in_order, issue
-from bb_host.dsl.errors import ModuleError, author_line, authoring_error
+from bb_host.dsl.errors import ModuleError, author_line, authoring_error, is_ours
 from bb_host.dsl.graph import Graph
+from bb_host.dsl.misuse import Suggests, fails_to_start
 from bb_host.dsl.recorder import PORT_NAME
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from bb_host.dsl.composition import ModuleCall
 
 
-class Module:
+class Module(Suggests):
     """A program, or a part of one. Subclasses set `name` and `home` and override `body`.
 
     - `name`: letters, digits, `_`, `-`, `.`; the class's name where it is empty.
@@ -39,7 +41,10 @@ class Module:
     def body(self, g: Graph) -> None:
         """Records the module into `g`."""
         raise authoring_error(
-            ModuleError, f"module {self.module_name!r} has no body", "override body(self, g)"
+            ModuleError,
+            f"module {self.module_name!r} has no body",
+            "override body(self, g)",
+            self._class_line(),
         )
 
     def bootstrap(self, g: Graph) -> None:
@@ -101,13 +106,28 @@ class Module:
         found.update(getattr(self, "__dict__", {}))
         return [value for value in found.values() if isinstance(value, ComponentSlot)]
 
+    def _spoken(self) -> str:
+        return f"module {type(self).__name__!r}"
+
+    def _class_line(self) -> tuple[str, int]:
+        """Where the module's class is defined; the author's line for what Python code does not say."""
+        try:
+            file = inspect.getsourcefile(type(self)) or ""
+            line = inspect.getsourcelines(type(self))[1]
+        except (OSError, TypeError):
+            return author_line()
+        return author_line() if is_ours(file) else (file, line)
+
     def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
         """Records body and bootstrap with inputs of given types, and keeps them in the session."""
         name = self.module_name
         for what, text in (("a module", name), ("a home class", self.home)):
             if not isinstance(text, str) or not PORT_NAME.fullmatch(text):
                 raise authoring_error(
-                    ModuleError, f"{text!r} is no name for {what}", "letters, digits, '_-.'"
+                    ModuleError,
+                    f"{text!r} is no name for {what}",
+                    "letters, digits, '_', '-' and '.', and a letter first",
+                    self._class_line(),
                 )
         session.enter(self)
         is_root = len(session.open_modules) == 1
@@ -165,7 +185,18 @@ class Module:
 
     def _record_into(self, g: Graph, method: Callable[[Graph], object]) -> None:
         """Runs `body` or `bootstrap`. What they return is lost, which authors of other frameworks forget."""
-        returned = method(g)
+        try:
+            returned = method(g)
+        except TypeError as error:
+            if not fails_to_start(error):
+                raise
+            what = method.__name__
+            raise g.error(
+                ModuleError,
+                f"module {self.module_name!r}: {what} is called with (self, g): {error}",
+                f"write: def {what}(self, g):",
+                _first_line(method),
+            ) from None
         if returned is None:
             return
         what = g.phase

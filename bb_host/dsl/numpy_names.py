@@ -33,6 +33,7 @@ _ALTERNATIVES = {
     "prod": "use g.onnx.reduce_prod(x, axes)",
     "ravel": "use g.onnx.reshape(x, [-1])",
     "repeat": "use g.onnx.tile(x, repeats)",
+    "reshape": "use g.onnx.reshape(x, shape)",
     "shape": "read x.shape, or g.onnx.shape(x) where it is not known",
     "size": "use g.onnx.size(x)",
     "sort": "use g.onnx.top_k(x, [k], outputs=2)",
@@ -45,6 +46,7 @@ _ALTERNATIVES = {
     "tolist": "a value has no numbers while a program is recorded; send it to the host: g.app_emit(name, x)",
     "var": "use g.onnx.reduce_mean((x - mean) ** 2)",
     "view": "use g.onnx.reshape(x, shape)",
+    "where": "use g.onnx.where(condition, x, y)",
     "vstack": "use g.onnx.concat(x, y, axis=0)",
 }
 
@@ -58,4 +60,4 @@ def numpy_alternative(name: str) -> str:
     if known is not None:
         return known
     op_type = onnx_name(name)
-    return "" if op_type is None else f"use g.onnx.{snake(op_type)}(x)"
+    return "" if op_type is None else f"use g.onnx.{snake(op_type)}(…)"

@@ -9,9 +9,10 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import ArityError, UnknownOpError, ValueTypeError
+from bb_host.dsl.errors import ArityError, ValueTypeError
 from bb_host.dsl.literals import TypeLike, as_array, as_type, element_number, lift
-from bb_host.dsl.onnx_ops import call_onnx, onnx_name
+from bb_host.dsl.misuse import fails_to_start, typed_calls
+from bb_host.dsl.onnx_ops import call_onnx, onnx_name, refuse_constant_condition, unknown_operator
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import After, SubgraphDraft
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Ints = Sequence[int]
 
 
+@typed_calls
 class OnnxOps:
     """ONNX operators of the recorded opset. Inputs take values, numbers, lists and arrays; `after=` orders.
 
@@ -42,9 +44,7 @@ class OnnxOps:
             raise AttributeError(name)
         op_type = onnx_name(name)
         if op_type is None:
-            raise self._graph.error(
-                UnknownOpError, f"ONNX has no operator {name!r}", "see onnx.ai/onnx/operators"
-            )
+            raise unknown_operator(self._graph, name)
 
         def call(*inputs: object, outputs: int | None = None, after: After = None, **attrs: object) -> Any:
             return self.op(op_type, *inputs, outputs=outputs, after=after, **attrs)
@@ -317,6 +317,7 @@ class OnnxOps:
         """`If`: each branch is a function of a graph that returns the branch's values, as many as the
         other.
         """
+        refuse_constant_condition(self._graph, "If", cond)
         branches = [self._branch(name, fn, ()) for name, fn in (("then", then_branch), ("else", else_branch))]
         counts = [len(b.outputs) for b in branches]
         if counts[0] != counts[1]:
@@ -378,7 +379,15 @@ class OnnxOps:
     ) -> SubgraphDraft:
         inner = self._graph.subgraph(name)
         inputs = [inner.fresh(hint, value) for hint, value in formals]
-        result = fn(inner, *inputs)
+        try:
+            result = fn(inner, *inputs)
+        except TypeError as error:
+            if not fails_to_start(error):
+                raise
+            takes = ", ".join(["g", *(hint for hint, _ in formals)])
+            raise self._graph.error(
+                ArityError, f"{name} is called with ({takes}): {error}", f"write: lambda {takes}: …"
+            ) from None
         values = result if isinstance(result, (list, tuple)) else (result,)
         outputs: list[Output] = []
         for value in values:

@@ -14,6 +14,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets import ONNX_ALIASES, AttrKind
 from bb_edge.ir.opsets import onnx as onnx_catalog
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
@@ -96,6 +97,13 @@ def onnx_name(spelling: str) -> str | None:
     return _names().get(spelling.replace("_", "").lower())
 
 
+def unknown_operator(graph: Recorder, name: str) -> UnknownOpError:
+    """The error for a name that is no operator of the recorded opset."""
+    near = suggestion(name, map(snake, _names().values()), "")
+    hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
+    return graph.error(UnknownOpError, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
+
+
 @lru_cache(maxsize=512)
 def _schema(name: str) -> _Schema | None:
     try:
@@ -141,11 +149,7 @@ def call_onnx(
     op_type = onnx_name(name)
     schema = None if op_type is None else _schema(op_type)
     if schema is None:
-        raise graph.error(
-            UnknownOpError,
-            f"ONNX {onnx_catalog.VERSION} has no operator {name!r}",
-            "see onnx.ai/onnx/operators",
-        )
+        raise unknown_operator(graph, name)
     kwargs = {key: value for key, value in kwargs.items() if value is not None}
     formals = schema.inputs
     input_names = [f.name for f in formals if f.name not in schema.attrs]
@@ -220,6 +224,8 @@ def _input(
     graph: Recorder, schema: _Schema, formal: _Formal, value: object, elements: Mapping[str, TypeNode]
 ) -> Output:
     if not isinstance(value, Output):
+        if formal.node is types.TENSOR_BOOL and schema.name in CONDITIONAL:
+            refuse_constant_condition(graph, schema.name, value)
         wanted = formal.node or elements.get(formal.type_str)
         if wanted is None and schema.name in _FLOATING and formal.homogeneous:
             wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
@@ -229,8 +235,25 @@ def _input(
         return value
     node = types.TENSOR if formal.node is None else formal.node
     if not types.compatible(value.node, node) and not formal.type_str.startswith(("seq", "optional")):
-        raise graph.error(ValueTypeError, f"{schema.name}: {formal.name} is a {node}, and {value!r} is none")
+        raise graph.error(
+            ValueTypeError,
+            f"{schema.name}: input {formal.name} expects a {node}, got {value!r}",
+            "ONNX operators work on tensors" if node is types.TENSOR else "cast it with g.onnx.cast(x, to=…)",
+        )
     return value
+
+
+CONDITIONAL = frozenset({"Where", "If"})
+
+
+def refuse_constant_condition(graph: Recorder, op: str, value: object) -> None:
+    """ValueTypeError for one of Python's bools as a condition: it would choose once, at recording."""
+    if isinstance(value, (bool, np.bool_)):
+        raise graph.error(
+            ValueTypeError,
+            f"{op}: the condition is Python's {bool(value)}, not a recorded value",
+            "compare values (x > 0, x == y), or choose with Python's own `if`; g.constant(True) insists",
+        )
 
 
 def _passes_peers(schema: _Schema, formal: _Formal) -> bool:

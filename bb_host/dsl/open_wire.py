@@ -10,6 +10,7 @@ from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, O
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.errors import ArityError, ValueTypeError
 from bb_host.dsl.literals import TypeLike, as_type
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import After, Draft
 
@@ -22,7 +23,8 @@ _REQ_ID = ValueType(types.WIRE_REQ_ID)
 _TRIGGER = ValueType(types.TRIGGER)
 
 
-class OpenWire:
+@typed_calls
+class OpenWire(Suggests):
     """`g.wire`: wire ops recorded by hand, without partner; they are open ports of the program."""
 
     def __init__(self, graph: WireOps) -> None:

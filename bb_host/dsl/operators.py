@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bb_edge.ir import types
+from bb_edge.ir.types import TypeNode
 from bb_host.dsl.errors import ValueTypeError, authoring_error
 from bb_host.dsl.literals import lift
 from bb_host.dsl.output import Output
@@ -76,8 +79,13 @@ def _pair(graph: Recorder, symbol: str, left: Value, right: Value) -> tuple[Outp
     handles = [_tensor(symbol, v) for v in (left, right) if isinstance(v, Output)]
     like = next((v for v in handles if v.node.elem_type is not None), handles[0])
     wanted = types.TENSOR_F32 if like.node.elem_type is None else like.node
-    a, b = (v if isinstance(v, Output) else lift(graph, v, wanted) for v in (left, right))
+    a, b = (_lifted(graph, v, wanted) for v in (left, right))
     return a, b, _kind(like)
+
+
+def _lifted(graph: Recorder, value: Value, wanted: TypeNode) -> Output:
+    """Numbers and lists take the wanted type; an array has its own, and the operator compares the two."""
+    return lift(graph, value, None if isinstance(value, (np.ndarray, np.generic)) else wanted)
 
 
 def _tensor(symbol: str, value: Output) -> Output:

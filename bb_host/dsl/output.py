@@ -283,6 +283,11 @@ class Output:
             "take parts with x[0], x[1:3] or g.onnx.split(x, …)",
         )
 
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise authoring_error(
+            ValueTypeError, f"{self!r} is a value, not a function", "call g.onnx.…, a slot's method or g.call"
+        )
+
     def __reversed__(self) -> NoReturn:
         raise self._refusal("reversed(x)", "use x[::-1]")
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from bb_edge.ir import keys
 from bb_host.dsl.catalog_ops import call_op, find_op
 from bb_host.dsl.errors import RoundsError, author_line, short_line
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
 
 
-class Rounds:
+@typed_calls
+class Rounds(Suggests):
     """The rounds of a program: entered with `with`, once. `start.round` is the round's number, 0-D I64 from
     1.
 

@@ -12,20 +12,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, Opset
+from bb_edge.ir.suggestions import suggestion
 from bb_host.construction import ConstructionError, construction_state, construction_warnings
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.catalog_ops import call_op, find_op, snake
-from bb_host.dsl.errors import SlotError, UnknownOpError, author_line, authoring_error, short_line
+from bb_host.dsl.errors import (
+    SlotError,
+    UnknownOpError,
+    ValueTypeError,
+    author_line,
+    authoring_error,
+    short_line,
+)
+from bb_host.dsl.misuse import Suggests, typed_call, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import PORT_NAME, After
+from bb_host.dsl.recorder import PORT_NAME, After, Recorder
 from bb_host.program import Function, Slot
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
 
 
-class ComponentSlot:
+@typed_calls
+class ComponentSlot(Suggests):
     """A named place for a component of one role."""
 
     ROLE: ClassVar[str] = ""
@@ -64,6 +74,9 @@ class ComponentSlot:
         if self.at:
             parts.append(f"at={self.at!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    def _spoken(self) -> str:
+        return f"{type(self).__name__} {vars(self).get('name', '')!r}"
 
     def same_as(self, other: ComponentSlot) -> bool:
         """Whether two declarations mean one slot."""
@@ -114,7 +127,16 @@ class ComponentSlot:
         self, g: Graph, name: str, *inputs: object, after: After = None, **attrs: object
     ) -> tuple[Output, ...]:
         """Any op of the slot by its name; its outputs as a tuple."""
+        self._is_graph(g)
         return self._call(g, self._find(g, name), inputs, attrs, after)
+
+    def _is_graph(self, g: object) -> None:
+        if not isinstance(g, Recorder):
+            raise authoring_error(
+                ValueTypeError,
+                f"slot {self.name!r}: the first argument is the graph, not {g!r}",
+                f"write self.{self.name}.…(g, …)",
+            )
 
     def _find(self, g: Graph, name: str) -> OpDef:
         return find_op(g, self.DOMAIN, name)
@@ -137,6 +159,7 @@ def _type_name(slot: str, component: type) -> str:
     return name
 
 
+@typed_calls
 class ModelSlot(ComponentSlot):
     """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
 
@@ -172,6 +195,7 @@ class ModelSlot(ComponentSlot):
         return self._one(g, "Params", after=after)
 
 
+@typed_calls
 class AggregatorSlot(ComponentSlot):
     """Joins contributions of many peers into one tensor."""
 
@@ -202,6 +226,7 @@ class AggregatorSlot(ComponentSlot):
         return self._one(g, "CurrentTensor", trigger, after=after)
 
 
+@typed_calls
 class DataSourceSlot(ComponentSlot):
     """Yields batches of a shard of data."""
 
@@ -226,6 +251,7 @@ class DataSourceSlot(ComponentSlot):
         return self._one(g, "OnDataLoaded", after=after)
 
 
+@typed_calls
 class PeerSelectorSlot(ComponentSlot):
     """Chooses peers of the class `peer_class`; without one, of the module's home class (gossip)."""
 
@@ -259,6 +285,7 @@ class PeerSelectorSlot(ComponentSlot):
         return self._one(g, "NearKey", key, n=n, after=after)
 
 
+@typed_calls
 class CodecSlot(ComponentSlot):
     """Makes tensors smaller."""
 
@@ -278,6 +305,7 @@ class CodecSlot(ComponentSlot):
         return self._one(g, "Decompress", code, after=after)
 
 
+@typed_calls
 class IndexSlot(ComponentSlot):
     """Finds nearest vectors."""
 
@@ -298,6 +326,7 @@ class IndexSlot(ComponentSlot):
         return self._one(g, "Remove", id, after=after)
 
 
+@typed_calls
 class BackendSlot(ComponentSlot):
     """A tensor backend that some ops are pinned to: `self.fast.onnx(g).softmax(x)`, or `self.fast.matmul(g,
     a, b)`.
@@ -307,6 +336,7 @@ class BackendSlot(ComponentSlot):
 
     def onnx(self, g: Graph) -> OnnxOps:
         """ONNX operators that run on this backend, as `g.onnx` otherwise."""
+        self._is_graph(g)
         return OnnxOps(g, self.node_meta(g))
 
     def __getattr__(self, name: str) -> Any:
@@ -316,9 +346,10 @@ class BackendSlot(ComponentSlot):
         def call(g: Graph, *inputs: object, **attrs: object) -> Any:
             return getattr(self.onnx(g), name)(*inputs, **attrs)
 
-        return call
+        return typed_call(call, f"slot {self.name!r}.{name}")
 
 
+@typed_calls
 class ProtocolSlot(ComponentSlot):
     """A component with ops of its own: those that its type declares (`atomic_opset()`), or the `opset` given.
 
@@ -355,8 +386,8 @@ class ProtocolSlot(ComponentSlot):
         for op in self._opset.ops.values():
             if op.name.replace(".", "").lower() == wanted:
                 return op
-        names = ", ".join(sorted(map(snake, self._opset.ops)))
-        raise g.error(UnknownOpError, f"slot {self.name!r} has no op {name!r}", f"it has {names}")
+        hint = suggestion(name, map(snake, self._opset.ops), "it has ") or "it has none"
+        raise g.error(UnknownOpError, f"slot {self.name!r} has no op {name!r}", hint)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -366,4 +397,4 @@ class ProtocolSlot(ComponentSlot):
             found = self.op(g, name, *inputs, after=after, **attrs)
             return found[0] if len(found) == 1 else (found or None)
 
-        return call
+        return typed_call(call, f"slot {self.name!r}.{name}")

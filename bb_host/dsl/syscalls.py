@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bb_edge.ir import keys, opsets
 from bb_host.dsl.catalog_ops import call_op
 from bb_host.dsl.errors import AttributeValueError
+from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import After, Recorder
 
@@ -23,6 +24,7 @@ def _row(name: str, domain: str = keys.SYSCALL_DOMAIN) -> OpDef:
     return found
 
 
+@typed_calls
 class SyscallOps(Recorder):
     """What `Graph` has of the syscall and address book opsets. Times are nanoseconds (`S`, `MS`, `US`)."""
 

@@ -27,6 +27,7 @@ from bb_host.dsl.errors import (
     author_line,
 )
 from bb_host.dsl.literals import lift
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
 from bb_host.dsl.recorder import After, Draft, Recorder
 
@@ -41,7 +42,8 @@ _REQ_ID = ValueType(types.WIRE_REQ_ID)
 _TRIGGER = ValueType(types.TRIGGER)
 
 
-class Request:
+@typed_calls
+class Request(Suggests):
     """A request that was asked: the receiver's side, the answers, and the close (semantics §2).
 
     `value` and `sender` are seen by each peer that is asked; there `reply(v)` is recorded, once. Back home
@@ -192,6 +194,7 @@ class Request:
         return self._tail
 
 
+@typed_calls
 class WireOps(Recorder):
     """What `Graph` has for the wire."""
 
@@ -318,7 +321,7 @@ class WireOps(Recorder):
         if not types.compatible(found.node, types.PEER_ID_VEC):
             raise self.error(
                 ValueTypeError,
-                f"peers are a PeerIdVec, and {found!r} is none",
+                f"peers are a PeerIdVec, got {found!r}",
                 "peers come from a PeerSelectorSlot, an input, or a .sender",
             )
         return found

@@ -13,8 +13,14 @@ from bb_host import Graph, Module
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 from bb_host.text import print_function
+from tests.aids.handles import refuse_comparisons_of_ours
 
 _OMITTED = (keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY)
+
+
+@pytest.fixture(autouse=True)
+def _handles_by_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_comparisons_of_ours(monkeypatch)
 
 
 @pytest.fixture

@@ -380,7 +380,7 @@ def _sends_in_a_branch(g: Graph) -> None:
         (UnknownPortError, "input 'query' is not given", _call_without_input),
         (PortNameError, "input 'query' of 'Cell' is given twice", _input_twice),
         (UnknownPortError, "module 'Cell' has no output 'nothing'", _unknown_output),
-        (ValueTypeError, "module 'VectorStore': input query is a Tensor<F32>", _wrong_type),
+        (ValueTypeError, "module 'VectorStore': input query expects a Tensor<F32>", _wrong_type),
         (ModuleError, "3 is no module", _not_a_module),
         (ModuleError, "the bootstrap of 'Warm' is called in a body", _bootstrap_in_a_body),
         (ModuleError, "the bootstrap of 'VectorStore' has inputs: seed_corpus", _bootstrap_with_inputs),

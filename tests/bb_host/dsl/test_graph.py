@@ -342,7 +342,7 @@ def a_shape_of_triggers(g: Graph) -> None:
         (RoundsError, rounds_of_nothing, "nothing starts from these rounds"),
         (AttributeValueError, rounds_zero, "0 times"),
         (AttributeValueError, rounds_negative, "not -1"),
-        (ValueTypeError, trigger_wanted, "After: trigger is a Trigger"),
+        (ValueTypeError, trigger_wanted, "After: input trigger expects a Trigger"),
         (AttributeValueError, no_delay, "delay_ns is a whole number above 0"),
         (ArityError, threshold_of_nothing, "at least one value for inputs"),
         (AttributeValueError, attribute_missing, "After wants an attribute delay_ns"),

@@ -60,7 +60,7 @@ CALLS: dict[str, Callable[[Any, Output, Output], Any]] = {
     "Constant": lambda o, x, i: o.constant(np.arange(3)),
     "Gather": lambda o, x, i: o.gather(x, i, axis=1),
     "Scatter": lambda o, x, i: o.scatter(x, [[[[0]]]], [[[[1.0]]]], axis=3),
-    "If": lambda o, x, i: o.if_(True, lambda g: x, lambda g: g.onnx.neg(x)),
+    "If": lambda o, x, i: o.if_(o.constant(True), lambda g: x, lambda g: g.onnx.neg(x)),
     "Loop": lambda o, x, i: o.loop(3, True, x, body=lambda g, n, go, v: (go, v * 2)),
 }
 

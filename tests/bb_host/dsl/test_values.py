@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+import bb_host
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, Output
@@ -186,7 +188,7 @@ CASES: list[tuple[type[Exception], str, Callable[[Graph, Output], Any]]] = [
     (ValueTypeError, "300 is no Tensor<U8>", lambda g, x: g.input("i", "U8") + 300),
     (ValueTypeError, "do not broadcast", lambda g, x: x + np.zeros(4, np.float32)),
     (ValueTypeError, "inner dimensions 3 and 2 differ", lambda g, x: x @ x),
-    (ValueTypeError, "Relu: X is a Tensor", lambda g, x: g.onnx.relu(g.pulse())),
+    (ValueTypeError, "Relu: input X expects a Tensor", lambda g, x: g.onnx.relu(g.pulse())),
     (ValueTypeError, "names no type", lambda g, x: g.onnx.cast(x, "F31")),
     (ArityError, "Relu takes at most 1 inputs, not 2", lambda g, x: g.onnx.op("Relu", x, x)),
     (ArityError, "MatMul wants an input B", lambda g, x: g.onnx.op("MatMul", x)),
@@ -299,3 +301,23 @@ def test_constants_of_text_are_bytes(record: Record) -> None:
 
     op = record(body).functions[0].ops[0]
     assert (op.domain, op.op_type, op.attrs) == (keys.SYSCALL_DOMAIN, "Constant", {"value": b"hello"})
+
+
+def test_our_own_comparison_of_handles_is_noticed(record: Record) -> None:
+    """The guard of these tests (tests/aids/handles.py) sees every way to ask for `==` on handles."""
+    ours = str(Path(bb_host.__file__).parent / "dsl" / "imagined.py")
+    for text in (
+        "x == y",
+        "x != y",
+        "x in [y]",
+        "[y].index(x)",
+        "[y].remove(x)",
+        "[y].count(x)",
+        "x in (y, x)",
+    ):
+
+        def body(g: Graph, text: str = text) -> None:
+            eval(compile(text, ours, "eval"), {"x": g.input("x", "F32"), "y": g.input("y", "F32")})
+
+        with pytest.raises(AssertionError, match="use `is`"):
+            record(body)
