@@ -89,11 +89,7 @@ class Model:
                 raise InferenceError(f"input {name!r} is given twice", self._where)
             given[name] = value
         found = self.run(given)
-        if len(self.outputs) != 1:
-            return found
-        if not found:
-            raise InferenceError(f"it ended without its output {self.outputs[0]!r}", self._where)
-        return next(iter(found.values()))
+        return found if len(self.outputs) != 1 else next(iter(found.values()))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """All outputs by name, fresh arrays. Raises what a call raises."""
@@ -267,6 +263,12 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
             clock += 1
             for step in node.poll(clock):
                 if isinstance(step, AppEvent):
+                    if step.omitted_bytes:
+                        raise InferenceError(
+                            f"output {step.topic!r} has {step.omitted_bytes} bytes, {MAX_BYTES} at most",
+                            chosen,
+                            "let the program yield less",
+                        )
                     found[step.topic] = step.value  # type: ignore[assignment]
                 elif isinstance(step, OpFailed):
                     raise InferenceError(str(step.error), f"{chosen}, {step.op}") from step.error
@@ -274,7 +276,14 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
                     ops = ", ".join(step.ops[:3])
                     raise InferenceError(f"{ops} never got all inputs", chosen, "it waits for peers")
                 elif isinstance(step, ExecutionEnded) and step.execution == number:
-                    return {name: found[name] for name in outputs if name in found}
+                    lacking = [name for name in outputs if name not in found]
+                    if lacking:
+                        raise InferenceError(
+                            f"it ended without its output {', '.join(map(repr, lacking))}",
+                            chosen,
+                            "a call gives all outputs; `Node.invoke` tells of those that come",
+                        )
+                    return {name: _owned(found[name]) for name in outputs}
             due = node.next_deadline_ns()
             if due is None:
                 raise InferenceError("it waits for something that no call brings", chosen)
@@ -282,3 +291,8 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
         raise InferenceError(f"it has not ended after {MAX_POLLS} polls", chosen)
 
     return Model(node.targets[0], graph.input_types, outputs, run)
+
+
+def _owned(value: Array) -> Array:
+    """A value that the caller may write to: a constant belongs to the program."""
+    return value if not isinstance(value, np.ndarray) or value.flags.writeable else value.copy()

@@ -347,11 +347,14 @@ class Node:
         engine = self._engine
         execution.notify = True
         execution.claim_set = claim_set
-        frame = execution.frame_of(engine.graphs[graph_index].regions[0])
+        graph = engine.graphs[graph_index]
+        frame = execution.frame_of(graph.regions[0])
         for site, value in values.items():
             engine.write(frame, site, value)
         if not values:
             engine.pull_unreached(frame)
+        if graph.starts:
+            engine.start_outputs(frame, INVOKE)
 
     # --- durability -----------------------------------------------------------------------------------
 

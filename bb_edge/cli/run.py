@@ -222,6 +222,15 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         if isinstance(step, steps.AppEvent):
             wire = transport.counters
             record = {"event": step.topic, **_without_step(step)}
+            if step.omitted_bytes:
+                output.log(
+                    "warning",
+                    f"{step.topic}: its value is left out, it is larger than app_event_bytes",
+                    bytes=step.omitted_bytes,
+                    app_event_bytes=node.config.app_event_bytes,
+                )
+            else:
+                del record["omitted_bytes"]
             # What the node has moved so far, so that a host sees what a round costs.
             output.record(record | {key: wire[key] for key in ("sent_bytes", "received_bytes")})
         elif isinstance(step, steps.RoundsCompleted):

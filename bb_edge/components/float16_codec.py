@@ -29,6 +29,7 @@ class Float16Codec(Codec):
     TYPE_NAME: ClassVar[str] = "bb.Float16Codec"
     CONFIG: ClassVar[Mapping[str, Setting]] = {}
     stateless: ClassVar[bool | None] = True
+    STORAGE_TYPES: ClassVar[dict[str, str]] = {"Compress.code": "Tensor<F16>", "Decompress.t": "Tensor<F32>"}
     shared: ClassVar[bool] = True
 
     @classmethod

@@ -34,6 +34,7 @@ class ScalarQuantizer(Codec):
 
     TYPE_NAME: ClassVar[str] = "bb.ScalarQuantizer"
     CONFIG: ClassVar[Mapping[str, Setting]] = {"low": Setting.number(-1.0), "high": Setting.number(1.0)}
+    STORAGE_TYPES: ClassVar[dict[str, str]] = {"Compress.code": "Tensor<U8>", "Decompress.t": "Tensor<F32>"}
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         self._set(low, high)

@@ -35,7 +35,7 @@ class NodeConfig:
     ingress_bytes: int = 8 * MIB
     # Answers, acknowledgements, completions and notices: their own queue, they never wait behind entries.
     answer_entries: int = 512
-    # One AppEvent's payload.
+    # One AppEvent's value; a larger one is left out, and the event says its size.
     app_event_bytes: int = 64 * KIB
     # One invoke: how many inputs, and their bytes together.
     invoke_inputs: int = 16

@@ -353,6 +353,16 @@ class Engine:
             if op.pulls and left and not left & EAGER_MASK and op.spec.region == frame.region.region.index:
                 self.pull(frame, op)
 
+    def start_outputs(self, frame: Frame, entry: int) -> None:
+        """Readies the outputs that hang on no input, where that entry (or INVOKE) starts them."""
+        waiting = frame.waiting
+        for op in frame.region.graph.starts.get(entry, ()):
+            if op.pulls:
+                self.pull(frame, op)
+            elif waiting[op.index] and frame.execution is not None:
+                waiting[op.index] = 0
+                frame.execution.ready.append((frame, op))
+
     def ready_again(self, entry: tuple[Frame, BoundOp]) -> None:
         execution = entry[0].execution
         assert execution is not None  # its `pending` kept it alive

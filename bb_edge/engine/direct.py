@@ -17,8 +17,7 @@ from numpy import ndarray
 
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.executions import BoundGraph, BoundOp
-from bb_edge.engine.parking import CapacityError
-from bb_edge.engine.steps import app_event, execution_ended
+from bb_edge.engine.steps import AppEvent, app_event, execution_ended
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -285,15 +284,12 @@ def _forget(step: Short | Call | Emit, registers: list[Any]) -> None:
 
 
 def emit_value(engine: Engine, op: BoundOp, execution: int, topic: str, value: object) -> None:
-    """An op's value as an app event. CapacityError where it is larger than the node lets one be."""
-    limit = engine.config.app_event_bytes
+    """An op's value as an app event; one that is larger than the node lets it be is left out, counted."""
     size = value.nbytes if type(value) is ndarray else payload_bytes(value)
-    if size > limit:
-        raise CapacityError(
-            f"{size} bytes requested, {limit} available for one app event",
-            where=op.spec.name,
-            hint="raise NodeConfig.app_event_bytes, or emit less",
-        )
+    if size > engine.config.app_event_bytes:
+        engine.count("app_events.omitted")
+        engine.emit(AppEvent(op.target, execution, topic, None, size))
+        return
     engine.steps.append(app_event(op.target, execution, topic, value))
 
 

@@ -20,7 +20,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.graph_slot import EAGER_MASK, GraphSlot, OpSpec, Region
+from bb_edge.engine.graph_slot import EAGER_MASK, OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.ir.opsets import OpKind
 
 if TYPE_CHECKING:
     from bb_edge.engine.direct import Direct
@@ -141,10 +142,12 @@ class BoundGraph:
 
     `claims` tells for an entry op (by index, INVOKE for an invoke without inputs) which components an
     execution that starts there must claim: the unshared ones that its flow writes. `input_claims` tells the
-    same for a value at a function input, by site. `direct` is the short way of an invoke, where there is one.
+    same for a value at a function input, by site. `starts` are the outputs that hang on no input, because
+    they stem from constants and sources alone. They come with each invoke, and, where it is the only way in,
+    with each firing of the only entry (by index). `direct` is the short way of an invoke, where there is one.
     """
 
-    __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "target")
+    __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
 
     def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
         self.slot = slot
@@ -155,7 +158,23 @@ class BoundGraph:
         self.claims: dict[int, tuple[int, ...]] = {}
         self.input_claims: dict[int, tuple[int, ...]] = {}
         self.direct: Direct | None = None
+        self.starts = self._find_starts()
         self._find_last_readers()
+
+    def _find_starts(self) -> dict[int, tuple[BoundOp, ...]]:
+        slot = self.slot
+        found = tuple(
+            op
+            for op in self.ops
+            if op.spec.op_type == OUTPUT_OP
+            and op.spec.region == 0
+            and (op.pulls or slot.values[op.spec.inputs[0]] is not None)
+        )
+        if not found:
+            return {}
+        entries = [op.index for op in self.ops if op.spec.kind is OpKind.ENTRY and op.spec.region == 0]
+        only = entries if len(entries) == 1 and not slot.inputs else []
+        return dict.fromkeys((INVOKE, *only), found)
 
     def _find_last_readers(self) -> None:
         """Fills `frees`: memory comes back with the only reader, not with the execution's end.

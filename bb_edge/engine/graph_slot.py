@@ -26,7 +26,7 @@ from bb_edge.engine.node_values import LoadError, attribute_value, captured_name
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto, NodeProto
 from bb_edge.ir.opsets import OpDef, OpKind, Ready, lookup, normalize_domain
-from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_SEND_REQ
+from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType
 
@@ -36,7 +36,7 @@ LAZY = 1 << 16
 EAGER_MASK = LAZY - 1
 
 OUTPUT_OP = "__output__"
-"""op_type of the record that surfaces an unread top-level output as an AppEvent."""
+"""op_type of the record that surfaces a declared output of a main as an AppEvent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class GraphSlot:
-    """A function as the engine runs it. `values` and `waiting` are the templates of its frames."""
+    """A function as the engine runs it. `values` and `waiting` are the templates of its frames.
+
+    `stacks` holds, by the wire id of a request, the declared types of its answers' batches.
+    """
 
     name: str
     domain: str
@@ -97,6 +100,7 @@ class GraphSlot:
     meta: Mapping[str, str]
     is_entry: bool
     forwarded: frozenset[int] = field(default=frozenset())
+    stacks: Mapping[str, tuple[ValueType | None, ...]] = field(default_factory=dict)
 
     @property
     def absent(self) -> int:
@@ -329,23 +333,25 @@ class _Builder:
         return self._slot(ops, lazy, openers, first_op_of_node)
 
     def _surface_outputs(self, ops: list[OpSpec], behind: Mapping[int, tuple[int, ...]]) -> None:
-        """An output that nothing reads surfaces as an AppEvent named after it (ir_and_dsl.txt part 5a)."""
-        read = {s for op in ops for s in (*op.inputs, *op.controls)}
+        """Each declared output surfaces as an AppEvent named after it, whether or not an op reads it too.
+
+        The record is one more reader of the value: it keeps it alive, and runs where and whenever it is
+        computed.
+        """
         for name in self.function.output:
             site = self.site_of.get(name)
             if site is None:
                 raise LoadError(f"output {name!r} is written by nothing", where=self.where)
-            if site not in read:
-                index = len(ops)
-                region = next((op.region for op in ops if site in op.outputs), 0)
-                pulls = behind.get(site, ())
-                waits = LAZY if pulls else 1
-                ops.append(
-                    OpSpec(
-                        index, index, -1, f"output {name}", OUTPUT_OP, keys.SYSCALL_DOMAIN, (site,), (), (),
-                        {"name": name}, {}, None, OpKind.PLAIN, region, waits, pulls,
-                    )
-                )  # fmt: skip
+            index = len(ops)
+            region = next((op.region for op in ops if site in op.outputs), 0)
+            pulls = behind.get(site, ())
+            waits = LAZY if pulls else 1
+            ops.append(
+                OpSpec(
+                    index, index, -1, f"output {name}", OUTPUT_OP, keys.SYSCALL_DOMAIN, (site,), (), (),
+                    {"name": name}, {}, None, OpKind.PLAIN, region, waits, pulls,
+                )
+            )  # fmt: skip
 
     def _input_types(self) -> dict[str, ValueType]:
         declared = {info.name: info.type for info in self.function.value_info}
@@ -356,6 +362,21 @@ class _Builder:
             }
         except TypeProtoError as error:
             raise LoadError(error.what, where=self.where) from error
+
+    def _stacks(self) -> dict[str, tuple[ValueType | None, ...]]:
+        """The declared types of batches; None for one that the artifact says nothing about."""
+        found: dict[str, tuple[ValueType | None, ...]] = {}
+        for node, _, meta, _ in self.nodes:
+            if node.domain == keys.WIRE_DOMAIN and node.op_type == OP_RECV_RESP_BATCHED and node.output[2:]:
+                declared = {info.name: info.type for info in self.function.value_info}
+                try:
+                    found[meta.get(keys.WIRE_REQUEST_KEY, "")] = tuple(
+                        from_type_proto(declared[name]) if name in declared else None
+                        for name in node.output[2:]
+                    )
+                except TypeProtoError as error:
+                    raise LoadError(error.what, where=self._where(node)) from error
+        return found
 
     def _slot(
         self,
@@ -419,6 +440,7 @@ class _Builder:
             metadata(self.function),
             self.is_entry,
             frozenset(s for r in regions[1:] for s in r.imports),
+            self._stacks(),
         )
 
 

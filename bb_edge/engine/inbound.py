@@ -270,6 +270,8 @@ class Inbound:
         for site, value in zip(op.outs[count:], tail):  # noqa: B905 (the trigger is optional)
             if site >= 0:
                 self._engine.write(frame, site, value)
+        if port.graph.starts:
+            self._engine.start_outputs(frame, op.index)
 
     def _route(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
         try:

@@ -60,7 +60,10 @@ def metadata(proto: FunctionProto | NodeProto) -> dict[str, str]:
 
 
 def constant_value(attrs: Mapping[str, object], where: str) -> object:
-    """What a `Constant` node yields (ONNX Constant, all `value*` attributes but sparse ones)."""
+    """What a `Constant` node yields (ONNX Constant, all `value*` attributes but sparse ones).
+
+    Arrays are read-only: every execution and the host see the same one.
+    """
     for name, dtype in (
         ("value_float", np.float32),
         ("value_floats", np.float32),
@@ -68,7 +71,7 @@ def constant_value(attrs: Mapping[str, object], where: str) -> object:
         ("value_ints", np.int64),
     ):
         if name in attrs:
-            return np.asarray(attrs[name], dtype=dtype)
+            return _fixed(attrs[name], dtype)
     if "value_string" in attrs:
         return attrs["value_string"]
     value = attrs.get("value")
@@ -77,7 +80,13 @@ def constant_value(attrs: Mapping[str, object], where: str) -> object:
             "a Constant needs a value", where=where, hint="give it value, value_float(s) or value_int(s)"
         )
     if isinstance(value, int):
-        return np.asarray(value, dtype=np.int64)
+        return _fixed(value, np.int64)
     if isinstance(value, float):
-        return np.asarray(value, dtype=np.float32)
+        return _fixed(value, np.float32)
     return value
+
+
+def _fixed(value: object, dtype: type[np.generic]) -> object:
+    array = np.array(value, dtype=dtype)
+    array.setflags(write=False)
+    return array

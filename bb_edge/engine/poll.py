@@ -112,6 +112,8 @@ class Cycle:
         frame = execution.frame_of(graph.regions[op.spec.region])
         if op.out >= 0:
             self.engine.write(frame, op.out, value)
+        if graph.starts:
+            self.engine.start_outputs(frame, op.index)
 
     def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
         self.engine.timers.at(

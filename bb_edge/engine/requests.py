@@ -28,8 +28,9 @@ from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundOp, BoundRegion, Execution, Frame
 from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.engine.until_snapshot import UntilSnapshot
-from bb_edge.ir import keys
+from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.types import ValueType
 from bb_edge.roles import TRIGGER
 from bb_edge.wire.outbox import Cause
 
@@ -382,6 +383,10 @@ class Requests:
 
     def _result(self, cohort: Cohort, stacks: int) -> tuple[object, ...]:
         missing = tuple(p for p in cohort.asked if p not in cohort.accepted)
+        if not cohort.answers:
+            wire_id = cohort.op.spec.meta.get(keys.WIRE_ID_KEY, "")
+            declared = cohort.frame.region.graph.slot.stacks.get(wire_id, ())
+            return (TRIGGER, missing, *(_empty(t) for t in (*declared, *[None] * stacks)[:stacks]))
         return (
             TRIGGER,
             missing,
@@ -393,10 +398,19 @@ def _nothing_with(_: int) -> None:
     return None
 
 
+def _empty(declared: ValueType | None) -> np.ndarray[Any, Any]:
+    """The batch that nobody answered, of the declared dtype; unknown dimensions are 0, an unknown rank [0].
+
+    Float32 where the artifact says nothing of the element type.
+    """
+    elem, shape = (None, None) if declared is None else (declared.node.elem_type, declared.shape)
+    dtype = None if elem is None else types.dtype_of_elem(elem)
+    rest = (shape or ())[1:]
+    return np.empty((0, *(d if isinstance(d, int) else 0 for d in rest)), dtype or np.float32)
+
+
 def _stack(rows: Sequence[object], port: str) -> np.ndarray[Any, Any]:
-    """One array with a new first axis; empty f32 of shape [0] where nobody answered."""
-    if not rows:
-        return np.empty((0,), dtype=np.float32)
+    """One array with a new first axis."""
     arrays = []
     for row in rows:
         if not isinstance(row, np.ndarray):

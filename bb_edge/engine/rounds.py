@@ -71,6 +71,8 @@ class Rounds:
         frame = execution.frame_of(region)
         if self._op.out >= 0:
             self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
+        if self._graph.starts:
+            self._engine.start_outputs(frame, self._op.index)
 
     def _ended(self, execution: Execution) -> None:
         engine = self._engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
@@ -38,19 +38,21 @@ class SendEnvelope(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class AppEvent(EngineStep):
-    """A program speaks to its host: an `AppEmit`, an `AppNotify` or an unread top-level output.
+    """A program speaks to its host: an `AppEmit`, an `AppNotify` or a declared output of its root module.
 
-    `value` is valid until the next poll; `copy()` keeps it.
+    `topic` is the name that the program gives. `value` is valid until the next poll; `copy()` keeps it. A
+    value larger than `NodeConfig.app_event_bytes` is left out: `value` is None, `omitted_bytes` its size.
     """
 
     target: str
     execution: int
     topic: str
     value: object = None
+    omitted_bytes: int = 0
 
     def copy(self) -> AppEvent:
         """The same event with a value of its own."""
-        return AppEvent(self.target, self.execution, self.topic, copy.deepcopy(self.value))
+        return replace(self, value=copy.deepcopy(self.value))
 
 
 class _AppEventFields(EngineStep):
@@ -59,7 +61,7 @@ class _AppEventFields(EngineStep):
     plain assignments take half of the time that a frozen record's take.
     """
 
-    __slots__ = ("target", "execution", "topic", "value")  # noqa: RUF023 (the order of the event's)
+    __slots__ = ("target", "execution", "topic", "value", "omitted_bytes")  # noqa: RUF023 (the event's order)
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
 
@@ -68,6 +70,7 @@ class _AppEventFields(EngineStep):
         self.execution = execution
         self.topic = topic
         self.value = value
+        self.omitted_bytes = 0
 
 
 def app_event(target: str, execution: int, topic: str, value: object) -> AppEvent:

@@ -25,13 +25,30 @@ def _tee(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _first_arrival(op: BoundOp, env: BindEnv) -> Run:
-    """`Any` and `DeadlineMatch`: the first arrival of the execution passes, later ones are dropped."""
+    """`Any` and `DeadlineMatch`: the first arrival of the execution passes, later ones are dropped.
+
+    `Any` ops of one `group` share it: one of them passes one value. What has passed stands in the frame, so
+    that it lives, dies and is written down with the execution.
+    """
     site = op.out
+    group = op.spec.attrs.get("group")
+    sites = tuple(dict.fromkeys(o.out for o in env.graph.ops if _in_group(o, op, group)))
 
     def run(ctx: Any, value: object) -> object:
         return None if ctx.frame.values[site] is not None else value
 
-    return run
+    def run_in_group(ctx: Any, value: object) -> object:
+        values = ctx.frame.values
+        return value if all(values[s] is None for s in sites) else None
+
+    return run if len(sites) < 2 else run_in_group
+
+
+def _in_group(other: BoundOp, op: BoundOp, group: object) -> bool:
+    """Whether two first-arrival ops share one group, and so one execution: answers have their own."""
+    spec = other.spec
+    same = spec.op_type == op.spec.op_type and spec.region == op.spec.region
+    return bool(group) and same and spec.attrs.get("group") == group
 
 
 def _token(op: BoundOp, env: BindEnv) -> Run:

@@ -63,6 +63,11 @@ def _class_of(component: type | str) -> type | None:
         return None
 
 
+def storage_types_of(type_name: str, slot: str) -> dict[str, TypeNode]:
+    """What the class of a concrete slot says its outputs are; nothing where this host has no such class."""
+    return _storage_types(_class_of(type_name), f"slot {slot!r}")
+
+
 def _storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
     """A component class may say what its outputs are: `STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}`."""
     declared = getattr(component, "STORAGE_TYPES", None)

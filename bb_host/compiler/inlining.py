@@ -111,7 +111,9 @@ class Inliner:
         for domain, version in callee.opsets.items():
             self._opsets.setdefault(domain, version)
         stamps = _Stamps(self._wire_ids, self._ports, prefix)
-        body = [rename_op(op, names, self._meta(op, call, scope, stamps)) for op in callee.ops]
+        body = [
+            rename_op(_own_group(op, prefix), names, self._meta(op, call, scope, stamps)) for op in callee.ops
+        ]
         for formal, actual in copies:
             body.append(self._copy(names[formal], actual, call))
         return body
@@ -142,6 +144,14 @@ class Inliner:
             return Op("Identity", keys.ONNX_DOMAIN, (source,), (target,), {}, meta)
         self._opsets.setdefault(keys.SYSCALL_DOMAIN, 1)
         return Op("PassThrough", keys.SYSCALL_DOMAIN, (source,), (target,), {}, meta)
+
+
+def _own_group(op: Op, prefix: str) -> Op:
+    """A first-arrival group belongs to the call: it is the same group inlined and as a function."""
+    group = op.attrs.get("group")
+    if not isinstance(group, bytes) or op.op_type != "Any" or op.domain != keys.SYSCALL_DOMAIN:
+        return op
+    return dataclasses.replace(op, attrs={**op.attrs, "group": prefix.encode() + b"/" + group})
 
 
 class _Stamps:

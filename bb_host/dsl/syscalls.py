@@ -94,7 +94,11 @@ class SyscallOps(Recorder):
     # --- flow
 
     def any(self, *inputs: Output, group: str = "", after: After = None) -> Output:
-        """The first arrival; later ones of the execution are dropped."""
+        """The first arrival; later ones of the execution are dropped.
+
+        All `any` of one module that name the same `group` share it: the first arrival at one of them passes,
+        and nothing else does. Each answer to a request, and each call of the module, has groups of its own.
+        """
         return self._one("Any", *inputs, group=group or None, after=after)
 
     def gate(self, value: Value, trigger: Output, after: After = None) -> Output:

@@ -11,8 +11,8 @@
    one that several groups read stays outside.
 4. The functions are named by their content; equal groups share one. Its inputs are in order of first use,
    its outputs in order of definition. A group fails as a whole.
-5. Results that nobody reads are dropped, and so is the output port of a main whose value only the own group
-   reads: the engine surfaces an output only where no op reads it.
+5. Results that nobody reads are dropped. A function's outputs are read from outside: none is delayed, none
+   goes.
 6. Left alone: ops that no backend runs (`is_tensor_op`), functions of backends and components.
 
 Running it again changes nothing. Pure: programs in and out.
@@ -94,25 +94,15 @@ def collapse_function(
             call, origins[function.key, call.outputs[0]] = written
             entries.append((members[0], call))
     ops = _ordered(sorted(entries, key=lambda entry: entry[0]))
-    ends = _ends(function)
-    ops = _without_dead_constants(ops, ends)
+    ops = _without_dead_constants(ops, function.outputs)
     read = {v for op in ops for v in (*op.inputs, *captured(op))}
     alive = {*function.inputs, *read, *(v for op in ops for v in op.outputs)}
     return dataclasses.replace(
         function,
         ops=ops,
-        outputs=tuple(v for v in function.outputs if v in ends or v in read),
         types={name: known for name, known in function.types.items() if name in alive},
         opsets={**function.opsets, keys.BACKEND_DOMAIN: 1},
     )
-
-
-def _ends(function: Function) -> tuple[str, ...]:
-    """The outputs that count: of a main those that no op reads, of other functions all."""
-    if function.meta.get(keys.ENTRY_KEY) != "1":
-        return function.outputs
-    read = {v for op in function.ops for v in (*op.inputs, *captured(op))}
-    return tuple(v for v in function.outputs if v not in read)
 
 
 # --- grouping -------------------------------------------------------------------------------------
@@ -142,7 +132,7 @@ def _join_only_reader(
 ) -> bool:
     """Rule 2, once; from the end, so that a chain of groups joins in one walk."""
     joined = False
-    ends = set(_ends(function))
+    ends = set(function.outputs)
     for root in sorted(groups.members, reverse=True):
         if root not in groups.members:
             continue
@@ -207,7 +197,7 @@ class _Writer:
         for i, op in enumerate(function.ops):
             for name in (*op.inputs, *captured(op)):
                 self._readers[name].add(self._group_of.get(i, -1))
-        for name in _ends(function):
+        for name in function.outputs:
             self._readers[name].add(-1)
 
     def call(

@@ -4,7 +4,7 @@
    `<slot>.<suffix>#<target>` where there is one), its bindings, the passport, and the opsets that are used.
 2. Gone are telemetry, doc strings, source lines, names of nodes, what only passes read of a node's metadata,
    the roles and types of slots (the bindings say them), and value types of all but functions' inputs and
-   outputs.
+   outputs, and of the batches that answers make (one that nobody answered has its type all the same).
 3. Values get short names, function by function. Ports keep theirs: inputs and outputs of the main and the
    bootstrap are what a host delivers to and what events are named after.
 4. `STRIPPED_KEY` is set. Same program, same bytes.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.edge.renaming import renamed_op, short_names
 from bb_host.program import Function, Op, Program, Slot, walk_ops
 
@@ -153,7 +154,8 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
     values = [*function.inputs, *(v for op in function.ops for v in op.outputs if v)]
     names = short_names(fixed)
     rename = {v: v if v in fixed else next(names) for v in dict.fromkeys(values)}
-    ends = dict.fromkeys((*function.inputs, *function.outputs))
+    batches = (v for op in function.ops if op.op_type == OP_RECV_RESP_BATCHED for v in op.outputs[2:])
+    typed = dict.fromkeys((*function.inputs, *function.outputs, *batches))
     ops = tuple(_op(op, rename) for op in function.ops)
     slots = {
         name: Slot("", "", "", slot.peer_class, slot.state)
@@ -171,7 +173,7 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
         inputs=tuple(rename[v] for v in function.inputs),
         outputs=tuple(rename.get(v, v) for v in function.outputs),
         ops=ops,
-        types={rename[v]: function.types[v] for v in ends if v in function.types and v in rename},
+        types={rename[v]: function.types[v] for v in typed if v in function.types and v in rename},
         slots=slots,
         meta={**meta, **peer_classes},
         extra=b"",

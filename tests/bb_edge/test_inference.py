@@ -120,11 +120,32 @@ function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}
 
 
 def test_an_output_that_never_comes_is_an_error_with_its_name() -> None:
-    """A call without inputs waits for nothing, and nothing sets it off."""
-    text = SCALE.replace("backend.subgraph_a(x, s)", "backend.subgraph_a()")
+    text = """program Demo {module=Demo}
+function program.Main(x: F32[2]) -> (y, late, never) {entry=1, partition=self}
+  y: F32[2] = Neg(x)
+  late: Trigger = syscall.Threshold<n=2>(y)
+  never: Trigger = syscall.Threshold<n=9>(y)
+"""
     model = bb_edge.open_model(artifact(text))
-    with pytest.raises(InferenceError, match="without its output 'y'"):
-        model(X, S)
+    for lacking in ("'late', 'never'", "'never'"):
+        with pytest.raises(InferenceError, match=f"without its output {lacking}"):
+            model(S)
+
+
+def test_what_a_call_gives_belongs_to_the_caller() -> None:
+    text = """program Demo {module=Demo}
+function program.Main(x: F32[2]) -> (c, x2) {entry=1, partition=self}
+  c: I64 = Constant<value_int=7>()
+  x2: F32[2] = Identity(x)
+  syscall.AppEmit<name="seen">(x2)
+"""
+    model = bb_edge.open_model(artifact(text))
+    for _ in range(2):
+        found = model(S)
+        assert list(found) == ["c", "x2"] and found["c"] == 7
+        found["c"][...] = 0
+        found["x2"][...] = 0
+    assert S.tolist() == [2, 3]
 
 
 def test_a_failing_op_is_an_error_with_its_place() -> None:

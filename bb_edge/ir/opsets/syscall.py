@@ -51,7 +51,13 @@ _t.op("Clock", "trigger:Trigger", "now:Timestamp", "", "Wall time: monotonic tim
 _t.op("RngU64", "trigger:Trigger", "value:Tensor<U64>", "", "64 bits of the node's seeded generator, 0-D.")
 
 # flow
-_t.op("Any", "inputs:T*any", "value:T", "group:string=", "The first arrival passes, later ones are dropped.")
+_t.op(
+    "Any",
+    "inputs:T*any",
+    "value:T",
+    "group:string=",
+    "The first arrival passes, later ones are dropped; ops of one group share it.",
+)
 _t.op("Gate", "value:T, trigger:Any", "value:T", "", "Passes the value once the trigger is there.")
 _t.op("PassThrough", "value:T", "value:T", "", "Identity on any type.")
 _t.op("Tee", "value:T", "outputs:T*", "fanout:int", "The input, `fanout` times.")

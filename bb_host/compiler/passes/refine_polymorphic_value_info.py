@@ -2,7 +2,8 @@
 
 1. `Params` of a bound model is F32 of as many elements as its construction state has parameters.
 2. `Forward` of a bound model has the type of its graph's output (a symbolic size there is unknown here).
-3. Outputs that the component class names in `STORAGE_TYPES` have the type that stands there.
+3. Outputs that the component class names in `STORAGE_TYPES` have the type that stands there, be the class
+   bound or the slot's own.
 4. A slot whose targets have different bindings is left alone, as is an output whose type is narrower already.
 5. Needs the bindings; changes nothing but value types.
 """
@@ -13,6 +14,7 @@ import dataclasses
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.compiler.bindings import storage_types_of
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import AttrValue, Function, Op, Program, RawTensor, Subgraph
 
@@ -38,8 +40,11 @@ def _promises(program: Program, options: Options) -> dict[str, Promises]:
     brought = {f.name: f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
     for function in program.functions:
         for name, slot in function.slots.items():
-            if slot.role == keys.ROLE_MODEL and slot.state is not None:
-                found[name] = _of_model(slot.state, brought.get(f"{name}.forward"))
+            if slot.state is not None and slot.role and name not in found:
+                stored = storage_types_of(slot.concrete_type, name)
+                found[name] = {port: ValueType(node) for port, node in stored.items()}
+                if slot.role == keys.ROLE_MODEL:
+                    found[name] |= _of_model(slot.state, brought.get(f"{name}.forward"))
     for name in {b.slot for b in options.bindings}:
         binding = options.sole_binding(name)
         found.pop(name, None)

@@ -87,7 +87,7 @@ def test_the_same_is_said_and_counted(bench: Any, budget: int, waiting: int) -> 
     assert len(short.of(steps.AppEvent)) == 2 * 3 * waiting
 
 
-def test_a_call_that_fails_and_a_value_that_is_too_large_are_named(bench: Any) -> None:
+def test_a_call_that_fails_is_named_and_a_value_that_is_too_large_is_left_out(bench: Any) -> None:
     short = bench(PLAIN, config=NodeConfig(app_event_bytes=64))
     long = on_the_long_way(bench, PLAIN, app_event_bytes=64)
     assert direct(short.node)
@@ -96,8 +96,10 @@ def test_a_call_that_fails_and_a_value_that_is_too_large_are_named(bench: Any) -
             b.node.invoke("Main", inputs)
             b.settle()
     same(short, long)
-    assert [s.failed for s in short.of(steps.ExecutionEnded)] == [False, True, True, False]
-    assert len(short.of(steps.OpFailed)) == 3 and short.node.counters["ops.failed"] == 3
+    assert [s.failed for s in short.of(steps.ExecutionEnded)] == [False, True, False, False]
+    assert len(short.of(steps.OpFailed)) == 1 and short.node.counters["ops.failed"] == 1
+    assert [s.omitted_bytes for s in short.of(steps.AppEvent)] == [0, 0, 68, 68, 0, 0]
+    assert short.node.counters["app_events.omitted"] == 2
 
 
 def test_with_an_input_missing_it_starves_as_ever(bench: Any) -> None:

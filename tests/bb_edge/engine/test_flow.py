@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.ingress import IngressFull
@@ -23,7 +24,7 @@ def f32(*values):
     return np.array(values, dtype=np.float32)
 
 
-def test_an_unread_output_surfaces_as_an_event(bench):
+def test_an_output_surfaces_as_an_event(bench):
     b = bench(ADD)
     number = b.node.invoke("Main", {"a": f32(1, 2), "b": f32(3, 4)})
     b.settle()
@@ -109,6 +110,51 @@ function program.Main(a: F32, b: F32) -> () {entry=1, partition=self}
     b.settle()
     assert [float(v[0]) for v in b.events("first")] == [1.0, 3.0]
     assert b.of(steps.ExecutionStarved) == []
+
+
+def test_any_of_one_group_pass_one_arrival_of_their_execution(bench):
+    b = bench(
+        """
+program Demo {module=Demo}
+function program.Main(a: F32, b: F32, c: F32) -> (p, q, other, alone, called) {entry=1, partition=self}
+  p: F32 = syscall.Any<group="G">(a, b)
+  q: F32 = syscall.Any<group="G">(b, c)
+  other: F32 = syscall.Any<group="H">(a, b)
+  alone: F32 = syscall.Any(b)
+  called: F32 = module.Inner(a)
+function module.Inner(v: F32) -> (w) {}
+  w: F32 = syscall.Any<group="G">(v)
+"""
+    )
+    b.node.invoke("Main", {"a": f32(1), "b": f32(2)})
+    b.node.invoke("Main", {"b": f32(3)})
+    b.node.invoke("Main", {"c": f32(4), "a": f32(5)})
+    b.settle()
+    assert [v.tolist() for v in b.events("p")] == [[1.0], [3.0]]
+    assert [v.tolist() for v in b.events("q")] == [[4.0]]
+    assert [v.tolist() for v in b.events("other")] == [[1.0], [3.0], [5.0]]
+    assert [v.tolist() for v in b.events("alone")] == [[2.0], [3.0]]
+    assert [v.tolist() for v in b.events("called")] == [[1.0], [5.0]]
+
+
+def test_a_group_is_over_after_a_restart_too(compile_text):
+    data = compile_text(
+        """
+program Demo {module=Demo}
+function program.Main(a: F32) -> (p, q) {entry=1, partition=self}
+  p: F32 = syscall.Any<group="G">(a)
+  t: Trigger = syscall.Sleep<duration_ns=1000>(p)
+  late: F32 = syscall.GateDispatch(a, t)
+  q: F32 = syscall.Any<group="G">(late)
+"""
+    )
+    old = install(PeerId.from_name("n"), (), data, ["Main"], seed=1)
+    old.invoke("Main", {"a": f32(1)})
+    assert [s.topic for s in old.poll(0) if isinstance(s, steps.AppEvent)] == ["p"]
+    new = install(PeerId.from_name("n"), (), data, ["Main"], seed=1, snapshot=old.snapshot(0))
+    found = [*new.poll(1000), *new.poll(2000)]
+    assert not [s for s in found if isinstance(s, steps.AppEvent)]
+    assert new.counters["executions.active"] == 0
 
 
 def test_threshold_counts_over_executions_and_rearms(bench):

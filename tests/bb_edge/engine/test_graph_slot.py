@@ -71,9 +71,11 @@ def test_answers_open_a_region_that_imports_what_it_reads():
     assert slot.regions[1].request == op(slot, "SendReqBatched").index
 
 
-def test_unread_outputs_of_an_entry_surface():
-    slot = graph("  y: F32 = Neg(x)\n  z: F32 = Neg(y)\n", "x: F32", "y, z", entry=True)
-    assert [o.attrs["name"] for o in slot.ops if o.op_type == OUTPUT_OP] == ["z"]
+def test_each_declared_output_of_an_entry_surfaces():
+    slot = graph("  y: F32 = Neg(x)\n  z: F32 = Neg(y)\n", "x: F32", "y, z, x", entry=True)
+    assert [o.attrs["name"] for o in slot.ops if o.op_type == OUTPUT_OP] == ["y", "z", "x"]
+    slot = graph("  y: F32 = Neg(x)\n", "x: F32", "y")
+    assert not [o for o in slot.ops if o.op_type == OUTPUT_OP]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,24 @@ def test_an_empty_peer_list_closes_at_once(federation):
     assert (closed.asked, closed.reason) == (0, "nobody asked")
 
 
+@pytest.mark.parametrize(
+    ("declared", "dtype", "shape"),
+    [
+        ("Tensor", np.float32, (0,)),
+        ("F16", np.float16, (0,)),
+        ("I64[?, 3]", np.int64, (0, 3)),
+        ("U8[N, M, 2]", np.uint8, (0, 0, 2)),
+        ("BOOL[4, ?]", np.bool_, (0, 0)),
+    ],
+)
+def test_a_batch_that_nobody_answered_has_the_declared_type(federation, declared, dtype, shape):
+    sim, asking, _ = federation(BATCH.replace("stack: Tensor", f"stack: {declared}"), clients=0)
+    asking.invoke("Server", {"x": f32(1, 2)})
+    sim.run(for_ns=S)
+    (stack,) = sim.events("stack")
+    assert (stack.value.dtype, stack.value.shape) == (dtype, shape)
+
+
 def test_enough_answers_close_a_request(federation):
     sim, asking, _ = federation(BATCH, clients=3, enough=2)
     asking.invoke("Server", {"x": f32(1, 2)})

@@ -111,18 +111,19 @@ function program.Main(go: Trigger, other: Trigger) -> () {entry=1, partition=sel
     assert isinstance(b.of(steps.OpFailed)[0].error, OpError)
 
 
-def test_an_event_beyond_its_budget_fails_the_op(bench):
-    text = """
-program Demo {module=Demo}
-function program.Main(x: Tensor) -> () {entry=1, partition=self}
-  syscall.AppEmit<name="x">(x)
-"""
-    for size, fits in ((64, True), (65, False)):
+@pytest.mark.parametrize("line", ['  syscall.AppEmit<name="y">(x)\n', "  y: Tensor = Neg(x)\n"])
+def test_an_event_beyond_its_budget_comes_without_its_value(bench, line):
+    outputs = "y" if line.startswith("  y") else ""
+    text = "program Demo {module=Demo}\n"
+    text += f"function program.Main(x: Tensor) -> ({outputs}) {{entry=1, partition=self}}\n{line}"
+    for size, omitted in ((64, 0), (68, 68)):
         b = bench(text, config=NodeConfig(app_event_bytes=64))
-        b.node.invoke("Main", {"x": np.zeros(size, np.uint8)})
+        b.node.invoke("Main", {"x": np.zeros(size // 4, np.float32)})
         b.settle()
-        assert (len(b.events("x")) == 1) is fits
-        assert (len(b.of(steps.OpFailed)) == 0) is fits
+        (event,) = b.of(steps.AppEvent)
+        assert (event.topic, event.omitted_bytes, event.value is None) == ("y", omitted, omitted > 0)
+        assert b.node.counters.get("app_events.omitted", 0) == (1 if omitted else 0)
+        assert not b.of(steps.ExecutionEnded)[0].failed
 
 
 def test_rings_keep_the_newest_and_counters_add(bench):

@@ -178,13 +178,28 @@ def test_origins_lead_back(compiled):
     assert [origin.value for origin in stands_for] == [op.outputs[0] for op in body.ops]
 
 
-def test_an_output_that_ops_read_does_not_surface_after_all(compiled, run_main):
-    """The engine surfaces an output that no op reads; its reader is now inside the call."""
-    program = compiled(text("x: F32[4]", "a, y", "a = Exp(x)", "y = Neg(a)"))
+def test_an_output_that_ops_read_stays_an_output(compiled, run_main):
+    """Its reader is inside the call with it, and the call gives both."""
+    program = compiled(
+        text("x: F32[4]", "a, y, c", "a = Exp(x)", "y = Neg(a)", "c = Constant<value_int=1>()")
+    )
     after = collapse(program).program
-    assert after.functions[0].outputs == ("y",)
+    assert after.functions[0].outputs == ("a", "y", "c")
+    (call,) = [op for op in after.functions[0].ops if op.domain == keys.BACKEND_DOMAIN]
+    assert call.outputs == ("a", "y")
     inputs = {"x": np.ones(4, np.float32)}
-    assert list(run_main(to_bytes(program), inputs)) == list(run_main(to_bytes(after), inputs)) == ["y"]
+    found = [run_main(to_bytes(p), inputs) for p in (program, after)]
+    assert [sorted(f) for f in found] == [["a", "c", "y"]] * 2
+    for name in found[0]:
+        np.testing.assert_allclose(found[0][name], found[1][name])
+
+
+def test_an_output_does_not_wait_for_what_its_readers_wait_for(compiled):
+    """`a` hangs on x alone: a group that joined it to its reader would hold it back until z is there."""
+    lines = ("a = Exp(x)", "y = Add(a, z)")
+    for outputs, calls in (("a, y", 2), ("y", 1)):
+        function = collapse(compiled(text("x: F32[4], z: F32[4]", outputs, *lines))).program.functions[0]
+        assert [op.outputs for op in function.ops] == [("a",), ("y",)][-calls:]
 
 
 def test_without_onnx_ops_nothing_changes(compiled):
