@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 
 if TYPE_CHECKING:
     from bb_edge.roles.component import Component
@@ -59,13 +60,11 @@ class UnregisteredConcreteError(RegistryError):
 
     def __init__(self, type_name: str, where: str = "", known: Iterable[str] = ()) -> None:
         self.type_name = type_name
-        import difflib  # only here: nodes start without it
-
-        near = difflib.get_close_matches(type_name, known, 1)
+        hint = suggestion(type_name, known)
         super().__init__(
             f"no component type {type_name!r} is registered",
             where,
-            (f"did you mean {near[0]!r}? Else " if near else "")
+            (f"{hint} Else " if hint.endswith("?") else "")
             + "install the package that has it, or give its file with --load FILE.py",
         )
 

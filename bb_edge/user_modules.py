@@ -7,7 +7,6 @@ never stands in for an installed one.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 
 __all__ = ["UserModuleError", "fault_line", "import_user_module", "is_file_name"]
 
@@ -56,8 +56,8 @@ def _import_file(name: str) -> ModuleType:
         )
     if not path.is_file():
         files = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, files, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it was looked for at {path}"
+        near = suggestion(path.name, files)
+        hint = near if near.endswith("?") else f"it was looked for at {path}"
         raise UserModuleError("there is no such file", name, hint)
     if path.suffix != ".py":
         raise UserModuleError("it is not a .py file", name, "give FILE.py or the dotted name of a module")

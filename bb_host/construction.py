@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 import cbor2
@@ -10,8 +11,12 @@ import numpy as np
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import ValueType
+from bb_edge.registry import BUILT_IN, RegistryError, UnregisteredConcreteError, default_registry
+from bb_edge.roles import Component, ContractError
+from bb_edge.roles.class_check import check_class
+from bb_edge.roles.settings import misfit
 from bb_host.diagnostics import ProgramWarning
-from bb_host.program import AttrValue, Function
+from bb_host.program import AttrValue, Function, Subgraph
 
 
 class ConstructionLike(Protocol):
@@ -51,16 +56,23 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
         return config, ()
     if not isinstance(config, Mapping):
         raise ConstructionError(
-            f"a config is a mapping, an array, a type, or has construct(slot), not {config!r}",
+            f"a config is a mapping, an array, a type, or has construct(slot), not a {type(config).__name__}",
             f"slot {slot!r}",
+            "make a model one that can be bound: bb_host.learn.trainable(model)"
+            if hasattr(config, "graph")
+            else "write it as {'key': value}",
         )
     for key in config:
         if not isinstance(key, str):
-            raise ConstructionError(f"key {key!r} is no text", f"slot {slot!r}")
+            raise ConstructionError(f"key {key!r} is no text", f"slot {slot!r}", f"write it as '{key}'")
     try:
         return cbor2.dumps(dict(config), canonical=True), ()
     except (cbor2.CBOREncodeError, TypeError, ValueError) as error:
-        raise ConstructionError(f"config has no CBOR form: {error}", f"slot {slot!r}") from error
+        raise ConstructionError(
+            f"config has no CBOR form: {error}",
+            f"slot {slot!r}",
+            "give numbers, texts, bytes, lists and tables of those",
+        ) from error
 
 
 def construction_warnings(slot: str, config: object) -> tuple[ProgramWarning, ...]:
@@ -83,10 +95,71 @@ def construction_warnings(slot: str, config: object) -> tuple[ProgramWarning, ..
     return found
 
 
+def class_of(component: object) -> type[Component] | None:
+    """The class of a component, given as such or by its TYPE_NAME; None for a name unknown to this host.
+
+    Raises ConstructionError for what is no component class, or one that lacks what its Contract asks for.
+    """
+    if isinstance(component, str):
+        try:
+            return default_registry().lookup(component)
+        except UnregisteredConcreteError:
+            return None
+        except (RegistryError, ImportError, AttributeError) as error:
+            raise ConstructionError(
+                f"{component} cannot be loaded: {error}", hint="mend its package"
+            ) from error
+    if not isinstance(component, type):
+        hint = f"give the class: {type(component).__name__}" if isinstance(component, Component) else ""
+        raise ConstructionError(
+            f"{component!r:.60} is no component class", hint=hint or "give a component class or its TYPE_NAME"
+        )
+    if not issubclass(component, Component):
+        raise ConstructionError(
+            f"{component.__name__} is no component class",
+            hint="derive it from a Contract: Aggregator, Codec, …",
+        )
+    if component.TYPE_NAME not in BUILT_IN:
+        try:
+            check_class(component)
+        except ContractError as error:
+            raise ConstructionError(f"{component.__name__}: {error.what}", hint=error.hint) from error
+    return component
+
+
+def check_state(kind: type[Component], slot: str, state: AttrValue, functions: Iterable[Function]) -> None:
+    """Whether a class takes a construction state, as far as the host can know: keys, values, graphs.
+
+    What is missing may come from the device's own settings, except graphs. Raises ConstructionError.
+    """
+    wrong = misfit(kind, _config(state), complete=False)
+    if wrong is not None:
+        raise ConstructionError(f"{kind.TYPE_NAME}, key {wrong.key!r}: {wrong.what}", hint=wrong.hint)
+    names = {function.name.partition("#")[0] for function in functions}
+    missing = [need for need in kind.NEEDS if f"{slot}.{need}" not in names]
+    if missing:
+        raise ConstructionError(
+            f"{kind.TYPE_NAME} gets no graph {missing[0]!r}: there is no model in its configuration",
+            hint="give a trainable model: bb_host.learn.trainable(…) or mlp(…)",
+        )
+
+
+def _config(state: AttrValue) -> Mapping[str, object]:
+    """The configuration that a construction state holds, as the device reads it."""
+    if isinstance(state, bytes):
+        found: dict[str, object] = cbor2.loads(state) if state else {}
+        return found
+    if isinstance(state, Subgraph):
+        return {key: json.loads(value) for key, value in state.meta.items()}
+    return {"type": state} if isinstance(state, ValueType) else {}
+
+
 __all__ = [
     "ConstructionError",
     "ConstructionLike",
     "Constructs",
+    "check_state",
+    "class_of",
     "construction_state",
     "construction_warnings",
 ]

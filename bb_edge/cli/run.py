@@ -321,5 +321,6 @@ _LEVEL = {
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",
+    steps.StateForgotten: "warning",
     steps.StorageFailed: "error",
 }

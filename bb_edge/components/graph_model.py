@@ -53,6 +53,9 @@ class GraphModel(Model):
     Construction state: the parameters as initializers. Graphs: `forward`, and for training `train`, for
     `Evaluate` `loss` (docs/design/artifact.md). A `Step` without a `Backward` before it applies a zero
     gradient.
+
+    A subclass with a term of its own in the gradient overrides `adjust_gradient` and reads `parameters`; its
+    configuration keys go into a `CONFIG` of its own.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GraphModel"
@@ -170,6 +173,19 @@ class GraphModel(Model):
                 raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
             self._loss = backend.prepare(loss, functions)
 
+    @property
+    def parameters(self) -> Array:
+        """All parameters as they are now, 1-D f32; read-only, and never copied."""
+        view: Array = self._flat.view()
+        view.setflags(write=False)
+        return view
+
+    def adjust_gradient(self, gradient: Array) -> None:
+        """For subclasses: changes the gradient that `step` is about to apply, 1-D f32, in place.
+
+        The default leaves it: plain gradient descent.
+        """
+
     def views(self, flat: Array) -> tuple[Array, ...]:
         """A flat vector as the parameters' tensors, sharing its memory."""
         found, offset = [], 0
@@ -233,6 +249,7 @@ class GraphModel(Model):
             if not self._has_gradient:
                 gradient.fill(0)
             self._has_gradient = False
+        self.adjust_gradient(gradient)
         if self._velocity is not None:
             np.multiply(self._velocity, self._momentum, out=self._velocity)
             np.add(self._velocity, gradient, out=self._velocity)

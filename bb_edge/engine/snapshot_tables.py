@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import BootstrapStatus
 from bb_edge.engine.durable import Writing
 from bb_edge.engine.ingress import Entry, Notice, Raw
@@ -13,6 +14,7 @@ from bb_edge.engine.saved import UnsavableError, dump, load
 from bb_edge.engine.snapshot_parts import Parts, Shift, dump_unit, load_unit
 from bb_edge.engine.timers import Due, Timer
 from bb_edge.ir.ids import PeerId
+from bb_edge.roles import forgets
 from bb_edge.roles.errors import CompletionLostError
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import PeerLimits
@@ -65,6 +67,10 @@ def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
         if name != component.TYPE_NAME:
             raise ValueError(f"the state of a {name} for a {component.TYPE_NAME}")
         component.restore(state)
+        if not state and forgets(type(component)):
+            engine = parts.engine
+            slot = next(slot for (_, slot), i in engine.slots.items() if engine.components[i] is component)
+            engine.emit(steps.StateForgotten(slot, name))
 
 
 # --- peers and links ------------------------------------------------------------------------------------

@@ -347,6 +347,17 @@ class SnapshotWanted(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class StateForgotten(EngineStep):
+    """A restore found nothing of a component that keeps state: its class does not override `serialize`.
+
+    Emitted by the first poll after the restore, once per component.
+    """
+
+    slot: str
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFailed(EngineStep):
     """State could not be written: an outbox record (asked for again later), a journal record (the envelope
     counts as never received, its sender repeats it), or a snapshot. `what` says which.

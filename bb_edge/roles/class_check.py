@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.roles.contracts import (
@@ -79,11 +79,10 @@ def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple
     if not missing:
         return
     said = ", ".join(_signature(kind, contract, name) for name in missing)
-    own = _own_methods(kind)
     hints = [
-        f"it has {near[0]!r}: did you mean {name!r}?"
-        for name in missing
-        if (near := difflib.get_close_matches(name, own, 1))
+        f"it has {name!r}: {near}"
+        for name in _own_methods(kind)
+        if not hasattr(contract, name) and (near := suggestion(name, missing)).endswith("?")
     ]
     yield f"the class lacks {said}", " ".join(hints) or "define what is missing"
 
@@ -174,5 +173,5 @@ def _settings(kind: type[Component]) -> Iterator[tuple[str, str]]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]!r}? " if near else ""
+    hint = suggestion(name, known)
+    return f"{hint} " if hint.endswith("?") else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from bb_edge.ir.suggestions import suggestion
+
 if TYPE_CHECKING:
     from bb_edge.roles.component import Component
 
@@ -124,20 +126,21 @@ def misfit(kind: type[Component], config: Mapping[str, object], complete: bool) 
             continue
         wrong = "missing configuration key" if value is None else setting.wrong(value)
         if wrong:
-            return Misfit(key, wrong)
+            return Misfit(key, wrong, _remedy(setting))
     for key, setting in known.items() if complete else ():
         if setting.default is REQUIRED and key not in config:
             return Misfit(key, "missing configuration key", "give it at bind_…, or with --set SLOT.KEY=VALUE")
     return None
 
 
-def _known(key: str, known: Mapping[str, Setting], kind: type[Component]) -> str:
-    import difflib  # only here: nodes start without it
+def _remedy(setting: Setting) -> str:
+    if setting.default is REQUIRED:
+        return "give such a value"
+    left_out = "optional" if setting.default is None else f"{setting.default!r} by default"
+    return f"give such a value, or leave the key out: it is {left_out}"
 
-    near = difflib.get_close_matches(key, known, 1)
-    keys = (
-        f"known keys of {kind.TYPE_NAME}: {', '.join(sorted(known))}"
-        if known
-        else f"{kind.TYPE_NAME} has none"
-    )
-    return f"did you mean {near[0]!r}? {keys}" if near else keys
+
+def _known(key: str, known: Mapping[str, Setting], kind: type[Component]) -> str:
+    if not known:
+        return f"{kind.TYPE_NAME} has none"
+    return suggestion(key, known, f"known keys of {kind.TYPE_NAME}: ")

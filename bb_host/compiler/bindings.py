@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode
-from bb_edge.registry import RegistryError, default_registry
 from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Binding, Options
-from bb_host.construction import ConstructionError, construction_state, construction_warnings
+from bb_host.construction import (
+    ConstructionError,
+    check_state,
+    class_of,
+    construction_state,
+    construction_warnings,
+)
 from bb_host.dsl.errors import author_line, short_line
 from bb_host.program import Program
 
@@ -18,27 +24,30 @@ from bb_host.program import Program
 def make_binding(role: str, slot: str, component: type | str, config: Any, target: str | None) -> Binding:
     """The binding of a declaration, its construction state made.
 
-    Raises BindingError where the component has no name or another role, or its config cannot be written.
+    Raises BindingError, at the author's line, where the component has no name, is not whole or has another
+    role, and where its config cannot be written or is not one of that class.
     """
-    where = f"bind_{role}({slot!r})"
+    line = short_line(author_line())
+    where = f"{line}, bind_{role}({slot!r})"
     if role not in keys.ROLES:
         raise BindingError(f"no role {role!r}", where, f"roles: {', '.join(keys.ROLES)}")
-    type_name = component if isinstance(component, str) else getattr(component, "TYPE_NAME", "")
-    if not type_name or "|" in type_name:
+    type_name = component if isinstance(component, str) else getattr(component, "TYPE_NAME", None)
+    if not isinstance(type_name, str) or not type_name or "|" in type_name:
         raise BindingError(
             f"{component!r} has no TYPE_NAME that can be written", where, "give a component class or its name"
         )
-    known = _class_of(component)
-    if known is not None:
-        actual = getattr(known, "ROLE", role)
-        if actual != role:
-            raise BindingError(f"{type_name} is a component of role {actual}", where, f"use bind_{actual}")
     try:
+        known = class_of(component)
+        if known is not None and role != known.ROLE:
+            raise BindingError(
+                f"{type_name} is a component of role {known.ROLE}", where, f"use bind_{known.ROLE}"
+            )
         state, functions = construction_state(slot, config)
         warned = construction_warnings(slot, config)
+        if known is not None:
+            check_state(known, slot, state, functions)
     except ConstructionError as error:
         raise BindingError(error.what, where, error.hint) from error
-    line = short_line(author_line())
     return Binding(
         role,
         slot,
@@ -53,19 +62,13 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
     )
 
 
-def _class_of(component: type | str) -> type | None:
-    """The class of a component; a name that this host has no class for is taken as it is."""
-    if not isinstance(component, str):
-        return component
-    try:
-        return default_registry().lookup(component)
-    except (RegistryError, ImportError, AttributeError):
-        return None
-
-
 def storage_types_of(type_name: str, slot: str) -> dict[str, TypeNode]:
     """What the class of a concrete slot says its outputs are; nothing where this host has no such class."""
-    return _storage_types(_class_of(type_name), f"slot {slot!r}")
+    where = f"slot {slot!r}"
+    try:
+        return _storage_types(class_of(type_name), where)
+    except ConstructionError as error:
+        raise BindingError(error.what, where, error.hint) from error
 
 
 def _storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
@@ -77,7 +80,8 @@ def _storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
     for port, name in declared.items():
         node = types.by_id(str(name))
         if node is None:
-            raise BindingError(f"STORAGE_TYPES: no type {name!r}", where)
+            hint = suggestion(name, [known.id for known in types.REGISTRY], "register it, or take one of ")
+            raise BindingError(f"STORAGE_TYPES: no type {name!r}", where, hint)
         found[str(port)] = node
     return found
 
@@ -92,12 +96,14 @@ def check_against(program: Program, options: Options) -> None:
                 declared[name] = role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
     for binding in options.bindings:
         where = f"bind_{binding.role}({binding.slot!r})"
+        if binding.where:
+            where = f"{binding.where}, {where}"
         role = declared.get(binding.slot)
         if role is None and binding.slot == keys.ROLE_BACKEND:
             role = keys.ROLE_BACKEND
         if role is None:
-            known = ", ".join(sorted(declared)) or "none"
-            raise BindingError(f"{program.name} has no slot {binding.slot!r}", where, f"its slots: {known}")
+            hint = suggestion(binding.slot, declared, "its slots: ") or "it has no slots at all"
+            raise BindingError(f"{program.name} has no slot {binding.slot!r}", where, hint)
         if role and role != binding.role:
             raise BindingError(f"slot {binding.slot!r} is one of role {role}", where, f"use bind_{role}")
 

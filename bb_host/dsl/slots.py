@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, Opset
 from bb_edge.ir.suggestions import suggestion
-from bb_host.construction import ConstructionError, construction_state, construction_warnings
+from bb_host.construction import (
+    ConstructionError,
+    check_state,
+    class_of,
+    construction_state,
+    construction_warnings,
+)
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.catalog_ops import call_op, find_op, snake
 from bb_host.dsl.errors import (
@@ -60,6 +66,7 @@ class ComponentSlot(Suggests):
             )
         self.name = name
         self.type_name = "" if type is None else type if isinstance(type, str) else _type_name(name, type)
+        self._component = type or ""
         self.config = config
         self.at = at or ""
         self.peer_class = ""
@@ -92,8 +99,15 @@ class ComponentSlot(Suggests):
             return Slot(self.ROLE, "", self.at, self.peer_class), ()
         try:
             state, functions = construction_state(self.name, self.config)
+            kind = class_of(self._component)
+            if kind is not None:
+                check_state(kind, self.name, state, functions)
         except ConstructionError as error:
-            raise authoring_error(SlotError, f"slot {self.name!r}: {error.what}", error.hint) from error
+            raise self._misfit(error.what, error.hint) from error
+        if kind is not None and kind.ROLE != self.ROLE:
+            raise self._misfit(
+                f"{self.type_name} is a component of role {kind.ROLE}", f"it is one of {self.ROLE}"
+            )
         return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state), functions
 
     def warnings(self) -> tuple[ProgramWarning, ...]:
@@ -101,7 +115,12 @@ class ComponentSlot(Suggests):
         try:
             return tuple(w.at(self.where) for w in construction_warnings(self.name, self.config))
         except ConstructionError as error:
-            raise authoring_error(SlotError, f"slot {self.name!r}: {error.what}", error.hint) from error
+            raise self._misfit(error.what, error.hint) from error
+
+    def _misfit(self, what: str, hint: str) -> SlotError:
+        """An error at the line of the declaration."""
+        file, _, number = self.where.rpartition(":")
+        return SlotError(f"slot {self.name!r}: {what}", self.where, hint, file=file, line=int(number))
 
     def node_meta(self, g: Graph) -> dict[str, str]:
         """The metadata of a node that runs on this slot; counts as a use."""

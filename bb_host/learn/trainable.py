@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -13,7 +13,9 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.errors import author_line, short_line
 from bb_host.learn.autodiff import Gradient, differentiate
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
@@ -42,7 +44,8 @@ class Construction:
 class TrainableModel:
     """What `Compiler.bind_model(slot, "bb.GraphModel", trainable(model))` takes as config.
 
-    `gradient` is None for a model that is only run (`learning=False`).
+    `gradient` is None for a model that is only run (`learning=False`). `config` are further configuration
+    keys, those of a subclass of GraphModel; its values are JSON.
     """
 
     model: ImportedModel
@@ -50,6 +53,7 @@ class TrainableModel:
     loss: str = LOSSES[0]
     learning_rate: float = 0.1
     momentum: float = 0.0
+    config: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def parameter_count(self) -> int:
@@ -100,8 +104,8 @@ class TrainableModel:
 
     def construct(self, slot: str) -> Construction:
         """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss`."""
-        config = {"learning_rate": self.learning_rate, "momentum": self.momentum}
-        meta = {key: json.dumps(value) for key, value in config.items()}
+        config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
+        meta = {key: _json(key, value) for key, value in config.items()}
         state = Subgraph(slot, initializers=dict(self.model.parameters), meta=meta)
         forward = self.model.function if self.gradient is None else self.gradient.forward
         n_parameters = len(self.model.parameters)
@@ -113,6 +117,24 @@ class TrainableModel:
             _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss", {})
         )
         return Construction(state, tuple(functions))
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise LearnError(
+            f"{name} must be a number, not {value!r}", f"{short_line(author_line())}, trainable", "write 0.1"
+        ) from error
+
+
+def _json(key: str, value: object) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ConstructionError(
+            f"key {key!r} has no JSON form: {error}", hint="give numbers, texts, lists and tables of those"
+        ) from error
 
 
 def _named(function: Function, name: str, meta: dict[str, str]) -> Function:
@@ -130,6 +152,7 @@ def trainable(
     learning: bool = True,
     frozen: Collection[str] = (),
     train: Collection[str] = (),
+    config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
     """Makes an inference model trainable.
 
@@ -140,10 +163,11 @@ def trainable(
     same shape, f32) or `mse`, each the mean over the batch. `learning_rate` and `momentum` are defaults that
     a device's configuration may override. With `learning=False` there is no gradient graph. Initializers that
     match a pattern of `frozen` (names or globs: `encoder.*`) are neither trained nor sent; those that match
-    one of `train` are, whatever the rule says.
+    one of `train` are, whatever the rule says. `config` are keys of a subclass of GraphModel: `{"mu": 0.01}`.
 
     Raises ModelImportError, NotDifferentiableError, LearnError.
     """
+    rate, kept = _number("learning_rate", learning_rate), _number("momentum", momentum)
     if loss not in LOSSES:
         raise LearnError(f"unknown loss {loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
     imported = import_onnx(model, frozen=frozen, train=train)
@@ -161,7 +185,7 @@ def trainable(
         gradient = differentiate(function, tuple(imported.parameters))
     else:
         imported = dataclasses.replace(imported, function=with_types(function))
-    return TrainableModel(imported, gradient, loss, float(learning_rate), float(momentum))
+    return TrainableModel(imported, gradient, loss, rate, kept, dict(config or {}))
 
 
 def _exactly_one(what: str, names: Sequence[str], where: str) -> None:

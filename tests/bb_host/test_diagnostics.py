@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host import Compiler, ModelSlot, Module
 from bb_host.cli import main
@@ -18,6 +19,7 @@ from bb_host.construction import ConstructionLike
 from bb_host.diagnostics import CODES, Policy, ProgramWarning, UnknownWarningCode, in_order, issue
 from bb_host.edge.target import compile_edge
 from bb_host.learn.trainable import Construction
+from bb_host.program import Function
 from bb_host.program_proto import to_bytes
 
 CODE = "body-returns-value"
@@ -50,7 +52,7 @@ class Warns:
         self.found = found
 
     def construct(self, slot: str) -> ConstructionLike:
-        return Construction(b"\xa0")
+        return Construction(b"\xa0", (Function(f"{slot}.forward", keys.COMPONENT_DOMAIN, ("x",), ("x",)),))
 
     def warnings(self) -> tuple[object, ...]:
         return self.found

@@ -11,7 +11,7 @@ from bb_edge.backends import NumPyBackend
 from bb_edge.components import GraphModel
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.annotated import annotate, metadata_of
-from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
+from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError, Setting
 
 Ctx = Any
 N, D, H, C = 6, 5, 4, 3
@@ -85,10 +85,14 @@ def parameters() -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def build(graphs: dict[str, onnx_pb2.FunctionProto] | None = None, **config: object) -> GraphModel:
+def build(
+    graphs: dict[str, onnx_pb2.FunctionProto] | None = None,
+    kind: type[GraphModel] = GraphModel,
+    **config: object,
+) -> GraphModel:
     found = GRAPHS if graphs is None else graphs
     env = ComponentEnv("model", "Client", config, parameters(), found.get, NumPyBackend())
-    return GraphModel.construct(env)
+    return kind.construct(env)
 
 
 def forward_of(p: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -142,6 +146,27 @@ def test_a_step_goes_down_the_true_gradient(ctx: Ctx, x: np.ndarray, dz: np.ndar
     model.step(ctx)
     expected = flat(parameters()) - 0.5 * numerical(x.astype(np.float64), dz.astype(np.float64))
     np.testing.assert_allclose(model.params(ctx), expected, rtol=1e-3, atol=1e-4)
+
+
+class Pulled(GraphModel):
+    """A subclass with a term of its own: every parameter is pulled towards zero."""
+
+    TYPE_NAME = "acme.Pulled"
+    CONFIG = {"pull": Setting.number(0.5)}  # noqa: RUF012
+
+    def adjust_gradient(self, gradient: np.ndarray) -> None:
+        assert not self.parameters.flags.writeable
+        gradient += 0.5 * self.parameters
+
+
+def test_a_subclass_adds_a_term_to_the_gradient(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:
+    plain, pulled = build(learning_rate=0.5), build(kind=Pulled, learning_rate=0.5, pull=0.5)
+    before = plain.params(ctx)
+    for model in (plain, pulled):
+        model.forward(ctx, x)
+        model.backward(ctx, dz)
+        model.step(ctx)
+    np.testing.assert_allclose(pulled.params(ctx), plain.params(ctx) - 0.25 * before, rtol=1e-5)
 
 
 def test_gradients_add_up_until_a_step(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:

@@ -15,6 +15,7 @@ from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, OpFailed
 from bb_edge.ir.values import TRIGGER
 from bb_edge.registry import Registry
+from bb_edge.roles import Aggregator
 from bb_edge.roles.errors import CompletionLostError
 
 MS = 1_000_000
@@ -116,3 +117,55 @@ def test_inputs_of_another_op_are_damage(compile_text, change):
         SnapshotDamagedError, match=r"its part 'parked' does not fit: ValueError: zip\(\) argument 2 is "
     ):
         install(SELF, (), data, ["Main"], **more, snapshot=resealed(body), now_ns=2)
+
+
+SUM = """
+program Demo {module=Demo, binding.Main.sum="aggregator|test.Sum|1"}
+function program.Main(x: F32[2]) -> () {entry=1, partition=self}
+  slot sum: aggregator
+  c: CommandId = role.aggregator.Contribute(x) {slot=sum}
+"""
+
+
+class Sum(Aggregator):
+    """Adds up, and does not say so to a snapshot."""
+
+    TYPE_NAME = "test.Sum"
+
+    @classmethod
+    def construct(cls, env):
+        return cls()
+
+    def contribute(self, ctx, contribution, weight=None, peer=None, round=None): ...
+
+    def aggregate(self, ctx, stack=None): ...
+
+    def current_tensor(self, ctx, trigger=None): ...
+
+
+class Stateless(Sum):
+    stateless = True
+
+
+class Keeping(Sum):
+    def serialize(self):
+        return b"kept"
+
+    def restore(self, state):
+        assert state == b"kept"
+
+
+@pytest.mark.parametrize(("kind", "said"), [(Sum, ["sum"]), (Stateless, []), (Keeping, [])])
+def test_a_component_that_forgets_says_so_after_a_restart(compile_text, kind, said):
+    registry = Registry()
+    registry.register(kind)
+    data = compile_text(SUM)
+    more: dict[str, Any] = {"registry": registry, "seed": 1}
+    node = install(SELF, (), data, ["Main"], **more)
+    node.invoke("Main", {"x": np.zeros(2, np.float32)})
+    assert not of(steps.StateForgotten, node.poll(1))
+    again = install(SELF, (), data, ["Main"], **more, snapshot=node.snapshot(2), now_ns=2)
+    assert [(s.slot, s.type_name) for s in of(steps.StateForgotten, again.poll(3))] == [
+        (slot, "test.Sum") for slot in said
+    ]
+    assert not of(steps.StateForgotten, again.poll(4))

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import onnx
 import pytest
+from components import Slow
 
 from bb_edge.ir import keys
-from bb_edge.roles import Codec
 from bb_host.compiler import Compiler, errors
 from bb_host.compiler.driver import as_program
 from bb_host.program import Program
@@ -25,7 +25,7 @@ function program.P(x: F32[2]) -> (y)
 """
 
 
-class Halves(Codec):
+class Halves(Slow):
     TYPE_NAME: ClassVar[str] = "test.Halves"
 
 

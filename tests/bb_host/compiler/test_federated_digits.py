@@ -58,7 +58,7 @@ class FederatedDigits(Module):
 
 BOUND = (
     Compiler()
-    .bind_model("model", "bb.GraphModel")
+    .bind_model("model", "acme.Net")
     .bind_aggregator("agg", "bb.FedAvg")
     .bind_peer_selector("clients", "bb.PresenceSelector")
     .bind_data_source("shard", "bb.ArrayDataSource", {"batch_size": BATCH})
@@ -115,11 +115,11 @@ def test_bindings_and_passport(done: Program) -> None:
     }
     assert bindings == {
         "Server.clients": "peer_selector|bb.PresenceSelector|1",
-        "Server.model": "model|bb.GraphModel|2",
+        "Server.model": "model|acme.Net|2",
         "Server.agg": "aggregator|bb.FedAvg|4",
         "Server.test": "data_source|bb.ArrayDataSource|5",
         "Server.backend": "backend|bb.NumPyBackend|6",
-        "Client.model": "model|bb.GraphModel|2",
+        "Client.model": "model|acme.Net|2",
         "Client.shard": "data_source|bb.ArrayDataSource|3",
         "Client.backend": "backend|bb.NumPyBackend|6",
     }
@@ -193,7 +193,7 @@ class Parent(Module):
 
 
 def test_modules_within_modules() -> None:
-    compiler = Compiler().bind_model("aux", "bb.GraphModel").bind_peer_selector("far", "bb.PresenceSelector")
+    compiler = Compiler().bind_model("aux", "acme.Net").bind_peer_selector("far", "bb.PresenceSelector")
     done = compiler.compile_program(Parent())
     names = [f.name for f in done.functions]
     assert names[:2] == ["self", "self__bootstrap"]

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from components import Slow
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
-from bb_edge.roles import Codec
 from bb_host.compiler import Compiler, Stats, errors
 from bb_host.program import Function, Program, Subgraph
 from bb_host.text import parse
@@ -46,7 +46,7 @@ class Trained:
         return self._Made()
 
 
-class HalfCodec(Codec):
+class HalfCodec(Slow):
     TYPE_NAME: ClassVar[str] = "test.HalfCodec"
     STORAGE_TYPES: ClassVar[dict[str, str]] = {"Compress.code": "Tensor<F16>"}
 
@@ -99,7 +99,7 @@ def test_a_type_that_is_narrower_already_stays() -> None:
 
 
 def test_a_promise_of_no_type_is_refused() -> None:
-    class Wrong(Codec):
+    class Wrong(Slow):
         TYPE_NAME: ClassVar[str] = "test.Wrong"
         STORAGE_TYPES: ClassVar[dict[str, str]] = {"Compress.code": "Tensor<Nope>"}
 

@@ -284,10 +284,10 @@ def test_a_compiled_model_is_compiled_again_within_another() -> None:
         def body(self, g: Graph) -> None:
             g.output("y", g.onnx.relu(self.model.forward(g, g.input("x", "F32", ("n", 4)))))
 
-    inner = Compiler().bind_model("model", "bb.GraphModel", {"seed": 1}).compile(Scorer())
+    inner = Compiler().bind_model("model", "acme.Net", {"seed": 1}).compile(Scorer())
 
     class Outer(Module):
-        model = ModelSlot("model", "bb.GraphModel", {"seed": 2})
+        model = ModelSlot("model", "acme.Net", {"seed": 2})
         scorer = ModelModule(inner)
 
         def body(self, g: Graph) -> None:

@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 import cbor2
 import numpy as np
 import pytest
+from components import Slow
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import Opset, Ready, Table
 from bb_edge.ir.types import ValueType
+from bb_edge.roles import ComponentEnv, ProtocolComponent
 from bb_host import (
     AggregatorSlot,
     BackendSlot,
@@ -35,7 +37,7 @@ Record = Callable[..., Program]
 ROLE_SLOTS = [ModelSlot, AggregatorSlot, DataSourceSlot, PeerSelectorSlot, CodecSlot, IndexSlot]
 
 
-class Quantizer:
+class Quantizer(Slow):
     TYPE_NAME: ClassVar[str] = "test.Quantizer"
 
 
@@ -176,12 +178,20 @@ def _store() -> Opset:
     return table.opset()
 
 
-class Store:
+class Store(ProtocolComponent):
     TYPE_NAME: ClassVar[str] = "user.Store"
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> Store:
+        return cls()
 
     @classmethod
     def atomic_opset(cls) -> Opset:
         return _store()
+
+    def put_row(self, ctx: object, key: bytes, row: object) -> None: ...
+
+    def get_row(self, ctx: object, key: bytes, *, limit: int) -> object: ...
 
 
 @pytest.mark.parametrize("slot", [ProtocolSlot("store", Store), ProtocolSlot("store", opset=_store())])
