@@ -3,7 +3,8 @@
 Every key is checked: an unknown one is refused by name, with the one that it resembles, and a value of the
 wrong type with what is expected. Flags override the file. The reference is docs/operations.md.
 
-Paths (artifact, state, trace, the broker's files, the files of `load`) are relative to the file's own folder.
+Paths (artifact, state, save_model, trace, the broker's files, the files of `load`) are relative to the file's
+own folder.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class RunConfig:
     state: Path | None = None
     snapshot_interval_s: int = 300
     disk: Mapping[str, int] = field(default_factory=dict)
+    save_model: Path | None = None
+    save_every: int | None = None
     seed: int | None = None
     load: tuple[str, ...] = ()
     until_done: bool = False
@@ -225,6 +228,8 @@ class _Reader:
                 top, "", "snapshot_interval_s", int, "a whole number of seconds"
             ),
             "disk": self._numbers(top.get("disk", {}), "disk", DISK),
+            "save_model": self._file(top, "", "save_model"),
+            "save_every": self._value(top, "", "save_every", int, "a whole number of rounds"),
             "trace": self._file(top, "", "trace"),
             "load": tuple(self._module(name) for name in self._texts(top, "load")),
             "seed": self._value(top, "", "seed", int, "a whole number"),
@@ -250,6 +255,7 @@ class _Reader:
             config.transport_options(config.node_config())
             config.store_limits()
             checked_interval(config.snapshot_interval_s)
+            checked_every(config.save_every)
         except StateError as error:
             raise self._fail("disk", error.what, error.hint) from error
         except ConfigError as error:
@@ -293,6 +299,16 @@ def checked_interval(seconds: int) -> int:
     return seconds
 
 
+def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
+    """How many rounds lie between two saved models. ConfigFileError below one, or without a folder."""
+    if rounds is not None and rounds < 1:
+        raise ConfigFileError(
+            f"a model saved every {rounds} rounds", "run", "1 is the default, and the least"
+        )
+    if rounds is not None and folder is None:
+        raise ConfigFileError("--every without --save-model", "run", "name a folder: --save-model FOLDER")
+
+
 LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))
 CAPS = tuple(spec.name for spec in fields(EnvelopeCaps) if spec.name != "site_fill_bytes")
 DISK = tuple(spec.name for spec in fields(StoreLimits))
@@ -310,6 +326,8 @@ _TOP = dict.fromkeys(
         "state",
         "snapshot_interval_s",
         "disk",
+        "save_model",
+        "save_every",
         "seed",
         "load",
         "until_done",

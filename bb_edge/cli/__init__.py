@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from bb_edge import __version__
-from bb_edge.cli import bench, check, doctor, inspect, run
+from bb_edge.cli import bench, check, doctor, export, inspect, run
 from bb_edge.ir.errors import BBError
 
 
@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_parser(verbs)
     bench.add_parser(verbs)
     doctor.add_parser(verbs)
+    export.add_parser(verbs)
     return top
 
 

@@ -71,6 +71,19 @@ def add_parser(verbs: Any) -> None:
         metavar="SECONDS",
         help="between snapshots that nothing asks for (default: 300; 0: none)",
     )
+    p.add_argument(
+        "--save-model",
+        type=Path,
+        metavar="FOLDER",
+        help="write the parameters of each model slot to FOLDER/<slot>.npz: after each round that changed"
+        " them, and at the end",
+    )
+    p.add_argument(
+        "--every",
+        type=int,
+        metavar="N",
+        help="with --save-model: after each N rounds that changed them (default: 1)",
+    )
     p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
     p.add_argument("--trace", type=Path, metavar="FILE", help="write polls and ops for Perfetto")
@@ -110,7 +123,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 
     Where no state folder is named, the service manager's ($STATE_DIRECTORY) is taken.
     """
-    from bb_edge.config_file import RunConfig, checked_interval, load_config
+    from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     given: dict[str, Any] = {
@@ -118,6 +131,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         "targets": tuple(arguments.target or ()) or None,
         "broker": arguments.broker,
         "snapshot_interval_s": arguments.snapshot_interval,
+        "save_every": arguments.every,
         **{name: getattr(arguments, name) for name in _SAME_NAME},
         "load": (*config.load, *arguments.load),
         "until_done": arguments.until_done or config.until_done,
@@ -133,6 +147,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     changes = {name: value for name, value in given.items() if value is not None}
     config = replace(config, **changes, components=components)
     checked_interval(config.snapshot_interval_s)
+    checked_every(config.save_every, config.save_model)
     for name, flag in _NEEDED:
         if not getattr(config, name):
             raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
@@ -155,6 +170,7 @@ _SAME_NAME = (
     "key",
     "mqtt_version",
     "state",
+    "save_model",
     "trace",
     "metrics",
     "log_level",
@@ -246,6 +262,12 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         from bb_edge.cli.kept import open_kept
 
         node, keeper = open_kept(config, config.state, board, output, make, report, stack)
+    saved = None
+    if config.save_model is not None:
+        from bb_edge.cli.saved_models import open_saved
+
+        every = 1 if config.save_every is None else config.save_every
+        saved = open_saved(config.save_model, every, config.state, node, board, output, stack)
     transport = MqttTransport(
         node,
         broker,
@@ -264,7 +286,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             report,
             keeper=keeper,
             polled=service.polled,
-            beat=service.beat,
+            beat=service.beat if saved is None else service.beat_and(saved.beat),
             max_wait_s=service.max_wait_s,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -272,6 +294,8 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
         ends = config.until_done and (unfinished > 0 or node.rounds_done)
         driver.run((lambda: unfinished <= 0) if ends else None)
+        if saved is not None:
+            saved.finish()
     if config.summary:
         memory = board.memory.info()
         output.record(

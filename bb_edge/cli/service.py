@@ -116,6 +116,15 @@ class Service:
             self._output.log("error", f"the trace has ended: {trace.error}")
             self._trace = None
 
+    def beat_and(self, more: Callable[[int], None]) -> Callable[[int], None]:
+        """`beat`, and then what else there is to do once per turn."""
+
+        def both(now_ns: int) -> None:
+            self.beat(now_ns)
+            more(now_ns)
+
+        return both
+
     def _polled(self, began_ns: int, ended_ns: int, found: Sequence[EngineStep]) -> None:
         if self._metrics is not None:
             self._metrics.cycles.add(ended_ns - began_ns)

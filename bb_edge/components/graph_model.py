@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
-from bb_edge.ir.ids import fnv1a_64
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.component import ComponentEnv
@@ -85,10 +85,7 @@ class GraphModel(Model):
         self._flat = np.empty(self._size, np.float32)
         for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
             np.copyto(view, array)
-        layout = ";".join(
-            f"{n}:{'x'.join(map(str, s))}" for n, s in zip(self._names, self._shapes, strict=True)
-        )
-        self.layout_hash = f"{fnv1a_64(layout.encode()):016x}"
+        layout, self.layout_hash = layout_of(tensors)
         self._metadata = {METADATA_HASH: self.layout_hash}
         if len(layout) <= _MAX_LAYOUT:
             self._metadata[METADATA_LAYOUT] = layout
@@ -103,6 +100,8 @@ class GraphModel(Model):
         self._velocity = np.zeros(self._size, np.float32) if momentum else None
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
         self.activations_dropped = 0
+        self.updates = 0
+        """How often the parameters were changed: by a step, a delta, or others that were loaded."""
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> GraphModel:
@@ -257,6 +256,7 @@ class GraphModel(Model):
         else:
             np.multiply(gradient, self._learning_rate, out=gradient)
         np.subtract(self._flat, gradient, out=self._flat)
+        self.updates += 1
 
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Keeps no activations, changes nothing."""
@@ -272,15 +272,21 @@ class GraphModel(Model):
         if delta.size or delta.ndim != 1:
             self._check(delta, "the delta")
             np.add(self._flat, delta, out=self._flat)
+            self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
         """ComponentError on another length, another dtype, or the hash of another layout."""
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector")
             np.copyto(self._flat, params)
+            self.updates += 1
 
     def params(self, ctx: Ctx) -> Array:
         return annotate(self._flat.copy(), self._metadata)
+
+    def named_parameters(self) -> dict[str, Array]:
+        """A copy of the parameters, each under the name that it has in the model's ONNX file."""
+        return dict(zip(self._names, self.views(self._flat.copy()), strict=True))
 
     def _check(self, vector: Array, what: str) -> None:
         if vector.ndim != 1 or vector.size != self._size:
@@ -305,6 +311,7 @@ class GraphModel(Model):
     def serialize(self) -> bytes:
         fields: dict[str, object] = {
             "layout": self.layout_hash,
+            "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
             "params": pack_array(self._flat),
             "gradient": pack_array(self._gradient) if self._has_gradient else None,
             "velocity": pack_array(self._velocity),

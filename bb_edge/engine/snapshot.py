@@ -106,15 +106,19 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
             body[name] = write(parts)
         except BBError as error:
             raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
+    body["slots"] = _slots(parts)
     data = cbor.dumps(body)
     head = MAGIC + VERSION.to_bytes(2, "big") + len(data).to_bytes(8, "big")
     return head + hashlib.sha256(data).digest() + data
 
 
-def read(data: bytes, identity: Identity) -> dict[str, Any]:
-    """The body of a snapshot of that identity. SnapshotDamagedError, SnapshotVersionError,
-    SnapshotForeignError.
-    """
+def _slots(parts: Parts) -> list[Any]:
+    """Which component is whose: for readers that have no artifact."""
+    return [[target, slot, index] for (target, slot), index in parts.engine.slots.items()]
+
+
+def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
+    """Whose snapshot it is, and its body. SnapshotDamagedError, SnapshotVersionError."""
     if data[: len(MAGIC)] != MAGIC or len(data) < _HEADER:
         raise SnapshotDamagedError("it is no snapshot, or cut off", "snapshot", "use the one before it")
     version = int.from_bytes(data[8:10], "big")
@@ -131,9 +135,16 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
     try:
         body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
         peer, module, digest_of, targets = body["identity"]
-        found = Identity(peer, module, digest_of, tuple(targets))
+        return Identity(peer, module, digest_of, tuple(targets)), dict(body)
     except (cbor.CborError, TypeError, ValueError, LookupError) as error:
         raise SnapshotDamagedError(f"its body is damaged: {error}", "snapshot") from error
+
+
+def read(data: bytes, identity: Identity) -> dict[str, Any]:
+    """The body of a snapshot of that identity. SnapshotDamagedError, SnapshotVersionError,
+    SnapshotForeignError.
+    """
+    found, body = look_into(data)
     for what in ("peer", "module", "digest", "targets"):
         if getattr(found, what) != getattr(identity, what):
             raise SnapshotForeignError(
@@ -141,7 +152,7 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
                 "snapshot",
                 "give the node the state folder that is its own, or move this one aside to start anew",
             )
-    return dict(body)
+    return body
 
 
 def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
@@ -150,6 +161,9 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
     section = "now_ns"
     try:
         shift = Shift(now_ns - int(body["now_ns"]))
+        section = "slots"
+        if body.get("slots", _slots(parts)) != _slots(parts):  # absent where an older runtime wrote
+            raise ValueError("other slots than the artifact's")
         for section, _, take in SECTIONS:
             take(parts, body[section], shift)
     except _MISFITS as error:

@@ -18,6 +18,8 @@ from bb_edge.roles.component import Component
 from bb_edge.roles.errors import OptionalMethodError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bb_edge.ir.ids import PeerId
     from bb_edge.ir.opsets import Opset
     from bb_edge.ir.tensors import Array
@@ -95,6 +97,13 @@ class Model(_Contract):
     """Something with parameters that maps tensors to tensors."""
 
     ROLE: ClassVar[str] = keys.ROLE_MODEL
+
+    def named_parameters(self) -> Mapping[str, Array] | None:
+        """The parameters as `bb-edge export` and `--save-model` write them: by the names of the model's file.
+
+        Arrays that are not written to afterwards, in the order of the flat vector; None: it has no names.
+        """
+        return None
 
     @abstractmethod
     def forward(self, ctx: Ctx, input: Array) -> Array | Later:

@@ -1,0 +1,150 @@
+"""`bb-edge run --save-model`: the parameters of a node's models, in files, while it runs and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.cli.render import Output
+from bb_edge.components.parameter_file import pack
+from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+    from bb_edge.node import Node
+    from bb_shims import Board, Storage
+
+
+class SaveModelError(BBError):
+    """`--save-model` on a node that has no model to save, or a folder that cannot be taken."""
+
+
+class _Model:
+    """One slot's model, and what of it is on disk."""
+
+    def __init__(self, slot: str, type_name: str, component: Any) -> None:
+        self.slot = slot
+        self.type_name = type_name
+        self._component = component
+        self._saved: Mapping[str, Array] | None = None
+        self._updates: int | None = None
+
+    def parameters(self) -> Mapping[str, Array]:
+        found: Mapping[str, Array] = self._component.named_parameters()
+        return found
+
+    @property
+    def updates(self) -> int | None:
+        """How often it has changed; None where the component does not count."""
+        count: int | None = getattr(self._component, "updates", None)
+        return count
+
+    def changed(self) -> bool:
+        """Whether what is on disk is something else. Models that count their updates are not compared."""
+        if self._saved is None:
+            return True
+        if self.updates is not None:
+            return self.updates != self._updates
+        now = self.parameters()
+        return any(not np.array_equal(now[name], old, equal_nan=True) for name, old in self._saved.items())
+
+    def written(self, arrays: Mapping[str, Array], updates: int | None) -> None:
+        self._updates = updates
+        self._saved = arrays if updates is None else {}  # a second copy only where it is compared
+
+
+class SavedModels:
+    """Writes `<slot>.npz` per model, whole or not at all, and safe from power cuts.
+
+    A round is one of the node's own `Repeat`; on a node that counts none, an execution (a request that it
+    has answered). `beat` writes after each `every` rounds that changed a model, `finish` at the end.
+    """
+
+    def __init__(
+        self, node: Node, storage: Storage, models: list[_Model], every: int, output: Output
+    ) -> None:
+        self._node = node
+        self._storage = storage
+        self._models = models
+        self._every = every
+        self._output = output
+        self._tick = self._now()
+        self._rounds = 0
+        self.written = 0
+        """How many files were written."""
+
+    def _now(self) -> tuple[bool, int]:
+        counters = self._node.counters
+        own = "rounds.ended" in counters
+        return own, counters["rounds.ended"] if own else counters.get("executions.ended", 0)
+
+    def beat(self, now_ns: int) -> None:
+        """Once per turn of the driver's loop."""
+        tick = self._now()
+        if tick == self._tick:
+            return
+        passed = tick[1] - self._tick[1] if tick[0] == self._tick[0] else 1
+        self._tick = tick
+        changed = [model for model in self._models if model.changed()]
+        if not changed:
+            return
+        self._rounds += passed if tick[0] else 1
+        if self._rounds >= self._every:
+            self._write(changed)
+
+    def finish(self) -> None:
+        """Writes what has changed since the last time, and what was never written."""
+        self._write([model for model in self._models if model.changed()])
+
+    def _write(self, models: list[_Model]) -> None:
+        from bb_shims import StorageError
+
+        self._rounds = 0
+        for model in models:
+            updates, arrays = model.updates, model.parameters()
+            counters = self._node.counters
+            meta = {
+                "module": self._node.program.module,
+                "rounds": counters.get("rounds.ended", 0),
+                "slot": model.slot,
+                "targets": list(self._node.targets),
+                "type": model.type_name,
+            }
+            try:
+                self._storage.write_atomic(f"{model.slot}.npz", pack(arrays, meta))
+            except StorageError as error:
+                self._rounds = self._every  # the node's work goes on; the next round tries again
+                self._output.log("error", f"the model in slot {model.slot!r} was not saved: {error}")
+                continue
+            model.written(arrays, updates)
+            self.written += 1
+
+
+def open_saved(
+    folder: Path, every: int, state: Path | None, node: Node, board: Board, output: Output, stack: ExitStack
+) -> SavedModels:
+    """Takes the folder for this node's models. SaveModelError; the board's StorageError."""
+    if state is not None and folder.resolve() == state.resolve():
+        raise SaveModelError("it is the state folder", f"--save-model {folder}", "name a folder beside it")
+    found: dict[str, _Model] = {}
+    slots = []
+    for target in node.targets:
+        for slot, binding in node.program.targets[target].bindings.items():
+            slots.append(slot)
+            component = node.component(slot, target)
+            if binding.role == keys.ROLE_MODEL and component.named_parameters() is not None:
+                found[slot] = _Model(slot, binding.type_name, component)
+    if not found:
+        raise SaveModelError(
+            "this node has no model with named parameters",
+            f"--save-model {folder}",
+            f"its slots: {', '.join(slots)}; leave the flag out",
+        )
+    storage = board.storage(folder)
+    stack.callback(storage.close)
+    return SavedModels(node, storage, list(found.values()), every, output)

@@ -1,0 +1,95 @@
+"""The file of a model's parameters: an `.npz` with one array per parameter, under the names of its ONNX file.
+
+What `bb-edge export` and `--save-model` write, and `bb-host export` and `compile --params` read. Anything
+that NumPy writes with such names is read too. Beside the arrays lies an entry `METADATA`, a JSON object as a
+text: where the parameters come from, and the hash of their layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import fnv1a_64
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["METADATA", "ParameterFile", "ParameterFileError", "layout_of", "pack", "unpack"]
+
+METADATA: Final = "__parameters__"
+"""The entry that is no parameter."""
+
+_LAYOUT: Final = "layout_hash"
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the same parameters are the same bytes
+
+
+class ParameterFileError(BBError):
+    """A file that holds no parameters, or damaged ones."""
+
+
+class ParameterFile(NamedTuple):
+    """`arrays` in the order of the model's flat vector; `meta` is empty where NumPy alone wrote the file."""
+
+    arrays: dict[str, Array]
+    meta: dict[str, Any]
+
+
+def layout_of(arrays: Mapping[str, Array]) -> tuple[str, str]:
+    """The layout of a flat vector, `"w1:64x32;b1:32"`, and its FNV-1a-64 in hex."""
+    layout = ";".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in arrays.items())
+    return layout, f"{fnv1a_64(layout.encode()):016x}"
+
+
+def pack(arrays: Mapping[str, Array], meta: Mapping[str, object]) -> bytes:
+    """The bytes of a file; `meta` holds JSON values. Same arrays and `meta`, same bytes."""
+    import io
+    import json
+    import zipfile  # a model that is never exported does not pay for it
+
+    entries = dict(arrays)
+    record = {**meta, _LAYOUT: layout_of(arrays)[1]}
+    entries[METADATA] = np.array(json.dumps(record, sort_keys=True))
+    content = io.BytesIO()
+    # np.savez takes no array that is called `file`, and writes the time.
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in entries.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+    return content.getvalue()
+
+
+def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
+    """The parameters in a file. ParameterFileError where it is damaged, or its arrays are not as written."""
+    import io
+    import json
+    import zipfile
+    import zlib
+
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            if isinstance(archive, np.ndarray):
+                raise ParameterFileError(
+                    "one array without a name", where, "save parameters by name: np.savez(file, **arrays)"
+                )
+            arrays = {name: archive[name] for name in archive.files}
+        text = arrays.pop(METADATA, None)
+        meta = {} if text is None else json.loads(str(text))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+        hint = "give the .npz of bb-edge export or --save-model, and copy it again if it is one"
+        raise ParameterFileError(f"no file of parameters: {error}", where, hint) from error
+    if not isinstance(meta, dict):
+        raise ParameterFileError("its metadata is no JSON object", where, "export the parameters again")
+    if not arrays:
+        raise ParameterFileError("it holds no arrays", where, "export the parameters again")
+    known, layout = meta.get(_LAYOUT), layout_of(arrays)[1]
+    if known is not None and known != layout:
+        raise ParameterFileError(
+            f"its arrays are not those that were exported: layout {layout}, {known} was written",
+            where,
+            "export the parameters again, or save your own arrays without the entry " + METADATA,
+        )
+    return ParameterFile(arrays, meta)
