@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir.errors import BBError
+from bb_host.cli_models import add_export, list_trainable, started_from
 
 if TYPE_CHECKING:
     from bb_host.diagnostics import Policy, ProgramWarning
+    from bb_host.source_file import Source
 
 DISTRIBUTION = "bytesandbrains-edge"
 _AT_LINE = re.compile(r"(?P<line>.+?:\d+)(?:, (?P<rest>.+))?")
@@ -94,6 +96,22 @@ def parser() -> argparse.ArgumentParser:
         help="error or ignore: all warnings, or those of one code; may be repeated (docs/warnings.md)",
     )
     p.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the files (default: the module's; of an ordinary model the file's, which also names its"
+        " target)",
+    )
+    p.add_argument(
+        "--force", action="store_true", help="replace files that were compiled from another program or model"
+    )
+    p.add_argument(
+        "--params",
+        action="append",
+        default=[],
+        metavar="[SLOT=]FILE.npz",
+        help="start from the parameters of `bb-edge export` or `--save-model` (repeatable, once per slot)",
+    )
+    p.add_argument(
         "--trainable",
         action="store_true",
         help="write nothing; list what of an ONNX model a program would train, and why (docs/models.md)",
@@ -115,6 +133,7 @@ def parser() -> argparse.ArgumentParser:
         " what TFLite runs, and for each op that stays why",
     )
     p.set_defaults(run=_compile)
+    add_export(verbs)
     p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
     p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
     p.add_argument("--json", action="store_true")
@@ -185,12 +204,17 @@ def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.source_file import read_source
 
     policy = Policy.parse(arguments.warnings)
+    if arguments.name and _sound_name(arguments.name) != arguments.name:
+        hint = f"write letters, digits, '.', '-' and '_': --name {_sound_name(arguments.name)}"
+        raise BBError(f"{arguments.name!r} is no name for files", "--name", hint)
     if arguments.trainable:
-        return _trainable(arguments, policy)
+        return list_trainable(arguments, lambda found: _show(found, policy))
     if arguments.freeze or arguments.train:
         hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
         raise BBError("nothing is trained here", "--freeze, --train", hint)
     source = read_source(arguments.file)
+    for text in arguments.params:
+        source = started_from(source, text)
     if arguments.explain is not None and arguments.explain != "backend":
         return _explain(source, arguments.explain)
     shapes = dict(_shape(text) for text in arguments.shape)
@@ -204,6 +228,7 @@ def _compile(arguments: argparse.Namespace) -> int:
             limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
             backend=arguments.backend,
             quantization=_quantization(arguments),
+            name=arguments.name or _plain_name(source, arguments.file),
         )
     except BBError:
         _show(source.warnings, policy)  # a warning may name the cause
@@ -215,7 +240,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         for artifact in build.artifacts:
             print(f"{artifact.target}:\n{artifact.lowering.explain() or 'nothing is lowered'}")
         return 0
-    written = build.write(arguments.out, keep=[arguments.file])
+    written = build.write(arguments.out, arguments.file, arguments.force)
     if arguments.json:
         print(json.dumps({**_report(build, written), "warnings": [w.to_dict() for w in shown]}))
         return 0
@@ -233,24 +258,17 @@ def _compile(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trainable(arguments: argparse.Namespace, policy: Policy) -> int:
-    """Lists what a model learns. The list comes before the refusal where the model cannot be trained."""
-    from bb_host.learn import import_onnx, trainable
-    from bb_host.learn.parameters import render
+def _plain_name(source: Source, file: Path) -> str:
+    """An ordinary model is called as its file is: the graph in it is called `main_graph` in every export."""
+    from bb_host.plain import is_plain
 
-    if arguments.file.suffix != ".onnx":
-        hint = "print(trainable(file).table()) lists what it binds"
-        raise BBError("it lists an ONNX model, not a program", f"--trainable {arguments.file}", hint)
-    imported = import_onnx(arguments.file, frozen=arguments.freeze, train=arguments.train)
-    if arguments.json:
-        learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
-    else:
-        print(render(imported.initializers), flush=True)
-    model = trainable(arguments.file, frozen=arguments.freeze, train=arguments.train)
-    shown, refused = _show([w.at(str(arguments.file)) for w in model.warnings()], policy)
-    if arguments.json:
-        print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))
-    return int(refused)
+    return file.stem if file.suffix == ".onnx" and is_plain(source.module) else ""
+
+
+def _sound_name(name: str) -> str:
+    from bb_host.edge.target import file_name
+
+    return file_name(name)
 
 
 def _show(found: Iterable[ProgramWarning], policy: Policy) -> tuple[list[ProgramWarning], bool]:

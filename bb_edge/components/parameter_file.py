@@ -70,11 +70,12 @@ def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
     import zlib
 
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            if isinstance(archive, np.ndarray):
-                raise ParameterFileError(
-                    "one array without a name", where, "save parameters by name: np.savez(file, **arrays)"
-                )
+        loaded: Any = np.load(io.BytesIO(data), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ParameterFileError(
+                "one array without a name", where, "save parameters by name: np.savez(file, **arrays)"
+            )
+        with loaded as archive:
             arrays = {name: archive[name] for name in archive.files}
         text = arrays.pop(METADATA, None)
         meta = {} if text is None else json.loads(str(text))

@@ -9,6 +9,8 @@ are given. Files appear whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import tempfile
@@ -18,7 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
 import onnx.checker
+from google.protobuf.message import DecodeError
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
@@ -42,11 +46,24 @@ if TYPE_CHECKING:
     from bb_host.compiler.pipeline import PassReport
     from bb_host.edge.quantize import Accuracy, Quantization
 
-__all__ = ["Artifact", "Build", "BudgetError", "EdgeError", "Limits", "build_edge", "compile_edge"]
+__all__ = [
+    "Artifact",
+    "Build",
+    "BudgetError",
+    "EdgeError",
+    "Limits",
+    "OverwriteError",
+    "build_edge",
+    "compile_edge",
+]
 
 
 class EdgeError(CompileError):
     """An artifact that would not be valid, or cannot be written."""
+
+
+class OverwriteError(EdgeError):
+    """A file of another program or model lies where the result belongs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,8 @@ class Build:
 
     `data` is the portable model's file, empty where there is none (an ordinary ONNX model goes straight to
     its one artifact). `passes` are the compiler's reports, empty for a model that was compiled before;
-    `steps_ns` times the back half.
+    `steps_ns` times the back half. `name` is what files are named after; `structure` tells ordinary models
+    apart: a digest of their ops, names and shapes, empty for programs.
     """
 
     module: str
@@ -84,6 +102,8 @@ class Build:
     artifacts: tuple[Artifact, ...]
     passes: tuple[PassReport, ...] = ()
     steps_ns: Mapping[str, int] = field(default_factory=dict)
+    name: str = ""
+    structure: str = ""
 
     @property
     def warnings(self) -> tuple[ProgramWarning, ...]:
@@ -93,26 +113,55 @@ class Build:
     @property
     def files(self) -> dict[str, bytes]:
         """File names and contents."""
-        found = {f"{_file_name(self.module)}.onnx": self.data} if self.data else {}
+        found = {f"{file_name(self.name or self.module)}.onnx": self.data} if self.data else {}
         for artifact in self.artifacts:
             found[artifact.file] = artifact.data
-            found[artifact.file.removesuffix(".onnx") + ".map.json"] = artifact.source_map
+            found[_map_name(artifact.file)] = artifact.source_map
         return found
 
-    def write(self, out_dir: str | Path, keep: Sequence[Path] = ()) -> list[Path]:
+    def write(self, out_dir: str | Path, source: Path | None = None, force: bool = False) -> list[Path]:
         """Writes all files, or none: each is written beside its place and then put there.
 
-        EdgeError where the folder cannot be written, or a file of `keep` (the source) would be replaced.
+        `source` is the file that was compiled; the source maps note it, relative to the folder. EdgeError
+        where the folder cannot be written, or the source would be replaced; OverwriteError where a file of
+        another program or model would be, unless `force`.
         """
         folder = Path(out_dir)
-        for path in keep:
-            if path.resolve().parent == folder.resolve() and path.name in self.files:
-                raise EdgeError("the result would take its place", str(path), "choose another output folder")
+        files = self.files
+        if source is not None and source.resolve().parent == folder.resolve() and source.name in files:
+            raise EdgeError("the result would take its place", str(source), "choose another output folder")
+        origin = "" if source is None else _relative(source, folder)
+        for artifact in self.artifacts:
+            name = _map_name(artifact.file)
+            files[name] = _with_origin(files[name], origin, self.structure)
+        if not force:
+            self._refuse_overwriting(folder, origin)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _write_all(folder, self.files)
+            return _write_all(folder, files)
         except OSError as error:
             raise EdgeError(error.strerror or str(error), str(error.filename or folder)) from error
+
+    def _refuse_overwriting(self, folder: Path, origin: str) -> None:
+        known = False
+        for name in [a.file for a in self.artifacts] + [n for n in self.files if n.endswith(".onnx")]:
+            path = folder / name
+            if known or not path.exists():  # what one artifact shows holds for the portable model beside it
+                continue
+            theirs = _origin_of(path)
+            same_source = bool(origin) and origin == theirs.get("source")
+            unnamed = not origin or not theirs.get("source")
+            same = theirs.get("module") == self.module
+            same = same and theirs.get("structure", self.structure) == self.structure
+            if not same_source and not (unnamed and same):
+                whose = theirs.get("source") or theirs.get("module")
+                what = f"it was compiled from {whose}" if whose else "it is not a result of bb-host compile"
+                raise OverwriteError(
+                    f"a file of that name is there, and {what}",
+                    str(path),
+                    "give the result another name (--name NAME) or folder (-o), or replace it (--force)",
+                )
+            known = bool(theirs.get("source"))
 
 
 def compile_edge(
@@ -124,11 +173,16 @@ def compile_edge(
     limits: Limits | None = None,
     backend: BackendChoice = "numpy",
     quantization: Quantization | None = None,
+    name: str = "",
+    force: bool = False,
 ) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
     With `out_dir` the files are written there: `<Module>.onnx`, and per target
-    `<Module>.<Target>.edge.onnx` and `.edge.map.json`. `shapes` fixes inputs of an ordinary ONNX model,
+    `<Module>.<Target>.edge.onnx` and `.edge.map.json`; an ordinary model's one artifact is
+    `<name>.edge.onnx`. `name` replaces the module's in names of files, and names an ordinary model (its
+    graph's name where it is empty). Files of another program or model are replaced with `force` only.
+    `shapes` fixes inputs of an ordinary ONNX model,
     `max_batch` is what memory is planned for where a batch is open, `limits` are the device's,
     `quantization` says what is stored in int8 or float16.
     `backend` is what runs tensor work: `tflite` lowers all that it can, `auto` what gains by it.
@@ -160,6 +214,7 @@ def build_edge(
     limits: Limits | None = None,
     backend: BackendChoice = "numpy",
     quantization: Quantization | None = None,
+    name: str = "",
 ) -> Build:
     """`compile_edge` without files; `portable` stops at the compiled model."""
     limits = limits or Limits()
@@ -170,8 +225,10 @@ def build_edge(
     if portable and quantization is not None:
         raise EdgeError("the portable model is for no device", "quantization", "weights are a target's")
     in_pairs = quantization is not None and quantization.mode == "int8"
-    program, passes = _compiled(source, compiler, shapes, PAIRS_OPSET if in_pairs else 0)
+    program, passes = _compiled(source, compiler, shapes, PAIRS_OPSET if in_pairs else 0, name)
     module = program.meta.get(keys.MODULE_KEY) or program.name
+    structure = _structure(source) if keys.STRIPPED_KEY in program.meta else ""
+    base = file_name(name or module)
     steps: dict[str, int] = {}
     data = b""
     if keys.STRIPPED_KEY not in program.meta:
@@ -180,7 +237,7 @@ def build_edge(
         with _timed(steps, "check"):
             _check(data, f"module {module}")
     if portable:
-        return Build(module, program, data or to_bytes(program), (), passes, steps)
+        return Build(module, program, data or to_bytes(program), (), passes, steps, base, structure)
     with _timed(steps, "collapse"):
         collapsed = collapse(program)
     artifacts = []
@@ -207,7 +264,8 @@ def build_edge(
             _check(artifact, f"target {target}")
         with _timed(steps, "report"):
             mapped = to_json(source_map(source_program, collapsed.origins, stripped, artifact))
-            file = f"{_file_name(module)}.{_file_name(target)}.edge.onnx"
+            # The only target of an ordinary model is called as the model is.
+            file = f"{base}.edge.onnx" if structure else f"{base}.{file_name(target)}.edge.onnx"
             budget = budget_of(
                 final, target, artifact, planned, limits, models=lowering.models, max_batch=max_batch
             )
@@ -216,11 +274,11 @@ def build_edge(
             Artifact(target, final, artifact, mapped, report, planned, budget, lowering, accuracy)
         )
     refuse([artifact.budget for artifact in artifacts], limits)
-    return Build(module, program, data, tuple(artifacts), passes, steps)
+    return Build(module, program, data, tuple(artifacts), passes, steps, base, structure)
 
 
 def _compiled(
-    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None, opset: int
+    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None, opset: int, name: str
 ) -> tuple[Program, tuple[PassReport, ...]]:
     """`opset` is the oldest that an ordinary model may be in; an older one is converted."""
     from bb_host.compiler.driver import Compiler, as_program
@@ -229,7 +287,7 @@ def _compiled(
 
     if hasattr(source, "graph") and hasattr(source, "metadata_props"):
         if is_plain(source):
-            return compile_plain(at_least_opset(source, opset), shapes=shapes), ()
+            return compile_plain(at_least_opset(source, opset), name, shapes), ()
         source = from_proto(source)
     if shapes:
         raise EdgeError("shapes are given for a program", "shapes", "they fix inputs of ordinary ONNX models")
@@ -262,9 +320,52 @@ def _timed(steps: dict[str, int], name: str) -> Iterator[None]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """A name as a file name can hold it, on every system."""
     return re.sub(r"[^\w.-]+", "_", name).lstrip(".") or "module"
+
+
+def _map_name(artifact: str) -> str:
+    return artifact.removesuffix(".onnx") + ".map.json"
+
+
+def _relative(source: Path, folder: Path) -> str:
+    """The source as seen from the folder, so that a tree that is moved as a whole stays the same."""
+    try:
+        return Path(os.path.relpath(source.resolve(), folder.resolve())).as_posix()
+    except ValueError:  # another drive
+        return source.resolve().as_posix()
+
+
+def _with_origin(source_map: bytes, origin: str, structure: str) -> bytes:
+    more = {key: text for key, text in (("source", origin), ("structure", structure)) if text}
+    return to_json({**json.loads(source_map), **more}) if more else source_map
+
+
+def _origin_of(path: Path) -> dict[str, str]:
+    """What a file says it was compiled from: its source map where there is one, else its own metadata."""
+    try:
+        content = json.loads(path.with_name(_map_name(path.name)).read_bytes())
+        return {key: str(content.get(key, "")) for key in ("module", "source", "structure")}
+    except (OSError, ValueError, AttributeError):
+        pass  # no source map: the file itself knows less
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except (OSError, ValueError, DecodeError):
+        return {}
+    meta = {entry.key: entry.value for entry in model.metadata_props}
+    return {"module": meta[keys.MODULE_KEY]} if keys.MODULE_KEY in meta else {}
+
+
+def _structure(model: onnx.ModelProto) -> str:
+    """A digest of an ordinary model without its weights: training it again leaves it as it is."""
+    graph, digest = model.graph, hashlib.sha256()
+    rows = [[n.op_type, *n.input, *n.output] for n in graph.node]
+    rows += [[t.name, *map(str, t.dims)] for t in graph.initializer]
+    rows += [[v.name] for v in (*graph.input, *graph.output)]
+    for row in rows:
+        digest.update(("\0".join(row) + "\n").encode())
+    return digest.hexdigest()[:16]
 
 
 def _write_all(folder: Path, files: Mapping[str, bytes]) -> list[Path]:

@@ -250,5 +250,5 @@ def test_an_ordinary_model_compiles(tmp_path, capsys):
     onnx.save(model, tmp_path / "net.onnx")
     code, _, err = run(capsys, "compile", tmp_path / "net.onnx", "--shape", "x=1,4", "-o", tmp_path)
     assert (code, err) == (0, "")
-    assert (tmp_path / "net.net.edge.onnx").exists()
-    assert json.loads(run(capsys, "inspect", tmp_path / "net.net.edge.onnx", "--json")[1])["form"] == "edge"
+    assert (tmp_path / "net.edge.onnx").exists()
+    assert json.loads(run(capsys, "inspect", tmp_path / "net.edge.onnx", "--json")[1])["form"] == "edge"

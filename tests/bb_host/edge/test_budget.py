@@ -165,7 +165,7 @@ def test_compile_within_the_limits_shows_the_table(small: Path, tmp_path: Path, 
     assert (code, err) == (0, "")
     assert "small: RAM" in out and "small: flash" in out
     assert "1.00×" in out and "MiB" in out
-    assert [p.name for p in (tmp_path / "b").glob("*.edge.onnx")] == ["small.small.edge.onnx"]
+    assert [p.name for p in (tmp_path / "b").glob("*.edge.onnx")] == ["small.edge.onnx"]
 
 
 def test_compile_over_the_limit_exits_1_and_writes_nothing(small: Path, tmp_path: Path, capsys: Any) -> None:
@@ -194,6 +194,6 @@ def test_the_report_as_json_has_plans_and_rows(small: Path, tmp_path: Path, caps
 
 def test_inspect_shows_the_plan(small: Path, tmp_path: Path, capsys: Any) -> None:
     run(capsys, "compile", small, "-o", tmp_path / "b")
-    code, out, _ = run(capsys, "inspect", tmp_path / "b" / "small.small.edge.onnx")
+    code, out, _ = run(capsys, "inspect", tmp_path / "b" / "small.edge.onnx")
     assert code == 0
     assert "memory plans" in out and "× the lower bound" in out

@@ -86,7 +86,7 @@ def test_nothing_half_written_appears(build, tmp_path, fails_at, monkeypatch):
 
     monkeypatch.setattr(os, "fdopen", fdopen)
     with pytest.raises(EdgeError, match="No space left"):
-        build.write(tmp_path)
+        build.write(tmp_path, force=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == dict.fromkeys(build.files, b"old")
 
 
@@ -100,7 +100,7 @@ def test_the_source_is_never_replaced(build, tmp_path):
     source = tmp_path / "Tiny.onnx"
     source.write_bytes(build.data)
     with pytest.raises(EdgeError, match="would take its place"):
-        build.write(tmp_path, keep=[source])
+        build.write(tmp_path, source)
     assert sorted(tmp_path.iterdir()) == [source]
 
 
@@ -286,7 +286,7 @@ def plain_model() -> onnx.ModelProto:
 
 def test_an_ordinary_model_gives_one_artifact():
     build = build_edge(plain_model(), shapes={"x": (2, 4)})
-    assert sorted(build.files) == ["net.net.edge.map.json", "net.net.edge.onnx"]
+    assert sorted(build.files) == ["net.edge.map.json", "net.edge.onnx"]
     (found,) = build.artifacts
     assert found.program.functions[0].types["x"].shape == (2, 4)
     node = install(PeerId.from_name("t"), (), load(found.data), ["net"])

@@ -47,16 +47,16 @@ def test_int8_can_be_as_litert_makes_it(files: tuple[str, str, Path]) -> None:
     for more in ([], ["--like-litert"], []):
         arguments = ["compile", model, "-o", str(out), "--quantize", "int8", "--calibrate", data]
         assert main([*arguments, *more]) == 0
-        made.append((out / "mlp.mlp.edge.onnx").read_bytes())
+        made.append((out / "mlp.edge.onnx").read_bytes())
     assert made[0] != made[1] and made[0] == made[2]
 
 
 def test_fp16_is_smaller(files: tuple[str, str, Path]) -> None:
     model, _, out = files
     assert main(["compile", model, "-o", str(out)]) == 0
-    plain = (out / "mlp.mlp.edge.onnx").stat().st_size
+    plain = (out / "mlp.edge.onnx").stat().st_size
     assert main(["compile", model, "-o", str(out), "--quantize", "fp16"]) == 0
-    assert (out / "mlp.mlp.edge.onnx").stat().st_size < 0.75 * plain
+    assert (out / "mlp.edge.onnx").stat().st_size < 0.75 * plain
 
 
 @pytest.mark.parametrize(

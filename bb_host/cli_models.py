@@ -1,0 +1,116 @@
+"""What `bb-host` does with models: lists what is learned, takes trained parameters in, and puts them back."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_host.diagnostics import ProgramWarning
+    from bb_host.source_file import Source
+
+__all__ = ["add_export", "list_trainable", "started_from"]
+
+Show = Callable[[Sequence["ProgramWarning"]], "tuple[list[ProgramWarning], bool]"]
+"""Prints warnings; gives those, and whether one of them is an error."""
+
+
+def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
+    """Lists what a model learns. The list comes before the refusal where the model cannot be trained."""
+    from bb_host.learn import import_onnx, trainable
+    from bb_host.learn.parameters import render
+
+    if arguments.file.suffix != ".onnx":
+        hint = "print(trainable(file).table()) lists what it binds"
+        raise BBError("it lists an ONNX model, not a program", f"--trainable {arguments.file}", hint)
+    imported = import_onnx(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    if arguments.json:
+        learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
+    else:
+        print(render(imported.initializers), flush=True)
+    model = trainable(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    shown, refused = show([w.at(str(arguments.file)) for w in model.warnings()])
+    if arguments.json:
+        print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))
+    return int(refused)
+
+
+def started_from(source: Source, text: str) -> Source:
+    """The source with the parameters of `[SLOT=]FILE.npz`."""
+    from bb_host.compiler.driver import as_program
+    from bb_host.learn.exchange import export_model, read_parameters, with_parameters
+    from bb_host.plain import is_plain
+
+    slot, equals, path = text.partition("=")
+    if not equals or Path(text).is_file():
+        slot, path = "", text
+    given = read_parameters(path).arrays
+    if hasattr(source.module, "graph") and is_plain(source.module):
+        if slot:
+            raise BBError(f"slot {slot!r} of an ordinary model", "--params", f"leave it out: --params {path}")
+        export_model(source.module, given, path)
+        return source
+    program, compiler = with_parameters(as_program(source.module), source.compiler, slot or None, given, path)
+    return replace(source, module=program, compiler=compiler)
+
+
+def add_export(verbs: Any) -> None:
+    """Adds the verb `export`."""
+    p = verbs.add_parser(
+        "export",
+        help="put trained parameters back into an ONNX file",
+        description="Writes NET.onnx with the parameters in it that a federation has trained: an ordinary"
+        " model. docs/models.md shows the way there.",
+    )
+    p.add_argument("file", type=Path, help="the ONNX file that was trained, or a compiled program")
+    p.add_argument(
+        "--params", type=Path, required=True, metavar="FILE.npz", help="of bb-edge export, or saved"
+    )
+    p.add_argument("--slot", metavar="NAME", help="of a compiled program: the slot that holds the model")
+    p.add_argument("-o", "--out", type=Path, required=True, metavar="OUT.onnx")
+    p.add_argument("--json", action="store_true", help="say what was written as JSON")
+    p.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from bb_host.learn.exchange import (
+        export_model,
+        has_external_data,
+        read_parameters,
+        slot_model,
+        write_model,
+    )
+    from bb_host.plain import is_plain
+    from bb_host.source_file import read_model
+
+    out: Path = arguments.out
+    if out.suffix != ".onnx":
+        raise BBError(f"{out.name!r} is no name of a model", "-o", f"write it as {out.stem}.onnx")
+    for given in (arguments.file, arguments.params):
+        if out.resolve() == given.resolve():
+            raise BBError("the result would take its place", str(given), "write it to another file")
+    model = read_model(arguments.file)
+    parameters = read_parameters(arguments.params)
+    where = str(arguments.params)
+    if not is_plain(model):
+        model = slot_model(model, arguments.slot, str(arguments.file))
+    elif arguments.slot:
+        raise BBError("an ordinary model has no slots", "--slot", "leave it out")
+    external = has_external_data(arguments.file)
+    count = export_model(model, parameters.arrays, where)
+    written = write_model(model, out, external)
+    entries = sum(array.size for array in parameters.arrays.values())
+    if arguments.json:
+        record = {"files": [str(p) for p in written], "tensors": count, "parameters": entries}
+        print(json.dumps({**record, "from": parameters.meta}))
+    else:
+        rest = len(model.graph.initializer) - count
+        kept = f", {rest} initializers as they were" if rest else ""
+        print(f"{', '.join(map(str, written))}: {entries:,} parameters in {count} tensors{kept}")
+    return 0

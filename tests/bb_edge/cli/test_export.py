@@ -1,0 +1,350 @@
+"""Parameters out of a state folder, and out of a node that runs: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from bb_edge.cli import main
+from bb_edge.cli.export import ExportError, choose, look
+from bb_edge.cli.render import Output
+from bb_edge.cli.saved_models import SaveModelError, open_saved
+from bb_edge.components import GraphModel
+from bb_edge.components.parameter_file import METADATA, ParameterFileError, pack, unpack
+from bb_edge.engine.config import NodeConfig
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.loading import load
+from bb_edge.state import StateStore
+from bb_shims import StorageError, StorageFullError, detect
+
+pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+from bb_host import Compiler, ModelSlot, Module
+from bb_host.learn import mlp, trainable
+
+ARRAYS = {"a.w": np.arange(6, dtype=np.float32).reshape(2, 3), "file": np.float32([7]), "s": np.array(2.5)}
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_a_file_holds_what_was_packed_in_its_order():
+    data = pack(ARRAYS, {"slot": "model", "rounds": 3})
+    found = unpack(data)
+    assert list(found.arrays) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found.arrays[name], array)
+        assert found.arrays[name].dtype == array.dtype
+    assert (found.meta["slot"], found.meta["rounds"]) == ("model", 3)
+    assert pack(ARRAYS, {"slot": "model", "rounds": 3}) == data
+
+
+def test_numpy_reads_it_and_what_numpy_writes_is_read(tmp_path):
+    (tmp_path / "p.npz").write_bytes(pack(ARRAYS, {}))
+    with np.load(tmp_path / "p.npz") as found:
+        assert set(found.files) == {*ARRAYS, METADATA}
+        np.testing.assert_array_equal(found["a.w"], ARRAYS["a.w"])
+    np.savez(tmp_path / "own.npz", w=ARRAYS["a.w"])
+    found = unpack((tmp_path / "own.npz").read_bytes())
+    assert list(found.arrays) == ["w"] and found.meta == {}
+
+
+def test_every_damaged_file_is_refused():
+    data = pack(ARRAYS, {})
+    for wrong in (b"", b"no zip", data[:50], data[:-30], b"\x93NUMPY\x01\x00", np.arange(3).tobytes()):
+        with pytest.raises(ParameterFileError):
+            unpack(wrong)
+    for place in range(0, len(data), 97):  # never anything else than the arrays, or that error
+        damaged = bytearray(data)
+        damaged[place] ^= 0x5A
+        try:
+            assert unpack(bytes(damaged)).arrays
+        except ParameterFileError:
+            continue
+
+
+def test_a_file_whose_arrays_were_changed_says_so(tmp_path):
+    meta = str(unpack(pack(ARRAYS, {})).meta["layout_hash"])
+    entry = np.array(json.dumps({"layout_hash": meta}))
+    np.savez(tmp_path / "p.npz", **{METADATA: entry, "a.w": np.zeros(3, np.float32)})
+    with pytest.raises(ParameterFileError, match="not those that were exported"):
+        unpack((tmp_path / "p.npz").read_bytes())
+
+
+def test_a_single_array_and_an_empty_file_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    with pytest.raises(ParameterFileError, match="without a name"):
+        unpack((tmp_path / "a.npy").read_bytes())
+    with pytest.raises(ParameterFileError, match="no arrays"):
+        unpack(pack({}, {}))
+
+
+# --- a state folder -------------------------------------------------------------------------------
+
+
+class Two(Module):
+    """Two models; an invoke of `x` runs both."""
+
+    name = "Two"
+    first, second = ModelSlot("first"), ModelSlot("second")
+
+    def body(self, g):
+        x = g.input("x", "F32", (None, 4))
+        g.output("y", self.second.forward(g, self.first.forward(g, x)))
+        delta = g.input("delta", "F32", (None,))
+        self.first.apply_delta(g, delta)
+
+
+def compile_two():
+    from bb_host.edge import build_edge
+
+    compiler = (
+        Compiler()
+        .bind_model("first", GraphModel, trainable(mlp([4, 3], 1)))
+        .bind_model("second", GraphModel, trainable(mlp([3, 2], 2)))
+    )
+    (artifact,) = build_edge(Two(), compiler).artifacts
+    return artifact.data
+
+
+@pytest.fixture(scope="module")
+def artifact():
+    return compile_two()
+
+
+@pytest.fixture
+def node(artifact):
+    return install(PeerId.from_name("kitchen"), (), load(artifact), ["Two"], NodeConfig.edge(), seed=1)
+
+
+def invoke(node, **inputs):
+    node.invoke("Two", inputs)
+    now = 0
+    while (due := node.next_deadline_ns()) is not None and due <= now:
+        node.poll(now)
+        now += 1
+
+
+def write_state(folder, node, times=1):
+    board = detect()
+    storage = board.storage(folder)
+    store = StateStore(storage, (StorageError,))
+    store.open()
+    for number in range(times):
+        store.write_snapshot(node.snapshot(number))
+        store.drop([])
+    storage.close()
+
+
+@pytest.fixture
+def state(node, tmp_path):
+    invoke(node, delta=np.ones(15, np.float32))
+    write_state(tmp_path / "state", node)
+    return tmp_path / "state"
+
+
+def test_the_artifact_is_not_needed_and_names_are_those_of_the_file(state, tmp_path, capsys, node):
+    out = tmp_path / "first.npz"
+    assert main(["export", "--state", str(state), "--slot", "first", "-o", str(out)]) == 0
+    assert "15 parameters in 2 tensors" in capsys.readouterr().out
+    found = unpack(out.read_bytes())
+    assert {name: array.shape for name, array in found.arrays.items()} == {"w1": (4, 3), "b1": (3,)}
+    np.testing.assert_array_equal(found.arrays["b1"], np.ones(3, np.float32))  # zeros, and the delta
+    assert found.meta["slot"] == "first" and found.meta["module"] == "Two"
+    assert found.meta["layout_hash"] == node.component("first").layout_hash
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_without_a_file_the_models_are_listed(state, capsys):
+    assert main(["export", "--state", str(state)]) == 0
+    out = capsys.readouterr().out
+    assert "slot first (bb.GraphModel), 15 parameters in 2 tensors" in out
+    assert "w1  4x3" in out and "slot second" in out
+    assert main(["export", "--state", str(state), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [m["slot"] for m in found["models"]] == ["first", "second"]
+    assert found["models"][0]["tensors"] == {"w1": [4, 3], "b1": [3]}
+    assert found["others"] == ["backend"]
+
+
+def test_reading_takes_no_lock_and_changes_nothing(state, tmp_path):
+    before = {p.name: p.read_bytes() for p in state.iterdir()}
+    storage = detect().storage(state)  # a node that runs
+    try:
+        assert look(state).generation == 1
+    finally:
+        storage.close()
+    assert {p.name: p.read_bytes() for p in state.iterdir()} == before
+
+
+def test_a_damaged_snapshot_falls_back_and_says_so(node, tmp_path, capsys):
+    folder = tmp_path / "state"
+    write_state(folder, node, times=2)
+    newest = folder / "snapshot-2"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    newest.write_bytes(bytes(data))
+    assert main(["export", "--state", str(folder), "--slot", "first", "-o", str(tmp_path / "p.npz")]) == 0
+    assert "snapshot-2 cannot be used" in capsys.readouterr().err
+    assert unpack((tmp_path / "p.npz").read_bytes()).meta["generation"] == 1
+
+
+def test_what_is_not_there_is_refused_by_name(state, tmp_path, capsys):
+    def refused(*words):
+        assert main(["export", "--state", *map(str, words)]) == 1
+        return capsys.readouterr().err
+
+    assert "no such folder" in refused(tmp_path / "sate", "-o", tmp_path / "p.npz")
+    assert not (tmp_path / "sate").exists()
+    assert "2 models" in (said := refused(state, "-o", tmp_path / "p.npz"))
+    assert "--slot first or --slot second" in said
+    assert "did you mean 'first'?" in refused(state, "--slot", "frist", "-o", tmp_path / "p.npz")
+    assert "slot 'backend' holds no model" in refused(state, "--slot", "backend")
+    assert "no target 'Server'" in refused(state, "--target", "Server")
+    (tmp_path / "empty").mkdir()
+    assert "holds no snapshot" in refused(tmp_path / "empty")
+    assert not (tmp_path / "p.npz").exists()
+
+
+def test_a_snapshot_of_an_older_runtime_says_what_to_do(state, node, monkeypatch):
+    from bb_edge.engine import snapshot
+
+    real = snapshot.cbor.dumps
+
+    def older(body):
+        return real({k: v for k, v in body.items() if k != "slots"} if isinstance(body, dict) else body)
+
+    monkeypatch.setattr(snapshot.cbor, "dumps", older)
+    write_state(state, node)
+    with pytest.raises(ExportError, match="an older runtime wrote it") as caught:
+        look(state)
+    assert "run the node once" in caught.value.hint
+
+
+def test_one_model_needs_no_slot(state):
+    found = look(state)
+    only = found._replace(models=found.models[:1])
+    assert choose(only, None, None, "x").slot == "first"
+    assert choose(found, "second", "Two", "x").slot == "second"
+
+
+# --- while a node runs ----------------------------------------------------------------------------
+
+
+class FullDisk:
+    """A storage that is full for a while, and remembers what it holds."""
+
+    def __init__(self):
+        self.files, self.full = {}, False
+
+    def write_atomic(self, name, data):
+        if self.full:
+            raise StorageFullError(name, "write", "no space left", "free some space")
+        self.files[name] = data
+
+    def close(self):
+        pass
+
+
+class FakeBoard:
+    def __init__(self):
+        self.disk = FullDisk()
+
+    def storage(self, folder):
+        return self.disk
+
+
+@pytest.fixture
+def saving(node, tmp_path):
+    board = FakeBoard()
+    with ExitStack() as stack:
+
+        def make(every=1):
+            output = Output(False, "error")
+            return board.disk, open_saved(tmp_path / "m", every, None, node, board, output, stack)
+
+        yield make
+
+
+def test_each_round_that_changed_a_model_is_saved(saving, node):
+    disk, saved = saving()
+    saved.beat(0)
+    assert disk.files == {}  # nothing has run yet
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(1)
+    assert set(disk.files) == {"first.npz", "second.npz"}
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], np.ones(3))
+    written = saved.written
+    invoke(node, x=np.zeros((1, 4), np.float32))  # runs the models, changes none
+    saved.beat(2)
+    saved.finish()
+    assert saved.written == written
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(3)
+    assert saved.written == written + 1  # the one that changed
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 2 * np.ones(3))
+
+
+def test_every_n_rounds_and_at_the_end(saving, node):
+    disk, saved = saving(every=3)
+    for _ in range(2):
+        invoke(node, delta=np.ones(15, np.float32))
+        saved.beat(0)
+    assert disk.files == {}
+    saved.finish()
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 2 * np.ones(3))
+
+
+def test_a_full_disk_stops_nothing_and_the_next_round_tries_again(saving, node, capsys):
+    disk, saved = saving(every=2)
+    disk.full = True
+    for _ in range(2):
+        invoke(node, delta=np.ones(15, np.float32))
+        saved.beat(0)
+    assert "the model in slot 'first' was not saved" in capsys.readouterr().err
+    disk.full = False
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(1)
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 3 * np.ones(3))
+
+
+def test_the_state_folder_is_not_the_folder_of_models(node, tmp_path):
+    with ExitStack() as stack, pytest.raises(SaveModelError, match="it is the state folder"):
+        open_saved(tmp_path, 1, tmp_path, node, FakeBoard(), Output(False, "error"), stack)
+
+
+def test_a_node_without_a_model_is_refused(tmp_path, capsys):
+    from bb_host.edge import build_edge
+
+    class Plain(Module):
+        name = "Plain"
+
+        def body(self, g):
+            g.output("y", g.onnx.relu(g.input("x", "F32", (2,))))
+
+    (artifact,) = build_edge(Plain()).artifacts
+    (tmp_path / "p.onnx").write_bytes(artifact.data)
+    command = [
+        "run",
+        str(tmp_path / "p.onnx"),
+        "--target",
+        "Plain",
+        "--peer",
+        "a",
+        "--broker",
+        "mqtt://localhost",
+    ]
+    assert main([*command, "--save-model", str(tmp_path / "m")]) == 1
+    err = capsys.readouterr().err
+    assert "no model with named parameters" in err and "its slots: backend" in err
+    assert not (tmp_path / "m").exists()
+    assert main([*command, "--every", "2"]) == 1
+    assert "--every without --save-model" in capsys.readouterr().err
+    assert main([*command, "--save-model", str(tmp_path / "m"), "--every", "0"]) == 1
+    assert "every 0 rounds" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["p.onnx"]
