@@ -85,6 +85,10 @@ class WireInSubgraph(ValidationError):
     """A wire op inside a branch or a loop body."""
 
 
+class OpInSubgraph(ValidationError):
+    """An op inside a branch or a loop body that the engine runs and a backend does not."""
+
+
 # --- bootstraps -------------------------------------------------------------------------------------------
 
 

@@ -248,9 +248,10 @@ LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAM
 
 def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
     """The ops of a function (subgraphs included) that call functions of the program."""
-    if summary(function.ops).domains <= LEAF_DOMAINS:
+    found = summary(function.ops)
+    if found.domains <= LEAF_DOMAINS:
         return
-    for op in function.ops:
+    for op in walk_ops(function.ops) if found.has_subgraphs else function.ops:
         if op.domain not in LEAF_DOMAINS:
             callee = keyed.get((op.domain, op.op_type))
             if callee is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.inlining import rename_op
-from bb_host.program import Function, Op, Program, Slot
+from bb_host.program import AttrValue, Function, Op, Program, Slot, walk_ops
 from bb_host.program_proto import to_bytes
 
 _NOT_IN_HASH = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID_KEY})
@@ -61,14 +61,20 @@ class _Hoister:
 
     def redirect(self, function: Function) -> Function:
         """The function with its calls renamed."""
-        if not any((op.domain, op.op_type) in self.named for op in function.ops):
+        if not any((op.domain, op.op_type) in self.named for op in walk_ops(function.ops)):
             return function
         opsets = {**function.opsets, keys.MODULE_DOMAIN: 1}
         return dataclasses.replace(function, ops=tuple(self._call(op) for op in function.ops), opsets=opsets)
 
     def _call(self, op: Op) -> Op:
-        key = self.named.get((op.domain, op.op_type))
-        return op if key is None else dataclasses.replace(op, domain=key[0], op_type=key[1])
+        inner: dict[str, AttrValue] = {
+            name: dataclasses.replace(graph, ops=tuple(map(self._call, graph.ops)))
+            for name, graph in op.subgraphs()
+        }
+        domain, op_type = self.named.get((op.domain, op.op_type), (op.domain, op.op_type))
+        if not inner and op_type is op.op_type and domain is op.domain:
+            return op
+        return dataclasses.replace(op, domain=domain, op_type=op_type, attrs={**op.attrs, **inner})
 
 
 def _canonical(function: Function) -> Function:

@@ -10,6 +10,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.errors import (
     ModuleError,
+    OpInSubgraph,
     PortNameError,
     UnknownPortError,
     ValueTypeError,
@@ -20,6 +21,7 @@ from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import After, Draft
+from bb_host.dsl.session import ModuleRecord, is_engine_op
 from bb_host.program import Function
 
 if TYPE_CHECKING:
@@ -115,19 +117,41 @@ class ModuleCall(Suggests):
                     f"module {name!r}: input {port} expects a {wanted}, got {value!r}",
                     "pass a value of that type, or declare the input otherwise",
                 )
-        self._check_wire(g, function)
+        self._check_place(g, record)
         outputs = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)
         return ModuleOutputs(g, name, dict(zip(function.outputs, outputs, strict=True)))
 
-    def _check_wire(self, g: Graph, function: Function) -> None:
-        """A module that sends may be called neither in a bootstrap nor in a branch."""
-        if g.phase != keys.MODULE_PHASE_BOOTSTRAP and g.parent is None:
-            return
-        if not g.session.sends(function):
-            return
-        kind = WireInSubgraph if g.parent is not None else WireInBootstrap
-        where = "a branch" if g.parent is not None else "a bootstrap"
-        raise g.error(kind, f"module {self._module.module_name!r} sends, and is called in {where}")
+    def _check_place(self, g: Graph, record: ModuleRecord) -> None:
+        """In a bootstrap no module may send; in a branch a module is tensor work alone, without bootstrap."""
+        name = self._module.module_name
+        if g.parent is not None or g.open_branch is not None:
+            if g.session.sends(record.function):
+                raise g.error(
+                    WireInSubgraph,
+                    f"module {name!r} sends, and is called in a branch or loop body",
+                    "call it outside of If and Loop",
+                )
+            inner = g.session.first_op(record.function, is_engine_op)
+            if inner is not None:
+                line = inner.meta.get(keys.SOURCE_LINE_KEY, "")
+                raise g.error(
+                    OpInSubgraph,
+                    f"module {name!r} is called in a branch or loop body, where only ONNX operators run, and "
+                    f"holds {inner.op_type}{f' ({line})' if line else ''}",
+                    "call it outside of If and Loop",
+                )
+            if record.bootstrap is not None:
+                raise g.error(
+                    OpInSubgraph,
+                    f"module {name!r} has a bootstrap, and is called in a branch or loop body",
+                    "call it outside of If and Loop",
+                )
+        if g.phase == keys.MODULE_PHASE_BOOTSTRAP and g.session.sends(record.function):
+            raise g.error(
+                WireInBootstrap,
+                f"module {name!r} sends, and is called in a bootstrap",
+                "call it in the body",
+            )
 
 
 def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, after: After) -> list[Output]:
@@ -136,7 +160,7 @@ def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, 
     for port in function.outputs:
         hint = f"{name or function.name.lower()}_{port}"
         outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY))))
-    draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name)
+    draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name, is_call=True)
     g.order(draft, g.after_values(after))
     g.add(draft)
     return outputs

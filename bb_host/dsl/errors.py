@@ -75,6 +75,10 @@ class WireInSubgraph(AuthoringError):
     """A wire op inside If or Loop."""
 
 
+class OpInSubgraph(AuthoringError):
+    """An op inside If or Loop that the engine runs and a backend does not: a role op, a syscall, an entry."""
+
+
 class RoundsError(AuthoringError):
     """`g.rounds` used otherwise than as one `with` block."""
 

@@ -15,6 +15,7 @@ from bb_host.dsl.errors import (
     AttributeValueError,
     EmptyBundleError,
     ModuleError,
+    OpInSubgraph,
     PortNameError,
     UnknownPortError,
     ValueTypeError,
@@ -118,6 +119,12 @@ class Graph(Suggests, WireOps, SyscallOps):
             raise self.error(
                 PortNameError, f"output {name!r} stands in a branch", "return it from the branch"
             )
+        if self.open_branch is not None:
+            raise self.error(
+                PortNameError,
+                f"output {name!r} is declared by the function of a branch",
+                "return the value from the branch, and declare what g.onnx.if_ or loop returns",
+            )
         name = self.port_name(name, "the output", [*self.inputs, *self.outputs])
         found = lift(self, value)
         self.outputs[name] = found
@@ -140,6 +147,12 @@ class Graph(Suggests, WireOps, SyscallOps):
         """`with g.at("Client"):` ops inside run on that class, where no earlier rule of placement says
         otherwise.
         """
+        if self.parent is not None or self.open_branch is not None:
+            raise self.error(
+                OpInSubgraph,
+                f"a scope of class {peer_class!r} stands in a branch or loop body",
+                "a branch runs where its If or Loop runs: put that one into the scope",
+            )
         return Scope(self.at_scopes, self.port_name(peer_class, "the class", ()), self)
 
     def with_module(self, name: str) -> Scope:

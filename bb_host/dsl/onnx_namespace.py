@@ -321,7 +321,11 @@ class OnnxOps:
         branches = [self._branch(name, fn, ()) for name, fn in (("then", then_branch), ("else", else_branch))]
         counts = [len(b.outputs) for b in branches]
         if counts[0] != counts[1]:
-            raise self._graph.error(ArityError, f"then yields {counts[0]} values, else {counts[1]}")
+            raise self._graph.error(
+                ArityError,
+                f"then yields {counts[0]} values, else {counts[1]}",
+                "return the same number of values from both branches",
+            )
         found = self.op(
             "If",
             lift(self._graph, cond, types.TENSOR_BOOL),
@@ -359,12 +363,17 @@ class OnnxOps:
             raise graph.error(
                 ArityError,
                 f"the loop's body yields {len(draft.outputs)} values, not {1 + len(carried)} or more",
+                "return (condition, *carried values, *scanned values)",
             )
         trip = None if max_trip is None else lift(graph, max_trip, types.TENSOR_I64)
         first = None if cond is None else lift(graph, cond, types.TENSOR_BOOL)
         count = len(draft.outputs) - 1
         if count == 0:
-            raise graph.error(ArityError, "the loop's body yields nothing but its condition")
+            raise graph.error(
+                ArityError,
+                "the loop's body yields nothing but its condition",
+                "carry a value, or return one to be stacked",
+            )
         found = self.op("Loop", trip, first, *carried, body=draft, outputs=count, after=after)
         outputs = (found,) if isinstance(found, Output) else found
         for i, (value, inner) in enumerate(zip(outputs, draft.outputs[1:], strict=True)):
@@ -379,6 +388,8 @@ class OnnxOps:
     ) -> SubgraphDraft:
         inner = self._graph.subgraph(name)
         inputs = [inner.fresh(hint, value) for hint, value in formals]
+        graph, around = self._graph, self._graph.open_branch
+        graph.open_branch = inner
         try:
             result = fn(inner, *inputs)
         except TypeError as error:
@@ -388,6 +399,8 @@ class OnnxOps:
             raise self._graph.error(
                 ArityError, f"{name} is called with ({takes}): {error}", f"write: lambda {takes}: …"
             ) from None
+        finally:
+            graph.open_branch = around
         values = result if isinstance(result, (list, tuple)) else (result,)
         outputs: list[Output] = []
         for value in values:

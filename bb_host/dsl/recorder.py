@@ -19,8 +19,10 @@ from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import (
     ForeignValueError,
+    OpInSubgraph,
     PortNameError,
     ValueTypeError,
+    WireInSubgraph,
     author_line,
     authoring_error,
     short_line,
@@ -58,6 +60,7 @@ class Draft:
     attrs: dict[str, AttrValue | SubgraphDraft] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
     name: str = ""
+    is_call: bool = False
 
 
 @dataclass(slots=True)
@@ -84,7 +87,9 @@ class Recorder:
         self.inputs: dict[str, Output] = {}
         self.outputs: dict[str, Output] = {}
         self.input_classes: dict[str, str] = {}
-        self.slots_used: dict[str, None] = {}
+        self.slots_used: dict[str, None] = {} if parent is None else parent.slots_used
+        self.open_branch: Recorder | None = None
+        """The branch or loop body that is being recorded inside this graph."""
         self._constants: dict[tuple[str, str, bytes], Output] = {}
         self._arrays: dict[int, Array] = {}
 
@@ -148,12 +153,44 @@ class Recorder:
 
     def add(self, draft: Draft) -> Draft:
         """Appends an op, stamped with its place in the module tree, its class scope and its source line."""
+        if self.parent is not None or self.open_branch is not None:
+            self._in_branch(draft)
         draft.meta[keys.MODULE_INSTANCE_KEY] = "_".join(self.module_scopes)
         if self.at_scopes and not (draft.domain == keys.ONNX_DOMAIN and draft.op_type == "Constant"):
             draft.meta[keys.AT_CLASS_KEY] = self.at_scopes[-1]
         draft.meta[keys.SOURCE_LINE_KEY] = short_line(author_line())
         self.drafts.append(draft)
         return draft
+
+    def _in_branch(self, draft: Draft) -> None:
+        """A branch or loop body is one piece of tensor work for a backend: what the engine runs is refused.
+
+        So is what its function records into the graph around it, and what would run whether or not the branch
+        does. Calls were checked where they were made.
+        """
+        if draft.is_call or (draft.domain == keys.ONNX_DOMAIN and keys.SLOT_KEY not in draft.meta):
+            return
+        if draft.domain == keys.ONNX_DOMAIN:
+            if self.parent is None:
+                return
+            raise self.error(
+                OpInSubgraph,
+                f"{draft.op_type} is pinned to slot {draft.meta[keys.SLOT_KEY]!r} in {self.describe()}",
+                "a branch runs where its If or Loop runs: pin that one, slot.onnx(g).if_(…)",
+            )
+        kind = WireInSubgraph if draft.domain == keys.WIRE_DOMAIN else OpInSubgraph
+        if self.parent is not None:
+            raise self.error(
+                kind,
+                f"{draft.op_type} stands in {self.describe()}, where only ONNX operators run",
+                "record it outside of If and Loop: a branch may use its result, and it a branch's result",
+            )
+        raise self.error(
+            kind,
+            f"{draft.op_type} is recorded into {self.describe()} by the function of a branch: it would run "
+            "whether or not the branch does",
+            "record it before or after If and Loop; g.onnx.where chooses between results",
+        )
 
     def order(self, draft: Draft, after: Sequence[Output]) -> list[Output]:
         """Applies `after=` to an op that is not yet added; returns gates that its outputs must pass instead.
@@ -163,6 +200,12 @@ class Recorder:
         """
         if not after:
             return []
+        if self.parent is not None:
+            raise self.error(
+                OpInSubgraph,
+                f"{draft.op_type}: after= orders nothing in {self.describe()}, which runs as one piece",
+                "order the If or Loop itself: g.onnx.if_(…, after=…)",
+            )
         at = next((i for i, value in enumerate(draft.inputs) if value is not None), None)
         if at is not None:
             first = draft.inputs[at]

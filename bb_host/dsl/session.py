@@ -10,7 +10,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import ModuleError, SlotError, authoring_error
-from bb_host.program import Function, Slot, walk_ops
+from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 
 if TYPE_CHECKING:
@@ -125,10 +125,19 @@ class Session:
 
     def sends(self, function: Function) -> bool:
         """Whether a function, or one that it calls, holds wire ops."""
-        if any(op.domain == keys.WIRE_DOMAIN for op in walk_ops(function.ops)):
-            return True
-        called = {(op.domain, op.op_type) for op in walk_ops(function.ops)}
-        return any(self.sends(r.function) for r in self.records if r.function.key in called)
+        return self.first_op(function, lambda op: op.domain == keys.WIRE_DOMAIN) is not None
+
+    def first_op(self, function: Function, wanted: Callable[[Op], bool]) -> Op | None:
+        """The first op of a kind in a function, or in one that it calls. Calls themselves are not asked."""
+        records = {r.function.key: r.function for r in self.records}
+        called: dict[tuple[str, str], None] = {}
+        for op in walk_ops(function.ops):
+            if (op.domain, op.op_type) in records:
+                called[op.domain, op.op_type] = None
+            elif wanted(op):
+                return op
+        found = (self.first_op(records[key], wanted) for key in called)
+        return next((op for op in found if op is not None), None)
 
     def enter(self, module: Module) -> None:
         """Guards against a module that calls itself."""
@@ -148,6 +157,12 @@ class Session:
         yield from (r.function for r in self.records)
         yield from (r.bootstrap for r in self.records if r.bootstrap is not None)
         yield from self.components
+
+
+def is_engine_op(op: Op) -> bool:
+    """Whether an op, which is no call, is more than an ONNX operator where its caller runs."""
+    plain = op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+    return not plain or keys.SLOT_KEY in op.meta or keys.AT_CLASS_KEY in op.meta
 
 
 def _bytes(record: ModuleRecord) -> bytes:

@@ -10,7 +10,8 @@
 5. Values go round in no circle: `CyclicGraph`. Ops that merely stand before what they read are put in order,
    stably; that is the only thing that this pass changes.
 6. Every domain in use is imported: `OpsetNotImported`.
-7. No wire op stands in a branch or loop body: `WireInSubgraph`.
+7. No wire op stands in a branch or loop body: `WireInSubgraph`; no other op that the engine runs, and no call
+   of a function that holds one: `OpInSubgraph`. A backend runs a branch, and knows ONNX operators alone.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from bb_host.compiler.errors import (
     DuplicateOutput,
     MalformedSlotMetadata,
     MissingTypeInfo,
+    OpInSubgraph,
     OpsetNotImported,
     UnknownOp,
     WireInSubgraph,
     named,
+    source,
 )
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import Function, Op, Program, walk_ops
@@ -152,7 +155,8 @@ class _Known:
     """Which (domain, op type) there is, remembered as they are met."""
 
     def __init__(self, program: Program, options: Options) -> None:
-        self._calls = {f.key for f in program.functions}
+        self._calls = {f.key: f for f in program.functions}
+        self._engine_ops: dict[tuple[str, str], Op | None] = {}
         self._own: dict[tuple[str, str], bool] = {}
         for binding in options.bindings:
             declare = getattr(binding.component, "atomic_opset", None)
@@ -167,6 +171,17 @@ class _Known:
             if op.domain not in flow.LEAF_DOMAINS and keys.SLOT_KEY in op.meta
         }
         self.seen: set[tuple[str, str]] = set()
+
+    def engine_op(self, op: Op) -> Op | None:
+        """The op itself where only the engine runs it; for a call the first such op that it leads to."""
+        key = (op.domain, op.op_type)
+        if key not in self._calls:
+            return None if op.domain in _ONNX and keys.SLOT_KEY not in op.meta else op
+        if key not in self._engine_ops:
+            self._engine_ops[key] = None  # a circle of calls is refused elsewhere
+            found = map(self.engine_op, walk_ops(self._calls[key].ops))
+            self._engine_ops[key] = next((inner for inner in found if inner is not None), None)
+        return self._engine_ops[key]
 
     def check(self, op: Op, version: int) -> None:
         key = (op.domain, op.op_type)
@@ -242,13 +257,36 @@ def _inner(
         for inner in walk_ops(graph.ops):
             if flow.is_wire(inner):
                 raise WireInSubgraph(
-                    f"{inner.op_type} stands in a branch or loop body", hint="send outside of it", op=op
+                    f"{inner.op_type} stands in a branch or loop body",
+                    hint="send outside of it",
+                    op=inner if source(inner) else op,
                 )
             if (inner.domain, inner.op_type) not in known.seen:
                 known.check(inner, version)
+            if inner.domain not in _ONNX or (inner.meta and keys.SLOT_KEY in inner.meta):
+                _tensor_work(inner, op, known)
             if inner.domain not in domains:
                 domains.add(inner.domain)
                 _imported(inner, inner.domain, imported, outer)
+
+
+def _tensor_work(inner: Op, outer: Op, known: _Known) -> None:
+    """Rule 7 for what is no plain ONNX operator."""
+    found = known.engine_op(inner)
+    if found is None:
+        return
+    place = inner if source(inner) else outer
+    if found is not inner:
+        raise OpInSubgraph(
+            f"a branch or loop body calls a module that holds {named(found)}",
+            hint="call it outside of If and Loop",
+            op=place,
+        )
+    raise OpInSubgraph(
+        "it stands in a branch or loop body, where only ONNX operators run",
+        hint="record it outside of If and Loop",
+        op=place,
+    )
 
 
 def _imported(op: Op, domain: str, imported: Iterable[str], outer: Iterable[str]) -> None:
