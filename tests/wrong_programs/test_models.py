@@ -9,7 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import bb_edge
 from bb_edge.components import GraphModel
+from bb_edge.components.parameter_file import pack
 from bb_host import Compiler, ModelSlot, Module
 from bb_host.cli import main
 from bb_host.learn import LearnError, ModelImportError, NotDifferentiableError, mlp, trainable
@@ -451,3 +453,210 @@ def test_a_program_is_not_listed(tmp_path, capsys):
     (tmp_path / "program.py").write_text("def program(): ...\n")
     code, _, err = compile_(capsys, tmp_path / "program.py", "--trainable")
     assert code == 1 and "not a program" in err and "table()" in err
+
+
+# --- parameters in and out ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A folder with `net.onnx` (two_layers) and `p.npz`, other parameters for it."""
+    onnx.save(two_layers(), tmp_path / "net.onnx")
+    shapes = {"enc.0.w": (4, 5), "enc.0.b": (5,), "head.w": (5, 3)}
+    arrays = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    (tmp_path / "p.npz").write_bytes(pack(arrays, {"slot": "model"}))
+    return tmp_path
+
+
+def bb_host(capsys, *words):
+    code = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def test_trained_parameters_go_back_into_the_file(trained, capsys):
+    code, out, _ = bb_host(
+        capsys, "export", "--params", trained / "p.npz", trained / "net.onnx", "-o", trained / "t.onnx"
+    )
+    assert code == 0 and "40 parameters in 3 tensors" in out
+    with np.load(trained / "p.npz") as given:
+        for tensor in onnx.load(trained / "t.onnx").graph.initializer:
+            np.testing.assert_array_equal(numpy_helper.to_array(tensor), given[tensor.name])
+    assert learned(str(trained / "t.onnx")) == learned(str(trained / "net.onnx"))
+
+
+def test_parameters_of_another_model_are_listed(trained, capsys):
+    onnx.save(net(LINEAR, WEIGHTS), trained / "other.onnx")
+    code, _, err = bb_host(
+        capsys, "export", "--params", trained / "p.npz", trained / "other.onnx", "-o", trained / "t.onnx"
+    )
+    assert code == 1 and not (trained / "t.onnx").exists()
+    assert all(f"unknown '{name}'" in err for name in ("enc.0.w", "enc.0.b", "head.w"))
+    assert "another export of it" in err
+
+
+def test_the_names_of_an_optimized_export_are_not_guessed(trained, capsys):
+    """BatchNormalization folded into its Conv: the scale is not there any more, and nothing is written."""
+    onnx.save(net([("MatMul", "x enc.0.w", "h"), ("MatMul", "h head.w", "y")],
+                  {"enc.0.w": (4, 5), "head.w": (5, 3)}), trained / "folded.onnx")  # fmt: skip
+    code, _, err = bb_host(
+        capsys, "export", "--params", trained / "p.npz", trained / "folded.onnx", "-o", trained / "t.onnx"
+    )
+    assert code == 1 and "unknown 'enc.0.b'" in err and not (trained / "t.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("p.npz", "net.onnx", "net.onnx"), "the result would take its place"),
+        (("p.npz", "net.onnx", "t.bin"), "write it as t.onnx"),
+        (("absent.npz", "net.onnx", "t.onnx"), "No such file"),
+        (("net.onnx", "net.onnx", "t.onnx"), "no file of parameters"),
+        (("p.npz", "absent.onnx", "t.onnx"), "No such file"),
+        (("p.npz", "p.npz", "t.onnx"), "no ONNX model"),
+    ],
+)
+def test_wrong_arguments_of_export(trained, capsys, monkeypatch, wrong, words):
+    monkeypatch.chdir(trained)
+    before = {p.name: p.read_bytes() for p in trained.iterdir()}
+    params, model, out = wrong
+    code, _, err = bb_host(capsys, "export", "--params", params, model, "-o", out)
+    assert code == 1 and words in err
+    assert {p.name: p.read_bytes() for p in trained.iterdir()} == before
+
+
+def test_a_slot_of_an_ordinary_model_is_refused(trained, capsys):
+    command = ("export", "--params", trained / "p.npz", trained / "net.onnx", "-o", trained / "t.onnx")
+    code, _, err = bb_host(capsys, *command, "--slot", "model")
+    assert code == 1 and "an ordinary model has no slots" in err
+    code, _, err = bb_host(
+        capsys, "compile", trained / "net.onnx", "--params", f"model={trained / 'p.npz'}", "-o", trained / "b"
+    )
+    assert code == 1 and "of an ordinary model" in err
+
+
+def test_an_ordinary_model_is_compiled_with_trained_parameters(trained, capsys):
+    code, _, err = bb_host(
+        capsys, "compile", trained / "net.onnx", "--params", trained / "p.npz", "-o", trained / "b"
+    )
+    assert (code, err) == (0, "")
+    with np.load(trained / "p.npz") as given:
+        x = np.ones((2, 4), np.float32)
+        hidden = np.maximum(x @ given["enc.0.w"] + given["enc.0.b"], 0)
+        found = bb_edge.open_model(trained / "b" / "net.edge.onnx")(x)
+        np.testing.assert_allclose(found, hidden @ given["head.w"], rtol=1e-5)
+
+
+PROGRAM = """
+from bb_edge.components import GraphModel
+from bb_host import Compiler, ModelSlot, Module
+from bb_host.learn import trainable
+
+class Scores(Module):
+    name = "Scores"
+    model = ModelSlot("model")
+
+    def body(self, g):
+        g.output("y", self.model.forward(g, g.input("x", "F32", (None, 4))))
+
+def program():
+    return Scores(), Compiler().bind_model("model", GraphModel, trainable("net.onnx"))
+"""
+
+
+@pytest.fixture
+def program(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    (trained / "program.py").write_text(PROGRAM)
+    return trained / "program.py"
+
+
+def test_a_program_is_compiled_with_trained_parameters_and_gives_them_back(program, trained, capsys):
+    code, _, err = bb_host(capsys, "compile", program, "--params", "model=p.npz", "-o", "b")
+    assert (code, err) == (0, "")
+    for artifact in ("b/Scores.onnx", "b/Scores.Scores.edge.onnx"):
+        out = f"{artifact.rpartition('.')[0]}-model.onnx"
+        assert bb_host(capsys, "export", "--params", "p.npz", artifact, "-o", out)[0] == 0
+        given = np.load("p.npz")
+        for tensor in onnx.load(out).graph.initializer:
+            np.testing.assert_array_equal(numpy_helper.to_array(tensor), given[tensor.name])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"head.w": None}, "'head.w' is missing"),
+        ({"head.w": np.zeros((5, 4), np.float32)}, "'head.w' is [5, 4], the model's is [5, 3]"),
+        ({"head.w": np.zeros((5, 3))}, "'head.w' is float64, the model's is float32"),
+        ({"head.W": np.zeros((5, 3), np.float32)}, "unknown 'head.W' (did you mean 'head.w'?)"),
+    ],
+)
+def test_parameters_that_do_not_fit_a_program_are_refused(program, trained, capsys, change, words):
+    with np.load("p.npz") as given:
+        arrays = {n: given[n] for n in ("enc.0.w", "enc.0.b", "head.w")}
+    arrays = {n: a for n, a in {**arrays, **change}.items() if a is not None}
+    np.savez("wrong.npz", **arrays)
+    code, _, err = bb_host(capsys, "compile", program, "--params", "wrong.npz", "-o", "b")
+    assert code == 1 and words in err and "wrong.npz, slot 'model'" in err
+    assert not (trained / "b").exists()
+
+
+def test_a_slot_without_a_model_is_refused(program, capsys):
+    code, _, err = bb_host(capsys, "compile", program, "--params", "modle=p.npz", "-o", "b")
+    assert code == 1 and "no slot 'modle' is bound to a model (did you mean 'model'?)" in err
+
+
+# --- names of files -------------------------------------------------------------------------------
+
+
+def test_artifacts_are_named_after_the_file_and_not_the_graph(trained, capsys):
+    assert bb_host(capsys, "compile", trained / "net.onnx", "-o", trained / "b")[0] == 0
+    assert sorted(p.name for p in (trained / "b").iterdir()) == ["net.edge.map.json", "net.edge.onnx"]
+    assert list(bb_edge.load(trained / "b" / "net.edge.onnx").targets) == ["net"]
+    assert bb_host(capsys, "compile", trained / "net.onnx", "--name", "v2", "-o", trained / "c")[0] == 0
+    assert sorted(p.name for p in (trained / "c").iterdir()) == ["v2.edge.map.json", "v2.edge.onnx"]
+
+
+def test_two_models_in_one_folder_do_not_overwrite_each_other(trained, capsys):
+    (trained / "other").mkdir()
+    onnx.save(net(LINEAR, WEIGHTS), trained / "other" / "net.onnx")
+    out = trained / "b"
+    assert bb_host(capsys, "compile", trained / "net.onnx", "-o", out)[0] == 0
+    before = (out / "net.edge.onnx").read_bytes()
+    code, _, err = bb_host(capsys, "compile", trained / "other" / "net.onnx", "-o", out)
+    assert code == 1
+    assert "it was compiled from ../net.onnx" in err and "--name NAME" in err and "--force" in err
+    assert (out / "net.edge.onnx").read_bytes() == before
+    assert bb_host(capsys, "compile", trained / "other" / "net.onnx", "-o", out, "--force")[0] == 0
+    assert (out / "net.edge.onnx").read_bytes() != before
+    assert bb_host(capsys, "compile", trained / "net.onnx", "-o", out, "--name", "n2")[0] == 0
+
+
+def test_the_same_file_is_compiled_again_whatever_is_in_it(trained, capsys):
+    out = trained / "b"
+    assert bb_host(capsys, "compile", trained / "net.onnx", "-o", out)[0] == 0
+    onnx.save(net(LINEAR, WEIGHTS), trained / "net.onnx")
+    assert bb_host(capsys, "compile", trained / "net.onnx", "-o", out)[0] == 0
+
+
+def test_a_program_does_not_overwrite_another_programs_artifacts(program, trained, capsys):
+    assert bb_host(capsys, "compile", program, "-o", "b")[0] == 0
+    assert bb_host(capsys, "compile", program, "-o", "b")[0] == 0
+    (trained / "copy.py").write_text(PROGRAM)
+    code, _, err = bb_host(capsys, "compile", trained / "copy.py", "-o", "b")
+    assert code == 1 and "it was compiled from ../program.py" in err
+    assert bb_host(capsys, "compile", trained / "copy.py", "-o", "b", "--name", "Copy")[0] == 0
+    assert "Copy.Scores.edge.onnx" in {p.name for p in (trained / "b").iterdir()}
+
+
+def test_a_file_that_is_no_artifact_is_not_overwritten(trained, capsys):
+    (trained / "b").mkdir()
+    (trained / "b" / "net.edge.onnx").write_bytes((trained / "net.onnx").read_bytes())
+    code, _, err = bb_host(capsys, "compile", trained / "net.onnx", "-o", trained / "b")
+    assert code == 1 and "it is not a result of bb-host compile" in err
+
+
+def test_a_name_that_is_none_is_refused(trained, capsys):
+    code, _, err = bb_host(capsys, "compile", trained / "net.onnx", "--name", "a/b", "-o", trained / "b")
+    assert code == 1 and "--name a_b" in err
