@@ -142,6 +142,10 @@ def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
     return tuple(chosen.values())
 
 
+_IDS = 0x6964730A
+"""Tells the seed of the ids from that of the generator."""
+
+
 class _Installer:
     """Builds one node; everything lives in locals of it until the node stands."""
 
@@ -165,8 +169,11 @@ class _Installer:
         self.overrides = overrides
         self.registry = registry
         self.rng = random.Random(seed) if seed is not None else random.SystemRandom()
-        self.seeded = random.Random(self.rng.getrandbits(128))
-        self.ids = self.seeded if incarnation is None else random.Random(incarnation)
+        number = self.rng.getrandbits(128)
+        self.seeded = random.Random(number)
+        # A stream of its own: what a program draws must not depend on how many ids were minted before.
+        self.ids_go_on = incarnation is None
+        self.ids = random.Random(number ^ _IDS if incarnation is None else incarnation)
 
     # --- components -----------------------------------------------------------------------------------
 
@@ -303,6 +310,7 @@ class _Installer:
             slots,
             {t.name: t.peer_class for t in self.targets},
         )
+        engine.ids_go_on = self.ids_go_on
         engine.clock_offset_ns = clock_offset_ns
         engine.executor = executor
         engine.local_addresses = self.addresses

@@ -48,3 +48,13 @@ class Bus:
         events = list(self.events)
         self.events.clear()
         return events
+
+
+KINDS = {
+    "op_failure": Bus.OP_FAILURE,
+    "peer_up": Bus.PEER_UP,
+    "peer_down": Bus.PEER_DOWN,
+    "wire_receive_error": Bus.WIRE_RECEIVE_ERROR,
+    "bootstrap_complete": Bus.BOOTSTRAP_COMPLETE,
+}
+"""The names by which programs know the framework's own events."""

@@ -49,6 +49,7 @@ class Engine:
         self.own_peer = own_peer
         self.rng = rng
         self.ids = ids  # epochs, request ids, tokens: what no two incarnations may share
+        self.ids_go_on = False  # whether a snapshot holds their state: of nodes without incarnation
         self.components: tuple[Component, ...] = tuple(components)
         self.backends = tuple(c for c in self.components if isinstance(c, Backend))
         self.slots = dict(slots)
@@ -80,6 +81,8 @@ class Engine:
         self.graph_of: dict[BoundOp, int] = {}  # the index of its graph
         self.forwards: dict[BoundOp, Mapping[int, tuple[int, ...]]] = {}  # of the calls of functions
         self.op_states: dict[str, dict[object, Any]] = {}  # by target: what belongs to ops
+        # By region: what gates across executions take from one that ends.
+        self.gates: dict[BoundRegion, list[Callable[[Frame], None]]] = {}
         self.rings: dict[str, deque[object]] = {}
         self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
@@ -405,6 +408,12 @@ class Engine:
             if execution.claimed and only_outside and not execution.bootstrap:
                 self._release_claims(execution)
             return
+        if self.gates and not execution.failed and not execution.expired:
+            for frame in tuple(execution.frames):
+                for meet in self.gates.get(frame.region, ()):
+                    meet(frame)
+            if execution.queued:
+                return  # a gate has let something through: it goes on
         self._end(execution)
 
     def _release_claims(self, execution: Execution) -> None:

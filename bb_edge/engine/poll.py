@@ -128,7 +128,8 @@ class Cycle:
             self.engine.count("ticks.skipped")
         else:
             self.ticks_waiting.add(key)
-            self._offer(graph, op, now_ns, tick=True)
+            # Every Timestamp is wall time, so that any two have a difference.
+            self._offer(graph, op, now_ns + self.engine.clock_offset_ns, tick=True)
         period = _period(op)
         self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import Any
 
 from bb_edge.engine import steps
@@ -30,13 +31,13 @@ ENVELOPE, INTERVAL, PUT_OFF = "envelope", "interval.tick", "reply.put_off"
 
 def save_core(parts: Parts) -> dict[str, Any]:
     engine = parts.engine
-    version, words, gauss = engine.rng.getstate()
     generators = [dump(state) for state in engine.generator_states()]
     return {
         "counters": dict(engine.counters),
         "depth_peak": engine.depth_peak,
         "next_command": engine.next_command,
-        "rng": [version, struct.pack(f">{len(words)}I", *words), gauss],
+        "rng": _random_state(engine.rng),
+        "ids": _random_state(engine.ids) if engine.ids_go_on else None,
         "generators": generators,
         "bus": [engine.bus.dropped, list(engine.bus.events)],
         "rings": [[name, [dump(value) for value in ring]] for name, ring in engine.rings.items()],
@@ -48,14 +49,25 @@ def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
     engine.counters = {str(name): int(value) for name, value in data["counters"].items()}
     engine.depth_peak = data["depth_peak"]
     engine.next_command = data["next_command"]
-    version, words, gauss = data["rng"]
-    state = struct.unpack(f">{len(words) // 4}I", words)
-    engine.rng.setstate((version, state, gauss))
+    _set_random_state(engine.rng, data["rng"])
+    # Those of a real node come from fresh entropy at each start, and are in no snapshot.
+    if engine.ids_go_on and data.get("ids") is not None:
+        _set_random_state(engine.ids, data["ids"])
     engine.restore_generators([load(state) for state in data["generators"]])
     engine.bus.dropped = data["bus"][0]
     engine.bus.events.extend(data["bus"][1])
     for name, values in data["rings"]:
         engine.rings[name].extend(load(value) for value in values)
+
+
+def _random_state(generator: Random) -> list[Any]:
+    version, words, gauss = generator.getstate()
+    return [version, struct.pack(f">{len(words)}I", *words), gauss]
+
+
+def _set_random_state(generator: Random, data: Any) -> None:
+    version, words, gauss = data
+    generator.setstate((version, struct.unpack(f">{len(words) // 4}I", words), gauss))
 
 
 def save_components(parts: Parts) -> list[Any]:

@@ -140,6 +140,18 @@ REQUEST_ID, COMMAND_ID, TIMESTAMP, EVENT_KIND, CORRELATION_TOKEN, RESPONSE_BATCH
     )
 )
 
+NUMBERS = {
+    SCALAR_F32: TENSOR_F32,
+    SCALAR_F64: TENSOR_F64,
+    SCALAR_F16: TENSOR_F16,
+    SCALAR_U8: TENSOR_U8,
+    SCALAR_I32: TENSOR_I32,
+    TIMESTAMP: TENSOR_I64,
+    EVENT_KIND: TENSOR_I64,
+    CORRELATION_TOKEN: TENSOR_U64,
+}
+"""Types whose values are single numbers, and the tensors that hold such numbers."""
+
 _BY_ELEM = {elem: _TENSORS[name] for name, elem, _ in _ELEMENTS}
 _DTYPE_OF_ELEM: dict[int, np.dtype[Any]] = {elem: np.dtype(dtype) for _, elem, dtype in _ELEMENTS}
 _ELEM_OF_DTYPE = {np.dtype(dtype): elem for name, elem, dtype in _ELEMENTS if name != "BF16"}

@@ -1,33 +1,36 @@
-"""The address book's three ops (semantics §7)."""
+"""The address book's ops (semantics §7), and those that make and take its values apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.parking import OpError
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
+from bb_edge.syscalls.peer_lists import element, peer_of
 
 
 def _insert(op: BoundOp, env: BindEnv) -> Run:
-    book = env.engine.address_book
+    book, told = env.engine.address_book, done(op)
 
-    def run(ctx: Any, peer: Any, address: Any) -> None:
+    def run(ctx: Any, peer: Any, address: Any) -> object:
         _merge(book, peer, _addresses((address,), ctx))
+        return told
 
     return run
 
 
 def _insert_many(op: BoundOp, env: BindEnv) -> Run:
-    book = env.engine.address_book
+    book, told = env.engine.address_book, done(op)
 
-    def run(ctx: Any, peer: Any, addresses: Any) -> None:
+    def run(ctx: Any, peer: Any, addresses: Any) -> object:
         if not addresses:
             raise OpError("an empty address list", where=ctx.op.spec.name)
         _merge(book, peer, _addresses(addresses, ctx))
+        return told
 
     return run
 
@@ -66,4 +69,52 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
-BINDERS: dict[str, Bind] = {"Insert": _insert, "InsertMany": _insert_many, "Lookup": _lookup}
+def _drop(op: BoundOp, env: BindEnv) -> Run:
+    book, told = env.engine.address_book, done(op)
+
+    def run(ctx: Any, peer: Any) -> object:
+        book.drop_peer(peer_of(peer, ctx))
+        return told
+
+    return run
+
+
+def _own_peer(op: BoundOp, env: BindEnv) -> Run:
+    peer = env.engine.own_peer
+    return lambda ctx, *_: peer
+
+
+def _own_addresses(op: BoundOp, env: BindEnv) -> Run:
+    """The node's addresses; where its transport gave it none, the one that names it."""
+    engine = env.engine
+
+    def run(ctx: Any, *_: object) -> tuple[Address, ...]:
+        found = tuple(Address.from_bytes(address) for address in engine.local_addresses)
+        return found or (Address.empty().with_peer(engine.own_peer),)
+
+    return run
+
+
+def _address_of(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, peer: Address.empty().with_peer(peer_of(peer, ctx))
+
+
+def _address_at(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, addresses, index: element(_addresses(addresses, ctx), index, "address", ctx)
+
+
+def _address_list(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, *addresses: _addresses(addresses, ctx)
+
+
+BINDERS: dict[str, Bind] = {
+    "Insert": _insert,
+    "InsertMany": _insert_many,
+    "Lookup": _lookup,
+    "Drop": _drop,
+    "OwnPeer": _own_peer,
+    "OwnAddresses": _own_addresses,
+    "AddressOf": _address_of,
+    "AddressAt": _address_at,
+    "AddressList": _address_list,
+}

@@ -58,7 +58,6 @@ def _token(op: BoundOp, env: BindEnv) -> Run:
 BINDERS: dict[str, Bind] = {
     "OnTrigger": _trigger,
     "PassThrough": _first,
-    "Gate": _first,
     "GateDispatch": _first,
     "GateManyDispatch": _first,
     "Tee": _tee,

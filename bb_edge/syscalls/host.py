@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.direct import emit_value
 from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.graph_slot import OUTPUT_OP
@@ -24,20 +24,22 @@ def _name(op: BoundOp) -> str:
 
 def _emit(op: BoundOp, env: BindEnv) -> Run:
     topic = op.emits = _name(op)
-    engine = env.engine
+    engine, told = env.engine, done(op)
 
-    def run(ctx: Any, value: object) -> None:
+    def run(ctx: Any, value: object) -> object:
         emit_value(engine, ctx.op, ctx.execution.id, topic, value)
+        return told
 
     return run
 
 
 def _notify(op: BoundOp, env: BindEnv) -> Run:
     topic = _name(op)
-    engine = env.engine
+    engine, told = env.engine, done(op)
 
-    def run(ctx: Any, _trigger: object) -> None:
+    def run(ctx: Any, _trigger: object) -> object:
         engine.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
+        return told
 
     return run
 
@@ -51,12 +53,13 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
         )
     ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.config.record_entries))
 
-    engine, bound = env.engine, ring.maxlen
+    engine, bound, told = env.engine, ring.maxlen, done(op)
 
-    def run(ctx: Any, value: object) -> None:
+    def run(ctx: Any, value: object) -> object:
         if len(ring) == bound:
             engine.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
+        return told
 
     return run
 
@@ -66,10 +69,11 @@ def _increment(op: BoundOp, env: BindEnv) -> Run:
     delta = op.spec.attrs.get("delta", 1)
     if not isinstance(delta, int):
         raise OpError("attribute delta must be an integer", where=op.spec.name)
-    engine = env.engine
+    engine, told = env.engine, done(op)
 
-    def run(ctx: Any, _trigger: object) -> None:
+    def run(ctx: Any, _trigger: object) -> object:
         engine.count(name, delta)
+        return told
 
     return run
 

@@ -1,4 +1,4 @@
-"""ONNX operators over lists of peers (semantics §2): they pick and join, and no backend knows such values.
+"""Lists of peers: ONNX operators over them (semantics §2), which no backend knows, and ops of our own.
 
 A list is a tuple of PeerIds. `Squeeze` and `Unsqueeze` leave it as it is: one peer is a list of one.
 """
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.executions import BoundOp
 from bb_edge.engine.parking import OpError
 from bb_edge.ir.ids import PeerId
 
@@ -55,3 +57,40 @@ OVER_PEERS: Mapping[str, Pick] = {
     "Gather": _gathered,
     "Slice": _sliced,
 }
+
+
+def peer_of(value: Any, ctx: Any) -> PeerId:
+    """A single peer, as the running op was given it. OpError for anything else."""
+    if not isinstance(value, PeerId):
+        raise OpError(f"a PeerId was expected, got {value!r}", where=ctx.op.spec.name)
+    return value
+
+
+def element(values: Any, index: Any, what: str, ctx: Any) -> object:
+    """One entry of a list, counted from 0, or from the end below 0. OpError where it has none there."""
+    place = np.asarray(index)
+    if place.size != 1:
+        raise OpError(f"one index was expected, got {place.tolist()}", where=ctx.op.spec.name)
+    number = int(place.ravel()[0])
+    if not -len(values) <= number < len(values):
+        raise OpError(
+            f"no {what} at {number}: the list has {len(values)}",
+            where=ctx.op.spec.name,
+            hint="make the op wait for a list that is long enough, or slice: peers[0:1] may be empty",
+        )
+    return values[number]
+
+
+def _peer_at(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, peers, index: element(peers, index, "peer", ctx)
+
+
+def _peer_list(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, *peers: tuple(peer_of(peer, ctx) for peer in peers)
+
+
+def _peer_count(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, peers: np.asarray(len(peers), np.int64)
+
+
+BINDERS: dict[str, Bind] = {"PeerAt": _peer_at, "PeerList": _peer_list, "PeerCount": _peer_count}

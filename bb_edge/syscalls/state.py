@@ -6,10 +6,11 @@ All of it is bounded by `op_state_entries`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp, Execution
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.executions import BoundOp, Execution, Frame
 from bb_edge.engine.parking import PENDING, CapacityError, OpError
 from bb_edge.roles import TRIGGER
 
@@ -82,9 +83,11 @@ class _Held:
 
 def _stash(op: BoundOp, env: BindEnv) -> Run:
     state: _Held = env.state.setdefault(("hold", _text(op, "slot")), _Held())
+    told = done(op)
 
-    def run(ctx: Any, value: object) -> None:
+    def run(ctx: Any, value: object) -> object:
         state.value = value
+        return told
 
     return run
 
@@ -97,6 +100,59 @@ def _flush(op: BoundOp, env: BindEnv) -> Run:
         return value
 
     return run
+
+
+class _Gate:
+    """A gate across executions: it holds a value until it is opened, or is open until a value comes."""
+
+    def __init__(self) -> None:
+        self.value: object = None
+        self.is_open = False
+
+    def save(self) -> list[object]:
+        return [self.value, self.is_open]
+
+    def restore(self, row: Any) -> None:
+        self.value, self.is_open = row
+
+
+def _gate(op: BoundOp, env: BindEnv) -> Run:
+    """Within an execution the value passes behind the trigger.
+
+    Across executions, what an execution leaves at its end waits in the op for what another one leaves.
+    """
+    if op.spec.attrs.get("across"):
+        state: _Gate = env.state.setdefault(("gate", env.graph.index, op.spec.origin), _Gate())
+        region = env.graph.regions[op.spec.region]
+        env.engine.gates.setdefault(region, []).append(_meet(op, state, env.engine))
+    return lambda ctx, value, *_: value
+
+
+def _meet(op: BoundOp, state: _Gate, engine: Engine) -> Callable[[Frame], None]:
+    """What the gate does at the end of an execution in which it has not fired."""
+    index, template = op.index, op.spec.waits
+    value_site, trigger_site = op.spec.inputs[:2]
+
+    def meet(frame: Frame) -> None:
+        if frame.waiting[index] in (0, template):
+            return  # it has fired, or nothing has come
+        value, opened = frame.values[value_site], frame.values[trigger_site] is not None
+        if (value is None) is not opened:
+            return  # something else is missing
+        frame.waiting[index] = 0
+        if opened:
+            value, state.value = state.value, None
+            state.is_open = value is None
+        elif state.is_open:
+            state.is_open = False
+        else:
+            if state.value is not None:
+                engine.count("gates.replaced")
+            value, state.value = None, value
+        if value is not None:
+            engine.write(frame, op.out, value)
+
+    return meet
 
 
 class _Queue:
@@ -217,20 +273,22 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _release(op: BoundOp, env: BindEnv) -> Run:
-    state = _semaphore(op, env)
+    state, told = _semaphore(op, env), done(op)
 
-    def run(ctx: Any, _trigger: object) -> None:
+    def run(ctx: Any, _trigger: object) -> object:
         if ctx.execution.id not in state.holders:
             raise OpError(
                 "the execution holds no permit", where=ctx.op.spec.name, hint="Acquire comes before Release"
             )
         state.give_back(ctx.execution.id, 1)
+        return told
 
     return run
 
 
 BINDERS: dict[str, Bind] = {
     "Threshold": _threshold,
+    "Gate": _gate,
     "Hold.Stash": _stash,
     "Hold.Flush": _flush,
     "Serialize.Enqueue": _enqueue,

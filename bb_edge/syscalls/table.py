@@ -14,7 +14,9 @@ from bb_edge.syscalls import (
     flow,
     gates,
     host,
+    peer_lists,
     role_ops,
+    scalars,
     state,
     subgraph,
     timing,
@@ -22,7 +24,14 @@ from bb_edge.syscalls import (
 )
 
 STATELESS: dict[str, dict[str, Bind]] = {
-    keys.SYSCALL_DOMAIN: {**flow.BINDERS, **timing.BINDERS, **state.BINDERS, **host.BINDERS},
+    keys.SYSCALL_DOMAIN: {
+        **flow.BINDERS,
+        **timing.BINDERS,
+        **scalars.BINDERS,
+        **peer_lists.BINDERS,
+        **state.BINDERS,
+        **host.BINDERS,
+    },
     keys.WIRE_DOMAIN: wire_ops.BINDERS,
     keys.GATE_DOMAIN: gates.BINDERS,
     keys.COMPOSITE_DOMAIN: composite.BINDERS,

@@ -40,6 +40,10 @@ def _clock(op: BoundOp, env: BindEnv) -> Run:
     return lambda ctx, _trigger: ctx.now_ns + engine.clock_offset_ns
 
 
+def _elapsed(op: BoundOp, env: BindEnv) -> Run:
+    return lambda ctx, since, until: np.asarray(int(until) - int(since), np.int64)
+
+
 def _rng(op: BoundOp, env: BindEnv) -> Run:
     rng = env.engine.rng
     return lambda ctx, _trigger: np.asarray(rng.getrandbits(64), dtype=np.uint64)
@@ -64,6 +68,7 @@ BINDERS: dict[str, Bind] = {
     "After": _delay("delay_ns"),
     "Sleep": _delay("duration_ns"),
     "Clock": _clock,
+    "Elapsed": _elapsed,
     "RngU64": _rng,
     "DeadlineCheck": _deadline_check,
 }

@@ -15,6 +15,7 @@ from bb_edge.ir.opsets import OpDef, OpKind, Ready
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.errors import CrossExecutionJoin, JoinAcrossSends, label, named
+from bb_host.compiler.host_gates import ACROSS
 from bb_host.program import Function, Op
 
 _INVOKE = -1
@@ -81,7 +82,7 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
     names = [n for n in flow.reads(op) if n and n in state.values]
     if not names:
         return None
-    if row is not None and _fires_on_one(row):
+    if row is not None and (_fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
         return _any_of(names, state)
     found = _meeting(index, op, names, state)
     if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:

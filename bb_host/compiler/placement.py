@@ -26,8 +26,12 @@ from bb_host.compiler.errors import AmbiguousPlacement, CrossClassDataflow, Inva
 from bb_host.program import Function, Op, Slot
 
 _PEER_SYSCALLS = frozenset(
-    {"Any", "Gate", "PassThrough", "Tee", "GateDispatch", "GateManyDispatch", "DeadlineCheck"}
+    {
+        *("Any", "Gate", "PassThrough", "Tee", "GateDispatch", "GateManyDispatch", "DeadlineCheck"),
+        *("PeerAt", "PeerList"),
+    }
 )
+_JOINS_PEERS = frozenset({"Any", "PeerList"})
 _RANDOM = frozenset(
     {
         "Bernoulli",
@@ -135,11 +139,15 @@ class _Placer:
         return self._result()
 
     def _inputs(self) -> None:
+        listed: set[str] = set()
+        if (keys.SYSCALL_DOMAIN, "PeerList") in flow.summary(self.ops).kinds:
+            listed.update(name for op in self.ops if op.op_type == "PeerList" for name in op.inputs)
         for name in self.function.inputs:
             where = self.function.meta.get(keys.INPUT_CLASS_PREFIX + name) or self.home
             self.inputs[name] = self.values[name] = where
             known = self.function.types.get(name)
-            if known is not None and known.node is types.PEER_ID_VEC:
+            node = None if known is None else known.node
+            if node is types.PEER_ID_VEC or (node is types.PEER_ID and name in listed):
                 self.peers[name] = name
 
     def _constants(self) -> None:
@@ -274,6 +282,8 @@ class _Placer:
             for name in op.outputs:
                 if name:
                     self.values[name] = where
+            if op.op_type == "OwnPeer" and op.domain == keys.ADDRESS_BOOK_DOMAIN:
+                self._lead(op.outputs[0], where)
 
     def _wire_outputs(self, index: int, op: Op) -> None:
         """Outputs of a wire op: on this side, or as the other side sees them."""
@@ -295,6 +305,8 @@ class _Placer:
         there = self._destination(op)
         if there is not None:
             self.values.update((n, there) for n in flow.received_outputs(op) if n)
+        for source, result in zip(flow.payload_inputs(op), flow.received_outputs(op), strict=False):
+            self._lead(result, self.peers.get(source))  # peers that travel are of the class that they are of
 
     def _destination(self, op: Op) -> str | None:
         """The class that a Send-flavored op sends to."""
@@ -315,7 +327,7 @@ class _Placer:
                 return
             sources = op.inputs if op.op_type == "Concat" else op.inputs[:1]
         elif op.op_type in _PEER_SYSCALLS and op.domain == keys.SYSCALL_DOMAIN:
-            sources = op.inputs if op.op_type == "Any" else op.inputs[:1]
+            sources = op.inputs if op.op_type in _JOINS_PEERS else op.inputs[:1]
         else:
             return
         found: dict[str, str] = {self.peers[n]: n for n in sources if n in self.peers}

@@ -7,6 +7,7 @@
 | BroadcastShape | SameElementType, and shapes go together as NumPy's do |
 | Compare, Where, Cast, Reduce, Matmul, … | SameElementType over a part of the ports, and a shape rule |
 | SameType | ports of one type variable have one type (`solve_ports`) |
+| AsTensor, AsScalar | a number that is no tensor has the element type of its tensor, and back |
 | Send, Recv, SameEach, Bundle, Unbundle, Subgraph, Constant, Linked | what their ops say (below) |
 
 A relation gets the op and the terms, and puts what it knows. It never guesses: an element type that nothing
@@ -167,6 +168,45 @@ def cast(op: Op, row: OpDef, terms: Terms) -> None:
         terms.put(op.outputs[0], ValueType(node, None if source is None else source.shape), op)
     else:
         terms.element(op.outputs[0], TENSOR, op)
+
+
+def as_tensor(op: Op, row: OpDef, terms: Terms) -> None:
+    """The tensor of the number's own element type, 0-D; `to` says which, and the input must agree."""
+    solve_ports(op, row, terms)
+    to = op.attrs.get("to")
+    node = types.tensor_of_elem(to) if isinstance(to, int) else None
+    source = terms.get(op.inputs[0])
+    if source is not None and not source.node.abstract:
+        wanted = types.NUMBERS.get(source.node)
+        if wanted is None or wanted is not node:
+            raise conflict(
+                op,
+                f"{op.inputs[0]!r} is {source.node}, and attribute to says {node or repr(to)}",
+                f"to={wanted.elem_type}"
+                if wanted is not None
+                else "it takes scalars, timestamps, event kinds",
+            )
+    terms.put(op.outputs[0], ValueType(node or TENSOR, ()), op)
+
+
+_SCALARS = {tensor: scalar for scalar, tensor in types.NUMBERS.items() if scalar.parent is types.SCALAR}
+
+
+def as_scalar(op: Op, row: OpDef, terms: Terms) -> None:
+    """The scalar of the tensor's element type."""
+    solve_ports(op, row, terms)
+    source = terms.get(op.inputs[0])
+    if source is None or source.node.elem_type is None:
+        return
+    node = _SCALARS.get(source.node)
+    if node is None:
+        raise conflict(
+            op, f"there is no scalar of {source.node}", "cast it to F32, F64, F16, U8 or I32 first"
+        )
+    shape = source.shape
+    if shape is not None and any(isinstance(d, int) and d != 1 for d in shape):
+        raise conflict(op, f"{op.inputs[0]!r} is {source}, and a scalar is one element", "reduce it first")
+    terms.put(op.outputs[0], ValueType(node), op)
 
 
 def constant(op: Op, row: OpDef, terms: Terms) -> None:
@@ -364,6 +404,8 @@ RELATIONS: Mapping[str, Relation] = {
         _same_element,
     ),
     "cast": cast,
+    "as_tensor": as_tensor,
+    "as_scalar": as_scalar,
     "constant": constant,
     "subgraph": subgraph,
     "send": send,

@@ -11,7 +11,7 @@ from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
-from bb_host.dsl.literals import as_attribute, check_names, lift
+from bb_host.dsl.literals import as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import After, Draft
 from bb_host.dsl.shapes import CATALOG_SHAPES
@@ -57,8 +57,46 @@ def call_op(
     """Records an op of the catalog; its outputs as a tuple.
 
     `args` are inputs in order (None leaves an optional one out); `kwargs` are attributes, or inputs by name.
+    An op that yields nothing but that it has run has no outputs here (`call_done`).
     Raises ArityError, AttributeValueError, ValueTypeError at the author's line.
     """
+    return tuple(_record(graph, op, args, kwargs, after, meta, hint).outputs)
+
+
+def call_done(
+    graph: Recorder, op: OpDef, args: Sequence[object], kwargs: Mapping[str, object], *, after: After = None
+) -> Done:
+    """The same for an op that yields no value: what it returns goes into `after=` of another op."""
+    return Done(graph, _record(graph, op, args, kwargs, after, None, ""))
+
+
+class Done:
+    """That an op without a value has run: `stashed = g.hold_stash(…)`, then `after=stashed`."""
+
+    def __init__(self, graph: Recorder, draft: Draft) -> None:
+        self._graph = graph
+        self._draft = draft
+
+    def __repr__(self) -> str:
+        return f"<{snake(self._draft.op_type)}: done>"
+
+    def after_values(self) -> tuple[Output, ...]:
+        """The op's trigger, recorded when it is first asked for."""
+        if not self._draft.outputs:
+            hint = f"{snake(self._draft.op_type)}_done"
+            self._draft.outputs.append(self._graph.fresh(hint, ValueType(types.TRIGGER)))
+        return tuple(self._draft.outputs)
+
+
+def _record(
+    graph: Recorder,
+    op: OpDef,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    after: After,
+    meta: Mapping[str, str] | None,
+    hint: str,
+) -> Draft:
     variables: dict[str, ValueType] = {}
     inputs = _bind_inputs(graph, op, args, kwargs, variables)
     attrs = _bind_attrs(graph, op, kwargs)
@@ -68,8 +106,14 @@ def call_op(
     assert not gates
     while draft.inputs and draft.inputs[-1] is None:
         draft.inputs.pop()
-    graph.add(draft)
-    return tuple(outputs)
+    return graph.add(draft)
+
+
+def yields_nothing(op: OpDef) -> bool:
+    """Whether the op's only output says that it has run."""
+    return bool(op.outputs) and all(
+        p.type == types.TRIGGER.id and p.ready is Ready.OPTIONAL for p in op.outputs
+    )
 
 
 def _bind_inputs(
@@ -122,31 +166,21 @@ def _bind(graph: Recorder, op: OpDef, port: Port, value: object, variables: dict
             raise graph.error(
                 ValueTypeError,
                 f"{op.name}: input {port.name} expects a {node}, got {value!r}",
-                _type_hint(node),
+                type_hint(node),
             )
         number = lift(graph, value, node if node.elem_type is not None else None)
         value = number
     value = graph.own(value)
     if not types.compatible(value.node, node):
         raise graph.error(
-            ValueTypeError, f"{op.name}: input {port.name} expects a {node}, got {value!r}", _type_hint(node)
+            ValueTypeError,
+            f"{op.name}: input {port.name} expects a {node}, got {value!r}",
+            type_hint(node, value.node),
         )
     if port.is_variable:
         known = variables.get(port.type)
         variables[port.type] = value.type if known is None else _join(known, value.type)
     return value
-
-
-def _type_hint(node: TypeNode) -> str:
-    if node is types.PEER_ID_VEC:
-        return "peers come from a PeerSelectorSlot, an input, or a .sender"
-    if node.elem_type is not None:
-        return "cast it with g.onnx.cast(x, to=…)"
-    if node is types.TRIGGER:
-        return "a trigger comes from g.pulse, g.on_trigger(value), r.closed or an input"
-    if node is types.TENSOR:
-        return "a tensor comes from an input, g.constant, g.onnx or a component"
-    return f"a {node} comes from an input or from an op that yields one (docs/ops.md)"
 
 
 def _join(a: ValueType, b: ValueType) -> ValueType:
@@ -183,7 +217,7 @@ def _outputs(
 ) -> list[Output]:
     found: list[Output] = []
     hint = hint or snake(op.name)
-    for port in op.outputs:
+    for port in op.outputs if not yields_nothing(op) else ():
         count = 1
         if port.variadic:
             fanout = attrs.get("fanout", 1)
@@ -195,6 +229,8 @@ def _outputs(
                 value_type = _constant_type(graph, attrs["value"])
             elif op.relation == "same_each":
                 continue
+            elif op.relation in _NUMBER_TYPES:
+                value_type = _NUMBER_TYPES[op.relation](graph, op, inputs, attrs)
             elif port.is_variable:
                 value_type = variables.get(port.type, ValueType(types.ANY))
             else:
@@ -204,6 +240,58 @@ def _outputs(
     if op.relation == "same_each":
         found = [graph.fresh(value.hint, value.type) for value in inputs if value is not None]
     return found
+
+
+def _tensor_of_number(
+    graph: Recorder, op: OpDef, inputs: Sequence[Output | None], attrs: Mapping[str, AttrValue]
+) -> ValueType:
+    source = inputs[0]
+    assert source is not None
+    wanted = types.NUMBERS.get(source.node)
+    if wanted is None:
+        hint = f"it takes: {', '.join(node.id for node in types.NUMBERS)}"
+        if source.node is types.SCALAR:
+            hint = "its element type is not known here: g.as_scalar(g.onnx.cast(x, to='F32'))"
+        elif types.is_subtype(source.node, types.TENSOR):
+            hint = "a tensor is a number already"
+        raise graph.error(
+            ValueTypeError, f"{op.name}: value expects a number that is no tensor, got {source!r}", hint
+        )
+    if attrs.get("to") != wanted.elem_type:
+        raise graph.error(
+            AttributeValueError,
+            f"{op.name}: a {source.node} is a {wanted}, not to={attrs.get('to')!r}",
+            "leave it to g.as_tensor(…)",
+        )
+    return ValueType(wanted, ())
+
+
+def _scalar_of_tensor(
+    graph: Recorder, op: OpDef, inputs: Sequence[Output | None], attrs: Mapping[str, AttrValue]
+) -> ValueType:
+    source = inputs[0]
+    assert source is not None
+    if source.shape is not None and any(isinstance(d, int) and d != 1 for d in source.shape):
+        raise graph.error(
+            ValueTypeError,
+            f"{op.name}: value expects one element, got {source!r}",
+            "pick or reduce first: x[0], g.onnx.reduce_mean(x, keepdims=0)",
+        )
+    if source.node.elem_type is None:
+        return ValueType(types.SCALAR)
+    scalar = next(
+        (s for s, t in types.NUMBERS.items() if t is source.node and s.parent is types.SCALAR), None
+    )
+    if scalar is None:
+        raise graph.error(
+            ValueTypeError,
+            f"{op.name}: there is no scalar of {source.node}",
+            "cast it first: g.onnx.cast(x, to='F64'); scalars are F32, F64, F16, U8, I32",
+        )
+    return ValueType(scalar)
+
+
+_NUMBER_TYPES = {"as_tensor": _tensor_of_number, "as_scalar": _scalar_of_tensor}
 
 
 def _constant_type(graph: Recorder, value: AttrValue) -> ValueType:
@@ -217,7 +305,7 @@ class Namespace:
     """The ops of one domain as methods: `g.syscall.after(trigger, delay_ns=10 * MS)`.
 
     Inputs come first, in order, attributes by name; `after=` orders. An op with one output returns it, one
-    with several a tuple, one with none None.
+    with several a tuple, one with none what `after=` takes.
     """
 
     def __init__(self, graph: Recorder, domain: str) -> None:
@@ -242,6 +330,8 @@ class _OpCall:
 
     def __call__(
         self, *args: object, after: After = None, **kwargs: object
-    ) -> Output | tuple[Output, ...] | None:
+    ) -> Output | tuple[Output, ...] | Done | None:
+        if yields_nothing(self._op):
+            return call_done(self._graph, self._op, args, kwargs, after=after)
         found = call_op(self._graph, self._op, args, kwargs, after=after)
         return found[0] if len(found) == 1 else (found or None)

@@ -164,3 +164,30 @@ def check_names(graph: Recorder, op: str, given: Mapping[str, object], known: Se
         if name not in known:
             hint = suggestion(name, known, "it has ") or "it has none"
             raise graph.error(AttributeValueError, f"{op} has no attribute or input {name!r}", hint)
+
+
+def type_hint(node: TypeNode, given: TypeNode | None = None) -> str:
+    """What to do where a `node` is expected and a value of another type, or no value, was given."""
+    if given is types.PEER_ID_VEC and node is types.PEER_ID:
+        return "take one of the list: g.peer_at(peers, 0)"
+    if given is types.PEER_ID and node is types.PEER_ID_VEC:
+        return "make a list of it: g.peer_list(peer)"
+    if given is types.ADDRESS_VEC and node is types.MULTIADDRESS:
+        return "take one of the list: g.address_at(addresses, 0)"
+    if given is types.MULTIADDRESS and node is types.ADDRESS_VEC:
+        return "make a list of it: g.address_list(address)"
+    if node is types.MULTIADDRESS:
+        return "addresses come from an input, g.address_at(…), or g.address_of(peer)"
+    if given is types.TIMESTAMP and types.is_subtype(node, types.TENSOR):
+        return "a difference is g.elapsed(since, until), a number of nanoseconds g.as_tensor(value)"
+    if given in types.NUMBERS and types.is_subtype(node, types.TENSOR):
+        return "take its number: g.as_tensor(value)"
+    if node is types.PEER_ID_VEC:
+        return "peers come from a PeerSelectorSlot, an input, or a .sender"
+    if node.elem_type is not None:
+        return "cast it with g.onnx.cast(x, to=…)"
+    if node is types.TRIGGER:
+        return "a trigger comes from g.pulse, g.threshold(1, value), r.closed or an input"
+    if node is types.TENSOR:
+        return "a tensor comes from an input, g.constant, g.onnx or a component"
+    return f"a {node} comes from an input or from an op that yields one (docs/ops.md)"

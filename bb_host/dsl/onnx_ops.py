@@ -18,7 +18,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
-from bb_host.dsl.literals import as_array, as_attribute, check_names, lift
+from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import After, Draft, SubgraphDraft
 from bb_host.dsl.shapes import onnx_shape
@@ -238,7 +238,7 @@ def _input(
         raise graph.error(
             ValueTypeError,
             f"{schema.name}: input {formal.name} expects a {node}, got {value!r}",
-            "ONNX operators work on tensors" if node is types.TENSOR else "cast it with g.onnx.cast(x, to=…)",
+            type_hint(node, value.node) or "ONNX operators work on tensors",
         )
     return value
 

@@ -223,6 +223,9 @@ def onnx_shape(op_type: str, shapes: Sequence[Shape], attrs: Mapping[str, object
 CATALOG_SHAPES: dict[tuple[str, str], Shape] = {
     ("Repeat", "round"): (),
     ("RngU64", "value"): (),
+    ("Elapsed", "ns"): (),
+    ("PeerCount", "count"): (),
+    ("AsTensor", "number"): (),
     ("Params", "params"): (None,),
     ("Evaluate", "loss"): (),
     ("Aggregate", "total"): (),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bb_edge.ir import keys, opsets
-from bb_host.dsl.catalog_ops import call_op
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.suggestions import suggestion
+from bb_host.dsl.catalog_ops import Done, call_done, call_op
 from bb_host.dsl.errors import AttributeValueError
 from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.output import Output, Value
@@ -31,8 +32,14 @@ class SyscallOps(Recorder):
     def _one(self, op: str, *args: object, after: After = None, **attrs: object) -> Output:
         return call_op(self, _row(op), args, attrs, after=after)[0]
 
-    def _none(self, op: str, *args: object, after: After = None, **attrs: object) -> None:
-        call_op(self, _row(op), args, attrs, after=after)
+    def _done(self, op: str, *args: object, after: After = None, **attrs: object) -> Done:
+        return call_done(self, _row(op), args, attrs, after=after)
+
+    def _book(self, op: str, *args: object, after: After = None) -> Output:
+        return call_op(self, _row(op, keys.ADDRESS_BOOK_DOMAIN), args, {}, after=after)[0]
+
+    def _enter(self, op: str, *args: object, after: After = None) -> Done:
+        return call_done(self, _row(op, keys.ADDRESS_BOOK_DOMAIN), args, {}, after=after)
 
     def _above_zero(self, what: str, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
@@ -49,9 +56,33 @@ class SyscallOps(Recorder):
         """A Timestamp every `period_ns`."""
         return self._one("Interval", period_ns=self._above_zero("period_ns", period_ns))
 
-    def event_source(self, kind: int) -> Output:
-        """An EventKind per bus event of that kind."""
-        return self._one("EventSource", kind=kind)
+    def event_source(self, kind: str | int) -> Output:
+        """An EventKind per bus event of that kind: `"peer_up"`, `"peer_down"`, `"op_failure"`,
+        `"wire_receive_error"`, `"bootstrap_complete"`, or the number of a component's own, from 1000 on.
+        """
+        return self._one("EventSource", kind=self._event_kind(kind))
+
+    def is_event(self, event: Output, kind: str | int, after: After = None) -> Output:
+        """Whether an EventKind is that kind, 0-D BOOL."""
+        return self.as_tensor(event, after=after).equal(self._event_kind(kind))
+
+    def _event_kind(self, kind: object) -> int:
+        from bb_edge.engine.bus import KINDS, Bus
+
+        names = ", ".join(KINDS)
+        if isinstance(kind, str):
+            if kind not in KINDS:
+                raise self.error(AttributeValueError, f"no event is called {kind!r}", suggestion(kind, KINDS))
+            return KINDS[kind]
+        if not isinstance(kind, int) or isinstance(kind, bool):
+            raise self.error(AttributeValueError, f"an event kind is a name, not {kind!r}", names)
+        if kind not in KINDS.values() and not Bus.USER <= kind < 2**31:
+            raise self.error(
+                AttributeValueError,
+                f"no event has the number {kind}",
+                f"use a name ({names}), or a component's own number from {Bus.USER} on",
+            )
+        return kind
 
     def lifecycle_phase(self, phase: int) -> Output:
         """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2."""
@@ -91,6 +122,24 @@ class SyscallOps(Recorder):
         """64 bits of the node's seeded generator, 0-D U64."""
         return self._one("RngU64", trigger, after=after)
 
+    def elapsed(self, since: Output, until: Output, after: After = None) -> Output:
+        """Nanoseconds from one Timestamp to another, 0-D I64; below 0 where `until` is the earlier one."""
+        return self._one("Elapsed", since, until, after=after)
+
+    # --- numbers
+
+    def as_tensor(self, value: Output, after: After = None) -> Output:
+        """The number of a Scalar, Timestamp (ns, I64), EventKind (I64) or CorrelationToken (U64), 0-D."""
+        own = self.own(value)
+        wanted = types.NUMBERS.get(own.node)
+        # Without a type there is no element type either; the op says so, at this line.
+        to = wanted.elem_type if wanted is not None else 0
+        return self._one("AsTensor", own, to=to, after=after)
+
+    def as_scalar(self, value: Value, after: After = None) -> Output:
+        """A tensor of one element as a Scalar of its element type: F32, F64, F16, U8 or I32."""
+        return self._one("AsScalar", value, after=after)
+
     # --- flow
 
     def any(self, *inputs: Output, group: str = "", after: After = None) -> Output:
@@ -102,7 +151,13 @@ class SyscallOps(Recorder):
         return self._one("Any", *inputs, group=group or None, after=after)
 
     def gate(self, value: Value, trigger: Output, after: After = None) -> Output:
-        """`value`, once `trigger` (anything) is there."""
+        """`value`, once `trigger` (anything) is there.
+
+        Where `trigger` comes from an input that `value` does not depend on, the host may give it in an invoke
+        of its own: what an execution leaves at its end waits in the gate. One trigger lets one value through,
+        the newest that waits, or the next to come; values that newer ones replace are counted
+        (`gates.replaced`). Snapshots hold what waits.
+        """
         return self._one("Gate", value, trigger, after=after)
 
     def pass_through(self, value: Value, after: After = None) -> Output:
@@ -121,9 +176,9 @@ class SyscallOps(Recorder):
         """
         return self._one("Limit.Acquire", trigger, name=name, n=self._above_zero("n", n), after=after)
 
-    def limit_release(self, name: str, trigger: Output, after: After = None) -> None:
+    def limit_release(self, name: str, trigger: Output, after: After = None) -> Done:
         """Gives the execution's permit back."""
-        self._none("Limit.Release", trigger, name=name, after=after)
+        return self._done("Limit.Release", trigger, name=name, after=after)
 
     def serialize_enqueue(self, queue: str, value: Value, after: After = None) -> Output:
         """Appends to a FIFO. Yields a trigger."""
@@ -133,9 +188,9 @@ class SyscallOps(Recorder):
         """The oldest value of a FIFO."""
         return self._one("Serialize.Dequeue", trigger, queue=queue, after=after)
 
-    def hold_stash(self, slot: str, value: Value, after: After = None) -> None:
+    def hold_stash(self, slot: str, value: Value, after: After = None) -> Done:
         """Keeps a value; a newer one replaces it."""
-        self._none("Hold.Stash", value, slot=slot, after=after)
+        return self._done("Hold.Stash", value, slot=slot, after=after)
 
     def hold_flush(self, slot: str, trigger: Output, after: After = None) -> Output:
         """Releases the value that is held."""
@@ -147,32 +202,71 @@ class SyscallOps(Recorder):
 
     # --- to the host
 
-    def app_emit(self, name: str, value: Value, after: After = None) -> None:
+    def app_emit(self, name: str, value: Value, after: After = None) -> Done:
         """An AppEvent `name` with the value."""
-        self._none("AppEmit", value, name=name, after=after)
+        return self._done("AppEmit", value, name=name, after=after)
 
-    def app_notify(self, name: str, trigger: Output, after: After = None) -> None:
+    def app_notify(self, name: str, trigger: Output, after: After = None) -> Done:
         """An AppEvent `name` without a value, when `trigger` (anything) arrives."""
-        self._none("AppNotify", trigger, name=name, after=after)
+        return self._done("AppNotify", trigger, name=name, after=after)
 
-    def record(self, name: str, value: Value, after: After = None) -> None:
+    def record(self, name: str, value: Value, after: After = None) -> Done:
         """Into the node's telemetry ring `name`."""
-        self._none("Record", value, name=name, after=after)
+        return self._done("Record", value, name=name, after=after)
 
-    def incr_metric(self, name: str, trigger: Output, delta: int = 1, after: After = None) -> None:
+    def incr_metric(self, name: str, trigger: Output, delta: int = 1, after: After = None) -> Done:
         """Adds `delta` to the node's counter `name` when `trigger` (anything) arrives."""
-        self._none("IncrMetric", trigger, name=name, delta=delta, after=after)
+        return self._done("IncrMetric", trigger, name=name, delta=delta, after=after)
 
-    # --- address book
+    # --- peers and addresses
 
-    def address_book_insert(self, peer: Output, address: Output, after: After = None) -> None:
+    def own_peer(self, after: After = None) -> Output:
+        """This node, as a PeerId."""
+        return self._book("OwnPeer", after=after)
+
+    def own_addresses(self, after: After = None) -> Output:
+        """Where this node is reached, as an AddressVec; never empty."""
+        return self._book("OwnAddresses", after=after)
+
+    def peer_at(self, peers: Output, index: Value, after: After = None) -> Output:
+        """One peer of a PeerIdVec, counted from 0, or from the end below 0.
+
+        The op fails where there is none.
+        """
+        return self._one("PeerAt", peers, index, after=after)
+
+    def peer_list(self, *peers: Output, after: After = None) -> Output:
+        """Single PeerIds as a PeerIdVec, which `net_out` and `request` take."""
+        return self._one("PeerList", *peers, after=after)
+
+    def peer_count(self, peers: Output, after: After = None) -> Output:
+        """How many peers a PeerIdVec has, 0-D I64."""
+        return self._one("PeerCount", peers, after=after)
+
+    def address_of(self, peer: Output, after: After = None) -> Output:
+        """The address that names a peer, `/p2p/<peer>`: what brokers route by."""
+        return self._book("AddressOf", peer, after=after)
+
+    def address_at(self, addresses: Output, index: Value, after: After = None) -> Output:
+        """One address of an AddressVec, counted as by `peer_at`."""
+        return self._book("AddressAt", addresses, index, after=after)
+
+    def address_list(self, *addresses: Output, after: After = None) -> Output:
+        """Single Multiaddresses as an AddressVec."""
+        return self._book("AddressList", *addresses, after=after)
+
+    def address_book_insert(self, peer: Output, address: Output, after: After = None) -> Done:
         """Adds a peer, or one more address of it."""
-        call_op(self, _row("Insert", keys.ADDRESS_BOOK_DOMAIN), (peer, address), {}, after=after)
+        return self._enter("Insert", peer, address, after=after)
 
-    def address_book_insert_many(self, peer: Output, addresses: Output, after: After = None) -> None:
+    def address_book_insert_many(self, peer: Output, addresses: Output, after: After = None) -> Done:
         """The same for several addresses."""
-        call_op(self, _row("InsertMany", keys.ADDRESS_BOOK_DOMAIN), (peer, addresses), {}, after=after)
+        return self._enter("InsertMany", peer, addresses, after=after)
+
+    def address_book_drop(self, peer: Output, after: After = None) -> Done:
+        """One reference to a peer less: what `address_book_insert` added is gone."""
+        return self._enter("Drop", peer, after=after)
 
     def address_book_lookup(self, peer: Output, after: After = None) -> Output:
-        """All addresses of a peer, in order."""
-        return call_op(self, _row("Lookup", keys.ADDRESS_BOOK_DOMAIN), (peer,), {}, after=after)[0]
+        """All addresses of a peer, in order. The op fails where none is known."""
+        return self._book("Lookup", peer, after=after)

@@ -23,6 +23,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.opsets import lookup
 from bb_edge.ir.opsets.records import Ready
 from bb_edge.ir.types import TENSOR, ValueType, compatible
+from bb_host.compiler.host_gates import ACROSS
 from bb_host.program import Function, Op, Subgraph
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
@@ -133,6 +134,8 @@ def _take(found: Arrivals, op: Op, before: int) -> None:
     together = op.domain in _TOGETHER
     passes = together or op.op_type in _PASSING
     if definition is None or any(port.ready is Ready.ANY for port in definition.inputs):
+        passes = False
+    if ACROSS in op.attrs and op.op_type == "Gate":
         passes = False
     late = op.domain == keys.WIRE_DOMAIN or (
         definition is not None and definition.may_suspend and not together

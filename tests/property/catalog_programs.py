@@ -90,7 +90,7 @@ class Delayed(Module):
 
     def body(self, g: Any) -> None:
         x = g.input("x", np.float32, SHAPE)
-        g.output("y", g.gate(x * 2.0, g.sleep(g.threshold(1, x), 3 * MS)))
+        g.output("y", g.onnx.mul(x, 2.0, after=g.sleep(g.threshold(1, x), 3 * MS)))
 
 
 class CatalogModule(Module):
@@ -202,6 +202,8 @@ class Author:
         g.app_notify("heard", g.event_source(1))
         self.module.wanted["heard"] = Wanted("bad", lambda e: ())
         g.app_emit("ticks", g.interval(10 * S))
+        # A gate that the host opens in an invoke of its own.
+        g.app_emit("let", g.gate(g.input("held", np.float32, (1,)), g.input("open", "Trigger")))
         # What the bootstrap has loaded.
         params = self.module.booted.params(g, after=late.values[0].out)
         g.app_emit("booted", params)
@@ -211,13 +213,14 @@ class Author:
         g.address_book_insert(told, known)
         g.address_book_insert_many(g.input("told_many", "PeerId"), g.input("known_many", "AddressVec"))
         g.app_emit("addresses", g.address_book_lookup(g.input("who", "PeerId")))
+        g.address_book_drop(g.input("forget", "PeerId"))
 
     # --- steps
 
     def act(self) -> None:
         place = self.rng.choice(self.places)
         here = [self.arithmetic, self.timing, self.host, self.control, self.call, self.bundle]
-        here += [self.onnx, self.flow, self.state] * 2 + [self.role] * 3
+        here += [self.onnx, self.flow] * 2 + [self.role, self.state] * 3 + [self.numbers, self.neighbours]
         if self.wires < 6 and not place.child and place.each <= 2:
             here += [self.send, self.ask] * 2 if place.scope == "Server" else [self.send_on]
         step = self.rng.choice(here)
@@ -256,6 +259,28 @@ class Author:
             lambda: g.onnx.cast(g.rng_u64(self.t(a.out)), to=1) * 0.0 + a.out,
         ])  # fmt: skip
         self.add(place, made(), a.of)
+
+    def numbers(self, place: Place) -> None:
+        """Scalars, timestamps and tokens as tensors; a clock that measures a sleep."""
+        g, a = self.g, self.pick(place)
+        mean = g.as_scalar(g.onnx.cast(g.onnx.reduce_mean(a.out, keepdims=0), to=1))
+        self.add(place, g.as_tensor(mean) + a.out, lambda e: a.of(e).mean() + a.of(e))
+        since = g.clock(self.t(a.out))
+        slept = g.elapsed(since, g.clock(g.sleep(self.t(a.out), 3 * MS)))
+        token = g.as_tensor(g.correlate_tag(self.t(a.out)))
+        enough = g.onnx.and_(slept >= 3 * MS, g.onnx.equal(token, token))
+        self.add(place, g.onnx.where(enough, a.out, a.out * 0.0), a.of)
+
+    def neighbours(self, place: Place) -> None:
+        """The node enters itself into its address book and looks itself up."""
+        g, a = self.g, self.pick(place)
+        me = g.own_peer(after=a.out)
+        listed = g.peer_list(me, g.peer_at(g.peer_list(me), -1))
+        where = g.address_list(g.address_at(g.own_addresses(after=a.out), 0), g.address_of(me))
+        entered = g.address_book_insert_many(me, where)
+        found = g.address_book_lookup(me, after=entered)
+        count = g.onnx.cast(g.peer_count(listed, after=found), to=1)
+        self.add(place, a.out * count, lambda e: a.of(e) * 2)
 
     def timing(self, place: Place) -> None:
         g, a = self.g, self.pick(place)

@@ -167,6 +167,8 @@ def test_every_op_does_what_it_says(seed, way, path):
         server.invoke("Server", {k: v for k, v in given.items() if k in inputs})
     for _ in envs["bad"]:
         server.invoke("Server", {"bad": np.zeros(1, np.float32)})
+    for value in (1, 2):
+        server.invoke("Server", {"held": np.full(1, value, np.float32)})
     friend, other = PeerId.from_name("friend"), PeerId.from_name("other")
     book = [Address.empty().with_peer(p).to_bytes() for p in (friend, other)]
     server.invoke("Server", {"told": friend, "known": book[0], "told_many": other, "known_many": (book[1],)})
@@ -178,8 +180,11 @@ def test_every_op_does_what_it_says(seed, way, path):
         running.run(S)
     for env in envs["late"]:
         server.invoke("Server", env)
+    for _ in range(2):
+        server.invoke("Server", {"open": TRIGGER})
     for who in (friend, other):
         server.invoke("Server", {"who": who})
+    server.invoke("Server", {"forget": friend})
     for _ in envs["phase"]:
         server.fire_lifecycle(steps.Phase.SNAPSHOT)
     running.run(60 * S)
@@ -196,6 +201,8 @@ def test_every_op_does_what_it_says(seed, way, path):
     assert [tuple(a.to_bytes() for a in e.value) for e in running.simulation.events("addresses")] == [
         (b,) for b in book
     ]
+    assert [int(row[0][0]) for row in running.rows("let")] == [2]
+    assert friend not in server._engine.address_book
     ticks = [int(row[0]) for row in running.rows("ticks")]
     assert len(ticks) == 9 and set(np.diff(ticks)) == {10 * S}
     for (scope, name), count in module.counters.items():

@@ -48,6 +48,13 @@ _t.op(
     "The first of its two inputs to fire, once per execution.",
 )
 _t.op("Clock", "trigger:Trigger", "now:Timestamp", "", "Wall time: monotonic time plus the offset handed in.")
+_t.op(
+    "Elapsed",
+    "since:Timestamp, until:Timestamp",
+    "ns:Tensor<I64>",
+    "",
+    "Nanoseconds from one timestamp to another, 0-D (ours).",
+)
 _t.op("RngU64", "trigger:Trigger", "value:Tensor<U64>", "", "64 bits of the node's seeded generator, 0-D.")
 
 # flow
@@ -58,7 +65,14 @@ _t.op(
     "group:string=",
     "The first arrival passes, later ones are dropped; ops of one group share it.",
 )
-_t.op("Gate", "value:T, trigger:Any", "value:T", "", "Passes the value once the trigger is there.")
+_t.op(
+    "Gate",
+    "value:T, trigger:Any",
+    "value:T",
+    "across:int?",
+    "Passes the value once the trigger is there. `across` (set by the compiler where the host gives the"
+    " trigger by itself): across executions, each trigger lets one value through, the newest or the next.",
+)
 _t.op("PassThrough", "value:T", "value:T", "", "Identity on any type.")
 _t.op("Tee", "value:T", "outputs:T*", "fanout:int", "The input, `fanout` times.")
 _t.op(
@@ -71,6 +85,27 @@ _t.op(
     relation="constant",
 )
 
+# values that are no tensors (ours)
+_t.op(
+    "AsTensor",
+    "value:Any",
+    "number:Tensor",
+    "to:int",
+    "The number that a scalar, timestamp, event kind or correlation token is, 0-D (ours).",
+    relation="as_tensor",
+)
+_t.op(
+    "AsScalar",
+    "value:Tensor",
+    "scalar:Scalar",
+    "",
+    "A tensor of one element as a scalar of its element type (ours).",
+    relation="as_scalar",
+)
+_t.op("PeerAt", "peers:PeerIdVec, index:Tensor<I64>", "peer:PeerId", "", "One peer of a list, from 0 (ours).")
+_t.op("PeerList", "peers:PeerId*", "list:PeerIdVec", "", "Single peers as a list (ours).")
+_t.op("PeerCount", "peers:PeerIdVec", "count:Tensor<I64>", "", "How many peers a list has, 0-D (ours).")
+
 # state that belongs to the op, not to the execution; bounded
 _t.op(
     "Limit.Acquire",
@@ -80,7 +115,9 @@ _t.op(
     "Semaphore: fires once one of `n` permits is free.",
     may_suspend=True,
 )
-_t.op("Limit.Release", "trigger:Trigger", "", "name:string", "Gives the execution's permit back.")
+_t.op(
+    "Limit.Release", "trigger:Trigger", "done:Trigger?", "name:string", "Gives the execution's permit back."
+)
 _t.op("Serialize.Enqueue", "value:Any", "trigger:Trigger", "queue:string", "Appends to a FIFO.")
 _t.op(
     "Serialize.Dequeue",
@@ -90,17 +127,23 @@ _t.op(
     "Takes from a FIFO.",
     may_suspend=True,
 )
-_t.op("Hold.Stash", "value:Any", "", "slot:string", "Keeps the value; a newer one replaces it.")
+_t.op("Hold.Stash", "value:Any", "done:Trigger?", "slot:string", "Keeps the value; a newer one replaces it.")
 _t.op("Hold.Flush", "trigger:Trigger", "value:Any", "slot:string", "Releases the value that is held.")
 
 # correlation
 _t.op("CorrelateTag", "trigger:Trigger", "token:CorrelationToken", "", "Mints a fresh correlation token.")
 
 # host
-_t.op("AppEmit", "value:Any", "", "name:string", "An AppEvent with a payload.")
-_t.op("AppNotify", "trigger:Any", "", "name:string", "An AppEvent without one.")
-_t.op("Record", "value:Any", "", "name:string", "Into the node's telemetry ring of that name.")
-_t.op("IncrMetric", "trigger:Any", "", "name:string, delta:int=1", "Adds to the node's counter of that name.")
+_t.op("AppEmit", "value:Any", "done:Trigger?", "name:string", "An AppEvent with a payload.")
+_t.op("AppNotify", "trigger:Any", "done:Trigger?", "name:string", "An AppEvent without one.")
+_t.op("Record", "value:Any", "done:Trigger?", "name:string", "Into the node's telemetry ring of that name.")
+_t.op(
+    "IncrMetric",
+    "trigger:Any",
+    "done:Trigger?",
+    "name:string, delta:int=1",
+    "Adds to the node's counter of that name.",
+)
 
 # placed by the compiler
 _t.op(

@@ -118,8 +118,36 @@ _c.op("Bundle", "parts:Any*", "composite:Composite", _CHILDREN, "Packs values in
 _c.op("Unbundle", "composite:Composite", "parts:Any*", _CHILDREN, "Unpacks a bundle.", relation="unbundle")
 
 _a = Table(keys.ADDRESS_BOOK_DOMAIN)
-_a.op("Insert", "peer:PeerId, address:Multiaddress", "", "", "Adds a peer or one more address of it.")
-_a.op("InsertMany", "peer:PeerId, addresses:AddressVec", "", "", "The same for several addresses.")
+_a.op(
+    "Insert",
+    "peer:PeerId, address:Multiaddress",
+    "done:Trigger?",
+    "",
+    "Adds a peer or one more address of it.",
+)
+_a.op(
+    "InsertMany", "peer:PeerId, addresses:AddressVec", "done:Trigger?", "", "The same for several addresses."
+)
 _a.op("Lookup", "peer:PeerId", "addresses:AddressVec", "", "All addresses of a peer, in order.")
+_a.op(
+    "Drop",
+    "peer:PeerId",
+    "done:Trigger?",
+    "",
+    "One reference to a peer less; what was inserted is gone (ours).",
+)
+_a.op("OwnPeer", "", "peer:PeerId", "", "This node (ours).", kind=OpKind.SOURCE)
+_a.op(
+    "OwnAddresses", "", "addresses:AddressVec", "", "Where this node is reached (ours).", kind=OpKind.SOURCE
+)
+_a.op("AddressOf", "peer:PeerId", "address:Multiaddress", "", "The address that names a peer (ours).")
+_a.op(
+    "AddressAt",
+    "addresses:AddressVec, index:Tensor<I64>",
+    "address:Multiaddress",
+    "",
+    "One address of a list, from 0 (ours).",
+)
+_a.op("AddressList", "addresses:Multiaddress*", "list:AddressVec", "", "Single addresses as a list (ours).")
 
 OPSETS = {t.domain: t for t in (_w.opset(), _g.opset(), _c.opset(), _a.opset())}

@@ -1,8 +1,9 @@
 """Pass 1: wire ops of sub-modules come to the surface; pure sub-modules are hoisted.
 
 1. A call of a function that holds, at any depth, a wire op, an entry, a class scope, a slot that lives on a
-   class, or a selector of peers is replaced by the function's body: placement must see what is in it. In the
-   root's bootstrap the bootstraps that it calls are replaced too.
+   class, or a selector of peers is replaced by the function's body: placement must see what is in it. So is
+   one that holds a gate: a call waits for all of its inputs, a gate may be opened in another execution. In
+   the root's bootstrap the bootstraps that it calls are replaced too.
 2. Values of an inlined body get names of their own; its wire ids and ports are minted anew where they are
    taken; its ops keep their lines, and their module instance is prefixed by the call's.
 3. Other functions that are called stay functions. They move to the module domain under the name
@@ -78,7 +79,7 @@ class _Composition:
                 found = True
             elif op.domain == keys.SYSCALL_DOMAIN:
                 row = opsets.lookup(op.domain, op.op_type)
-                found = found or (row is not None and row.kind is OpKind.ENTRY)
+                found = found or op.op_type == "Gate" or (row is not None and row.kind is OpKind.ENTRY)
             elif op.domain not in flow.LEAF_DOMAINS:
                 callee = self.keyed.get((op.domain, op.op_type))
                 if callee is not None and self.is_open(callee, (*path, function.key)):

@@ -9,7 +9,8 @@
 4. Values that never meet in one execution are not joined: `CrossExecutionJoin`, `JoinAcrossSends`
    (`bb_host.compiler.joins`).
 5. A request is sent behind the values that its answers will need (`bb_host.compiler.answer_order`).
-6. Other functions stay. A partitioned program is left alone.
+6. A gate that the host opens by itself works across executions (`bb_host.compiler.host_gates`).
+7. Other functions stay. A partitioned program is left alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.class_stamps import classes_of
 from bb_host.compiler.errors import InvalidClassName
+from bb_host.compiler.host_gates import span_gates
 from bb_host.compiler.joins import check_joins
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import Function, Op, Program, Slot
@@ -56,7 +58,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     everything = {**({} if bootstrap is None else bootstrap.slots), **root.slots}
     for where in order:
         name = options.module if order == [SELF_CLASS] else where
-        main = _main(root, parts.get(where, _NOTHING), where, name, everything)
+        main = span_gates(_main(root, parts.get(where, _NOTHING), where, name, everything))
         joins = check_joins(main)
         functions.append(main if joins is None else order_answers(main, joins))
         if bootstrap is not None and where in starts:

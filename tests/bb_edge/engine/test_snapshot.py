@@ -100,6 +100,10 @@ function program.Main(x: F32[2], go: Trigger) -> () {entry=1, partition=self}
   syscall.Record<name="r">(z)
   r: U64 = syscall.RngU64(again)
   syscall.AppEmit<name="random">(r)
+  token: CorrelationToken = syscall.CorrelateTag(again)
+  syscall.AppEmit<name="token">(token)
+  let: F32[2] = syscall.Gate<across=1>(x, in)
+  syscall.AppEmit<name="let">(let)
   out: Trigger = syscall.Limit.Release<name="l">(w)
 function module.Twice(v: F32[2]) -> (w) {}
   s: Trigger = syscall.Sleep<duration_ns=1000000>(v)

@@ -216,3 +216,21 @@ function program.Main(go: Trigger) -> () {entry=1, partition=self}
 def test_capacities_are_at_least_one(field):
     with pytest.raises(ConfigError, match=field):
         NodeConfig(**{field: 0})
+
+
+def test_ids_and_random_numbers_of_one_seed_are_different_streams(bench):
+    lines = ("r: U64[] = syscall.RngU64(go)", "r: CorrelationToken = syscall.CorrelateTag(go)")
+    drawn = []
+    for line in lines:
+        b = bench(f"""
+program Demo {{module=Demo}}
+function program.Main(go: Trigger) -> () {{entry=1, partition=self}}
+  {line}
+  syscall.AppEmit<name="r">(r)
+""")
+        for _ in range(3):
+            b.node.invoke("Main", {"go": TRIGGER})
+        b.settle()
+        drawn.append({int(value) for value in b.events("r")})
+    assert len(drawn[0]) == len(drawn[1]) == 3
+    assert drawn[0].isdisjoint(drawn[1])

@@ -70,6 +70,20 @@ def test_event_source(bed):
     assert len({e.execution for e in b.of(steps.AppEvent)}) == 2
 
 
+def test_ticks_are_told_in_wall_time_as_the_clock_is(bench):
+    text = """program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  t: Timestamp = syscall.Interval<period_ns=100>()
+  now: Timestamp = syscall.Clock(t)
+  ns: I64 = syscall.Elapsed(t, now)
+  syscall.AppEmit<name="ns">(ns)
+"""
+    b = bench(text)
+    b.node._engine.clock_offset_ns = 7_000  # what `install(clock_offset_ns=…)` sets
+    b.settle(until_ns=250)
+    assert [int(v) for v in b.events("ns")] == [0, 0]
+
+
 @pytest.mark.covers("syscall", "LifecyclePhase")
 def test_lifecycle(bed):
     body = '  t: Trigger = syscall.LifecyclePhase<phase=2>()\n  syscall.AppNotify<name="snapshot">(t)'
@@ -186,6 +200,56 @@ def test_gate(bed):
     assert len(b.of(steps.ExecutionStarved)) == 1, "a gate that never opens"
 
 
+ACROSS = '  x: F32 = syscall.Gate<across=1>(a, open)\n  syscall.AppEmit<name="x">(x)'
+OPEN = {"open": TRIGGER}
+
+
+@pytest.mark.parametrize(
+    ("invokes", "passed"),
+    [
+        ([{"a": f32(1)}], []),
+        ([{"a": f32(1)}, OPEN], [1]),
+        ([OPEN, {"a": f32(1)}], [1]),
+        ([{"a": f32(1)}, {"a": f32(2)}, OPEN], [2]),  # the newest
+        ([{"a": f32(1)}, OPEN, {"a": f32(2)}], [1]),  # one trigger, one value
+        ([OPEN, OPEN, {"a": f32(1)}, {"a": f32(2)}], [1]),  # open is open
+        ([{"a": f32(1), **OPEN}, {"a": f32(2), **OPEN}], [1, 2]),  # both in one invoke
+        ([{"a": f32(1)}, OPEN, {"a": f32(2)}, OPEN], [1, 2]),
+    ],
+)
+def test_a_gate_that_the_host_opens(bed, invokes, passed):
+    b = bed.run(ACROSS, "a: F32, open: Trigger", *invokes)
+    assert [float(v[0]) for v in b.events("x")] == passed
+    clean(b)
+
+
+def test_a_gate_that_the_host_opens_matches_within_an_execution_first(bed):
+    """Many invokes with both at once: none takes another one's value, whichever comes first in it."""
+    late = "  late: F32 = syscall.GateDispatch(a, slept)\n"
+    body = "  slept: Trigger = syscall.Sleep<duration_ns=10>(a)\n" + late + ACROSS.replace("(a,", "(late,")
+    invokes = [{"a": f32(v), **OPEN} for v in range(5)]
+    b = bed.run(body, "a: F32, open: Trigger", *invokes)
+    assert [float(v[0]) for v in b.events("x")] == [0, 1, 2, 3, 4]
+    assert len({e.execution for e in b.of(steps.AppEvent)}) == 5
+    clean(b)
+
+
+def test_a_failed_execution_leaves_nothing_at_a_gate(bed):
+    body = "  bad: F32[7] = Reshape(a, n)\n" + ACROSS
+    values = {"a": f32(1), "n": np.array([7])}
+    b = bed.run(body, "a: F32, n: I64, open: Trigger", values, OPEN)
+    assert b.events("x") == []
+    assert len(b.of(steps.OpFailed)) == 1
+
+
+def test_a_value_that_a_newer_one_replaces_at_a_gate_is_counted(bed):
+    b = bed.run(ACROSS, "a: F32, open: Trigger", *({"a": f32(v)} for v in (1, 2, 3)), OPEN)
+    assert b.node.counters["gates.replaced"] == 2
+    assert b.of(steps.AppEvent)[0].execution == b.of(steps.ExecutionEnded)[-1].execution, (
+        "that of the trigger"
+    )
+
+
 @pytest.mark.covers("syscall", "PassThrough")
 def test_pass_through(bed):
     body = '  x: PeerIdVec = syscall.PassThrough(a)\n  syscall.AppEmit<name="x">(x)'
@@ -285,6 +349,21 @@ def test_hold(bed):
     flush = {"go": TRIGGER}
     b = bed.run(body, "x: F32, go: Trigger", flush, {"x": f32(1)}, {"x": f32(2)}, flush, flush)
     assert [float(v[0]) for v in b.events("y")] == [2]
+
+
+def test_what_an_op_without_a_value_yields_is_that_it_has_run(bed):
+    body = """  stashed: Trigger = syscall.Hold.Stash<slot="s">(x)
+  flushed: F32 = syscall.Hold.Flush<slot="s">(stashed)
+  told: Trigger = syscall.AppEmit<name="x">(flushed)
+  noted: Trigger = syscall.AppNotify<name="n">(told)
+  kept: Trigger = syscall.Record<name="r">(noted)
+  counted: Trigger = syscall.IncrMetric<name="m">(kept)
+  in: Trigger = syscall.Limit.Acquire<name="l", n=1>(counted)
+  out: Trigger = syscall.Limit.Release<name="l">(in)
+  syscall.AppNotify<name="end">(out)"""
+    b = bed.run(body, "x: F32", {"x": f32(1)})
+    assert topics(b) == ["x", "n", "end"]
+    clean(b)
 
 
 # --- host ---------------------------------------------------------------------------------------------
