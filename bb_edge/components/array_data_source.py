@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bb_edge.components.state import StateReader, pack_state
+from bb_edge.ir.types import tensor_type
 from bb_edge.ir.values import TRIGGER, Trigger
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import DataSource
@@ -18,6 +19,8 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -105,6 +108,19 @@ class ArrayDataSource(DataSource):
             one_hot=read["one_hot"],
         )
 
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """The samples' types, where the artifact holds them; how many a batch has is the device's to say."""
+        found: dict[str, str] = {}
+        x, y, classes = tensors.get("x", tensors.get("value")), tensors.get("y"), config.get("one_hot")
+        if x is not None and x.ndim:
+            found["NextBatch.batch"] = _rows_of(x)
+        if isinstance(classes, int) and classes > 0:
+            found["NextBatch.labels"] = f"F32[?,{classes}]"
+        elif y is not None and y.ndim:
+            found["NextBatch.labels"] = _rows_of(y)
+        return found
+
     # --- the Contract ----------------------------------------------------------------------------------
 
     def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None]:
@@ -170,6 +186,11 @@ class ArrayDataSource(DataSource):
             raise read.error(f"it was written over another shard than this one of {len(self._x)} samples")
         self._order = None
         self._seek(epoch, position)
+
+
+def _rows_of(array: Array) -> str:
+    """The type of some rows of an array."""
+    return f"{tensor_type(array.dtype).id}[{','.join(['?', *map(str, array.shape[1:])])}]"
 
 
 def _frozen(array: Array) -> Array:

@@ -14,6 +14,8 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -49,6 +51,14 @@ class FlatIndex(Index):
     def construct(cls, env: ComponentEnv) -> FlatIndex:
         read = env.settings(cls)
         return cls(where=f"slot {env.slot!r}", capacity=read["capacity"], dim=read["dim"])
+
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """Vectors have `dim` numbers, where the configuration says so."""
+        dim = config.get("dim")
+        if not isinstance(dim, int) or dim < 1:
+            return {}
+        return dict.fromkeys(("Add.vec", "Search.query"), f"Tensor[…,{dim}]")
 
     def add(self, ctx: Ctx, vec: Array) -> None:
         rows = self._rows(vec, "the vector")

@@ -13,6 +13,8 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -36,6 +38,17 @@ class Float16Codec(Codec):
     def construct(cls, env: ComponentEnv) -> Float16Codec:
         env.check(cls)
         return cls()
+
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """f32 on one side, the code on the other."""
+        values, code = "F32", "F16"
+        return {
+            "Compress.t": values,
+            "Compress.code": code,
+            "Decompress.code": code,
+            "Decompress.t": values,
+        }
 
     def train_codebook(self, ctx: Ctx, training: Array) -> None:
         """Does nothing: the code is fixed."""

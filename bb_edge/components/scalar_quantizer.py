@@ -14,6 +14,8 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -50,6 +52,17 @@ class ScalarQuantizer(Codec):
     def _set(self, low: float, high: float) -> None:
         self._low, self._high = low, high
         self._codebook = np.linspace(low, high, _LEVELS + 1).astype(np.float32)
+
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """f32 on one side, the code on the other."""
+        values, code = "F32", "U8"
+        return {
+            "Compress.t": values,
+            "Compress.code": code,
+            "Decompress.code": code,
+            "Decompress.t": values,
+        }
 
     def train_codebook(self, ctx: Ctx, training: Array) -> None:
         if training.size == 0 or training.dtype.kind != "f" or not np.isfinite(training).all():

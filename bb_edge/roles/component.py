@@ -168,6 +168,17 @@ class Component:
         """Builds the component from its construction state. ComponentError on a bad configuration."""
         raise NotImplementedError(f"{cls.__name__} does not define construct(env)")
 
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """What a configuration says of the types at its ops' ports: `{"Search.query": "F32[…,8]"}`.
+
+        The compiler asks when the component is bound, and refuses programs whose values have other types.
+        Keys are `<Op>.<port>`. A type is an element name or a type id, then a shape: sizes, `?` for any size,
+        symbols for sizes that ports of one op share, a leading `…` for any dimensions. The arguments are
+        what `construct` sees without the device's own configuration: leave out what a device may change.
+        """
+        return {}
+
     def serialize(self) -> bytes:
         """The state that a snapshot keeps; b"" where there is none beyond the construction state."""
         return b""

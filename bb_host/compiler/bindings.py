@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
-from bb_edge.ir.types import TypeNode
+from bb_host.compiler.bound_types import declared_types, storage_types
 from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Binding, Options
 from bb_host.construction import (
@@ -56,34 +55,11 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
         state,
         functions,
         known,
-        _storage_types(known, where),
+        storage_types(known, where),
         line,
         tuple(w.at(line) for w in warned),
+        declared_types(known, state, where),
     )
-
-
-def storage_types_of(type_name: str, slot: str) -> dict[str, TypeNode]:
-    """What the class of a concrete slot says its outputs are; nothing where this host has no such class."""
-    where = f"slot {slot!r}"
-    try:
-        return _storage_types(class_of(type_name), where)
-    except ConstructionError as error:
-        raise BindingError(error.what, where, error.hint) from error
-
-
-def _storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
-    """A component class may say what its outputs are: `STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}`."""
-    declared = getattr(component, "STORAGE_TYPES", None)
-    if not isinstance(declared, Mapping):
-        return {}
-    found = {}
-    for port, name in declared.items():
-        node = types.by_id(str(name))
-        if node is None:
-            hint = suggestion(name, [known.id for known in types.REGISTRY], "register it, or take one of ")
-            raise BindingError(f"STORAGE_TYPES: no type {name!r}", where, hint)
-        found[str(port)] = node
-    return found
 
 
 def check_against(program: Program, options: Options) -> None:

@@ -176,6 +176,10 @@ class UnboundSlot(PassError):
     """A generic slot that nothing is bound to."""
 
 
+class UnsupportedOps(PassError):
+    """ONNX operators that the backend of their slot does not have; all of a target are named."""
+
+
 class BindingError(PassError):
     """A binding that names no slot of the program, the wrong role, or a config that cannot be written."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bb_edge.ir.types import TypeNode
 from bb_host.diagnostics import ProgramWarning
 from bb_host.program import AttrValue, Function
+
+if TYPE_CHECKING:
+    from bb_host.compiler.bound_types import Promise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +20,8 @@ class Binding:
 
     `target` is a partition's name, or None for all. `component` is the class where it is at hand;
     `storage_types` are the types that it promises for outputs (`"Compress.code"` → node). `where` is the
-    author's line of the declaration, `warnings` what its configuration says about itself.
+    author's line of the declaration, `warnings` what its configuration says about itself. `port_types` are
+    the types that the class names for inputs and outputs under this configuration.
     """
 
     role: str
@@ -29,6 +34,7 @@ class Binding:
     storage_types: Mapping[str, TypeNode] = field(default_factory=dict)
     where: str = ""
     warnings: tuple[ProgramWarning, ...] = ()
+    port_types: Mapping[str, Promise] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,9 +26,11 @@ from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler import flow
+from bb_host.compiler.errors import MalformedOp
 from bb_host.compiler.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
 from bb_host.compiler.wire_relations import bundle, recv, same_each, send, unbundle
-from bb_host.dsl.shapes import onnx_shape
+from bb_host.dsl.kernel_fit import Misfit, fit
+from bb_host.dsl.shapes import check_axes, onnx_shape
 from bb_host.program import Op, RawTensor, Subgraph
 
 Relation: TypeAlias = "Callable[[Op, OpDef, Terms], None]"
@@ -110,7 +112,8 @@ def _shape(op: Op, terms: Terms) -> None:
     try:
         shape = onnx_shape(op.op_type, shapes, op.attrs, known)
     except ValueError as error:
-        raise conflict(op, f"{error}: {described(terms, op.inputs)}") from error
+        text = f"{error}: {described(terms, op.inputs)}"
+        raise conflict(op, text, "give it values whose sizes go together") from error
     except (TypeError, IndexError, ZeroDivisionError) as error:
         raise conflict(op, f"its attributes do not fit its inputs: {described(terms, op.inputs)}") from error
     if shape is not None and op.outputs:
@@ -118,6 +121,42 @@ def _shape(op: Op, terms: Terms) -> None:
         node = TENSOR if known_type is None else known_type.node
         if types.is_subtype(node, TENSOR):
             terms.put(op.outputs[0], ValueType(node, shape), op)
+
+
+def axes_of(op: Op, terms: Terms) -> None:
+    """Refuses an axis outside of a known rank, which the fast ways of the relations do not look at."""
+    if op.attrs or len(op.inputs) > 1:
+        try:
+            check_axes(
+                op.op_type,
+                [_shape_of(terms, name) for name in op.inputs],
+                op.attrs,
+                [terms.constants.get(name) for name in op.inputs],
+            )
+        except ValueError as error:
+            raise conflict(op, f"{error}: {described(terms, op.inputs)}", "count axes from 0") from error
+
+
+def fit_op(op: Op, terms: Terms, version: int, kernels: bool) -> None:
+    """What the device's kernel says of an op: the types of its results, or that it never runs.
+
+    `kernels` says that the op runs on those kernels, so that what they alone refuse is refused here too.
+    """
+    given = [terms.types.get(name) if name else None for name in op.inputs]
+    if any(name and known is None for name, known in zip(op.inputs, given, strict=True)):
+        return
+    constants = [terms.constants.get(name) for name in op.inputs]
+    try:
+        found = fit(op.op_type, version, op.attrs, given, constants, len(op.outputs))
+    except Misfit as error:
+        if not error.universal and not kernels:
+            return
+        text = f"{error}: {described(terms, op.inputs)}" if op.inputs else str(error)
+        if error.attribute:
+            raise MalformedOp(text, hint="see its attributes at onnx.ai/onnx/operators", op=op) from error
+        raise conflict(op, text, "cast or reshape its inputs") from error
+    for name, value in zip(op.outputs, found or (), strict=False):
+        terms.put(name, value, op)
 
 
 def _shape_of(terms: Terms, name: str) -> Shape:
@@ -435,4 +474,4 @@ def relation_of(row: OpDef) -> Relation:
     return found
 
 
-__all__ = ["RELATIONS", "Relation", "register_relation", "relation_of"]
+__all__ = ["RELATIONS", "Relation", "axes_of", "fit_op", "register_relation", "relation_of"]

@@ -32,6 +32,7 @@ class Terms:
         self.replies = replies
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
+        self.forwards: dict[str, ValueType | None] = {}  # what a model's Forward ops yield, by slot
         self.touched: list[str] = []  # names whose types were narrowed since the solver looked
 
     def get(self, name: str) -> ValueType | None:

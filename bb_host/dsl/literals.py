@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.ir import types
+from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.opsets import AttrKind
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
@@ -97,6 +98,12 @@ def lift(graph: Recorder, value: object, wanted: TypeNode | None = None) -> Outp
 def element_number(graph: Recorder, like: TypeLike) -> int:
     """ONNX's element type number, from a number or anything that names a tensor type."""
     if isinstance(like, (int, np.integer)) and not isinstance(like, bool):
+        if int(like) not in TensorProto.DataType.values() or not int(like):
+            raise graph.error(
+                AttributeValueError,
+                f"ONNX has no element type {int(like)}",
+                "name one: 'F32', 'I64', np.float32, …",
+            )
         return int(like)
     node = as_type(graph, like).node
     if node.elem_type is None:
@@ -129,7 +136,7 @@ def _text(value: object) -> bytes | None:
 def _convert(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValue | None:
     sequence = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1)
     if kind is AttrKind.INT:
-        if name in ("to", "dtype") and not _integer(value):
+        if name in ("to", "dtype"):
             return element_number(graph, value)
         return int(value) if _integer(value) else None
     if kind is AttrKind.FLOAT:

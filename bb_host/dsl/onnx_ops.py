@@ -18,10 +18,11 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
+from bb_host.dsl.kernel_fit import Misfit, fit
 from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import After, Draft, SubgraphDraft
-from bb_host.dsl.shapes import onnx_shape
+from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
@@ -294,15 +295,15 @@ def _results(
     count = _output_count(graph, schema, bound, attrs) if outputs is None else outputs
     if count < 1 or (count > len(formals) and not formals[-1].variadic):
         raise graph.error(ArityError, f"{schema.name} has at most {len(formals)} outputs, not {count}")
-    shape = _first_shape(graph, schema, bound, attrs)
+    shapes = _shapes(graph, schema, bound, attrs, count)
     hint = snake(schema.name) if schema.name != "Constant" else "const"
     found = []
     for i in range(count):
         formal = formals[min(i, len(formals) - 1)]
         node = _result_node(schema, formal, bound, attrs)
         name = hint if count == 1 else f"{hint}_{formal.name}" if not formal.variadic else f"{hint}_{i}"
-        whole = i == 0 and types.is_subtype(node, types.TENSOR)
-        found.append(graph.fresh(name, ValueType(node, shape if whole else None)))
+        shape = shapes[i] if i < len(shapes) and types.is_subtype(node, types.TENSOR) else None
+        found.append(graph.fresh(name, ValueType(node, shape)))
     return found
 
 
@@ -355,25 +356,34 @@ def _constants(graph: Recorder, bound: Sequence[tuple[_Formal, Output | None]]) 
     return [None if value is None else graph.constant_value(value) for _, value in bound]
 
 
-def _first_shape(
+def _shapes(
     graph: Recorder,
     schema: _Schema,
     bound: Sequence[tuple[_Formal, Output | None]],
     attrs: Mapping[str, object],
-) -> tuple[int | str | None, ...] | None:
+    count: int,
+) -> Sequence[Shape]:
+    """The shapes of the results, as far as they are known. ValueTypeError where sizes do not fit."""
     value = attrs.get("value")
     if schema.name == "Constant":
-        return tuple(value.shape) if isinstance(value, np.ndarray) else None
-    shapes = [None if v is None else v.type.shape for _, v in bound]
+        return [tuple(value.shape) if isinstance(value, np.ndarray) else None]
+    given = [None if v is None else v.type for _, v in bound]
+    shapes = [None if t is None else t.shape for t in given]
     if not shapes:
-        return None
+        return ()
+    known = _constants(graph, bound)
     try:
-        return onnx_shape(schema.name, shapes, attrs, _constants(graph, bound))
+        check_axes(schema.name, shapes, attrs, known)
+        first = onnx_shape(schema.name, shapes, attrs, known)
+        fitted = fit(schema.name, onnx_catalog.VERSION, attrs, given, known, count)
     except ValueError as error:
+        if isinstance(error, Misfit) and not error.universal:
+            return ()  # another backend may take it: the compiler knows which one is bound
         raise graph.error(
-            ValueTypeError, f"{schema.name}: {error}", "the shapes are " + _shapes(bound)
+            ValueTypeError, f"{schema.name}: {error}", "the shapes are " + _described(bound)
         ) from error
+    return (first,) if fitted is None else [t.shape for t in fitted]
 
 
-def _shapes(bound: Sequence[tuple[_Formal, Output | None]]) -> str:
+def _described(bound: Sequence[tuple[_Formal, Output | None]]) -> str:
     return ", ".join(f"{f.name} {v.type}" for f, v in bound if v is not None)

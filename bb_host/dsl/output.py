@@ -240,6 +240,7 @@ class Output:
                 start = entry.start if entry.start is not None else (0 if step > 0 else far)
                 end = entry.stop if entry.stop is not None else (far if step > 0 else -far)
             elif isinstance(entry, int):
+                self._within(entry, axis)
                 start, end, step = entry, (entry + 1 if entry != -1 else np.iinfo(np.int64).max), 1
                 drop.append(axis)
             else:
@@ -252,6 +253,17 @@ class Output:
         if axes:
             found = self.graph.onnx_op("Slice", (found, starts, ends, axes, steps))
         return self.graph.onnx_op("Squeeze", (found, drop)) if drop else found
+
+    def _within(self, index: int, axis: int) -> None:
+        """ValueTypeError for an index outside of a size that is known."""
+        shape = self.type.shape
+        size = None if shape is None or axis >= len(shape) else shape[axis]
+        if isinstance(size, int) and not -size <= index < size:
+            raise authoring_error(
+                ValueTypeError,
+                f"index {index} is out of range: axis {axis} of {self!r} has {size} elements",
+                f"give an index from {-size} to {size - 1}" if size else "",
+            )
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
         raise authoring_error(

@@ -5,6 +5,7 @@ A shape is a tuple of numbers, symbols and None (unknown size), or None (unknown
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -59,6 +60,54 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return found
 
 
+# --- axes -------------------------------------------------------------------------------------------------
+
+_AXIS: Mapping[str, tuple[str, int | None, int]] = {
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "TopK"), ("axis", -1, 0)),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Gather", "GatherElements", "ScatterElements"), ("axis", 0, 0)),
+    **dict.fromkeys(("Split", "LpNormalization"), ("axis", 0, 0)),
+    **dict.fromkeys(("Concat", "Compress", "Unique"), ("axis", None, 0)),
+    "Flatten": ("axis", 1, 1),
+}
+"""Operators with one axis of their first input: attribute, default, how far beyond the last it may lie."""
+
+_AXES_INPUT: Mapping[str, int] = {
+    **dict.fromkeys((*REDUCTIONS, "Squeeze", "Unsqueeze", "CumSum"), 1),
+    **dict.fromkeys(("Slice", "Pad"), 3),
+}
+"""Operators whose axes are an input, or before opset 13 the attribute `axes`."""
+
+
+def check_axes(op_type: str, shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> None:
+    """ValueError where an axis is known, and lies outside of the known rank of what it is an axis of."""
+    data = shapes[0] if shapes else None
+    if data is None:
+        return
+    one = _AXIS.get(op_type)
+    if one is not None:
+        name, default, beyond = one
+        axis = attrs.get(name, default)
+        if isinstance(axis, int):
+            _axis(axis, len(data), beyond)
+        return
+    at = _AXES_INPUT.get(op_type)
+    if at is not None:
+        axes = _ints(known[at] if at < len(known) and known[at] is not None else attrs.get("axes"))
+        rank = len(data) + len(axes or ()) if op_type == "Unsqueeze" else len(data)
+        for axis in axes or ():
+            _axis(axis, rank)
+        if axes and op_type != "CumSum" and len({axis % rank for axis in axes}) != len(axes):
+            raise ValueError(f"axes {axes} name an axis twice")
+
+
+def _axis(axis: int, rank: int, beyond: int = 0) -> None:
+    if not -rank <= axis < rank + beyond:
+        raise ValueError(f"axis {axis} is out of range for rank {rank}")
+
+
+# --- rules ------------------------------------------------------------------------------------------------
+
+
 def _ints(value: object) -> list[int] | None:
     if isinstance(value, np.ndarray):
         return [int(v) for v in value.ravel()]
@@ -86,7 +135,11 @@ def _gemm(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) ->
     a, b = shapes[0], shapes[1]
     if a is None or b is None or len(a) != 2 or len(b) != 2:
         return None
-    return (a[1] if attrs.get("transA") else a[0], b[0] if attrs.get("transB") else b[1])
+    rows, inner_a = a[::-1] if attrs.get("transA") else a
+    inner_b, columns = b[::-1] if attrs.get("transB") else b
+    if isinstance(inner_a, int) and isinstance(inner_b, int) and inner_a != inner_b:
+        raise ValueError(f"inner dimensions {inner_a} and {inner_b} differ")
+    return (rows, columns)
 
 
 def _reshape(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
@@ -94,11 +147,14 @@ def _reshape(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known)
     if wanted is None:
         return None
     source = shapes[0]
+    if wanted.count(-1) > 1 or any(d < -1 for d in wanted):
+        raise ValueError(f"{wanted} is not a shape: sizes, and -1 at most once")
     found: list[Dim] = []
     for i, d in enumerate(wanted):
         copied = source[i] if source is not None and i < len(source) else None
         found.append(copied if d == 0 and not attrs.get("allowzero") else d)
     if -1 not in wanted:
+        _same_size(source, found)
         return tuple(found)
     at = wanted.index(-1)
     rest = [d for i, d in enumerate(found) if i != at]
@@ -110,6 +166,14 @@ def _reshape(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known)
         size = total // part if part else None
     found[at] = size
     return tuple(found)
+
+
+def _same_size(source: Shape, wanted: Sequence[Dim]) -> None:
+    """ValueError where both have known sizes, and hold different numbers of elements."""
+    if source is not None and all(isinstance(d, int) for d in (*source, *wanted)):
+        before, after = (math.prod(d for d in dims if isinstance(d, int)) for dims in (source, wanted))
+        if before != after:
+            raise ValueError(f"{before} elements do not fill shape {list(wanted)}")
 
 
 def _transpose(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
@@ -127,11 +191,15 @@ def _transpose(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Know
 def _concat(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
     whole = [s for s in shapes if s is not None]
     axis = attrs.get("axis")
-    if len(whole) != len(shapes) or not isinstance(axis, int) or len({len(s) for s in whole}) != 1:
+    if len({len(s) for s in whole}) > 1:
+        raise ValueError(f"inputs of rank {', '.join(str(len(s)) for s in whole)} cannot be joined")
+    if len(whole) != len(shapes) or not isinstance(axis, int):
         return None
     found = list(whole[0])
-    if not -len(found) <= axis < len(found):
-        raise ValueError(f"axis {axis} for rank {len(found)}")
+    for i, dims in enumerate(zip(*whole, strict=True)):
+        known_sizes = {d for d in dims if isinstance(d, int)}
+        if i != axis % len(found) and len(known_sizes) > 1:
+            raise ValueError(f"sizes {', '.join(map(str, sorted(known_sizes)))} differ in axis {i}")
     sizes = [s[axis] for s in whole]
     numbers = [s for s in sizes if isinstance(s, int)]
     found[axis] = sum(numbers) if len(numbers) == len(sizes) else None
@@ -146,6 +214,10 @@ def _reduce(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) 
     if axes is None:
         if len(shapes) > 1:
             return None
+        axes = []
+    if not axes:
+        if attrs.get("noop_with_empty_axes"):
+            return shape
         axes = list(range(len(shape)))
     dropped = {a % len(shape) for a in axes} if shape else set()
     if attrs.get("keepdims", 1):
@@ -158,6 +230,10 @@ def _squeeze(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known)
     if shape is None or axes is None or not shape:
         return None
     dropped = {a % len(shape) for a in axes}
+    for i in dropped:
+        size = shape[i]
+        if isinstance(size, int) and size != 1:
+            raise ValueError(f"axis {i} has {size} elements, and only an axis of one can be removed")
     return tuple(d for i, d in enumerate(shape) if i not in dropped)
 
 
@@ -177,7 +253,34 @@ def _gather(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) 
     if data is None or indices is None or not isinstance(axis, int) or not data:
         return None
     axis %= len(data)
+    wanted, size = _ints(known[1]) if len(known) > 1 else None, data[axis]
+    if wanted and isinstance(size, int):
+        outside = [i for i in wanted if not -size <= i < size]
+        if outside:
+            raise ValueError(f"index {outside[0]} is out of range for an axis of {size} elements")
     return (*data[:axis], *indices, *data[axis + 1 :])
+
+
+def _split(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
+    """The first part's shape."""
+    shape, axis = shapes[0], attrs.get("axis", 0)
+    sizes = _ints(known[1] if len(known) > 1 and known[1] is not None else attrs.get("split"))
+    if shape is None or not isinstance(axis, int):
+        return None
+    axis %= len(shape)
+    whole = shape[axis]
+    if sizes is not None and isinstance(whole, int) and (sum(sizes) != whole or min(sizes, default=0) < 0):
+        raise ValueError(f"sizes {sizes} do not add up to the {whole} elements of axis {axis}")
+    number = attrs.get("num_outputs")
+    if sizes is None and isinstance(whole, int) and isinstance(number, int) and not 0 < number <= whole:
+        raise ValueError(f"{whole} elements of axis {axis} cannot be split into {number} parts")
+    part = None if not sizes else sizes[0]
+    return (*shape[:axis], part, *shape[axis + 1 :])
+
+
+def _expand(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
+    wanted = _ints(known[1]) if len(known) > 1 else None
+    return None if wanted is None else broadcast((shapes[0], tuple(wanted)))
 
 
 def _arg(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
@@ -198,6 +301,8 @@ _RULES: dict[str, Rule] = {
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Gather": _gather,
+    "Split": _split,
+    "Expand": _expand,
     "ArgMax": _arg,
     "ArgMin": _arg,
     "Shape": _rank_of,

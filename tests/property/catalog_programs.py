@@ -197,7 +197,7 @@ class Author:
         self.add(phase, g.gate(c, g.lifecycle_phase(2)), lambda e: value)
         self.places += [main, main, main, late, rounds, pulse, phase]
         # One that fails, and one that hears of it.
-        bad = g.input("bad", np.float32, (1,))
+        bad = g.input("bad", np.float32, (None,))
         g.app_notify("never", g.onnx.reshape(bad, g.constant(np.array([7]))))
         g.app_notify("heard", g.event_source(1))
         self.module.wanted["heard"] = Wanted("bad", lambda e: ())

@@ -8,7 +8,8 @@
 4. Types that cannot be those of one op are refused: `TypeConstraintFailed`.
 5. A value without a type, or of type `Any`, is refused: `UnresolvedType`, unless strict types are off. The
    abstract `Tensor` is a type: its element type is the device's to know.
-6. Needs topological order. Changes nothing but value types.
+6. What a bound component takes and yields holds from both sides: a value that it cannot take is refused.
+7. Needs topological order. Changes nothing but value types.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from bb_edge.ir.opsets import OpDef, Opset, Ready
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
+from bb_host.compiler.backends import runs_on_kernels
+from bb_host.compiler.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
 from bb_host.compiler.errors import MalformedOp, UnresolvedType
 from bb_host.compiler.onnx_inference import infer
 from bb_host.compiler.options import Options, Stats
-from bb_host.compiler.type_relations import RELATIONS, Relation, relation_of
+from bb_host.compiler.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
 from bb_host.compiler.type_terms import Shape, Terms, conflict
 from bb_host.program import Function, Op, Program
 
@@ -60,15 +63,14 @@ def _resolved(function: Function, strict: bool, stats: Stats) -> None:
     """Rule 5."""
     seen = function.types
     anything = types.ANY
-    resolved = unresolved = 0
-    for op in function.ops:
-        for name in op.outputs:
-            known = seen.get(name)
-            if known is not None and known.node is not anything:
-                resolved += 1
-            elif name:
-                unresolved += 1
-                if strict:
+    names = [name for op in function.ops for name in op.outputs if name]
+    resolved = sum([known is not None and known.node is not anything for known in map(seen.get, names)])
+    unresolved = len(names) - resolved
+    if unresolved and strict:
+        for op in function.ops:
+            for name in op.outputs:
+                known = seen.get(name)
+                if name and (known is None or known.node is anything):
                     raise UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
     for name in function.inputs:
         known = seen.get(name)
@@ -94,6 +96,8 @@ class _Solver:
         self._plans: dict[Key, Solve] = {}
         self._own: dict[str, Opset] = {}
         self._first_of: dict[tuple[int, Shape], ValueType] = {}
+        self._kernels = runs_on_kernels(program, options)
+        self._promised = promises(program, options)
         for binding in options.bindings:
             declare = getattr(binding.component, "atomic_opset", None)
             if callable(declare):
@@ -210,9 +214,12 @@ class _Solver:
         if row is None and domain in self._own:
             row = self._own[domain].ops.get(op.op_type)
         if row is not None:
-            return _by_row(row, relation_of(row))
+            promised = self._promised if domain in _ROLE_DOMAINS else {}
+            solve = _by_row(row, relation_of(row), version, self._kernels, promised)
+            pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
+            return solve if pair is None else _in_pairs(solve, pair)
         if domain == keys.ONNX_DOMAIN:
-            return lambda op, terms: infer(op, terms, version)
+            return _inferring(version, self._kernels)
         if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
             return _call
         return _nothing
@@ -244,7 +251,32 @@ _PURE = frozenset(name for name in RELATIONS if name not in {"constant", "subgra
 """Relations that hang on nothing but their op's types, attributes and constants."""
 
 
-def _by_row(row: OpDef, relation: Relation) -> Solve:
+_ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
+
+
+_PAIR = {"Forward": note_forward, "Backward": like_output}
+"""What `Backward` takes is what `Forward` of the same model yields."""
+
+
+def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:
+    def solve_pair(op: Op, terms: Terms) -> None:
+        solve(op, terms)
+        pair(op, op.meta.get(keys.SLOT_KEY, ""), terms)
+
+    return solve_pair
+
+
+def _inferring(version: int, kernels: bool) -> Solve:
+    def solve(op: Op, terms: Terms) -> None:
+        infer(op, terms, version)
+        fit_op(op, terms, version, kernels)
+
+    return solve
+
+
+def _by_row(
+    row: OpDef, relation: Relation, version: int, kernels: bool, promised: Mapping[str, Promises]
+) -> Solve:
     if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
 
         def solve_wire(op: Op, terms: Terms) -> None:
@@ -255,33 +287,49 @@ def _by_row(row: OpDef, relation: Relation) -> Solve:
     most = _NO_LIMIT if row.max_inputs is None else row.max_inputs
     needed = bool(row.relation and row.outputs) and row.outputs[0].ready is not Ready.OPTIONAL
     yields = int(needed)
+    is_onnx = row.domain == keys.ONNX_DOMAIN
 
     def solve(op: Op, terms: Terms) -> None:
         count = len(op.inputs)
         if count < fewest or (count > most and len(flow.data_inputs(op)) > most) or len(op.outputs) < yields:
             raise _misfit(op, row)
+        if is_onnx:
+            axes_of(op, terms)
+            relation(op, row, terms)
+            fit_op(op, terms, version, kernels)
+            return
         relation(op, row, terms)
+        if promised:
+            slot = op.meta.get(keys.SLOT_KEY, "")
+            if slot in promised:
+                unify(op, ports_of(op, promised[slot]), terms)
 
-    return _remembering(solve) if row.relation in _PURE else solve
+    return _remembering(solve, bool(promised)) if row.relation in _PURE else solve
 
 
-def _remembering(solve: Solve) -> Solve:
-    """`solve`, asked once for all ops of one kind whose types, constants and attributes are the same.
+def _remembering(solve: Solve, by_slot: bool) -> Solve:
+    """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
 
     Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
     An op that reads one value twice is asked every time: what narrows one of its inputs narrows the other.
     """
     seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], object]] = {}
-    control = keys.CONTROL_INPUTS_KEY
+    control, slot = keys.CONTROL_INPUTS_KEY, keys.SLOT_KEY
 
     def remembered(op: Op, terms: Terms) -> None:
         inputs = op.inputs
         names, known = inputs + op.outputs, terms.types
-        if len(set(names)) != len(names):
+        if len(names) > 2 and len(set(names)) != len(names):
             solve(op, terms)
             return
         before, constants = tuple(map(known.get, names)), terms.constants
-        key: tuple[object, ...] = (len(inputs), op.meta.get(control), *map(id, before))
+        meta = op.meta
+        key: tuple[object, ...] = (
+            len(inputs),
+            meta.get(control),
+            by_slot and meta.get(slot),
+            *map(id, before),
+        )
         kept: object = before
         if None in before:
             key += tuple(map(bool, names))

@@ -1,11 +1,13 @@
 """Pass 17: the last look: what the runtime counts on is there (compiler.txt part 13).
 
 1. Every slot that a partition uses is bound: `UnboundSlot`.
-2. Every domain in use is imported, every call has its function.
-3. Every inbound entry has its three Rx gates, every peer-routed send its two Tx gates, every send with a
+2. Every ONNX operator is one that the backend of its slot has, as far as its class says: `UnsupportedOps`
+   names all others. Graphs that components bring run on the default backend.
+3. Every domain in use is imported, every call has its function.
+4. Every inbound entry has its three Rx gates, every peer-routed send its two Tx gates, every send with a
    deadline its DeadlineCheck (`GATE_CONTRACTS`); every stamp that is a number parses.
-4. Every wire op has a wire id and its sites; halves of one wire id agree; answers stand beside their request.
-5. What is missing is told all at once: `RuntimeIncomplete`. Changes nothing.
+5. Every wire op has a wire id and its sites; halves of one wire id agree; answers stand beside their request.
+6. What is missing is told all at once: `RuntimeIncomplete`. Changes nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bb_edge.ir import keys
-from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
-from bb_host.compiler.errors import RuntimeIncomplete, UnboundSlot, label
+from bb_host.compiler.backends import Supports, supports_of
+from bb_host.compiler.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.passes.insert_async_deadlines import CHECK
 from bb_host.compiler.rx_chain import RX_GATES
-from bb_host.compiler.slot_table import targets_of
+from bb_host.compiler.slot_table import TargetSlots, targets_of
 from bb_host.compiler.tx_chain import TX_GATES, gated_input
 from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
-from bb_host.program import Function, Op, Program
+from bb_host.program import Function, Op, Program, walk_ops
 
 NAME = "validate_runtime_complete"
+
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 _NUMBERS = (
     keys.DEADLINE_NS_KEY,
@@ -72,7 +77,10 @@ GATE_CONTRACTS: tuple[GateContract, ...] = (
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
-    _slots(program, stats)
+    targets = targets_of(program)
+    _slots(targets, stats)
+    for target in targets:
+        _operators(target, program, options)
     missing = list(_missing(program, options))
     stats.count("preflight_errors", len(missing))
     if missing:
@@ -81,10 +89,10 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     return program
 
 
-def _slots(program: Program, stats: Stats) -> None:
+def _slots(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Rule 1."""
     stats.count("unbound", 0)
-    for target in targets_of(program):
+    for target in targets:
         for name, ops in target.ops.items():
             slot = target.main.slots.get(name)
             if slot is None or not slot.is_concrete:
@@ -94,6 +102,64 @@ def _slots(program: Program, stats: Stats) -> None:
                     hint=f"Compiler().bind_{role}({name!r}, …)",
                     op=ops[0],
                 )
+
+
+def _operators(target: TargetSlots, program: Program, options: Options) -> None:
+    """Rule 2."""
+    backends: dict[str, tuple[str, Supports | None]] = {}
+    for name, slot in target.main.slots.items():
+        if slot.role == keys.ROLE_BACKEND:
+            binding = options.binding(name, target.main.name)
+            component = None if binding is None else binding.component
+            backends[name] = slot.concrete_type, supports_of(slot.concrete_type, component)
+    default = backends.get(keys.ROLE_BACKEND, ("", None))
+    brought = [f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN and _brings(target, f)]
+    lacking: dict[tuple[str, str], list[Op]] = {}
+    for function in (*target.functions, *brought):
+        version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
+        if len(backends) < 2 and function.domain != keys.COMPONENT_DOMAIN:
+            there = flow.summary(function.ops)
+            if not there.has_subgraphs and not any(
+                _denied(*kind, default[1], version) for kind in there.kinds
+            ):
+                continue
+        for op in walk_ops(function.ops):
+            type_name, supports = backends.get(op.meta.get(keys.SLOT_KEY, ""), default)
+            if _denied(op.domain, op.op_type, supports, version) and not _over_peers(op, function):
+                lacking.setdefault((op.op_type, type_name), []).append(op)
+    if lacking:
+        first = next(iter(lacking.values()))[0]
+        names = [
+            f"{type_name} has no {op_type} (opset {version})" + _lines(ops)
+            for (op_type, type_name), ops in lacking.items()
+        ]
+        raise UnsupportedOps(
+            f"{target.main.name} cannot run it: {'; '.join(names)}",
+            source(first) or f"target {target.main.name}",
+            "use other operators, or bind a backend that has them: bind_backend('backend', …)",
+        )
+
+
+def _denied(domain: str, op_type: str, supports: Supports | None, version: int) -> bool:
+    return domain in _ONNX and supports is not None and not supports(op_type, version)
+
+
+def _over_peers(op: Op, function: Function) -> bool:
+    """Whether the engine runs the op itself, over a list of peers."""
+    known = function.types.get(op.inputs[0]) if op.inputs and op.op_type in ONNX_OPS_OVER_PEERS else None
+    return known is not None and known.node is types.PEER_ID_VEC
+
+
+def _brings(target: TargetSlots, function: Function) -> bool:
+    """Whether a component graph, `<slot>.<graph>` or `<slot>.<graph>#<target>`, is one of this target's."""
+    name, _, owner = function.name.partition("#")
+    return name.rpartition(".")[0] in target.ops and owner in ("", target.main.name)
+
+
+def _lines(ops: Sequence[Op]) -> str:
+    lines = list(dict.fromkeys(filter(None, map(source, ops))))
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f" at {', '.join(lines[:3])}{more}" if lines else ""
 
 
 def _missing(program: Program, options: Options) -> Iterator[str]:
@@ -127,7 +193,7 @@ def _stamps(function: Function) -> Iterator[str]:
 
 
 def _wire(function: Function) -> Iterator[str]:
-    """Rules 3 and 4."""
+    """Rules 4 and 5."""
     wire: Sequence[Op] = flow.wire_ops(function)
     requests = {flow.wire_id(op) for op in wire if op.op_type == OP_SEND_REQ}
     collected = {op.meta.get(keys.WIRE_REQUEST_KEY) for op in wire if op.op_type == OP_RECV_RESP_BATCHED}

@@ -1,0 +1,53 @@
+"""Which backend runs the tensor ops of a program, and which operators its class has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeAlias
+
+from bb_edge.backends import NumPyBackend, TFLiteBackend
+from bb_edge.ir import keys
+from bb_edge.registry import RegistryError, default_registry
+from bb_host.compiler.options import Options
+from bb_host.program import Program
+
+Supports: TypeAlias = "Callable[[str, int], bool]"
+"""Whether a backend has an operator of ONNX's own domain at an opset version."""
+
+_ON_KERNELS = frozenset({NumPyBackend.TYPE_NAME, TFLiteBackend.TYPE_NAME})
+"""Backends that run on the NumPy kernels what they do not run otherwise."""
+
+_on_numpy = lru_cache(maxsize=1024)(NumPyBackend().supports)
+
+
+def runs_on_kernels(program: Program, options: Options) -> bool:
+    """Whether the NumPy kernels run every tensor op: no other backend is bound or concrete."""
+    named = {b.type_name for b in options.bindings if b.role == keys.ROLE_BACKEND}
+    named.update(
+        slot.concrete_type
+        for function in program.functions
+        for slot in function.slots.values()
+        if slot.role == keys.ROLE_BACKEND and slot.is_concrete
+    )
+    return named <= _ON_KERNELS
+
+
+def supports_of(type_name: str, component: type | None = None) -> Supports | None:
+    """What a backend of that type says of operators, None where only the device can say it.
+
+    A class is asked where its `supports` is a class method; without `component` the registry is.
+    """
+    if type_name in _ON_KERNELS:
+        return _on_numpy
+    if component is None:
+        try:
+            component = default_registry().lookup(type_name)
+        except (RegistryError, ImportError, AttributeError):
+            return None
+    found = getattr(component, "supports", None)
+    return found if inspect.ismethod(found) else None
+
+
+__all__ = ["Supports", "runs_on_kernels", "supports_of"]

@@ -1,0 +1,160 @@
+"""What the device's kernels say about an ONNX op whose element types and shapes are known.
+
+A kernel is fitted here as the device will fit it, so an op that no device could run is refused where it is
+written, and the shapes of its results are the kernel's own. Answers are remembered by op, attributes, types
+and small constants: a program has many ops and few kinds of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.types import ValueType
+from bb_host.program import Array
+from bb_kernels import (
+    KernelAttributeError,
+    KernelError,
+    TensorSpec,
+    UnsupportedDtypeError,
+    prepare,
+    supported,
+)
+
+__all__ = ["Misfit", "fit"]
+
+_MOST_CONSTANT = 1024
+"""Elements: a larger constant is data, whose values decide no shape."""
+
+_MOST_REMEMBERED = 8192
+
+_BATCHED = frozenset(
+    (
+        *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"),
+        *("BatchNormalization", "InstanceNormalization", "GroupNormalization", "LRN", "DepthToSpace"),
+        "SpaceToDepth",
+    )
+)
+"""Operators to which the first dimension of their first input is only a count."""
+
+
+class Misfit(ValueError):
+    """An op that its kernel refuses.
+
+    `universal`: ONNX allows it on no backend, as sizes that do not go together. Otherwise another backend may
+    take it: an element type, or an attribute's value (`attribute`).
+    """
+
+    def __init__(self, what: str, universal: bool, attribute: bool) -> None:
+        super().__init__(what)
+        self.universal = universal
+        self.attribute = attribute
+
+
+_Found: TypeAlias = "tuple[ValueType, ...] | Misfit | None"
+
+_seen: dict[tuple[object, ...], _Found] = {}
+
+
+def fit(
+    op_type: str,
+    version: int,
+    attrs: Mapping[str, object],
+    inputs: Sequence[ValueType | None],
+    known: Sequence[Array | None],
+    n_outputs: int,
+) -> tuple[ValueType, ...] | None:
+    """The types of an op's results, None where its inputs do not say them. Raises Misfit.
+
+    `inputs` has None for an input that is left out, `known` the values of inputs that are constants. A size
+    that is not known counts as 1, and what does not fit then is refused only where sizes play no part.
+    """
+    key = _key(op_type, version, attrs, inputs, known, n_outputs)
+    if key is None:
+        return None
+    if key in _seen:
+        found = _seen[key]
+    else:
+        found = _fit(op_type, version, attrs, inputs, known, n_outputs)
+        if len(_seen) < _MOST_REMEMBERED:
+            _seen[key] = found
+    if isinstance(found, Misfit):
+        raise Misfit(str(found), found.universal, found.attribute)
+    return found
+
+
+def _key(
+    op_type: str,
+    version: int,
+    attrs: Mapping[str, object],
+    inputs: Sequence[ValueType | None],
+    known: Sequence[Array | None],
+    n_outputs: int,
+) -> tuple[object, ...] | None:
+    """What the answer depends on; None where there is none to be had."""
+    key: list[object] = [op_type, version, n_outputs]
+    for value in inputs:
+        if value is None:
+            key.append(None)
+        elif value.shape is None or value.node.elem_type is None:
+            return None
+        else:
+            key += (value.node.elem_type, value.shape)
+    for array in known:
+        if array is not None and array.size <= _MOST_CONSTANT:
+            key.append(array.tobytes())
+        else:
+            key.append(None)
+    for name, attr in attrs.items():
+        if isinstance(attr, (int, float, bytes)):
+            key += (name, type(attr), attr)
+        elif isinstance(attr, list):
+            key += (name, tuple(attr))
+        elif isinstance(attr, np.ndarray) and attr.size <= _MOST_CONSTANT:
+            key += (name, attr.dtype.str, attr.shape, attr.tobytes())
+        else:
+            return None
+    return tuple(key)
+
+
+def _fit(
+    op_type: str,
+    version: int,
+    attrs: Mapping[str, object],
+    inputs: Sequence[ValueType | None],
+    known: Sequence[Array | None],
+    n_outputs: int,
+) -> _Found:
+    if not supported(op_type, version):
+        return None
+    exact = True
+    specs: list[TensorSpec | None] = []
+    for number, value in enumerate(inputs):
+        if value is None:
+            specs.append(None)
+            continue
+        if value.node is types.TENSOR_BF16:
+            return None
+        dtype = types.dtype_of_elem(value.node.elem_type or 0)
+        if dtype is None or value.shape is None:
+            return None
+        unknown = [i for i, dim in enumerate(value.shape) if not isinstance(dim, int)]
+        exact &= not unknown or (unknown == [0] and number == 0 and op_type in _BATCHED)
+        specs.append(TensorSpec(np.dtype(dtype), tuple(d if isinstance(d, int) else 1 for d in value.shape)))
+    constants = [None if a is None or a.size > _MOST_CONSTANT else a for a in known]
+    try:
+        prepared = prepare(op_type, version, attrs, specs, constants, n_outputs)
+    except KernelError as error:
+        attribute = isinstance(error, KernelAttributeError)
+        local = attribute or isinstance(error, UnsupportedDtypeError)
+        return (
+            Misfit(str(error).removeprefix(f"{op_type}: "), not local, attribute) if exact or local else None
+        )
+    if not exact or prepared.dynamic or len(prepared.outputs) != n_outputs:
+        return None
+    if any(not isinstance(d, int) for v in inputs if v is not None for d in v.shape or ()):
+        return None
+    return tuple(ValueType(types.tensor_type(s.dtype), tuple(map(int, s.shape))) for s in prepared.outputs)

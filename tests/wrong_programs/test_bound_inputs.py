@@ -1,0 +1,280 @@
+"""What goes into bound components: shapes, element types and lengths that they do not take are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.components import ArrayDataSource, FlatIndex, Float16Codec, GraphModel, ScalarQuantizer
+from bb_edge.roles import Codec
+from bb_host import (
+    CodecSlot,
+    Compiler,
+    DataSourceSlot,
+    Graph,
+    IndexSlot,
+    ModelSlot,
+    Module,
+)
+from bb_host.compiler.errors import BindingError, TypeConstraintFailed
+from bb_host.learn import mlp, trainable
+from bb_host.program import Function, Program
+from tests.aids.refusals import refused
+
+MODEL = trainable(mlp([4, 8, 2]))  # 58 parameters
+
+
+class Learner(Module):
+    """One model, bound as `model`; `act` is what the program does with it."""
+
+    home = "Server"
+
+    def __init__(self, act: Callable[[ModelSlot, Graph], Any]) -> None:
+        self.model = ModelSlot("model")
+        self._act = act
+        super().__init__()
+
+    def body(self, g: Graph) -> None:
+        found = self._act(self.model, g)
+        g.output("y", g.syscall.pass_through(found) if found.node.id == "CommandId" else found)
+
+
+def compiled(act: Callable[[ModelSlot, Graph], Any], model: Any = MODEL) -> Program:
+    return Compiler().bind_model("model", GraphModel, model).compile_program(Learner(act))
+
+
+def f32(g: Graph, name: str, *shape: int | None) -> Any:
+    return g.input(name, np.float32, shape)
+
+
+def trained(m: ModelSlot, g: Graph, *grad: int | None) -> Any:
+    y = m.forward(g, f32(g, "x", 2, 4))
+    done = m.backward(g, f32(g, "dy", *grad), after=y)  # <-
+    return m.params(g, after=m.step(g, after=done))
+
+
+def fed(m: ModelSlot, g: Graph, op: str, *shape: int | None) -> Any:
+    return m.params(g, after=getattr(m, op)(g, f32(g, "p", *shape)))  # <-
+
+
+def evaluated(m: ModelSlot, g: Graph, target: list[int], dtype: Any = np.float32) -> Any:
+    return m.evaluate(g, f32(g, "x", 2, 4), g.input("t", dtype, target))  # <-
+
+
+WRONG: list[tuple[Callable[[ModelSlot, Graph], Any], str, str]] = [
+    (lambda m, g: m.forward(g, f32(g, "x", 2, 7)), "takes F32[?,4] as input", "F32[2,7]"),  # <-
+    (lambda m, g: m.forward(g, f32(g, "x", 4)), "takes F32[?,4] as input", "F32[4]"),  # <-
+    (lambda m, g: m.forward(g, f32(g, "x", 1, 2, 4)), "takes F32[?,4] as input", "F32[1,2,4]"),  # <-
+    (lambda m, g: m.forward(g, f32(g, "x", None, 3)), "takes F32[?,4] as input", "F32[?,3]"),  # <-
+    (lambda m, g: m.forward(g, g.input("x", np.float64, [2, 4])), "cast it with", "F64[2,4]"),  # <-
+    (lambda m, g: m.forward(g, g.input("x", np.int64, [2, 4])), "cast it with", "I64[2,4]"),  # <-
+    (lambda m, g: m.forward(g, np.zeros((2, 7), np.float32)), "takes F32[?,4] as input", "F32[2,7]"),  # <-
+    (lambda m, g: m.evaluate(g, f32(g, "x", 2, 7), f32(g, "t", 2, 2)), "as input", "F32[2,7]"),  # <-
+    (lambda m, g: evaluated(m, g, [2, 3]), "F32[2,2] as target", "F32[2,3]"),
+    (lambda m, g: evaluated(m, g, [3, 2]), "F32[2,2] as target", "F32[3,2]"),
+    (lambda m, g: evaluated(m, g, [2]), "F32[2,2] as target", "F32[2]"),
+    (lambda m, g: evaluated(m, g, [2], np.int64), "F32[2,2] as target", "I64[2]"),
+    (lambda m, g: trained(m, g, 2), "takes F32[?,2] as grad", "F32[2]"),
+    (lambda m, g: trained(m, g, 2, 3), "takes F32[?,2] as grad", "F32[2,3]"),
+    (lambda m, g: trained(m, g, 3, 2), "takes F32[2,2] as grad", "F32[3,2]"),
+    (lambda m, g: fed(m, g, "load_parameters", 57), "takes F32[58] or an empty vector", "F32[57]"),
+    (lambda m, g: fed(m, g, "load_parameters", 1, 58), "takes F32[58] or an empty vector", "F32[1,58]"),
+    (lambda m, g: fed(m, g, "apply_delta", 59), "takes F32[58] or an empty vector as delta", "F32[59]"),
+    (lambda m, g: fed(m, g, "step", 57), "takes F32[58] as grads", "F32[57]"),
+    (lambda m, g: fed(m, g, "step", 0), "takes F32[58] as grads", "F32[0]"),
+]
+
+
+@pytest.mark.parametrize(("act", "takes", "got"), WRONG, ids=[f"{a}, {b}" for _, a, b in WRONG])
+def test_what_a_bound_model_does_not_take(
+    act: Callable[[ModelSlot, Graph], Any], takes: str, got: str
+) -> None:
+    with refused(TypeConstraintFailed, "model 'model'", takes, f"got {got}"):
+        compiled(act)
+
+
+RIGHT: list[Callable[[ModelSlot, Graph], Any]] = [
+    lambda m, g: m.forward(g, f32(g, "x", 2, 4)),
+    lambda m, g: m.forward(g, f32(g, "x", None, 4)),
+    lambda m, g: m.forward(g, g.input("x", np.float32)),
+    lambda m, g: m.forward(g, g.input("x", "Tensor")),
+    lambda m, g: m.evaluate(g, f32(g, "x", None, 4), f32(g, "t", None, 2)),
+    lambda m, g: trained(m, g, 2, 2),
+    lambda m, g: trained(m, g, None, 2),
+    lambda m, g: fed(m, g, "load_parameters", 58),
+    lambda m, g: fed(m, g, "load_parameters", 0),
+    lambda m, g: fed(m, g, "apply_delta", None),
+]
+
+
+@pytest.mark.parametrize("act", RIGHT, ids=range(len(RIGHT)))
+def test_what_a_bound_model_takes(act: Callable[[ModelSlot, Graph], Any]) -> None:
+    compiled(act)
+
+
+def main(program: Program) -> Function:
+    return next(f for f in program.functions if f.name in ("Learner", "Server"))
+
+
+def test_what_the_model_knows_is_known_of_the_values_around_it() -> None:
+    """Types meet from both sides: an input that says nothing has the model's, an output the input's rows."""
+
+    def act(m: ModelSlot, g: Graph) -> Any:
+        return m.forward(g, g.input("x", "Tensor")) + m.forward(g, f32(g, "z", 3, 4))
+
+    found = main(compiled(act))
+    assert str(found.types["x"]) == "Tensor<F32>[?,4]"
+    assert str(found.types["y"]) == "Tensor<F32>[3,2]"
+
+
+def test_an_output_that_does_not_fit_what_reads_it() -> None:
+    def act(m: ModelSlot, g: Graph) -> Any:
+        y = m.forward(g, f32(g, "x", 3, 4))
+        return y @ np.zeros((3, 1), np.float32)  # <-
+
+    with refused(TypeConstraintFailed, "inner dimensions 2 and 3 differ"):
+        compiled(act)
+
+
+def test_a_concrete_model_is_held_to_as_well() -> None:
+    class Concrete(Module):
+        def body(self, g: Graph) -> None:
+            model = ModelSlot("model", GraphModel, MODEL)
+            g.output("y", model.forward(g, f32(g, "x", 2, 7)))  # <-
+
+    with refused(TypeConstraintFailed, "takes F32[?,4] as input"):
+        Compiler().compile(Concrete())
+
+
+def test_a_model_of_a_fixed_batch() -> None:
+    model = mlp([4, 8, 2])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    with refused(TypeConstraintFailed, "takes F32[1,4] as input", "got F32[32,4]"):
+        compiled(lambda m, g: m.forward(g, f32(g, "x", 32, 4)), trainable(model))  # <-
+
+
+# --- data sources, codecs, indexes
+
+
+class Learned(Module):
+    """A model over the batches of a source."""
+
+    def body(self, g: Graph) -> None:
+        source, model = DataSourceSlot("data"), ModelSlot("model")
+        x, y = source.next_batch(g)
+        g.output("loss", model.evaluate(g, x, y))  # <-
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"path": "x.npz", "one_hot": 3}, ("F32[?,2] as target", "got F32[?,3]")),
+        (np.zeros((10, 5), np.float32), ("F32[?,4] as input", "got F32[?,5]")),
+        (np.zeros((10, 4), np.float64), ("F32[?,4] as input", "got F64[?,4]")),
+    ],
+    ids=["one_hot", "columns", "element"],
+)
+def test_batches_that_the_model_does_not_take(config: Any, words: tuple[str, ...]) -> None:
+    compiler = Compiler().bind_model("model", GraphModel, MODEL)
+    compiler.bind_data_source("data", ArrayDataSource, {"path": "x.npz", "one_hot": 2}).compile(Learned())
+    with refused(TypeConstraintFailed, *words):
+        compiler.bind_data_source("data", ArrayDataSource, config).compile(Learned())
+
+
+def coded(codec: Any, op: str, dtype: Any) -> None:
+    class Coded(Module):
+        def body(self, g: Graph) -> None:
+            g.output("y", getattr(CodecSlot("codec"), op)(g, g.input("x", dtype, [2])))  # <-
+
+    Compiler().bind_codec("codec", codec).compile(Coded())
+
+
+@pytest.mark.parametrize(
+    ("codec", "op", "dtype", "takes"),
+    [
+        (Float16Codec, "compress", np.float64, "takes F32 as t, got F64[2]"),
+        (Float16Codec, "decompress", np.float32, "takes F16 as code, got F32[2]"),
+        (ScalarQuantizer, "compress", np.int32, "takes F32 as t, got I32[2]"),
+        (ScalarQuantizer, "decompress", np.float16, "takes U8 as code, got F16[2]"),
+    ],
+)
+def test_what_a_bound_codec_does_not_take(codec: Any, op: str, dtype: Any, takes: str) -> None:
+    with refused(TypeConstraintFailed, "'codec'", takes):
+        coded(codec, op, dtype)
+
+
+def searched(shape: list[int | None]) -> None:
+    class Searched(Module):
+        def body(self, g: Graph) -> None:
+            ids, _ = IndexSlot("index").search(g, g.input("q", np.float32, shape), k=1)  # <-
+            g.output("ids", ids)
+
+    Compiler().bind_index("index", FlatIndex, {"dim": 8}).compile(Searched())
+
+
+def test_vectors_of_another_length_than_the_index_holds() -> None:
+    searched([8])
+    searched([None, 8])
+    for shape in ([7], [2, 7]):
+        with refused(TypeConstraintFailed, "index 'index' takes Tensor[…,8] as query"):
+            searched(shape)
+
+
+# --- components of one's own say such things, too
+
+
+class Halves(Codec):
+    """Packs rows of `width` numbers; says so."""
+
+    TYPE_NAME = "test.Halves"
+
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Any]) -> Mapping[str, str]:
+        width = config.get("width")
+        return {"Compress.t": f"F32[n,{width}]", "Compress.code": "U8[n,4]", "Decompress.code": "U8[n,4]"}
+
+    @classmethod
+    def construct(cls, env: Any) -> Any:
+        return cls()
+
+    def train_codebook(self, ctx: Any, training: Any) -> None: ...
+
+    def compress(self, ctx: Any, t: Any) -> Any: ...
+
+    def decompress(self, ctx: Any, code: Any) -> Any: ...
+
+
+class Packed(Module):
+    def __init__(self, *shape: int | None) -> None:
+        self.shape = shape
+        super().__init__()
+
+    def body(self, g: Graph) -> None:
+        codec = CodecSlot("codec")
+        code = codec.compress(g, g.input("x", np.float32, self.shape))  # <-
+        g.output("y", code)
+
+
+def test_a_component_of_ones_own_says_what_it_takes_and_yields() -> None:
+    compiler = Compiler().bind_codec("codec", Halves, {"width": 6})
+    found = compiler.compile_program(Packed(5, 6))
+    assert str(found.functions[0].types["y"]) == "Tensor<U8>[5,4]"
+    with refused(TypeConstraintFailed, "takes F32[?,6] as t", "got F32[5,7]"):
+        compiler.compile(Packed(5, 7))
+
+
+@pytest.mark.parametrize("answer", ["F33[2]", 7, {"Compress.t": "no type at all"}, ["F32"]])
+def test_a_component_of_ones_own_that_says_nonsense(answer: Any) -> None:
+    class Odd(Halves):
+        TYPE_NAME = "test.Odd"
+
+        @classmethod
+        def port_types(cls, config: Any, tensors: Any) -> Any:
+            return answer
+
+    with refused(BindingError, "test.Odd.port_types", "bind_codec('codec')"):
+        Compiler().bind_codec("codec", Odd)  # <-
