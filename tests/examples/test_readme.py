@@ -37,7 +37,7 @@ def test_the_program_is_the_examples(shown: str) -> None:
 def test_bb_edge_takes_the_commands() -> None:
     shown = commands("bb-edge")
     verbs = [edge_parser().parse_args(line).verb for line in shown]
-    assert verbs == ["run", "run", "check", "bench", "bench"]
+    assert verbs == ["run", "run", "export", "check", "bench", "bench"]
 
 
 def test_three_lines_lead_from_an_artifact_to_a_result(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_bb_host_takes_the_commands() -> None:
     from bb_host.cli import parser as host_parser
 
     shown = commands("bb-host")
-    assert {line[0] for line in shown} == {"compile", "inspect", "symbolize"}
+    assert {line[0] for line in shown} == {"compile", "export", "inspect", "symbolize"}
     for line in shown:
         assert host_parser().parse_args(line)
 

@@ -300,6 +300,25 @@ def test_every_n_rounds_and_at_the_end(saving, node):
     np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 2 * np.ones(3))
 
 
+def test_a_model_that_does_not_count_its_updates_is_saved_all_the_same(saving, node):
+    disk, saved = saving()
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(1)
+    model = node.component("first")
+    second = 1_000_000_000
+    for now in (2 * second, 2 * second + 1, 4 * second):
+        invoke(node, delta=np.ones(15, np.float32))
+        model.updates = 1  # as a subclass with a step of its own leaves it
+        saved.beat(now)
+        if now == 2 * second + 1:  # not looked at twice a second
+            np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 2 * np.ones(3))
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 4 * np.ones(3))
+    model.apply_delta(None, np.ones(15, np.float32))
+    model.updates = 1
+    saved.finish()
+    np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 5 * np.ones(3))
+
+
 def test_a_full_disk_stops_nothing_and_the_next_round_tries_again(saving, node, capsys):
     disk, saved = saving(every=2)
     disk.full = True

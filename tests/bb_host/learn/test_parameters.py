@@ -1,0 +1,39 @@
+"""Which initializers are learned: the page that says so shows what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from bb_host.learn import trainable
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+
+
+def page_model():
+    """The model of docs/models.md: a normalized input and one layer, as PyTorch exports it."""
+
+    def tensor(name, *shape):
+        return numpy_helper.from_array(np.full(shape, 0.5, np.float32), name)
+
+    nodes = [
+        ("Sub", "x mean", "centred", "norm", {}),
+        ("MatMul", "centred val_12", "scores", "head", {}),
+        ("Add", "scores head.bias", "biased", "add", {}),
+        ("Mul", "biased val_72", "y", "scale", {}),
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(op, i.split(), [o], n, **more) for op, i, o, n, more in nodes],
+        "main_graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+        [tensor("mean", 16), tensor("val_12", 16, 4), tensor("head.bias", 4), tensor("val_72", 1)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def test_the_page_shows_what_is_printed():
+    shown = PAGE.read_text().split("--trainable\n", 1)[1].split("```", 1)[0]
+    assert shown.rstrip("\n") == trainable(page_model()).table()
