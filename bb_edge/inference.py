@@ -283,7 +283,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
                             chosen,
                             "a call gives all outputs; `Node.invoke` tells of those that come",
                         )
-                    return {name: _owned(found[name]) for name in outputs}
+                    return {name: _owned(found[name], arrays) for name in outputs}
             due = node.next_deadline_ns()
             if due is None:
                 raise InferenceError("it waits for something that no call brings", chosen)
@@ -293,6 +293,8 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
     return Model(node.targets[0], graph.input_types, outputs, run)
 
 
-def _owned(value: Array) -> Array:
-    """A value that the caller may write to: a constant belongs to the program."""
-    return value if not isinstance(value, np.ndarray) or value.flags.writeable else value.copy()
+def _owned(value: Any, inputs: Sequence[Array]) -> Any:
+    """A fresh array: constants belong to the program, inputs to the caller."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value if value.flags.writeable and all(value is not a for a in inputs) else value.copy()

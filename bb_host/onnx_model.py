@@ -3,8 +3,9 @@
 1. The model must pass ONNX's own checker, hold its data inside, and speak opset 7 to 28. An older one is read
 as opset 7 where none of its operators has changed since. 2. Model-local functions are inlined; so are
 operators that the backend has not, where ONNX defines them by others. 3. Initializers become `Constant` ops
-at the front, whether or not an input of the same name stands beside them (opset 8 and before). 4. Inputs and
-outputs are tensors; all element types are those that the runtime has arrays for.
+at the front, whether or not an input of the same name stands beside them (opset 8 and before); sparse ones
+are written out, as are sparse constants. 4. Inputs and outputs are tensors; all element types are those that
+the runtime has arrays for.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bb_edge.ir.type_protos import TypeProtoError
 from bb_edge.ir.types import ValueType
 from bb_host.program import Function, Op, RawTensor, Subgraph, walk_ops
 from bb_host.program_proto import ProgramProtoError, read_graph, write_attribute
+from bb_host.sparse_tensors import SparseTensorError, densified
 
 __all__ = [
     "NEWEST_OPSET",
@@ -110,12 +112,11 @@ def read_model(
     _check(model)
     where = f"model {model.graph.name!r}"
     version = _opset(model, where)
-    model = _inlined(model, version, supports)
+    try:
+        model = _inlined(densified(model), version, supports)
+    except SparseTensorError as error:
+        raise InvalidModelError(error.what, f"{where}, {error.where}", error.hint) from error
     graph = model.graph
-    if graph.sparse_initializer:
-        raise InvalidModelError(
-            "sparse initializers are not taken", where, "store them densely before you export"
-        )
     initialized = {tensor.name for tensor in graph.initializer}
     for info in (*graph.input, *graph.output):
         kind = info.type.WhichOneof("value")
@@ -152,8 +153,8 @@ def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     if known >= version:
         return model
     try:
-        return onnx.version_converter.convert_version(model, version)
-    except (onnx.version_converter.ConvertError, RuntimeError, ValueError):
+        return onnx.version_converter.convert_version(densified(model), version)
+    except (SparseTensorError, onnx.version_converter.ConvertError, RuntimeError, ValueError):
         return model
 
 

@@ -2,10 +2,10 @@
 
 1. The partition is named after the graph, made an identifier, or `main`; its ports are the model's inputs and
 outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
-weights as constants. An output that repeats an input or another output gets a name of its own. 3. Clean-up
-passes run first, unless told otherwise (`bb_host.edge.cleanup`); shapes may be fixed. 4. What the device
-could not run is refused here, with node, operator and opset version, before anything is written. 5. The
-result is an edge artifact already: nothing in it speaks of its source.
+weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
+that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.edge.cleanup`);
+shapes may be fixed. 4. What the device could not run is refused here, with node, operator and opset version,
+before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compile_plain(
         function = fix_shapes(function, shapes)
     if optimize:
         function = clean_up(function)
-    function = _distinct_ports(function)
+    function = dataclasses.replace(function, outputs=tuple(dict.fromkeys(function.outputs)))
     _refuse_misfits(function)
     return _program(function, target)
 
@@ -97,35 +97,12 @@ def compile_plain(
 # --- assembly -------------------------------------------------------------------------------------
 
 
-def _distinct_ports(function: Function) -> Function:
-    """Outputs that are inputs, or that stand twice, become copies under names of their own."""
-    taken = {*function.inputs, *(v for op in function.ops for v in op.outputs)}
-    seen = set(function.inputs)
-    outputs: list[str] = []
-    copies: list[Op] = []
-    types = dict(function.types)
-    for output in function.outputs:
-        name = output
-        if output in seen:
-            n = 1
-            while (name := f"{output}_{n}") in taken:
-                n += 1
-            copies.append(Op("Identity", "", (output,), (name,)))
-            taken.add(name)
-            if output in types:
-                types[name] = types[output]
-        seen.add(name)
-        outputs.append(name)
-    if not copies:
-        return function
-    ops = (*function.ops, *copies)
-    return dataclasses.replace(function, ops=ops, outputs=tuple(outputs), types=types)
-
-
 def _program(function: Function, target: str) -> Program:
     opsets = {**function.opsets, keys.BACKEND_DOMAIN: 1, keys.PROGRAM_DOMAIN: 1}
+    handed_through = set(function.inputs)
     bare = dataclasses.replace(
         function,
+        outputs=tuple(v for v in function.outputs if v not in handed_through),
         name="",
         domain=keys.BACKEND_DOMAIN,
         ops=tuple(_stripped(op) for op in function.ops),
@@ -140,7 +117,7 @@ def _program(function: Function, target: str) -> Program:
         keys.PROGRAM_DOMAIN,
         function.inputs,
         function.outputs,
-        (Op(body.name, keys.BACKEND_DOMAIN, function.inputs, function.outputs),),
+        (Op(body.name, keys.BACKEND_DOMAIN, body.inputs, body.outputs),),
         {port: function.types[port] for port in ports if port in function.types},
         {keys.ROLE_BACKEND: Slot(keys.ROLE_BACKEND, NumPyBackend.TYPE_NAME, state=_EMPTY_CONFIG)},
         {keys.ENTRY_KEY: "1", keys.PARTITION_KEY: "self"},

@@ -28,6 +28,7 @@ from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
+from bb_host.sparse_tensors import SparseTensorError, densified
 
 if TYPE_CHECKING:
     import onnx
@@ -53,11 +54,13 @@ class ProgramProtoError(BBError):
 def from_proto(model: Any) -> Program:
     """The light form of a ModelProto.
 
-    Raises ProgramProtoError for value types and attributes that have none, naming the value, and for names
-    that are no text.
+    Sparse tensors are written out. Raises ProgramProtoError for value types and attributes that have none,
+    naming the value, for names that are no text, and for sparse tensors that cannot be written out.
     """
     try:
-        return _read_program(model)
+        return _read_program(densified(model))
+    except SparseTensorError as error:
+        raise ProgramProtoError(error.what, error.where, error.hint) from error
     except UnicodeError as error:  # some protobuf runtimes decode at access, others hand out bytes
         raise ProgramProtoError(f"a name is no text: {error}", "model") from error
 

@@ -44,7 +44,7 @@ class ModelModule(Module):
     """
 
     def __init__(self, model: Any, name: str = "") -> None:
-        self._program = from_proto(model) if not isinstance(model, Program) else model
+        self._program = model if isinstance(model, Program) else from_proto(model)
         if not self._program.functions:
             raise authoring_error(
                 ModuleError,

@@ -23,6 +23,7 @@ from bb_host.learn.parameters import Initializer, choose, exporter_kinds
 from bb_host.onnx_model import TrainingModeError, refuse_training
 from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.program_proto import array_of, read_graph
+from bb_host.sparse_tensors import SparseTensorError, densified
 
 __all__ = ["ImportedModel", "import_onnx"]
 
@@ -105,7 +106,10 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
     ) as error:  # UnicodeDecodeError is a ValueError
         detail = (str(error).strip().splitlines() or ["damaged"])[0]
         raise ModelImportError(f"no valid ONNX model: {detail}", where) from error
-    return where, model
+    try:
+        return where, densified(model)
+    except SparseTensorError as error:
+        raise ModelImportError(error.what, f"{where}, {error.where}", error.hint) from error
 
 
 def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:

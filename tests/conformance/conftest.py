@@ -51,7 +51,7 @@ def declared(model: Any) -> bool:
     declared.
     """
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-    if version > NEWEST_OPSET or model.graph.sparse_initializer:
+    if version > NEWEST_OPSET:
         return False
     functions = {(f.domain, f.name) for f in model.functions}
     bodies = [node for f in model.functions for node in f.node]

@@ -4,8 +4,9 @@
    constants that several classes read go to each. Inside a partition the order stays.
 2. A partition is named after its class; where the only class is `self`, after the module. A class without ops
    and inputs is none. Home comes first, the others as they appear.
-3. A partition has the inputs of its class, the outputs that it yields, the types of its values, the slots
-   that its ops use, and the declared backends; it says what it is (`partition`, `entry`).
+3. A partition has the inputs of its class, the outputs that it yields (each output is of one partition), the
+   types of its values, the slots that its ops use, and the declared backends; it says what it is
+   (`partition`, `entry`).
 4. Values that never meet in one execution are not joined: `CrossExecutionJoin`, `JoinAcrossSends`
    (`bb_host.compiler.joins`).
 5. A request is sent behind the values that its answers will need (`bb_host.compiler.answer_order`).
@@ -78,10 +79,12 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one class has of a function; `whole` where that is all of it."""
+    """What one class has of a function, its values by name; `whole` where that is all of it."""
 
     ops: tuple[Op, ...] = ()
     inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    values: frozenset[str] = frozenset()
     whole: bool = False
 
 
@@ -93,7 +96,7 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
     if keys.HOME_CLASS_KEY not in flow.summary(function.ops).meta and not any(
         k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()
     ):
-        return {home: _Part(function.ops, function.inputs, True)}
+        return {home: _Part(function.ops, function.inputs, function.outputs, whole=True)}
     ops: dict[str, list[Op]] = {}
     inputs: dict[str, list[str]] = {}
     own = keys.HOME_CLASS_KEY
@@ -108,7 +111,17 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
         where = function.meta.get(keys.INPUT_CLASS_PREFIX + name) or home
         inputs.setdefault(where, []).append(name)
     classes = dict.fromkeys([*ops, *inputs])
-    return {c: _Part(tuple(ops.get(c, ())), tuple(inputs.get(c, ()))) for c in classes}
+    # A constant may be in several classes; as an output it comes from one, from home if it is there.
+    left = dict.fromkeys(function.outputs)
+    parts = {}
+    for where in sorted(classes, key=lambda c: c != home):
+        here, given = tuple(ops.get(where, ())), tuple(inputs.get(where, ()))
+        values = frozenset((*given, *(n for op in here for n in op.outputs)))
+        outputs = tuple(n for n in left if n in values)
+        for name in outputs:
+            del left[name]
+        parts[where] = _Part(here, given, outputs, values)
+    return {where: parts[where] for where in classes}
 
 
 def _order(home: str, parts: dict[str, _Part], starts: dict[str, _Part]) -> list[str]:
@@ -120,13 +133,12 @@ def _values(function: Function, part: _Part) -> dict[str, object]:
     """Ops, inputs, outputs and types of a part; of a whole function they are shared."""
     if part.whole:
         return {"ops": function.ops, "inputs": function.inputs}
-    there = {*part.inputs, *(n for op in part.ops for n in op.outputs)}
     return {
         "ops": part.ops,
         "inputs": part.inputs,
-        "types": {n: t for n, t in function.types.items() if n in there},
-        "outputs": tuple(n for n in function.outputs if n in there),
-        "foreign_types": {n: t for n, t in function.foreign_types.items() if n in there},
+        "types": {n: t for n, t in function.types.items() if n in part.values},
+        "outputs": part.outputs,
+        "foreign_types": {n: t for n, t in function.foreign_types.items() if n in part.values},
     }
 
 

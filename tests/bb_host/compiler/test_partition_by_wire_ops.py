@@ -62,6 +62,18 @@ def test_each_class_gets_its_ops_inputs_outputs_types_and_slots(run_pass: Callab
     assert stats.counters == {"partition_count": 2, "wire_ops": 2}
 
 
+@pytest.mark.parametrize(
+    ("has", "gives"), [("Server,Client", "Server"), ("Client,Server", "Server"), ("Client", "Client")]
+)
+def test_a_constant_output_is_of_one_partition_of_home_where_it_is_there(
+    run_pass: Callable[..., Program], has: str, gives: str
+) -> None:
+    text = TWO.replace("-> (out, home)", "-> (k, out, home)").replace("Server,Client", has)
+    text = text.replace("home: F32[2] = Mul(x, k)", "home: F32[2] = Mul(x, x)")
+    done = run_pass("partition_by_wire_ops", text)
+    assert [f.name for f in done.functions if "k" in f.outputs] == [gives]
+
+
 def test_wire_edges_join_the_halves(run_pass: Callable[..., Program]) -> None:
     (edge,) = wire_edges(run_pass("partition_by_wire_ops", TWO))
     assert (edge.producer_role, edge.consumer_role) == ("Server", "Client")

@@ -41,9 +41,6 @@ def full_model() -> onnx.ModelProto:
         doc_string="about the graph",
         value_info=[helper.make_tensor_value_info("z", TensorProto.INT64, [])],
     )
-    values = numpy_helper.from_array(np.array([5], np.float32), "s")
-    indices = numpy_helper.from_array(np.array([2], np.int64), "s_idx")
-    graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
     annotation = graph.quantization_annotation.add(tensor_name="w")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w_scale")
     graph.metadata_props.add(key="lr", value="0.1")
