@@ -7,7 +7,6 @@ warnings, `bb-host compile` prints them; `-W` is read here.
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 
 CODES: Final[Mapping[str, str]] = {
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
@@ -24,7 +24,7 @@ CODES: Final[Mapping[str, str]] = {
     "empty-name": "an event, a metric or a record without a name",
     "enough-above-n": "a request waits for more answers than it asks peers",
     "frozen-statistics": "a layer's running statistics are not updated by training",
-    "min-above-n": "`min` above `n`: a sample that is always empty",
+    "min-above-n": "`min` above `n`: a sample takes fewer peers than it waits for",
     "never-started": "a flow that no entry, port or input of its partition starts",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",
@@ -47,9 +47,7 @@ class UnknownWarningCode(BBError):
     """A code that `CODES` does not list."""
 
     def __init__(self, code: str, where: str = "") -> None:
-        close = difflib.get_close_matches(code, CODES, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"codes: {', '.join(CODES)}"
-        super().__init__(f"there is no warning {code!r}", where, hint)
+        super().__init__(f"there is no warning {code!r}", where, suggestion(code, CODES, "codes: "))
 
 
 class ProgramWarning(UserWarning):

@@ -105,6 +105,7 @@ ORIGINAL_OP_KEY = f"{PREFIX}.original_op"
 SOURCE_LINE_KEY = f"{PREFIX}.source"  # "file.py:12", the author's line
 HOME_CLASS_KEY = f"{PREFIX}.home_class"
 AT_CLASS_KEY = f"{PREFIX}.at_class"  # scope `with g.at("Client"):` at recording
+ON_INVOKE_KEY = f"{PREFIX}.on_invoke"  # "1" in `with g.on_invoke():`: the host starts it
 PEER_CLASS_KEY = f"{PREFIX}.peer_class"  # node: comma-joined "<output>=<class>" of PeerIdVec values
 DEADLINE_NS_KEY = f"{PREFIX}.deadline_ns"
 CHAIN_DEPTH_KEY = f"{PREFIX}.chain_depth"

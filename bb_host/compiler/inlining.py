@@ -123,9 +123,9 @@ class Inliner:
         inner = meta.get(keys.MODULE_INSTANCE_KEY, "")
         if scope or inner:
             meta[keys.MODULE_INSTANCE_KEY] = "_".join(filter(None, (scope, inner)))
-        at = call.meta.get(keys.AT_CLASS_KEY)
-        if at is not None:
-            meta.setdefault(keys.AT_CLASS_KEY, at)
+        for key in (keys.AT_CLASS_KEY, keys.ON_INVOKE_KEY):
+            if key in call.meta:
+                meta.setdefault(key, call.meta[key])
         line = call.meta.get(keys.SOURCE_LINE_KEY)
         if line is not None:
             meta.setdefault(keys.SOURCE_LINE_KEY, line)

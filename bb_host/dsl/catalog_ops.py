@@ -14,6 +14,7 @@ from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, 
 from bb_host.dsl.literals import as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import After, Draft
+from bb_host.dsl.remarks import on_call
 from bb_host.dsl.shapes import CATALOG_SHAPES
 from bb_host.program import AttrValue
 
@@ -106,7 +107,9 @@ def _record(
     assert not gates
     while draft.inputs and draft.inputs[-1] is None:
         draft.inputs.pop()
-    return graph.add(draft)
+    graph.add(draft)
+    on_call(graph, draft)
+    return draft
 
 
 def yields_nothing(op: OpDef) -> bool:

@@ -206,6 +206,7 @@ class _Fixed(ComponentSlot):
 
     def __init__(self, name: str, record: Slot) -> None:
         super().__init__(name)
+        self.where = ""  # no line of the author declares it
         self._record = record
 
     def build(self) -> tuple[Slot, tuple[Function, ...]]:

@@ -19,6 +19,7 @@ from bb_host.dsl.errors import (
     PortNameError,
     UnknownPortError,
     ValueTypeError,
+    author_line,
 )
 from bb_host.dsl.literals import TypeLike, as_type, lift
 from bb_host.dsl.misuse import Suggests, typed_calls
@@ -26,6 +27,7 @@ from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.output import Answers, Output, Received, Value
 from bb_host.dsl.recorder import After, Draft, Recorder
+from bb_host.dsl.remarks import unread_results
 from bb_host.dsl.rounds import Rounds
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.syscalls import SyscallOps
@@ -55,6 +57,30 @@ class Scope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.pop()
+
+
+class AtScope(Scope):
+    """A `with g.at(…)` block: warns where nothing in it can be placed."""
+
+    def __enter__(self) -> Graph:
+        self._line = author_line()
+        self._before = self._size()
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and self._size() == self._before:
+            self._graph.warn(
+                "scope-places-nothing",
+                f"nothing is recorded in the scope of {self._name!r}",
+                "record the ops of that class inside the block, or remove it",
+                self._line,
+            )
+
+    def _size(self) -> int:
+        return len(self._graph.drafts) + len(self._graph.inputs)
 
 
 @typed_calls
@@ -153,7 +179,14 @@ class Graph(Suggests, WireOps, SyscallOps):
                 f"a scope of class {peer_class!r} stands in a branch or loop body",
                 "a branch runs where its If or Loop runs: put that one into the scope",
             )
-        return Scope(self.at_scopes, self.port_name(peer_class, "the class", ()), self)
+        return AtScope(self.at_scopes, self.port_name(peer_class, "the class", ()), self)
+
+    def on_invoke(self) -> Scope:
+        """`with g.on_invoke():` the host starts the flows inside, by `invoke` without inputs.
+
+        Says so to the compiler, which warns about flows that nothing starts beside entries; no op changes.
+        """
+        return Scope(self.invoke_scopes, "1", self)
 
     def with_module(self, name: str) -> Scope:
         """`with g.with_module("cell"):` ops inside carry the name in their place in the module tree."""
@@ -275,3 +308,4 @@ class Graph(Suggests, WireOps, SyscallOps):
             request.finish()
         if self.open_rounds:
             raise self.error(ModuleError, "rounds are still open at the end of the body")
+        unread_results(self, self.session.functions())

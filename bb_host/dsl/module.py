@@ -10,11 +10,12 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
-from bb_host.diagnostics import in_order, issue
+from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.errors import ModuleError, author_line, authoring_error, is_ours
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import Suggests, fails_to_start
 from bb_host.dsl.recorder import PORT_NAME
+from bb_host.dsl.remarks import unused_slots
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.program import Function, Program, Slot
@@ -73,6 +74,7 @@ class Module(Suggests):
         bootstraps = [root.bootstrap] if root.bootstrap is not None else []
         bootstraps += [f for f in children if _is_bootstrap(f)]
         components = [f for f in children if f.domain == keys.COMPONENT_DOMAIN]
+        unused = [ProgramWarning("unused-slot", *about) for about in unused_slots(session)]
         functions = (root.function, *bodies, *bootstraps, *components)
         meta = {keys.MODULE_KEY: root.function.name}
         return Program(
@@ -80,7 +82,7 @@ class Module(Suggests):
             functions,
             meta,
             implied_program_opsets(functions),
-            warnings=in_order(session.warnings),
+            warnings=in_order([*session.warnings, *unused]),
         )
 
     def call(self, name: str | None = None) -> ModuleCall:

@@ -74,7 +74,10 @@ class SubgraphDraft:
 
 
 class Recorder:
-    """Records one function (or one subgraph of it, with `parent` set)."""
+    """Records one function (or one subgraph of it, with `parent` set).
+
+    `at_scopes`, `invoke_scopes` and `module_scopes` are stacks of open `with` blocks.
+    """
 
     def __init__(self, session: Session, name: str, phase: str, parent: Recorder | None = None) -> None:
         self.session = session
@@ -83,6 +86,7 @@ class Recorder:
         self.parent = parent
         self.drafts: list[Draft] = []
         self.at_scopes: list[str] = [] if parent is None else list(parent.at_scopes)
+        self.invoke_scopes: list[str] = []
         self.module_scopes: list[str] = [name] if parent is None else list(parent.module_scopes)
         self.inputs: dict[str, Output] = {}
         self.outputs: dict[str, Output] = {}
@@ -102,6 +106,11 @@ class Recorder:
     def warn(self, code: str, what: str, hint: str = "", line: tuple[str, int] | None = None) -> None:
         """Warns at the author's line, or at an earlier one that it is about."""
         where = short_line(author_line() if line is None else line)
+        self.session.warnings.append(ProgramWarning(code, what, where, hint))
+
+    def warn_at(self, draft: Draft, code: str, what: str, hint: str = "") -> None:
+        """Warns at the line of an op that was recorded before."""
+        where = draft.meta[keys.SOURCE_LINE_KEY]
         self.session.warnings.append(ProgramWarning(code, what, where, hint))
 
     def fresh(self, hint: str, type: ValueType, cls: type[Output] = Output) -> Output:
@@ -158,6 +167,8 @@ class Recorder:
         draft.meta[keys.MODULE_INSTANCE_KEY] = "_".join(self.module_scopes)
         if self.at_scopes and not (draft.domain == keys.ONNX_DOMAIN and draft.op_type == "Constant"):
             draft.meta[keys.AT_CLASS_KEY] = self.at_scopes[-1]
+        if self.invoke_scopes:
+            draft.meta[keys.ON_INVOKE_KEY] = self.invoke_scopes[-1]
         draft.meta[keys.SOURCE_LINE_KEY] = short_line(author_line())
         self.drafts.append(draft)
         return draft

@@ -30,6 +30,7 @@ from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
 from bb_host.dsl.recorder import After, Draft, Recorder
+from bb_host.dsl.remarks import on_deadline, on_enough
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
@@ -272,6 +273,7 @@ class WireOps(Recorder):
         meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_NONE
         if enough is not None:
             meta[keys.ENOUGH_KEY] = str(enough)
+            on_enough(self, name, targets, enough)
         draft = Draft(
             OP_SEND_REQ,
             keys.WIRE_DOMAIN,
@@ -333,6 +335,7 @@ class WireOps(Recorder):
                 f"deadline_ns is a number of nanoseconds above 0, not {value!r}",
                 "30 * S",
             )
+        on_deadline(self, value)
         return value
 
     def _may_send(self, what: str) -> None:

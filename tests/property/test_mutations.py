@@ -17,6 +17,9 @@ from bb_edge.ir.errors import CompileError
 from bb_host import Compiler
 from federated_digits.federation import program as digits
 
+pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarning")
+"""Programs made at random compute what nothing reads."""
+
 ROUNDS = int(os.environ.get("BB_MUTATIONS", "300"))
 _WORDS = ("", "x", "self", "Server", "Client", "0", "-1", "99999999999999999999", "a,b", "=", "\N{SNOWMAN}")
 

@@ -13,6 +13,9 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 from bb_host import Compiler
 from bb_host.program_proto import to_proto
 
+pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarning")
+"""Programs made at random compute what nothing reads."""
+
 PROGRAMS = int(os.environ.get("BB_RANDOM_PROGRAMS", "30"))
 
 

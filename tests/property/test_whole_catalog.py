@@ -26,6 +26,9 @@ from bb_host import Compiler
 from bb_host.edge import compile_edge
 from bb_host.program_proto import to_proto
 
+pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarning")
+"""Programs made at random compute what nothing reads."""
+
 PROGRAMS = int(os.environ.get("BB_RANDOM_PROGRAMS", "30"))
 S = 1_000_000_000
 

@@ -6,7 +6,8 @@
 3. Every input gets its class (`input_class.<input>`).
 4. In a program that speaks of home alone nothing is stamped: all of it runs there.
 5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
-   contradict each other or say nothing. A partitioned program is left alone.
+   contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
+   left alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.placement import is_single_class, place
+from bb_host.compiler.remarks import warn_of_scopes
 from bb_host.program import Function, Op, Program, Slot
 
 NAME = "infer_peer_classes"
@@ -44,6 +46,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) -> Function:
     placement = place(function, slots, home)
+    warn_of_scopes(function, placement.ops, stats)
     ops: list[Op] = []
     stamped = 0
     home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers

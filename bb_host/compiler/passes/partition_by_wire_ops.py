@@ -11,7 +11,8 @@
    (`bb_host.compiler.joins`).
 5. A request is sent behind the values that its answers will need (`bb_host.compiler.answer_order`).
 6. A gate that the host opens by itself works across executions (`bb_host.compiler.host_gates`).
-7. Other functions stay. A partitioned program is left alone.
+7. Warnings: flows that nothing starts, and deadlines that others cut (`bb_host.compiler.starts`).
+8. Other functions stay. A partitioned program is left alone.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.class_stamps import classes_of
 from bb_host.compiler.errors import InvalidClassName
 from bb_host.compiler.host_gates import span_gates
-from bb_host.compiler.joins import check_joins
+from bb_host.compiler.joins import Joins, check_joins
 from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
 from bb_host.program import Function, Op, Program, Slot
 
 NAME = "partition_by_wire_ops"
@@ -56,14 +58,18 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     starts = {} if bootstrap is None else _split(bootstrap, home)
     order = _order(home, parts, starts)
     functions: list[Function] = []
+    mains: list[tuple[Function, Joins | None]] = []
     everything = {**({} if bootstrap is None else bootstrap.slots), **root.slots}
     for where in order:
         name = options.module if order == [SELF_CLASS] else where
         main = span_gates(_main(root, parts.get(where, _NOTHING), where, name, everything))
         joins = check_joins(main)
+        warn_of_dead_flows(main, stats)
+        mains.append((main, joins))
         functions.append(main if joins is None else order_answers(main, joins))
         if bootstrap is not None and where in starts:
             functions.append(_start(bootstrap, starts[where], where, name))
+    warn_of_cut_deadlines(mains, stats)
     taken = {f.key for f in others}
     for function in functions:
         if function.key in taken:

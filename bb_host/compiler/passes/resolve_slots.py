@@ -10,7 +10,8 @@
 5. Graphs that a construction state brings become functions `<slot>.<graph>` of the component domain, with
    `#<target>` behind where targets have different bindings.
 6. A slot name has one number throughout the program, and every op that runs on it carries it.
-7. A binding for a partition that the program does not have is refused: `BindingError`.
+7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings.
+8. A binding for a partition that the program does not have is refused: `BindingError`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
+from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
 from bb_host.program import Function, Op, Program, Slot
 
@@ -41,6 +43,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         _one_kind_per_role(target)
     slots = {t.main.key: _slots(t, options, stats) for t in targets}
     resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
+    warn_of_slots(targets, slots, options, stats)
     numbers = numbering([dataclasses.replace(t, main=m) for t, m in zip(targets, resolved, strict=True)])
     functions = []
     for function in program.functions:
@@ -61,7 +64,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 def _known_targets(targets: list[TargetSlots], options: Options) -> None:
-    """Rule 7."""
+    """Rule 8."""
     names = [t.main.name for t in targets]
     for binding in options.bindings:
         if binding.target is not None and binding.target not in names:

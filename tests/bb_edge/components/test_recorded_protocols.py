@@ -110,6 +110,12 @@ class Tally(ProtocolComponent):
     def hear(self, ctx: Any, sender: PeerId, payload: bytes) -> None:
         self.told.append(payload[0])
 
+    def serialize(self) -> bytes:
+        return bytes([self.count, *self.told])
+
+    def restore(self, state: bytes) -> None:
+        self.count, *self.told = state
+
 
 class Counting(Module):
     """One op of a component's own opset after the other."""

@@ -10,7 +10,7 @@ from bb_host import Compiler, Module
 from bb_host.compiler.errors import InfeasibleDeadline
 from bb_host.compiler.hops import request_hops
 
-HOP = 1_000
+HOP = 1_000_000
 
 
 class Relay(Module):
@@ -29,7 +29,7 @@ class Relay(Module):
         g.output("y", self.ask(g, 0, g.input("Client", "PeerIdVec"), x))
 
     def ask(self, g, level, peers, x):
-        r = g.request(f"ask{level}", peers, x, deadline_ns=self.deadline_ns)
+        r = g.request(f"ask{level}", peers, x, deadline_ns=self.deadline_ns - 2 * level * HOP)
         value = r.value + 1.0
         if level + 1 < self.depth:
             value = self.ask(g, level + 1, r.sender, value)
@@ -42,7 +42,7 @@ class Relay(Module):
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_request_takes_two_hops_and_those_within(depth, batch):
-    program = Relay(depth, HOP, batch).record()
+    program = Relay(depth, 6 * HOP, batch).record()
     asks = [op for op in program.functions[0].ops if op.op_type == "SendReqBatched"]
     hops = request_hops(program.functions[0].ops)
     assert [hops[op.meta[keys.WIRE_ID_KEY]] for op in asks] == [2 * (depth - n) for n in range(depth)]

@@ -31,6 +31,7 @@ from bb_host import (
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import SlotError, UnknownOpError
 from bb_host.program import Function, Program, Subgraph
+from bb_host.program_proto import to_proto
 
 Record = Callable[..., Program]
 
@@ -106,14 +107,15 @@ def test_slots_stand_in_the_function_in_order_of_declaration(record: Record) -> 
         def body(self, g: Graph) -> None:
             g.app_emit("x", self.codec.compress(g, self.model.params(g)))
 
-    function = record(Declared()).functions[0]
+    program = record(Declared())
+    function = program.functions[0]
     assert list(function.slots) == ["model", "peers", "fast", "codec"]
     assert function.slots["model"].at == "Client"
     assert function.slots["peers"].peer_class == "Client"
     codec = function.slots["codec"]
     assert (codec.role, codec.concrete_type) == (keys.ROLE_CODEC, "test.Quantizer")
     assert codec.state == cbor2.dumps({"a": [1], "bits": 8}, canonical=True)
-    model = Declared().build()
+    model = to_proto(program)
     assert list(model.functions[0].attribute) == ["model", "peers", "fast"]
     assert [a.name for a in model.functions[0].attribute_proto] == ["codec"]
     meta = {e.key: e.value for e in model.functions[0].metadata_props}

@@ -1,0 +1,147 @@
+"""Warnings about slots, bindings and scopes: what an author wrote and the compiled program does not use."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import Effect
+from bb_edge.ir.suggestions import suggestion
+from bb_edge.registry import RegistryError, default_registry
+from bb_edge.roles import forgets
+from bb_host.compiler import flow
+from bb_host.compiler.errors import label, source
+from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.slot_table import TargetSlots
+from bb_host.program import Function, Op, Slot
+
+# --- slots ------------------------------------------------------------------------------------------------
+
+
+def warn_of_slots(
+    targets: Sequence[TargetSlots],
+    resolved: Mapping[tuple[str, str], Mapping[str, Slot]],
+    options: Options,
+    stats: Stats,
+) -> None:
+    """Warns about types that this host does not know, state that a restart loses, and unused bindings.
+
+    `resolved` are the slots of each partition main, by its key.
+    """
+    used: set[int] = set()
+    for target in targets:
+        for name, slot in resolved[target.main.key].items():
+            ops = target.ops.get(name, ())
+            binding = options.binding(name, target.main.name)
+            component, where = None, source(ops[0]) if ops else ""
+            if binding is not None:
+                used.add(id(binding))
+                component, where = binding.component, binding.where
+            if slot.role and slot.is_concrete:
+                _check_type(name, slot, component, ops, where, stats)
+    for binding in options.bindings:
+        if id(binding) not in used:
+            there = f" in partition {binding.target!r}" if binding.target else ""
+            stats.warn(
+                "unused-binding",
+                f"bind_{binding.role}({binding.slot!r}): no op{there} uses the slot",
+                binding.where,
+                "remove the binding, or call one of the slot's ops in the body",
+            )
+
+
+def _check_type(
+    name: str, slot: Slot, component: type | None, ops: Sequence[Op], where: str, stats: Stats
+) -> None:
+    registry = default_registry()
+    if component is None:
+        # A known name whose package does not import here is checked on the device.
+        with contextlib.suppress(RegistryError, ImportError, AttributeError):
+            component = registry.lookup(slot.concrete_type)
+    if component is None:
+        known = registry.type_names()
+        if slot.concrete_type not in known:
+            near = suggestion(slot.concrete_type, known)
+            stats.warn(
+                "unknown-component",
+                f"slot {name!r}: this host knows no component type {slot.concrete_type!r}",
+                where,
+                (f"{near} Else " if near.startswith("did you mean") else "")
+                + "give its file: bb-host compile --load FILE.py",
+            )
+    elif _loses_state(component, ops):
+        stats.warn(
+            "state-not-saved",
+            f"slot {name!r}: {component.__name__} keeps state and does not override serialize: a restart"
+            " loses it",
+            where,
+            "override serialize and restore, or set stateless = True in the class",
+        )
+
+
+_forgets = lru_cache(maxsize=64)(forgets)
+
+
+def _loses_state(component: type, ops: Sequence[Op]) -> bool:
+    if not _forgets(component):
+        return False
+    if getattr(component, "stateless", None) is False:
+        return True
+    declare = getattr(component, "atomic_opset", None)
+    own = declare().ops if declare is not None else {}
+    for op in ops:
+        row = opsets.lookup(op.domain, op.op_type) or own.get(op.op_type)
+        if row is not None and row.effect is Effect.WRITE:
+            return True
+    return False
+
+
+# --- scopes -----------------------------------------------------------------------------------------------
+
+
+def warn_of_scopes(function: Function, placed: Sequence[tuple[str, ...]], stats: Stats) -> None:
+    """Warns about scopes `with g.at(…)` none of whose ops runs on their class.
+
+    Metadata says of which class the scope around an op was, not where it began: neighbours of one class count
+    as one scope.
+    """
+    if keys.AT_CLASS_KEY not in flow.summary(function.ops).meta:
+        return
+    scope: str | None = None
+    inside: list[tuple[Op, tuple[str, ...]]] = []
+    for op, classes in zip(function.ops, placed, strict=True):
+        if op.op_type == "Constant" and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+            continue  # never stamped
+        at = op.meta.get(keys.AT_CLASS_KEY)
+        if at != scope:
+            _check_scope(scope, inside, placed, stats)
+            scope, inside = at, []
+        if at is not None:
+            inside.append((op, classes))
+    _check_scope(scope, inside, placed, stats)
+
+
+def _check_scope(
+    scope: str | None,
+    inside: Sequence[tuple[Op, tuple[str, ...]]],
+    placed: Sequence[tuple[str, ...]],
+    stats: Stats,
+) -> None:
+    if scope is None or any(scope in classes for _, classes in inside):
+        return
+    op, classes = inside[0]
+    known = {name for names in placed for name in names}
+    stats.warn(
+        "scope-places-nothing",
+        f"no op in the scope of {scope!r} runs there: {label(op)} runs on {', '.join(classes)}, as its slot"
+        " or its inputs do",
+        source(op),
+        "send the value to that class first, or remove the scope"
+        if scope in known
+        else suggestion(scope, known, "classes: "),
+    )
+
+
+__all__ = ["warn_of_scopes", "warn_of_slots"]

@@ -1,0 +1,194 @@
+"""Warnings about flows that nothing starts, and about deadlines that others cut.
+
+A partition without an entry is driven by `invoke` alone, and so is what the program's inputs lead to. In a
+partition with an entry, ops that neither an entry nor an input leads to run for an op that reads their
+results, or else in an `invoke` without inputs only. The latter is most likely an `after=` that was forgotten;
+`g.on_invoke()` says that the host starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import OpKind
+from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP, OP_SEND_REQ
+from bb_host.compiler import flow
+from bb_host.compiler.errors import label, source
+from bb_host.compiler.joins import Joins
+from bb_host.compiler.options import Stats
+from bb_host.dsl.remarks import has_effect
+from bb_host.program import Function, Op
+
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+_CONSTANT_SYSCALLS = frozenset({"Constant", "PassThrough", "Tee"})
+
+
+@lru_cache(maxsize=1)
+def _entry_kinds() -> frozenset[tuple[str, str]]:
+    tables = [opsets.opset(domain) for domain in (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)]
+    rows = [row for table in tables if table is not None for row in table.ops.values()]
+    return frozenset((row.domain, row.name) for row in rows if row.kind is OpKind.ENTRY)
+
+
+# --- flows ------------------------------------------------------------------------------------------------
+
+
+def warn_of_dead_flows(main: Function, stats: Stats) -> None:
+    """Warns, once per flow, about what no entry and no input of a partition with entries leads to."""
+    entries = _entry_kinds()
+    there = flow.summary(main.ops)
+    if entries.isdisjoint(there.kinds):
+        return
+    dead = _dead(main.ops, entries, there.has_subgraphs)
+    if not dead:
+        return
+    outputs = set(main.outputs)
+    for ops in _flows(dead):
+        lost = [name for op in ops for name in op.outputs if name in outputs]
+        effects = [op for op in ops if has_effect(op.domain, op.op_type)]
+        if not (lost or effects) or any(keys.ON_INVOKE_KEY in op.meta for op in ops):
+            continue
+        first = ops[0]
+        if lost:
+            loss = f"the host never sees {', '.join(map(repr, lost))}"
+        else:
+            loss = "it never runs" if effects == [first] else f"{label(effects[-1])} never runs"
+        stats.warn(
+            "never-started",
+            f"no entry, port or input of {main.name} starts {label(first)}: {loss}",
+            source(first),
+            "pass after= to it (rounds, r.closed, a trigger); if the host starts it, record it in"
+            " `with g.on_invoke():`",
+        )
+
+
+def _dead(ops: Sequence[Op], entries: frozenset[tuple[str, str]], branches: bool) -> list[Op]:
+    """The ops, constants excepted, that nothing live leads to and that nothing live reads; in order.
+
+    Live is what reads a value that stems neither from sources nor from constants.
+    """
+    tracked: set[str] = set()  # values of sources and constants, and of what reads nothing else
+    constant: set[str] = set()
+    read: set[str] = set()  # by live ops, and by what these read
+    lazy: list[Op] = []
+    for op in ops:
+        inputs = flow.reads(op) if branches else op.inputs
+        if tracked.isdisjoint(inputs):
+            if inputs or (op.domain, op.op_type) in entries:
+                continue
+        elif not tracked.issuperset(filter(None, inputs)):
+            read.update(inputs)
+            continue
+        tracked.update(op.outputs)
+        tracked.discard("")
+        if _is_constant(op, inputs, constant):
+            constant.update(op.outputs)
+        else:
+            lazy.append(op)
+    read.discard("")
+    dead = []
+    for op in reversed(lazy):
+        if read.isdisjoint(op.outputs):
+            dead.append(op)
+        else:
+            read.update(flow.reads(op))
+            read.discard("")
+    return dead[::-1]
+
+
+def _is_constant(op: Op, inputs: Sequence[str], constant: set[str]) -> bool:
+    """Whether an op is computed at install, or comes with whatever starts its partition."""
+    if op.domain in _ONNX:
+        return op.op_type == "Constant" or (bool(inputs) and constant.issuperset(filter(None, inputs)))
+    if op.domain == keys.SYSCALL_DOMAIN:
+        return op.op_type in _CONSTANT_SYSCALLS and constant.issuperset(inputs)
+    return False
+
+
+def _flows(ops: Sequence[Op]) -> list[list[Op]]:
+    """The ops, grouped by the values that one yields and another one reads."""
+    yielded = {name for op in ops for name in op.outputs if name}
+    flows: list[tuple[set[str], list[Op]]] = []
+    for op in ops:
+        names = yielded.intersection((*flow.reads(op), *op.outputs))
+        together = [op]
+        apart = []
+        for known, members in flows:
+            if known.isdisjoint(names):
+                apart.append((known, members))
+            else:
+                names |= known
+                together = [*members, *together]
+        flows = [*apart, (names, together)]
+    order = {id(op): index for index, op in enumerate(ops)}
+    grouped = [sorted(members, key=lambda op: order[id(op)]) for _, members in flows]
+    return sorted(grouped, key=lambda members: order[id(members[0])])
+
+
+# --- deadlines --------------------------------------------------------------------------------------------
+
+
+def warn_of_cut_deadlines(mains: Sequence[tuple[Function, Joins | None]], stats: Stats) -> None:
+    """Warns about requests that always end with the request that they are made for."""
+    asked = {
+        flow.wire_id(op): op
+        for main, _ in mains
+        for op in flow.wire_ops(main)
+        if op.op_type == OP_SEND_REQ and _deadline(op)
+    }
+    if len(asked) < 2:
+        return
+    for main, joins in mains:
+        for op in flow.wire_ops(main):
+            if op.op_type != OP_SEND_REQ or flow.wire_id(op) not in asked:
+                continue
+            outer = [asked.get(number) for number in _served(main, joins, flow.wire_id(op))]
+            if not outer or not all(o is not None and _deadline(o) <= _deadline(op) for o in outer):
+                continue
+            longest = max((o for o in outer if o is not None), key=_deadline)
+            stats.warn(
+                "outer-deadline-first",
+                f"request {_port(op)!r} has {_seconds(op)} and serves request {_port(longest)!r}, which has"
+                f" {_seconds(longest)}: its deadline is never reached",
+                source(op),
+                f"give it less than {_seconds(longest)}, or the other one ({source(longest)}) more",
+            )
+
+
+def _served(main: Function, joins: Joins | None, number: str) -> list[str]:
+    """The requests in whose executions a request is made; empty where one execution serves no request."""
+    if joins is None:  # one execution only
+        entries = [op for op in flow.wire_ops(main) if flow.is_wire_entry(op)]
+        return [flow.wire_id(op) for op in entries if op.op_type == OP_RECV_REQ]
+    served: list[str] = []
+    todo, met = [*joins.asking.get(number, ())], set[int]()
+    while todo:
+        entry = todo.pop()
+        if entry in met:
+            continue
+        met.add(entry)
+        op = joins.ops[entry] if entry >= 0 else None  # below zero: an invoke
+        if op is not None and op.op_type == OP_RECV_REQ and flow.is_wire(op):
+            served.append(flow.wire_id(op))
+        elif op is not None and op.op_type == OP_RECV_RESP and flow.is_wire(op):
+            todo.extend(joins.parents.get(entry, ()))
+        else:
+            return []
+    return served
+
+
+def _deadline(op: Op) -> int:
+    return int(op.meta.get(keys.DEADLINE_NS_KEY, "0"))
+
+
+def _port(op: Op) -> str:
+    return op.meta.get(keys.PORT_KEY, "")
+
+
+def _seconds(op: Op) -> str:
+    return f"{_deadline(op) / 1e9:g} s"
+
+
+__all__ = ["warn_of_cut_deadlines", "warn_of_dead_flows"]

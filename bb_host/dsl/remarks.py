@@ -1,0 +1,165 @@
+"""What recording warns about: calls that can be recorded and do nothing, or never what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.opsets import Effect, Ready
+from bb_host.dsl.output import Output
+from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
+
+if TYPE_CHECKING:
+    from bb_host.dsl.session import Session
+    from bb_host.program import Function
+
+MILLISECOND_NS = 1_000_000
+
+_KEEP_STATE = frozenset(
+    {"Threshold", "Serialize.Enqueue", "Serialize.Dequeue", "Hold.Stash", "Hold.Flush", "Limit.Acquire"}
+)
+"""Syscalls with results whose work outlives the execution."""
+
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+_TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
+_PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
+
+
+def has_effect(domain: str, op_type: str) -> bool:
+    """Whether an op does more than yield its results. Ops of unknown domains count as such."""
+    if domain in _ONNX:
+        return False
+    row = opsets.lookup(domain, op_type) if domain in opsets.FRAMEWORK_DOMAINS else None
+    if row is None or domain in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN):
+        return True
+    if row.effect is Effect.WRITE or row.name in _KEEP_STATE:
+        return True
+    return all(p.type == types.TRIGGER.id and p.ready is Ready.OPTIONAL for p in row.outputs)  # "has run"
+
+
+# --- one call ---------------------------------------------------------------------------------------------
+
+
+def on_call(graph: Recorder, draft: Draft) -> None:
+    """Warns about the attributes of an op of the catalog."""
+    if draft.domain == keys.SYSCALL_DOMAIN:
+        if draft.op_type in _TO_THE_HOST and draft.attrs.get("name") == b"":
+            graph.warn("empty-name", f"{draft.op_type} has an empty name", "give it one: the host goes by it")
+        return
+    if draft.domain == keys.ROLE_INDEX_DOMAIN:
+        _at_least_one(graph, draft, "k", "neighbours")
+    elif draft.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and _at_least_one(graph, draft, "n", "peers"):
+        n, least = draft.attrs.get("n"), draft.attrs.get("min")
+        if isinstance(n, int) and isinstance(least, int) and least > n:
+            graph.warn(
+                "min-above-n",
+                f"min={least} is above n={n}: {draft.op_type} takes {n} peers, none if fewer than"
+                f" {least} are up",
+                f"say min={n} or less, or n={least} or more",
+            )
+
+
+def _at_least_one(graph: Recorder, draft: Draft, name: str, what: str) -> bool:
+    count = draft.attrs.get(name)
+    if not isinstance(count, int) or count >= 1:
+        return True
+    graph.warn(
+        "count-below-one", f"{draft.op_type} of {count} {what} ({name}={count})", f"say {name}=1 or more"
+    )
+    return False
+
+
+def on_deadline(graph: Recorder, deadline_ns: int) -> None:
+    """Warns about a deadline that no network meets: seconds or milliseconds were meant."""
+    if deadline_ns < MILLISECOND_NS:
+        graph.warn(
+            "short-deadline",
+            f"deadline_ns={deadline_ns} is less than a millisecond",
+            "deadlines are nanoseconds: from bb_host import MS, S; deadline_ns=30 * S",
+        )
+
+
+def on_enough(graph: Recorder, name: str, peers: Output, enough: int) -> None:
+    """Warns about a request that waits for more answers than peers are asked."""
+    n = _sampled(graph, peers)
+    if n is not None and 1 <= n < enough:
+        graph.warn(
+            "enough-above-n",
+            f"request {name!r} waits for {enough} answers and asks {n} peers at most: it never has enough",
+            f"say enough={n} or less, or sample n={enough} or more",
+        )
+
+
+def _sampled(graph: Recorder, peers: Output) -> int | None:
+    """How many peers a list holds at most, where a selector's op said so."""
+    at: Recorder | None = graph
+    while at is not None:
+        for draft in reversed(at.drafts):
+            if any(output is peers for output in draft.outputs):
+                n = draft.attrs.get("n")
+                if draft.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and isinstance(n, int):
+                    return n
+                source = draft.inputs[0] if draft.op_type in _PEERS_PASS else None
+                return None if source is None else _sampled(graph, source)
+        at = at.parent
+    return None
+
+
+# --- one body ---------------------------------------------------------------------------------------------
+
+
+def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
+    """Warns, at the end of a body, about ops without effect whose results nothing reads."""
+    read = {id(value) for value in graph.outputs.values()}
+    drafts = list(_all(graph.drafts, read))
+    backward = {d.meta.get(keys.SLOT_KEY) for d in drafts if d.op_type == "Backward"}
+    called = {f.key: f for f in functions}
+    for draft in drafts:
+        if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
+            continue
+        if draft.op_type == "Constant" or _matters(draft.domain, draft.op_type, called):
+            continue
+        if draft.op_type == "Forward" and draft.meta.get(keys.SLOT_KEY) in backward:
+            continue  # `backward` needs what it keeps
+        graph.warn_at(
+            draft,
+            "unread-result",
+            f"nothing reads the result of {draft.op_type}, and it has no other effect",
+            "remove it, or pass its result on: to an op, to g.output, or to after=",
+        )
+
+
+def _all(drafts: Iterable[Draft], read: set[int]) -> Iterator[Draft]:
+    """The drafts, those of branches included; adds to `read` the values that they read."""
+    for draft in drafts:
+        read.update(map(id, draft.inputs))
+        yield draft
+        for value in draft.attrs.values():
+            if isinstance(value, SubgraphDraft):
+                read.update(map(id, value.outputs))
+                yield from _all(value.drafts, read)
+
+
+def _matters(domain: str, op_type: str, called: dict[tuple[str, str], Function]) -> bool:
+    """Whether an op has an effect; a call has one if its callee does more than compute."""
+    callee = called.get((domain, op_type))
+    if callee is None:
+        return has_effect(domain, op_type)
+    return any(_matters(op.domain, op.op_type, called) for op in callee.ops)
+
+
+# --- the program ------------------------------------------------------------------------------------------
+
+
+def unused_slots(session: Session) -> Iterator[tuple[str, str, str]]:
+    """(what, where, hint) per declared slot that no op uses."""
+    for name, use in session.slots.items():
+        # The slot `backend` serves every ONNX op without a call; slots of embedded models are the model's.
+        if use.used or name == keys.ROLE_BACKEND or not use.declared.where:
+            continue
+        yield (
+            f"no op uses slot {name!r}",
+            use.declared.where,
+            "remove it and its binding, or call one of its ops in the body",
+        )
