@@ -23,6 +23,13 @@ Value: TypeAlias = "Output | Literal"
 """What a tensor input takes."""
 
 
+def _pair(first: Output, second: Output) -> tuple[Output, Output]:
+    """Results of one expression, of which either may go unread."""
+    for value in (first, second):
+        value.graph.may_go_unread.append(value)
+    return first, second
+
+
 class Output:
     """A value of a graph: no data, only a name-to-be and a type.
 
@@ -135,10 +142,10 @@ class Output:
         return self._by_element("%", other, self)
 
     def __divmod__(self, other: Value) -> tuple[Output, Output]:
-        return self // other, self % other
+        return _pair(self // other, self % other)
 
     def __rdivmod__(self, other: Value) -> tuple[Output, Output]:
-        return self.__rfloordiv__(other), self.__rmod__(other)
+        return _pair(self.__rfloordiv__(other), self.__rmod__(other))
 
     def __pow__(self, other: Value, modulo: object = None) -> Output:
         if modulo is not None:

@@ -92,6 +92,7 @@ class Recorder:
         self.outputs: dict[str, Output] = {}
         self.input_classes: dict[str, str] = {}
         self.slots_used: dict[str, None] = {} if parent is None else parent.slots_used
+        self.may_go_unread: list[Output] = [] if parent is None else parent.may_go_unread
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
         self._constants: dict[tuple[str, str, bytes], Output] = {}

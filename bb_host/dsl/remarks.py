@@ -111,7 +111,7 @@ def _sampled(graph: Recorder, peers: Output) -> int | None:
 
 def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     """Warns, at the end of a body, about ops without effect whose results nothing reads."""
-    read = {id(value) for value in graph.outputs.values()}
+    read = {id(value) for value in (*graph.outputs.values(), *graph.may_go_unread)}
     drafts = list(_all(graph.drafts, read))
     backward = {d.meta.get(keys.SLOT_KEY) for d in drafts if d.op_type == "Backward"}
     called = {f.key: f for f in functions}
