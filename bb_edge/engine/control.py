@@ -180,7 +180,8 @@ class Outlet:
         self.call(name, callback)
 
     def failed(self, where: str, error: BaseException) -> None:
-        self._plane.engine.component_failed(self.target, f"{self.name}.{where}", error)
+        origin = f"slot {self.name!r} ({self.component.TYPE_NAME}.{where})"
+        self._plane.engine.component_failed(self.target, f"{self.name}.{where}", origin, error)
 
 
 class ControlPlane:

@@ -24,10 +24,12 @@ from bb_edge.engine.graph_slot import EAGER_MASK
 from bb_edge.engine.lanes import run_lane
 from bb_edge.engine.parking import PENDING, OpError, Parking
 from bb_edge.engine.timers import Timers
+from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
+from bb_edge.roles.contracts import method_name
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.outbox import Cause
 
@@ -290,13 +292,21 @@ class Engine:
     def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> None:
         """What is said and counted of an op that failed in the execution of that number."""
         self.count("ops.failed")
-        self.emit(steps.OpFailed(op.target, execution, op.spec.name, error))
+        source = op.spec.meta.get(keys.SOURCE_LINE_KEY, "")
+        self.emit(steps.OpFailed(op.target, execution, op.spec.name, error, self._origin(op), source))
         self.bus.publish(Bus.OP_FAILURE)
 
-    def component_failed(self, target: str, where: str, error: BaseException) -> None:
+    def _origin(self, op: BoundOp) -> str:
+        """The component behind an op, its slot and method; empty where none is."""
+        if op.component < 0:
+            return ""
+        component, slot = self.components[op.component], op.spec.meta.get(keys.SLOT_KEY, "")
+        return f"slot {slot!r} ({component.TYPE_NAME}.{method_name(op.spec.op_type)})"
+
+    def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:
         """A component's code failed outside of any op: a step, a counter, a bus event; the node goes on."""
         self.count("components.failed")
-        self.emit(steps.OpFailed(target, 0, where, error))
+        self.emit(steps.OpFailed(target, 0, where, error, origin))
         self.bus.publish(Bus.OP_FAILURE)
 
     def own_cause(self, execution: Execution) -> None:
@@ -449,7 +459,8 @@ class Engine:
                 observe(execution.id)
             # The border to users' components, as in `_run`.
             except Exception as error:  # noqa: BLE001
-                self.component_failed(execution.target, f"{component.TYPE_NAME}.execution_ended", error)
+                name = f"{component.TYPE_NAME}.execution_ended"
+                self.component_failed(execution.target, name, name, error)
         if execution.cohorts:
             self.on_requests_over(execution)
         self.count("executions.ended")

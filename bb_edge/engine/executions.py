@@ -56,10 +56,12 @@ class BoundOp:
     node's default). `lane` is the short way through the loop, where there is one. `is_plain_call` says of a
     backend call that `run(None, …)` needs no context and always gives its values at once; `emits` is the
     topic of an op that does nothing but emit an app event.
+    `check` holds a component's result against what the op declares, where there is something to hold.
     """
 
     __slots__ = (
         "busy_key",
+        "check",
         "component",
         "emits",
         "frees",
@@ -101,6 +103,7 @@ class BoundOp:
         self.later_ns = 0
         self.lane: Lane | None = None
         self.is_plain_call = False
+        self.check: Callable[[object], Any] | None = None
         self.emits: str | None = None
         # Sites that nobody but this op reads: their values go as soon as it has run.
         self.frees: tuple[int, ...] = ()

@@ -101,6 +101,8 @@ class GraphSlot:
     is_entry: bool
     forwarded: frozenset[int] = field(default=frozenset())
     stacks: Mapping[str, tuple[ValueType | None, ...]] = field(default_factory=dict)
+    # Of the sites that components' ops write, where the artifact says it: a stripped one does not.
+    output_types: Mapping[int, ValueType] = field(default_factory=dict)
 
     @property
     def absent(self) -> int:
@@ -353,15 +355,24 @@ class _Builder:
                 )
             )  # fmt: skip
 
-    def _input_types(self) -> dict[str, ValueType]:
+    def _types(self) -> tuple[dict[str, ValueType], dict[int, ValueType]]:
+        """The types of the function's inputs, and those of what components' ops write, by site."""
         declared = {info.name: info.type for info in self.function.value_info}
         try:
-            return {
+            inputs = {
                 name: from_type_proto(declared[name]) if name in declared else ValueType(types.ANY)
                 for name in self.function.input
             }
+            outputs = {
+                self.site_of[name]: from_type_proto(declared[name])
+                for node, _, meta, _ in self.nodes
+                if keys.SLOT_KEY in meta
+                for name in node.output
+                if name in declared
+            }
         except TypeProtoError as error:
             raise LoadError(error.what, where=self.where) from error
+        return inputs, outputs
 
     def _stacks(self) -> dict[str, tuple[ValueType | None, ...]]:
         """The declared types of batches; None for one that the artifact says nothing about."""
@@ -423,6 +434,7 @@ class _Builder:
         values: list[object] = [None] * (n + 1)
         for s, value in self.constants.items():
             values[s] = value
+        input_types, output_types = self._types()
         names = [""] * n
         for name, s in self.site_of.items():
             names[s] = name
@@ -435,12 +447,13 @@ class _Builder:
             tuple(values),
             waiting,
             {name: self.site_of[name] for name in self.function.input},
-            self._input_types(),
+            input_types,
             {name: self.site_of[name] for name in self.function.output if name in self.site_of},
             metadata(self.function),
             self.is_entry,
             frozenset(s for r in regions[1:] for s in r.imports),
             self._stacks(),
+            output_types,
         )
 
 

@@ -91,6 +91,13 @@ class Parking:
         parked = self._unpark(token)
         if parked is None:
             return False
+        if parked.op.check is not None:
+            try:
+                result = parked.op.check(result)
+            except OpError as error:
+                self._engine.op_failed(parked.execution, parked.op, error)
+                self._engine.wake(parked.execution)
+                return True
         self._engine.deliver(parked.frame, parked.op, result)
         self._engine.wake(parked.execution)
         return True

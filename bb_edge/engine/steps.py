@@ -11,12 +11,26 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
     """Base of every step."""
+
+
+def failure_text(error: BaseException, origin: str = "") -> str:
+    """An error as a log tells it: `slot 'cam' (acme.Camera.next_batch): OSError: camera unplugged`.
+
+    Typed errors of ours say enough without their class, and name the slot once.
+    """
+    if isinstance(error, BBError):
+        slot = origin.partition(" (")[0]
+        said = str(error).removeprefix(f"{slot}: ") if slot else str(error)
+    else:
+        said = " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").splitlines())
+    return f"{origin}: {said}" if origin else said
 
 
 # --- to be done by the driver -------------------------------------------------------------------------
@@ -86,12 +100,23 @@ def app_event(target: str, execution: int, topic: str, value: object) -> AppEven
 
 @dataclass(frozen=True, slots=True)
 class OpFailed(EngineStep):
-    """One op failed: its branch ends, the node goes on."""
+    """One op failed: its branch ends, the node goes on.
+
+    `origin` names the component behind it: slot, type and method; empty where no component is. `source` is
+    the author's line, where the artifact holds it.
+    """
 
     target: str
     execution: int
     op: str
     error: BaseException
+    origin: str = ""
+    source: str = ""
+
+    @property
+    def text(self) -> str:
+        """What went wrong, for a log: who, which class of exception, what it says."""
+        return failure_text(self.error, self.origin)
 
 
 @dataclass(frozen=True, slots=True)

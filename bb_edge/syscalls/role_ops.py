@@ -14,6 +14,7 @@ from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.roles import ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
+from bb_edge.syscalls.results import Check, checker
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -56,7 +57,9 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
-    return calls_of(engine, component, method, attributes(op, definition), op.takes_first)
+    known = env.graph.slot.output_types
+    op.check = checker(definition, [known.get(site) for site in op.outs])
+    return calls_of(engine, component, method, attributes(op, definition), op.takes_first, op.check)
 
 
 def _own_op(op: BoundOp, component: Component) -> OpDef:
@@ -78,8 +81,12 @@ def calls_of(
     method: Callable[..., object],
     keywords: Mapping[str, object],
     takes_first: bool = False,
+    check: Check | None = None,
 ) -> Run:
-    """Runs a component's method: gives its result, or PENDING where it answers with this call's `Later`."""
+    """Runs a component's method: gives its result, or PENDING where it answers with this call's `Later`.
+
+    `check` sees the result first; one that comes later meets it when the parked op is resumed.
+    """
 
     def withdraw(ctx: Any) -> None:
         token, ctx.later_token = ctx.later_token, 0
@@ -104,6 +111,8 @@ def calls_of(
                 where=ctx.op.spec.name,
                 hint="return what ctx.later() gave in this call",
             )
+        if check is not None:
+            result = check(result)
         # A node may leave trailing outputs of a several-output op unnamed; a PeerIdVec is one value.
         return result[0] if takes_first and isinstance(result, tuple) else result
 
@@ -113,7 +122,8 @@ def calls_of(
 def component_bootstrap(engine: Engine, target: str, slot: str, index: int, number: int) -> BoundGraph:
     """A graph of one op that calls the `bootstrap` method of a component (semantics §5)."""
     function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
-    function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
+    node = function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
+    node.metadata_props.add(key=keys.SLOT_KEY, value=slot)
     graph = BoundGraph(build_graph(function, False), number, target)
     (op,) = graph.ops
     component = engine.components[index]

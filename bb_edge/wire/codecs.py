@@ -95,6 +95,11 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
         _HASH_OF_CLASS[python_type] = wire_hash
 
 
+def python_type_of(node: TypeNode) -> type | None:
+    """The class whose instances are of a type without saying so; None where there is none."""
+    return next((kind for kind, wire_hash in _HASH_OF_CLASS.items() if wire_hash == node.wire_hash), None)
+
+
 def _hash_of(node: TypeNode) -> int:
     assert node.wire_hash is not None, node
     return node.wire_hash

@@ -1,0 +1,215 @@
+"""What a component may answer: its results, held against what its op declares (docs/design/engine.md).
+
+A checker is made once per op, when it is bound. It sees each result before anybody reads it, from a method as
+from a `Later`, so a component that breaks its contract is named by the op that it broke it in and not by the
+next one.
+
+What a result may be:
+
+* a tensor: an `np.ndarray` of the declared dtype, and of the declared rank where it is not empty. A NumPy
+  scalar (`np.float32(0.5)`) is taken as the 0-D array of its dtype. Python numbers and lists are refused:
+  they have no dtype. A dtype is never converted.
+* a `PeerIdVec`: a tuple of `PeerId`; a list of them is taken as that tuple. `AddressVec` likewise.
+* a scalar, a `Timestamp` and the like: a number; a NumPy scalar is taken as the Python number.
+* `Bytes`: `bytes`; a `bytearray` or `memoryview` is copied.
+* a `CommandId`: nothing, or an integer.
+* several outputs: a tuple, or a list, of one value each. An optional output is None where it is absent;
+  optional ones at the end may be left out. One array is never spread over several outputs.
+
+Shapes beyond the rank are not looked at, nor are values. A check costs about a microsecond; every component's
+results are checked, the shipped ones' too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine.parking import OpError
+from bb_edge.ir import types
+from bb_edge.ir.address import Address
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.opsets import OpDef, Port, Ready
+from bb_edge.ir.types import TypeNode, ValueType
+from bb_edge.ir.values import TRIGGER, Composite
+from bb_edge.wire.codecs import python_type_of
+
+Check = Callable[[object], Any]
+"""Gives the result as the engine takes it. ResultError where the op does not declare such a thing."""
+
+
+class ResultError(OpError):
+    """A component's method gave something else than its op declares."""
+
+
+def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
+    """The check of an op's results.
+
+    `declared` are the types that the artifact gives to the node's outputs, None where it gives none. The
+    errors do not name slot and method: the step that reports them does, as for all of a component's.
+    """
+    ports = definition.outputs
+    if not ports:
+        return _nothing
+    kinds = [_kind(port, declared[i] if i < len(declared) else None) for i, port in enumerate(ports)]
+    ones = [
+        _one(port, kind, "" if len(ports) == 1 else f"output {port.name!r}")
+        for port, kind in zip(ports, kinds, strict=True)
+    ]
+    if len(ones) == 1:
+        return ones[0]
+    least = max((i + 1 for i, port in enumerate(ports) if port.ready is not Ready.OPTIONAL), default=0)
+    names = ", ".join(port.name for port in ports)
+
+    def several(result: object) -> object:
+        if not isinstance(result, tuple | list):
+            raise ResultError(
+                f"gave {described(result)}, a tuple of {len(ones)} values is expected: {names}",
+                hint=f"return ({names})",
+            )
+        if not least <= len(result) <= len(ones):
+            raise ResultError(
+                f"gave {len(result)} values, {len(ones)} are expected: {names}", hint=f"return ({names})"
+            )
+        return tuple([check(value) for check, value in zip(ones, result)])  # noqa: B905 (some are left out)
+
+    return several
+
+
+def described(value: object) -> str:
+    """What a value is, in a few words: never the values of an array."""
+    if isinstance(value, np.ndarray):
+        known = types.elem_of_dtype(value.dtype)
+        node = None if known is None else types.tensor_of_elem(known)
+        return f"{'an array of ' + str(value.dtype) if node is None else node}{list(value.shape)}"
+    if value is None:
+        return "None"
+    if isinstance(value, tuple | list):
+        inner = ", ".join(dict.fromkeys(type(item).__name__ for item in value))
+        return f"a {type(value).__name__} of {len(value)}" + (f" ({inner})" if inner else "")
+    text = repr(value) if isinstance(value, int | float | str | np.generic) else ""
+    return f"{type(value).__name__} {text[:40]}".rstrip()
+
+
+def _nothing(result: object) -> None:
+    if result is not None:
+        raise ResultError(f"gave {described(result)}, the op has no outputs", hint="return nothing")
+
+
+def _kind(port: Port, declared: ValueType | None) -> ValueType:
+    """What is known of an output: its row in the catalog, narrowed by what the artifact says."""
+    node = (None if port.is_variable else types.by_id(port.type)) or types.ANY
+    if declared is not None and types.is_subtype(declared.node, node):
+        return declared
+    return ValueType(node)
+
+
+def _one(port: Port, kind: ValueType, where: str) -> Check:
+    """The check of a single output."""
+    node = kind.node
+    optional = port.ready is Ready.OPTIONAL
+
+    def wrong(value: object, hint: str) -> ResultError:
+        return ResultError(f"gave {described(value)}, {kind} is expected", where, hint)
+
+    if node == types.COMMAND_ID:
+
+        def command(value: object) -> object:
+            if value is None or type(value) is int:
+                return value
+            raise wrong(value, "return nothing: the engine makes the command's number")
+
+        return command
+    if types.is_subtype(node, types.TENSOR):
+        return _tensor(kind, optional, wrong)
+    take = _taker(node)
+
+    def other(value: object) -> object:
+        if value is None and optional:
+            return None
+        taken = None if value is None else take(value)
+        if taken is None:
+            raise wrong(value, _HINTS.get(node.id, f"return a value of {node}"))
+        return taken
+
+    return other
+
+
+def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], ResultError]) -> Check:
+    elem = kind.node.elem_type
+    expected = None if elem is None else types.dtype_of_elem(elem)
+    rank = -1 if kind.shape is None else len(kind.shape)
+    name = expected or "float32"
+
+    def tensor(value: object) -> object:
+        if type(value) is not np.ndarray:
+            if value is None and optional:
+                return None
+            if isinstance(value, np.generic):
+                value = np.asarray(value)
+            elif not isinstance(value, np.ndarray):
+                raise wrong(value, f"return an array: np.asarray(value, np.{name})")
+        dtype = value.dtype
+        if dtype is not expected and (
+            types.elem_of_dtype(dtype) is None if expected is None else dtype != expected
+        ):
+            raise wrong(value, f"return array.astype('{name}')")
+        if rank >= 0 and value.ndim != rank and value.size:
+            raise wrong(value, f"return an array of {rank} dimensions: reshape it")
+        return value
+
+    return tensor
+
+
+def _taker(node: TypeNode) -> Callable[[Any], object]:
+    """Gives the value as slots hold it; None where it is of another kind."""
+    if node in (types.PEER_ID_VEC, types.ADDRESS_VEC):
+        item = PeerId if node == types.PEER_ID_VEC else Address
+
+        def vector(value: object) -> object:
+            fits = isinstance(value, tuple | list) and all(isinstance(v, item) for v in value)
+            return tuple(value) if fits else None  # type: ignore[arg-type]
+
+        return vector
+    if node == types.BYTES:
+        return lambda value: bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
+    if node == types.TRIGGER:
+        return lambda value: value if value is TRIGGER else None
+    if types.is_subtype(node, types.SCALAR):
+        return lambda value: _number(value, (int, float))
+    if node in _INTEGERS:
+        return lambda value: _number(value, (int,))
+    kinds: dict[TypeNode, type] = {
+        types.PEER_ID: PeerId,
+        types.MULTIADDRESS: Address,
+        types.COMPOSITE: Composite,
+    }
+    kind = kinds.get(node)
+    if kind is not None:
+        return lambda value: value if isinstance(value, kind) else None
+    own = python_type_of(node)  # of a user's type, where its codec was registered with one
+    return lambda value: value if own is None or isinstance(value, own) else None
+
+
+def _number(value: object, kinds: tuple[type, ...]) -> object:
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, kinds) and not isinstance(value, bool) else None
+
+
+_INTEGERS = (
+    types.WIRE_REQ_ID,
+    types.REQUEST_ID,
+    types.TIMESTAMP,
+    types.EVENT_KIND,
+    types.CORRELATION_TOKEN,
+)
+_HINTS = {
+    types.PEER_ID_VEC.id: "return a tuple of PeerId",
+    types.ADDRESS_VEC.id: "return a tuple of Address",
+    types.TRIGGER.id: "return bb_edge.roles.TRIGGER",
+    types.BYTES.id: "return bytes",
+    types.SCALAR.id: "return a number",
+}
