@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bb_edge.construction import build, construction
@@ -39,7 +39,8 @@ from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError
-from bb_edge.syscalls.role_ops import component_bootstrap
+from bb_edge.syscalls.role_ops import bind as bind_role_op
+from bb_edge.syscalls.role_ops import bound_bootstrap, component_bootstrap
 from bb_edge.syscalls.table import binder
 from bb_edge.wire.delivery import LinkConfig, Links
 from bb_edge.wire.outbox import Outbox
@@ -211,10 +212,50 @@ class _Installer:
             bindings, key=lambda s: (bindings[s][0].role != keys.ROLE_BACKEND, bindings[s][0].slot_id)
         )
         for slot in order:
-            binding, target = bindings[slot]
-            kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
-            made[slot] = build(kind, self._env(slot, binding, target, made))
+            made[slot] = self.construct(slot, *bindings[slot], made)
         return made
+
+    def construct(
+        self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
+    ) -> Component:
+        """One component, from its construction state and what was made before it."""
+        kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
+        return build(kind, self._env(slot, binding, target, made))
+
+    def renewal(
+        self,
+        engine: Engine,
+        bindings: Mapping[str, tuple[Binding, Target]],
+        components: dict[str, Component],
+        bound: Sequence[tuple[BoundOp, BindEnv]],
+        bootstraps: Mapping[str, BoundGraph],
+    ) -> Callable[[Sequence[int]], None]:
+        """How a node that runs gets components anew, after a bootstrap that failed: by their numbers.
+
+        All are constructed before the first one is replaced; what `construct` raises leaves the node as it
+        was. `bound` are the ops to bind again, `bootstraps` the graphs of components' own bootstraps.
+        """
+        names = list(components)
+
+        def renew(numbers: Sequence[int]) -> None:
+            fresh: dict[int, Component] = {}
+            for number in numbers:
+                slot = names[number]
+                fresh[number] = self.construct(slot, *bindings[slot], components)
+            components.update((names[number], component) for number, component in fresh.items())
+            engine.replace_components(fresh)
+            for number, component in fresh.items():
+                if isinstance(component, ProtocolComponent):
+                    engine.control.replace(number, component)
+                if (graph := bootstraps.get(names[number])) is not None:
+                    graph.ops[0].run = bound_bootstrap(engine, component)
+            for op, env in bound:
+                if op.component in fresh:
+                    op.run = bind_role_op(op, env)
+                    if engine.observer is not None:
+                        op.run = engine.observer(op)
+
+        return renew
 
     def _env(
         self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
@@ -349,6 +390,7 @@ class _Installer:
 
         outbound.on_lost = lost
         missing: list[str] = []
+        bound: list[tuple[BoundOp, BindEnv]] = []
         of_targets: dict[str, Planned] = {}
         for target in self.targets:
             graphs = graphs_by_target[target.name]
@@ -369,6 +411,7 @@ class _Installer:
                     self.program.opsets,
                 )
                 missing += _bind(graph, env)
+                bound += [(op, env) for op in graph.ops if op.component >= 0]
             find_claims(graphs, engine.components)
             main = graphs[target.main]
             main.direct = direct_of(main, engine)
@@ -414,12 +457,18 @@ class _Installer:
             ) from error
         neighbours.on_peer_up = cycle.peer_up
         of_slots: dict[str, Planned] = {}
+        own_graphs: dict[str, BoundGraph] = {}
         by_index = {graph.index: graph for graph in engine.graphs}
         for (target_name, slot), number in slots.items():
             if slot not in of_slots and type(components[slot]).bootstrap is not Component.bootstrap:
                 graph = component_bootstrap(engine, target_name, slot, number, total + len(of_slots))
                 of_slots[slot] = of_component(target_name, slot, graph, number)
-                by_index[graph.index] = graph
+                by_index[graph.index] = own_graphs[slot] = graph
+
+        def keep() -> None:
+            if outbound.durable is not None:  # what was done once is not to be done again
+                outbound.durable.want_snapshot("a bootstrap")
+
         bootstraps = Bootstraps(
             engine,
             ingress,
@@ -428,7 +477,11 @@ class _Installer:
             of_slots,
             decode_input,
             cycle.start_target,
+            cycle.hold_target,
+            self.renewal(engine, bindings, components, bound, own_graphs),
+            keep,
         )
+        engine.on_bootstrap_failure = bootstraps.failed_in
         mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
         engine.graph_of = {op: graph.index for graph in by_index.values() for op in graph.ops}
         parts = Parts(engine, cycle, bootstraps, by_index)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bb_edge.engine import restart, snapshot, steps
 from bb_edge.engine.binding import Run
-from bb_edge.engine.bootstrap import Bootstraps, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.bootstrap import Bootstraps, BootstrapState, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
@@ -219,6 +219,7 @@ class Node:
 
         The loop of a node that nobody observes knows nothing of it and pays nothing for it.
         """
+        self._engine.observer = wrap
         for graph in self._engine.graphs:
             for op in graph.ops:
                 op.run = wrap(op)
@@ -429,6 +430,22 @@ class Node:
     def run_bootstrap(self, what: BootstrapTarget) -> None:
         """Queues bootstraps; raises the errors of semantics §5, staging nothing."""
         self._bootstraps.request(what)
+
+    def keep_bootstrapping(self, inputs: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        """Starts every bootstrap that is not done, and tries again what fails until it is done.
+
+        For hosts that run unattended, before the first poll; `bb-edge run` does it. `inputs` are those of
+        targets' bootstraps: arrays by input, by target. A failed one is tried again after 1 s, doubling to
+        60 s, its components constructed anew; the entries of the targets that it concerns wait for it. One
+        that a snapshot holds as done is not run again. Raises UnknownTarget, UnknownInput, MissingInput and
+        InvokeError, having started nothing.
+        """
+        self._bootstraps.keep_going(inputs or {})
+
+    @property
+    def bootstraps(self) -> tuple[BootstrapState, ...]:
+        """All bootstraps, targets' and components', in install order; empty where there are none."""
+        return self._bootstraps.states
 
     def bootstrap_status(self, target: str) -> BootstrapStatus:
         return self._bootstraps.status(target)

@@ -9,6 +9,18 @@ Disjoint bootstraps run at the same time, overlapping ones one after the other, 
 
 A bootstrap claims the unshared components of its touch set before it starts: an execution that is at work
 on one of them comes to its end first, and none can hold one while it waits for the bootstrap.
+
+**Kept going.** A host that runs unattended asks for all of them at once (`keep_going`): then a failed one is
+tried again after 1 s, doubling to 60 s, by a timer of the engine's, and until it is done
+
+* the entries of every target that shares a component with it wait (Pulse, Interval, Repeat, `started`),
+* body ops that touch its components fail with `NotBootstrapped` between two tries, where nobody knows how
+  long a wait would be, and wait while it runs,
+* remote ops of its components are refused unmarked, so that their senders repeat them,
+* what overlaps with it waits for its turn behind it.
+
+Before each further try its components are constructed anew. So is what shares components with them: a
+bootstrap that was done there runs again first.
 """
 
 from __future__ import annotations
@@ -22,7 +34,9 @@ from bb_edge.engine.bus import Bus
 from bb_edge.engine.core import Engine
 from bb_edge.engine.executions import BoundGraph, Execution
 from bb_edge.engine.ingress import Entry, Ingress
+from bb_edge.engine.parking import OpError
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 
 
 class BootstrapError(BBError):
@@ -43,6 +57,19 @@ class MissingInput(BootstrapError):
 
 class AlreadyTransitivelyQueued(BootstrapError):
     """The bootstrap waits or runs already."""
+
+
+class NotBootstrapped(OpError):
+    """An op touches a component whose bootstrap is not done; its branch ends, the node goes on."""
+
+
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 1_000_000_000, 60_000_000_000
+"""Between a failed try and the next: doubling, as the back-off of rounds and peers."""
+
+
+def seconds(duration_ns: int) -> str:
+    """A wait as people read it, rounded up: `4 s`."""
+    return f"{max(0, -(-duration_ns // 1_000_000_000))} s"
 
 
 class BootstrapStatus(enum.Enum):
@@ -106,14 +133,43 @@ class Planned:
     status: BootstrapStatus = BootstrapStatus.READY
     staged: bool = False  # admitted, or about to be; its touch set is taken
     inputs: Mapping[str, object] = field(default_factory=dict)
+    given: Mapping[str, object] = field(default_factory=dict)  # kept for the next try
+    wait_ns: int = 0  # before the next try
+    next_try_ns: int = 0  # 0: nobody tries again
+    reason: str = ""  # why the last try failed
+
+    @property
+    def done(self) -> bool:
+        return self.status is BootstrapStatus.DONE
 
     @property
     def name(self) -> str:
         return self.slot or self.target
 
+    def refusal(self, now_ns: int) -> NotBootstrapped:
+        """Why an op of a component cannot run before the bootstrap is done."""
+        whose = f"slot {self.slot!r}" if self.slot else f"{self.target}'s"
+        why = f" ({self.reason})" if self.reason else ""
+        when = f"in {seconds(self.next_try_ns - now_ns)}" if self.next_try_ns else "as soon as it can"
+        return NotBootstrapped(f"the bootstrap of {whose} is not done{why}", hint=f"it is tried {when}")
+
     @property
     def formals(self) -> Mapping[str, int]:
         return {} if self.graph is None else self.graph.slot.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapState:
+    """One bootstrap as the outside sees it: `slot` is empty for a target's own.
+
+    `next_try_ns` is monotonic, 0 where nobody tries again; `reason` is why the last try failed.
+    """
+
+    target: str
+    slot: str
+    status: BootstrapStatus
+    next_try_ns: int = 0
+    reason: str = ""
 
 
 class Bootstraps:
@@ -128,7 +184,13 @@ class Bootstraps:
         of_slots: Mapping[str, Planned],
         decode: Callable[[BoundGraph, str, object], object],
         on_done: Callable[[str], None],
+        on_hold: Callable[[str], None] = lambda _: None,
+        renew: Callable[[Sequence[int]], None] = lambda _: None,
+        on_kept: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_done(target)` starts a target's entries, `on_hold(target)` has them wait; `renew(components)`
+        constructs components anew; `on_kept()` hears that one is done that should not run again.
+        """
         self._engine = engine
         self._ingress = ingress
         self._targets = tuple(targets)
@@ -144,13 +206,29 @@ class Bootstraps:
         )
         self._decode = decode
         self._on_done = on_done
-        for name, action in (("fill", self._fill), ("begin", self._begin), ("ended", self._ended)):
+        self._on_hold = on_hold
+        self._renew = renew
+        self._on_kept = on_kept
+        self._keeps_going = False
+        for name, action in (
+            ("fill", self._fill),
+            ("begin", self._begin),
+            ("ended", self._ended),
+            ("retry", self._retry),
+        ):
             engine.actions.register(f"bootstrap.{name}", action)
 
     @property
     def order(self) -> tuple[Planned, ...]:
         """All bootstraps, in install order."""
         return self._order
+
+    @property
+    def states(self) -> tuple[BootstrapState, ...]:
+        """All of them as they stand, in install order."""
+        return tuple(
+            BootstrapState(p.target, p.slot, p.status, p.next_try_ns, p.reason) for p in self._order
+        )
 
     def planned(self, target: str, slot: str) -> Planned:
         """The bootstrap of a slot's component, or of a target where the slot is empty."""
@@ -165,7 +243,7 @@ class Bootstraps:
                 raise UnknownTarget(
                     f"no installed target {name!r}, and no slot with a bootstrap",
                     "bootstrap",
-                    f"installed: {', '.join(self._targets)}",
+                    suggestion(name, self._targets, "installed: "),
                 )
         return BootstrapStatus.NONE if planned is None else planned.status
 
@@ -173,12 +251,46 @@ class Bootstraps:
         return self.status(target) in (BootstrapStatus.NONE, BootstrapStatus.DONE)
 
     def request(self, what: BootstrapTarget) -> None:
-        """Checks everything first, then queues all of it. Raises the errors of semantics §5."""
-        staged: list[tuple[Planned, dict[str, object]]] = []
+        """Checks everything first, then queues all of it.
+
+        Raises UnknownTarget, UnknownInput, MissingInput, AlreadyTransitivelyQueued, InvokeError.
+        """
+        self._stage(self._checked(self._wanted(what)))
+
+    def keep_going(self, inputs: Mapping[str, Mapping[str, object]]) -> None:
+        """Starts every bootstrap that is not done, and tries again what fails until it is done.
+
+        `inputs` are those of targets' bootstraps, by target; those of one that is done already are checked
+        and not used. For hosts that run unattended; before the first poll. Raises what `request` raises,
+        having staged nothing.
+        """
+        for target in inputs:
+            self._find(self._of_targets, target)
+        underway = (BootstrapStatus.QUEUED, BootstrapStatus.RUNNING)
+        every = [(p, inputs.get(p.target, {}) if not p.slot else {}) for p in self._order]
+        found = self._checked(every, again=True)
+        self._keeps_going = True
+        for planned, given in found:
+            planned.given = given
+        failed = [p for p, _ in found if p.status is BootstrapStatus.FAILED]
+        for planned in failed:  # of a snapshot: their components are as the failure left them
+            self._start_anew(planned)
+        fresh = [(p, given) for p, given in found if not p.done and p.status not in underway]
+        for target in self._targets:
+            if not self._free(target):
+                self._on_hold(target)
+        self._stage(fresh)
+
+    def _checked(
+        self, wanted: Sequence[tuple[Planned, Mapping[str, object]]], again: bool = False
+    ) -> list[tuple[Planned, Mapping[str, object]]]:
+        """The same with decoded inputs; `again`: one that is on its way or done is no mistake."""
+        staged: list[tuple[Planned, Mapping[str, object]]] = []
         seen: set[int] = set()
-        for planned, inputs in self._wanted(what):
+        for planned, inputs in wanted:
             name = planned.name
-            if id(planned) in seen or planned.status in (BootstrapStatus.QUEUED, BootstrapStatus.RUNNING):
+            underway = planned.status in (BootstrapStatus.QUEUED, BootstrapStatus.RUNNING)
+            if id(planned) in seen or (underway and not again):
                 raise AlreadyTransitivelyQueued(f"the bootstrap of {name!r} is on its way", "bootstrap")
             seen.add(id(planned))
             formals = planned.formals
@@ -186,13 +298,22 @@ class Bootstraps:
             missing = [formal for formal in formals if formal not in inputs]
             if unknown:
                 raise UnknownInput(
-                    f"{name!r} has no input {unknown[0]!r}", "bootstrap", f"it has: {', '.join(formals)}"
+                    f"{name!r} has no input {unknown[0]!r}",
+                    "bootstrap",
+                    suggestion(unknown[0], formals, "it has: ") or "it has none",
                 )
-            if missing:
-                raise MissingInput(f"{name!r} needs input {missing[0]!r}", "bootstrap")
+            if missing and not (again and planned.done):
+                raise MissingInput(
+                    f"{name!r} needs input {missing[0]!r}",
+                    "bootstrap",
+                    f"give it: --bootstrap {name}.{missing[0]}=VALUE, or run_bootstrap(ModuleRequests(…))",
+                )
             graph = planned.graph
             decoded = {} if graph is None else {n: self._decode(graph, n, v) for n, v in inputs.items()}
             staged.append((planned, decoded))
+        return staged
+
+    def _stage(self, staged: Sequence[tuple[Planned, Mapping[str, object]]]) -> None:
         for planned, decoded in staged:
             planned.inputs = decoded
             planned.status = BootstrapStatus.QUEUED
@@ -215,14 +336,14 @@ class Bootstraps:
             raise UnknownTarget(
                 f"no bootstrap of {what} {name!r} here",
                 "bootstrap",
-                f"there are: {', '.join(among) or 'none'}",
+                suggestion(name, among, "there are: ") or "there is none at all",
             )
         return planned
 
     def _start_what_can(self) -> None:
         taken: set[int] = set()
         for planned in self._order:
-            if planned.staged:
+            if planned.staged or (planned.status is BootstrapStatus.FAILED and planned.next_try_ns):
                 taken.update(planned.touch_set)
         for planned in self._order:
             if planned.status is BootstrapStatus.QUEUED and not planned.staged:
@@ -231,6 +352,69 @@ class Bootstraps:
                     name = (planned.target, planned.slot)
                     self._ingress.offer(Entry(planned.target, self._fill, name, internal=True))
                 taken.update(planned.touch_set)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells the engine what must not be touched yet, while somebody keeps the bootstraps going."""
+        if self._keeps_going:
+            still = [p for p in self._order if not p.done and p.status is not BootstrapStatus.RUNNING]
+            self._engine.unready = {component: p for p in still for component in p.touch_set}
+
+    def _free(self, target: str) -> bool:
+        """Whether nothing that a target's slots are bound to waits for a bootstrap."""
+        own = {index for (name, _), index in self._engine.slots.items() if name == target}
+        return all(p.done or (p.target != target and own.isdisjoint(p.touch_set)) for p in self._order)
+
+    # --- trying again ---------------------------------------------------------------------------------
+
+    def _retry(self, _now_ns: int, target: str, slot: str) -> None:
+        planned = self.planned(target, slot)
+        if planned.status is not BootstrapStatus.FAILED or not self._keeps_going:
+            return  # of a snapshot: it was started at once
+        planned.next_try_ns = 0
+        if self._start_anew(planned):
+            self._stage([(planned, planned.given)])
+
+    def _start_anew(self, planned: Planned) -> bool:
+        """Constructs anew what a failed bootstrap has touched, and queues again whatever was done with that.
+
+        False where that fails, which is one more failed try.
+        """
+        components = set(planned.touch_set)
+        undone: list[Planned] = []
+        for _ in self._order:  # at most so many can be drawn in
+            more = [
+                p for p in self._order if p.done and p not in undone and components.intersection(p.touch_set)
+            ]
+            if not more:
+                break
+            undone += more
+            components.update(c for p in more for c in p.touch_set)
+        try:
+            self._renew(sorted(components))
+        # The border to users' components: what `construct` raises is a failed try.
+        except Exception as error:  # noqa: BLE001
+            planned.reason = steps.failure_text(error)
+            self._again_later(planned)
+            self._engine.emit(
+                steps.BootstrapComplete(
+                    planned.target, True, planned.slot, planned.reason, planned.wait_ns
+                )
+            )
+            self._tell()
+            return False
+        for other in undone:
+            other.inputs, other.status = other.given, BootstrapStatus.QUEUED
+        return True
+
+    def _again_later(self, planned: Planned) -> None:
+        engine = self._engine
+        planned.wait_ns = min(2 * planned.wait_ns or FIRST_WAIT_NS, LONGEST_WAIT_NS)
+        planned.next_try_ns = engine.now_ns + planned.wait_ns
+        planned.status = BootstrapStatus.FAILED
+        engine.timers.at(planned.next_try_ns, self._retry, planned.target, planned.slot, reserved=True)
+
+    # --- one bootstrap --------------------------------------------------------------------------------
 
     def _fill(self, execution: Execution, target: str, slot: str) -> None:
         engine = self._engine
@@ -250,6 +434,9 @@ class Bootstraps:
         execution.on_claimed = None
         execution.pending -= 1
         planned.status = BootstrapStatus.RUNNING
+        planned.reason = ""
+        self._tell()
+        self._engine.emit(steps.BootstrapStarted(planned.target, planned.slot))
         self._engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
         planned.start(execution, planned.inputs)
 
@@ -259,12 +446,35 @@ class Bootstraps:
         planned.inputs = {}
         planned.staged = False
         engine = self._engine
+        if failed:
+            planned.reason = planned.reason or "an op of it never got all its inputs"
+            if self._keeps_going:
+                self._again_later(planned)
+        else:
+            planned.wait_ns, planned.reason = 0, ""
+        self._tell()
         engine.unlock(planned.touch_set)
-        engine.emit(steps.BootstrapComplete(planned.target, failed, planned.slot))
+        wait_ns = planned.wait_ns if planned.next_try_ns else 0
+        engine.emit(
+            steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait_ns)
+        )
         engine.bus.publish(Bus.BOOTSTRAP_COMPLETE)
-        if not failed and not planned.slot:
+        if self._keeps_going:
+            for target in self._targets:
+                if not failed and self._free(target):
+                    self._on_done(target)
+            if not failed:
+                self._on_kept()
+        elif not failed and not planned.slot:
             self._on_done(planned.target)
         self._start_what_can()
+
+    def failed_in(self, execution: Execution, failure: steps.OpFailed) -> None:
+        """An op of a bootstrap failed: the first one is why."""
+        planned = execution.bootstrap_of
+        if not planned.reason:
+            where = f"{failure.op} ({failure.source})" if failure.source else failure.op
+            planned.reason = f"{where}: {failure.text}"
 
 
 def of_target(engine: Engine, graph: BoundGraph, touch_set: tuple[int, ...]) -> Planned:

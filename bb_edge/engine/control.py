@@ -123,9 +123,7 @@ class Outlet:
         """
         self._plane.ask(self, peer, op, self._fill(op, payload), deadline_ns, done)
 
-    def handle(
-        self, op: str, method: Callable[..., object], peer: PeerId, fill: Fill, asked: Envelope
-    ) -> None:
+    def handle(self, op: str, method: str, peer: PeerId, fill: Fill, asked: Envelope) -> None:
         """Calls a remote op; what it gives is the reply, where a reply is asked for."""
         plane = self._plane
         plane.engine.count("control.received")
@@ -134,7 +132,7 @@ class Outlet:
         number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
         pending = self.ctx.replying = Reply(self, op, peer, number, deadline)
         try:
-            result = method(self.ctx, peer, bytes(fill.payload))
+            result = getattr(self.component, method)(self.ctx, peer, bytes(fill.payload))
             if isinstance(result, Later):
                 if pending.handle is not result.handle:
                     raise OpError("answers with a Later of another call", op, "return what ctx.later() gave")
@@ -217,6 +215,10 @@ class ControlPlane:
         outlet = self._outlets[index] = Outlet(self, ref, component, target, slot)
         for op, method in remote_methods(component).items():
             inbound.register_remote(ref, op, partial(outlet.handle, op, method), index)
+
+    def replace(self, index: int, component: ProtocolComponent) -> None:
+        """Puts a component that was constructed anew behind its outlet."""
+        self._outlets[index].component = component
 
     def outlet_of(self, component: int) -> Outlet:
         """The outlet of a component, by index. OpError where it is no protocol."""
@@ -387,12 +389,15 @@ class ControlPlane:
         call.outlet.call(call.op, call.done, reply)
 
 
-def remote_methods(component: ProtocolComponent) -> dict[str, Callable[..., object]]:
-    """Remote op → the method that serves it. OpError where an opset cannot be served (see `atomic_opset`)."""
+def remote_methods(component: ProtocolComponent) -> dict[str, str]:
+    """Remote op → the name of the method that serves it.
+
+    OpError where an opset cannot be served (see `atomic_opset`).
+    """
     from bb_edge.roles import method_name
 
     table = component.atomic_opset()
-    found: dict[str, Callable[..., object]] = {}
+    found: dict[str, str] = {}
     for op in table.ops.values():
         where = f"{component.TYPE_NAME}, op {op.name}"
         method = getattr(component, method_name(op.name), None)
@@ -405,7 +410,7 @@ def remote_methods(component: ProtocolComponent) -> dict[str, Callable[..., obje
             raise OpError(
                 "a remote op takes (sender:PeerId, payload:Bytes) and gives nothing or (reply:Bytes)", where
             )
-        found[op.name] = method
+        found[op.name] = method_name(op.name)
     return found
 
 

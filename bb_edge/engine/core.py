@@ -88,11 +88,12 @@ class Engine:
         self.rings: dict[str, deque[object]] = {}
         self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
-        self.execution_observers: tuple[tuple[Component, Callable[[int], None]], ...] = tuple(
-            (c, c.execution_ended)
-            for c in self.components
-            if type(c).execution_ended is not Component.execution_ended
-        )
+        # Component -> the bootstrap that is not done, while somebody keeps them going; and who hears of ops
+        # that failed in one.
+        self.unready: dict[int, Any] = {}
+        self.observer: Callable[[BoundOp], Callable[..., Any]] | None = None  # see `Node.observe_ops`
+        self.on_bootstrap_failure: Callable[[Execution, steps.OpFailed], None] = _nothing_with
+        self.execution_observers = _observers(self.components)
         self.on_slot_free: Callable[[], None] = _nothing
         self.on_child_end: Callable[[Execution], None] = _nothing_with
         self.on_requests_over: Callable[[Execution], None] = _nothing_with
@@ -100,6 +101,11 @@ class Engine:
         self.next_command = 1
         self.parking = Parking(self)
         self.ctx = OpContext(self)
+
+    def replace_components(self, fresh: Mapping[int, Component]) -> None:
+        """Puts components that were constructed anew in their places; whoever binds ops binds them again."""
+        self.components = tuple(fresh.get(i, c) for i, c in enumerate(self.components))
+        self.execution_observers = _observers(self.components)
 
     # --- counters, steps ------------------------------------------------------------------------------
 
@@ -248,6 +254,9 @@ class Engine:
             execution.pending += 1
             self.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
             return True
+        if self.unready and component in self.unready and not execution.bootstrap:
+            self.op_failed(execution, op, self.unready[component].refusal(self.now_ns))
+            return True
         if not execution.claimed and component in execution.claim_set and not self.claims.acquire(execution):
             self._await_claims(execution, frame, op)
             return True
@@ -287,14 +296,18 @@ class Engine:
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
         execution.failed = True
-        self.branch_failed(op, execution.id, error)
+        failure = self.branch_failed(op, execution.id, error)
+        if execution.bootstrap:
+            self.on_bootstrap_failure(execution, failure)
 
-    def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> None:
+    def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> steps.OpFailed:
         """What is said and counted of an op that failed in the execution of that number."""
         self.count("ops.failed")
         source = op.spec.meta.get(keys.SOURCE_LINE_KEY, "")
-        self.emit(steps.OpFailed(op.target, execution, op.spec.name, error, self._origin(op), source))
+        failure = steps.OpFailed(op.target, execution, op.spec.name, error, self._origin(op), source)
+        self.emit(failure)
         self.bus.publish(Bus.OP_FAILURE)
+        return failure
 
     def _origin(self, op: BoundOp) -> str:
         """The component behind an op, its slot and method; empty where none is."""
@@ -498,6 +511,15 @@ class Engine:
             self.write(frame, site, value)
         self.wake(child)
         return child
+
+
+def _observers(components: Sequence[Component]) -> tuple[tuple[Component, Callable[[int], None]], ...]:
+    """Those that want to hear of executions' ends, and where."""
+    return tuple(
+        (c, c.execution_ended)
+        for c in components
+        if type(c).execution_ended is not Component.execution_ended
+    )
 
 
 def _nothing() -> None:

@@ -348,7 +348,8 @@ class Inbound:
     def _closed_to(self, peer: PeerId, message: Envelope) -> str:
         """Why component ops are refused now, unmarked, so that a request comes again; "" where they pass."""
         blocked = peer in self._engine.neighbours.blocked
-        if not blocked and not self._engine.locked:
+        locked, unready = self._engine.locked, self._engine.unready
+        if not blocked and not locked and not unready:
             return ""
         for fill in message.fills:
             try:
@@ -358,7 +359,8 @@ class Inbound:
             if kind != SUFFIX_SITE and ref:  # notices to the engine itself always pass
                 if blocked:
                     return "blocked"
-                if self._remote.get((ref, op or ""), (None, -1))[1] in self._engine.locked:
+                component = self._remote.get((ref, op or ""), (None, -1))[1]
+                if component in locked or component in unready:
                     return "bootstrapping"
         return ""
 

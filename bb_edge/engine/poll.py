@@ -77,6 +77,11 @@ class Cycle:
         if any(target in found for found in parts):
             self.to_start.append(target)
 
+    def hold_target(self, target: str) -> None:
+        """A target's entries wait until `start_target`, whatever install said; nothing for one that runs."""
+        if target in self.to_start:
+            self.to_start.remove(target)
+
     def start_target(self, target: str) -> None:
         """A target is bootstrapped: its pulses, intervals and rounds begin. Once per node."""
         if target in self.started:

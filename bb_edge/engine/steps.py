@@ -272,12 +272,25 @@ class LifecycleFired(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class BootstrapStarted(EngineStep):
+    """A target's bootstrap begins, or that of the component in `slot`."""
+
+    target: str
+    slot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class BootstrapComplete(EngineStep):
-    """A target's bootstrap has ended, or that of the component in `slot`."""
+    """A target's bootstrap has ended, or that of the component in `slot`.
+
+    `reason` is why it failed; it is tried again `wait_ns` later, 0: nobody tries again.
+    """
 
     target: str
     failed: bool = False
     slot: str = ""
+    reason: str = ""
+    wait_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,14 @@ def component_bootstrap(engine: Engine, target: str, slot: str, index: int, numb
     op.component = op.touches = index
     op.busy_key = -1 if component.concurrent else index
     op.gather = make_gather((), graph.slot.absent)
-    op.run = calls_of(engine, component, component.bootstrap, {})
+    op.run = bound_bootstrap(engine, component)
     graph.regions[0].fill(1)
     return graph
+
+
+def bound_bootstrap(engine: Engine, component: Component) -> Run:
+    """The call of a component's own bootstrap, whose result means nothing."""
+    return calls_of(engine, component, component.bootstrap, {})
 
 
 def _deadline(op: BoundOp) -> int:
