@@ -56,6 +56,8 @@ class RunConfig:
     mqtt_version: str = "auto"
     mqtt_options: Mapping[str, int] = field(default_factory=dict)
     components: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    bootstrap: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    run_bootstraps: bool = True
     budget: str = "edge"
     limits: Mapping[str, object] = field(default_factory=dict)
     caps: Mapping[str, int] = field(default_factory=dict)
@@ -247,6 +249,10 @@ class _Reader:
         found["components"] = {
             slot: self._table(values, f"components.{slot}", None) for slot, values in components.items()
         }
+        if top.get("bootstrap") is False:
+            found["run_bootstraps"] = False
+        else:
+            found["bootstrap"] = self._bootstrap(top.get("bootstrap", {}))
         limits = dict(self._numbers(top.get("limits", {}), "limits", LIMITS, "caps"))
         found["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
         found["limits"] = limits
@@ -263,6 +269,20 @@ class _Reader:
         except BBError as error:
             raise self._fail("", str(error)) from error
         return config
+
+    def _bootstrap(self, value: object) -> dict[str, dict[str, object]]:
+        """Inputs by target; a text is a file's path, relative to the configuration's folder."""
+        found: dict[str, dict[str, object]] = {}
+        for target, inputs in self._table(value, "bootstrap", None).items():
+            for name, given in self._table(inputs, f"bootstrap.{target}", None).items():
+                if not isinstance(given, bool | int | float | list | str):
+                    raise self._fail(
+                        f"bootstrap.{target}.{name}",
+                        f"a number, a list or a file is expected, not {given!r:.60}",
+                    )
+                path = self._path.parent / given if isinstance(given, str) else given
+                found.setdefault(target, {})[name] = path
+        return found
 
     def _broker(self, value: object) -> dict[str, Any]:
         if isinstance(value, str):
@@ -321,6 +341,7 @@ _TOP = dict.fromkeys(
         "federation",
         "broker",
         "components",
+        "bootstrap",
         "budget",
         "limits",
         "state",

@@ -76,6 +76,10 @@ class Model:
             for name, value in self.inputs.items()
         ]
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name}: {declared}" for name, declared in self.inputs.items())
+        return f"<Model {self.target}({inputs}) -> {', '.join(self.outputs) or 'nothing'}>"
+
     def __call__(self, *arrays: object, **named: object) -> Any:
         """The output, or a dict of them by name where the model has not exactly one.
 
@@ -271,7 +275,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
                         )
                     found[step.topic] = step.value  # type: ignore[assignment]
                 elif isinstance(step, OpFailed):
-                    raise InferenceError(str(step.error), f"{chosen}, {step.op}") from step.error
+                    raise InferenceError(step.text, f"{chosen}, {step.op}") from step.error
                 elif isinstance(step, ExecutionStarved):
                     ops = ", ".join(step.ops[:3])
                     raise InferenceError(f"{ops} never got all inputs", chosen, "it waits for peers")

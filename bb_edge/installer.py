@@ -35,6 +35,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
@@ -107,7 +108,7 @@ def install(
     """
     if isinstance(program, bytes | bytearray | memoryview):
         program = load(bytes(program))
-    chosen = _choose(program, targets)
+    chosen = chosen_targets(program, targets)
     return _Installer(
         peer_id,
         addresses,
@@ -121,12 +122,25 @@ def install(
     ).node(clock_offset_ns, executor, durable, snapshot, now_ns)
 
 
-def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
-    """Exact names, else `<target>#<hash>`."""
+def chosen_targets(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
+    """The program's targets of these names: exact ones, else `<target>#<hash>`.
+
+    UnknownTargetError for one that it has not; InstallError for none, one twice, or no list of names.
+    """
+    if isinstance(targets, str):
+        raise InstallError(
+            f"targets are a list of names, not the text {targets!r}", "install", f'write ["{targets}"]'
+        )
     if not targets:
         raise InstallError("no targets", "install", f"the program has: {', '.join(program.targets)}")
     chosen: dict[str, Target] = {}
     for name in targets:
+        if not isinstance(name, str):
+            raise InstallError(
+                f"targets are a list of names, not of {type(name).__name__}",
+                "install",
+                f"the program has: {', '.join(program.targets)}",
+            )
         found = program.targets.get(name)
         if found is None:
             hashed = [t for t in program.targets if t.startswith(f"{name}#")]
@@ -136,9 +150,17 @@ def _choose(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
                 )
             if not hashed:
                 raise UnknownTargetError(
-                    f"no target {name!r}", "install", f"the program has: {', '.join(program.targets)}"
+                    f"no target {name!r}",
+                    "install",
+                    suggestion(name, program.targets, "the program has: "),
                 )
             found = program.targets[hashed[0]]
+        if found.name in chosen:
+            raise InstallError(
+                f"target {found.name!r} is named twice",
+                "install",
+                "name each target once: a node runs it once",
+            )
         chosen[found.name] = found
     return tuple(chosen.values())
 

@@ -114,6 +114,9 @@ class Node:
         self.program = program
         engine.actions.register("invoke", self._fill_inputs)
 
+    def __repr__(self) -> str:
+        return f"<Node {self.peer_id.short()}: {', '.join(self.targets)} of {self.program.module}>"
+
     # --- identity and introspection -------------------------------------------------------------------
 
     @property

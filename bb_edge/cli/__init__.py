@@ -34,5 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BBError as error:
         print(f"bb-edge: error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"bb-edge: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(f"bb-edge: error: {said or type(error).__name__}", file=sys.stderr)
     return 1

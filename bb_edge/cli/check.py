@@ -1,4 +1,8 @@
-"""`bb-edge check`: can this device run an artifact, and if not, why not. Nothing is started, nothing sent."""
+"""`bb-edge check`: can this device run an artifact, and if not, why not. Nothing is started, nothing sent.
+
+With --config it is the dry run of `bb-edge run --config`: artifact, modules, targets, slots, settings, broker
+and the inputs of bootstraps.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import argparse
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.own_components import add_load, load_all
-from bb_edge.cli.run import parse_set
+from bb_edge.cli.run import add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program import Program, Target
+from bb_edge.ir.suggestions import suggestion
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
 
 
 @dataclass(slots=True)
@@ -24,6 +32,7 @@ class Verdict:
     weight_bytes: int = 0
     model_bytes: int = 0  # of flatbuffers
     interpreter: str = ""  # what runs them here, or why nothing does; empty where there are none
+    bootstraps: list[str] = field(default_factory=list)  # what will run first, and what it is to be given
 
     @property
     def runs(self) -> bool:
@@ -32,48 +41,121 @@ class Verdict:
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("check", help="say whether this device can run an artifact")
-    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("artifact", type=Path, nargs="?", help="a compiled .onnx file")
+    p.add_argument(
+        "--config", type=Path, metavar="FILE", help="dry-run what `bb-edge run --config FILE` would do"
+    )
     p.add_argument("--target", action="append", metavar="NAME", help="partition (repeatable; default: all)")
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
     add_load(p)
-    p.add_argument("--budget", choices=("edge", "host"), default="edge", help="capacities of the node")
+    add_bootstrap(p)
+    p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--json", action="store_true")
-    p.set_defaults(run=run)
+    p.set_defaults(run=run, usage_error=p.error)
 
 
-def verdicts(program: Program, arguments: argparse.Namespace) -> list[Verdict]:
-    """One verdict per target: a trial installation, and the memory that its graphs take."""
-    from bb_edge.engine.config import NodeConfig
-    from bb_edge.installer import UnknownTargetError, install
+def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
+    """One verdict per target: a trial installation, and the memory that its graphs take.
+
+    `whole` says that the configuration is all that a run is told: then what is missing in it is a problem,
+    and not a note. UnknownTargetError, BootstrapInputError for what the artifact has not got.
+    """
+    from bb_edge.cli.bootstraps import read_inputs
+    from bb_edge.installer import UnknownTargetError, chosen_targets, install
     from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
     from bb_shims import detect
 
-    config = NodeConfig.edge() if arguments.budget == "edge" else NodeConfig.host()
-    settings = parse_set(arguments.set)
+    node_config, settings = config.node_config(), config.components
     available = detect().memory.info().available_bytes
+    targets = chosen_targets(program, config.targets or tuple(program.targets))
+    slots = list(dict.fromkeys(slot for t in targets for slot in t.bindings))
+    for slot in settings:
+        if slot not in slots:
+            near = suggestion(slot, slots, "slots: ")
+            raise UnknownTargetError(f"no slot {slot!r}", "components (--set)", near)
     found = []
-    names = arguments.target or list(program.targets)
-    for name in names:
-        if name not in program.targets:
-            raise UnknownTargetError(
-                f"no target {name!r}", "check", f"the program has: {', '.join(program.targets)}"
-            )
-        target = program.targets[name]
-        verdict = Verdict(name, target.peer_class)
+    for target in targets:
+        verdict = Verdict(target.name, target.peer_class)
         found.append(verdict)
-        own = {slot: config for slot, config in settings.items() if slot in target.bindings}
+        own = {slot: values for slot, values in settings.items() if slot in target.bindings}
         try:
-            install(PeerId.from_name("check"), (), program, [name], config, components=own, seed=0)
+            install(
+                PeerId.from_name("check"),
+                (),
+                program,
+                [target.name],
+                node_config,
+                components=own,
+                seed=0,
+                durable=not whole or config.state is not None,
+            )
             _measure(program, target, verdict)
         except BBError as error:
             verdict.problems.append(str(error))
+        _look_at_bootstraps(program, target, verdict)
         needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
         if needed > available:
             verdict.problems.append(f"needs {needed} bytes, {available} are available")
-    unknown = [slot for slot in settings if not any(slot in t.bindings for t in program.targets.values())]
-    if unknown:
-        raise UnknownTargetError(f"no slot {unknown[0]!r}", "--set")
+    if config.run_bootstraps and (whole or config.bootstrap):
+        for verdict, target in zip(found, targets, strict=True):
+            given = {name: v for name, v in config.bootstrap.items() if _names(target, name)}
+            try:
+                read_inputs(program, [target], given)
+            except BBError as error:
+                verdict.problems.append(str(error))
+        for name in config.bootstrap:
+            if not any(_names(target, name) for target in targets):
+                read_inputs(program, targets, {name: config.bootstrap[name]})  # refuses it, by name
+    return found
+
+
+def _names(target: Target, name: str) -> bool:
+    return name in (target.name, target.name.partition("#")[0])
+
+
+def _look_at_bootstraps(program: Program, target: Target, verdict: Verdict) -> None:
+    from bb_edge.cli.bootstraps import formals_of, own_bootstraps
+
+    verdict.bootstraps += [f"of slot {slot}" for slot in own_bootstraps(target)]
+    if target.bootstrap is not None:
+        formals = [f"{name}: {declared}" for name, declared in formals_of(program, target).items()]
+        verdict.bootstraps.append(f"of the target{', with ' if formals else ''}{', '.join(formals)}")
+
+
+def problems_of(config: RunConfig) -> list[str]:
+    """All that stands against running a whole configuration here; empty where nothing does.
+
+    Its modules are loaded already.
+    """
+    from bb_edge.cli.run import what_nothing_starts
+    from bb_edge.installer import chosen_targets, install
+    from bb_edge.ir.errors import BBError
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.loading import load
+
+    if config.artifact is None:
+        return []
+    try:
+        program = load(config.artifact.read_bytes())
+        found = [p for v in verdicts(program, config, whole=True) for p in v.problems]
+        targets = chosen_targets(program, config.targets or tuple(program.targets))
+        found += what_nothing_starts(targets, program, config.artifact)
+        if not found and len(targets) > 1:  # together they may disagree about a slot
+            install(
+                PeerId.from_name("check"),
+                (),
+                program,
+                [t.name for t in targets],
+                config.node_config(),
+                components=config.components,
+                seed=0,
+                durable=config.state is not None,
+            )
+    except BBError as error:
+        return [str(error)]
+    except OSError as error:
+        return [f"artifact: {config.artifact} cannot be read: {error.strerror or error}"]
     return found
 
 
@@ -126,16 +208,32 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where every target runs here, else 1."""
+    from bb_edge.cli.run import complete
     from bb_edge.loading import load
 
-    load_all(arguments.load)
-    program = load(arguments.artifact.read_bytes())
-    found = verdicts(program, arguments)
-    fine = all(verdict.runs for verdict in found)
+    config = settings_of(arguments)
+    if config.artifact is None:
+        arguments.usage_error("name an artifact, or a configuration with --config")
+        raise AssertionError
+    whole = arguments.config is not None
+    if whole:
+        complete(config)
+        config.broker_record()
+    load_all(config.load)
+    artifact = config.artifact
+    program = load(artifact.read_bytes())
+    found = verdicts(program, config, whole)
+    together = problems_of(config) if whole and all(verdict.runs for verdict in found) else []
+    fine = all(verdict.runs for verdict in found) and not together
     if arguments.json:
         print(
             json.dumps(
-                {"artifact": arguments.artifact.name, "runs": fine, "targets": [_record(v) for v in found]}
+                {
+                    "artifact": artifact.name,
+                    "runs": fine,
+                    "problems": together,
+                    "targets": [_record(v) for v in found],
+                }
             )
         )
         return 0 if fine else 1
@@ -148,9 +246,32 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  TFLite models: {verdict.model_bytes} bytes, on {verdict.interpreter}")
         if verdict.arena_bytes is not None:
             print(f"  arena: {verdict.arena_bytes} bytes")
+        for bootstrap in verdict.bootstraps:
+            print(f"  bootstrap {bootstrap}")
         for problem in verdict.problems:
             print(f"  {problem}")
+    for problem in together:
+        print(f"does not run: {problem}")
     return 0 if fine else 1
+
+
+def settings_of(arguments: argparse.Namespace) -> RunConfig:
+    """The file of --config, if one is named, and the flags over it."""
+    from dataclasses import replace
+
+    from bb_edge.cli.bootstraps import parse_flags
+    from bb_edge.config_file import RunConfig, load_config
+
+    config = RunConfig() if arguments.config is None else load_config(arguments.config)
+    return replace(
+        with_state(config),
+        artifact=arguments.artifact or config.artifact,
+        targets=tuple(arguments.target or config.targets),
+        budget=arguments.budget or config.budget,
+        load=(*config.load, *arguments.load),
+        components=merged(config.components, parse_set(arguments.set)),
+        bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),
+    )
 
 
 def _record(verdict: Verdict) -> dict[str, object]:

@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge import __version__
 from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 PROBE_FILE = "doctor-probe"
@@ -85,16 +88,17 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield _versions()
     yield from _board()
     yield _interpreters()
-    config = RunConfig()
+    config, read = RunConfig(), False
     if arguments.config is not None:
         try:
-            config = load_config(arguments.config)
-            yield Finding("configuration", OK, str(arguments.config))
+            config, read = load_config(arguments.config), True
         except BBError as error:
             yield Finding("configuration", FAILED, str(error))
     modules = (*config.load, *arguments.load)
     if modules:
         yield _guarded("components", lambda: _components(modules))
+    if read:
+        yield _configuration(config, arguments.config)
     names = ("broker", "ca", "cert", "key", "peer", "state")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     config = replace(config, **given)
@@ -111,6 +115,18 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("broker", SKIPPED, "none named (--broker)")
     else:
         yield _guarded("broker", lambda: _broker(config, peer))
+
+
+def _configuration(config: RunConfig, path: Path) -> Finding:
+    """A dry run of it, as `bb-edge check --config` does."""
+    from bb_edge.cli.check import problems_of
+    from bb_edge.cli.run import with_state
+
+    problems = problems_of(with_state(config))
+    if problems:
+        return Finding("configuration", FAILED, f"{path}: {'; '.join(problems)}", {"problems": problems})
+    what = "it names no artifact" if config.artifact is None else f"{config.artifact.name} would run"
+    return Finding("configuration", OK, f"{path}: {what}")
 
 
 def _components(modules: Sequence[str]) -> Finding:

@@ -48,9 +48,9 @@ def open_kept(
         node, found = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)
     except SnapshotError as error:
         raise StateRefused(
-            str(error),
+            f"the snapshot there: {error.what}",
             str(folder),
-            "give this node its own folder with --state, or move the files aside to start anew",
+            error.hint or "give this node its own folder with --state, or move the files aside to start anew",
         ) from error
     _tell(output, node, found)
     interval_ns = config.snapshot_interval_s * 1_000_000_000

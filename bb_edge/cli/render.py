@@ -1,8 +1,13 @@
-"""Values, steps and logs as people and tools read them: one JSON object a line."""
+"""Values, steps and logs as people and tools read them: one JSON object a line.
+
+Every line is JSON as RFC 8259 has it. Numbers that JSON has no word for are the texts "NaN", "Infinity" and
+"-Infinity", which Python's `float` and JavaScript's `Number` read.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import fields
@@ -24,9 +29,11 @@ def plain(value: object) -> object:
     if isinstance(value, np.ndarray):
         if value.size > MAX_ELEMENTS:
             return {"shape": list(value.shape), "dtype": str(value.dtype)}
-        return value.tolist()
+        return plain(value.tolist())
     if isinstance(value, np.generic):
-        return value.item()
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, PeerId | Address):
         return str(value)
     if isinstance(value, Composite):
@@ -43,11 +50,19 @@ def plain(value: object) -> object:
 
 
 def step_record(step: steps.EngineStep) -> dict[str, object]:
-    """A step as a flat record: its kind, and its fields."""
+    """A step as a flat record: its kind, and its fields. A failure is told in one text, with its origin."""
     record: dict[str, object] = {"step": type(step).__name__}
+    if isinstance(step, steps.OpFailed):
+        record |= {"target": step.target, "execution": step.execution, "op": step.op}
+        return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     for spec in fields(step):
         record[spec.name] = plain(getattr(step, spec.name))
     return record
+
+
+def unix_time() -> float:
+    """Seconds since 1970 as this machine's wall clock has them, to the millisecond."""
+    return round(time.time(), 3)
 
 
 class Output:
@@ -62,18 +77,23 @@ class Output:
         self._err: TextIO | None = err or sys.stderr
 
     def record(self, record: dict[str, object]) -> None:
-        """One line on stdout."""
-        self._out = _write(self._out, json.dumps(record))
+        """One line on stdout. Its values are such as `plain` gives."""
+        self._out = _write(self._out, json.dumps(record, allow_nan=False))
+
+    def tells(self, level: str) -> bool:
+        """Whether lines of a level are asked for."""
+        return LEVELS.index(level) >= self._rank
 
     def log(self, level: str, message: str, **more: object) -> None:
         """One line on stderr, when the level is asked for."""
-        if LEVELS.index(level) < self._rank:
+        if not self.tells(level):
             return
         if self._json:
-            line = json.dumps({"time": round(time.time(), 3), "level": level, "message": message, **more})
+            record = {"time": unix_time(), "level": level, "message": message}
+            line = json.dumps(record | {key: plain(value) for key, value in more.items()}, allow_nan=False)
         else:
             extra = "".join(f" {key}={value}" for key, value in more.items())
-            line = f"{time.strftime('%H:%M:%S')} {level:7} {message}{extra}"
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {message}{extra}"
         self._err = _write(self._err, line)
 
 

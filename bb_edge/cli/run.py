@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.own_components import add_load, load_all
-from bb_edge.cli.render import LEVELS, Output, step_record
+from bb_edge.cli.render import LEVELS, Output, step_record, unix_time
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
@@ -20,7 +20,7 @@ from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
-    from bb_edge.engine.program import Program
+    from bb_edge.engine.program import Program, Target
     from bb_edge.node import Node
 
 
@@ -30,6 +30,10 @@ class ArgumentError(BBError):
 
 class MissingArgument(ArgumentError):
     """Neither a flag nor the configuration says it."""
+
+
+class NothingStarts(BBError):
+    """None of the targets could ever begin: the artifact is for `open_model`, not for `run`."""
 
 
 class BoardFailure(BBError):
@@ -56,6 +60,10 @@ def add_parser(verbs: Any) -> None:
         default=[],
         metavar="SLOT.KEY=VALUE",
         help="configure a component, for example shard.path=data.npz (repeatable)",
+    )
+    add_bootstrap(p)
+    p.add_argument(
+        "--no-bootstrap", action="store_true", help="start no bootstrap: nothing that waits for one runs"
     )
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--seed", type=int, help="seed of the node's generator, for repeatable runs")
@@ -97,6 +105,17 @@ def add_parser(verbs: Any) -> None:
     p.set_defaults(run=run, usage_error=p.error)
 
 
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """Adds `--bootstrap`, for all verbs that look at what a bootstrap is given."""
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        default=[],
+        metavar="TARGET.INPUT=VALUE",
+        help="an input of a target's bootstrap: a number, a list, or a .npy or .npz file (repeatable)",
+    )
+
+
 def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
     """`slot.key=value` per component.
 
@@ -118,11 +137,22 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
     return found
 
 
+def merged(
+    below: Mapping[str, Mapping[str, object]], above: Mapping[str, Mapping[str, object]]
+) -> dict[str, dict[str, object]]:
+    """Two tables of tables; what stands above wins, key by key."""
+    found = {name: dict(values) for name, values in below.items()}
+    for name, values in above.items():
+        found.setdefault(name, {}).update(values)
+    return found
+
+
 def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> RunConfig:
     """The file of --config, and the flags over it. ArgumentError names what is said by neither.
 
     Where no state folder is named, the service manager's ($STATE_DIRECTORY) is taken.
     """
+    from bb_edge.cli.bootstraps import parse_flags
     from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
@@ -138,20 +168,30 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         "summary": arguments.summary or config.summary,
         "log_json": arguments.json or config.log_json,
     }
-    components = {slot: dict(values) for slot, values in config.components.items()}
-    for slot, values in parse_set(arguments.set).items():
-        components.setdefault(slot, {}).update(values)
-    state = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
-    if config.state is None and arguments.state is None and state:
-        given["state"] = Path(state.partition(":")[0])
+    components = merged(config.components, parse_set(arguments.set))
+    inputs = merged(config.bootstrap, parse_flags(arguments.bootstrap))
+    given["run_bootstraps"] = config.run_bootstraps and not arguments.no_bootstrap
     changes = {name: value for name, value in given.items() if value is not None}
-    config = replace(config, **changes, components=components)
+    config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
     checked_interval(config.snapshot_interval_s)
     checked_every(config.save_every, config.save_model)
+    complete(config)
+    return config
+
+
+def with_state(config: RunConfig, environ: Mapping[str, str] | None = None) -> RunConfig:
+    """The service manager's state folder, where the configuration names none."""
+    state = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
+    if config.state is not None or not state:
+        return config
+    return replace(config, state=Path(state.partition(":")[0]))
+
+
+def complete(config: RunConfig) -> None:
+    """MissingArgument where something is missing without which no node runs."""
     for name, flag in _NEEDED:
         if not getattr(config, name):
             raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
-    return config
 
 
 _NEEDED = (
@@ -197,8 +237,9 @@ def _run(config: RunConfig) -> int:
 
 
 def _run_within(config: RunConfig, stack: ExitStack) -> int:
+    from bb_edge.cli.bootstraps import counts, read_inputs
     from bb_edge.cli.service import Service
-    from bb_edge.installer import install
+    from bb_edge.installer import chosen_targets, install
     from bb_edge.loading import load
     from bb_edge.transport.driver import Driver
     from bb_edge.transport.mqtt import MqttTransport
@@ -210,6 +251,10 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
     name, artifact = config.peer, config.artifact
     assert name is not None and artifact is not None  # settings
     program = load(artifact.read_bytes())
+    targets = chosen_targets(program, config.targets)
+    for idle in what_nothing_starts(targets, program, artifact):
+        output.log("warning", idle)
+    inputs = read_inputs(program, targets, config.bootstrap) if config.run_bootstraps else {}
     board = detect()
     peer = PeerId.from_name(name)
 
@@ -232,12 +277,13 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         )
 
     unfinished = 0
+    waiting: set[str] = set()  # targets of which it was said that they wait for a bootstrap
 
     def report(step: steps.EngineStep) -> None:
         nonlocal unfinished
         if isinstance(step, steps.AppEvent):
             wire = transport.counters
-            record = {"event": step.topic, **_without_step(step)}
+            record = {"event": step.topic, "time": unix_time(), "node": name, **_without_step(step)}
             if step.omitted_bytes:
                 output.log(
                     "warning",
@@ -252,9 +298,18 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         elif isinstance(step, steps.RoundsCompleted):
             unfinished -= 1
             output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
+        elif isinstance(step, steps.BootstrapStarted | steps.BootstrapComplete):
+            waiting.clear()
+            _tell_bootstrap(output, step)
+        elif isinstance(step, steps.WaitingOnBootstrap):
+            level = "debug" if step.target in waiting else "info"
+            waiting.add(step.target)
+            output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
         else:
             level = _LEVEL.get(type(step), "debug")
             output.log(level, type(step).__name__, **_without_step(step))
+            if isinstance(step, steps.OpFailed):
+                _tell_traceback(output, step)
 
     if config.state is None:
         node, keeper = make(None), None
@@ -262,6 +317,10 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         from bb_edge.cli.kept import open_kept
 
         node, keeper = open_kept(config, config.state, board, output, make, report, stack)
+    if config.run_bootstraps:
+        node.keep_bootstrapping(inputs)
+    elif any(not state.status.over for state in node.bootstraps):
+        output.log("warning", "bootstraps are not started (--no-bootstrap): what waits for them does not run")
     saved = None
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved
@@ -305,11 +364,65 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
                 "protocol": transport.protocol,
                 "polls": driver.polls,
                 "transport": dict(transport.counters),
-                "counters": node.counters | ({} if keeper is None else keeper.counters),
+                "counters": node.counters
+                | counts(node.bootstraps)
+                | ({} if keeper is None else keeper.counters),
             }
         )
     output.log("info", f"{name} has stopped")
     return 0
+
+
+def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:
+    """A warning per target that has nothing by which it could start; NothingStarts where that is all of them.
+
+    Such a target waits for an `invoke` of a host, and `bb-edge run` is none.
+    """
+    idle = [target.name for target in targets if not _starts(program, target)]
+    what = "nothing ever starts it: it has no round, no timer, no port that peers send to and no bootstrap"
+    if len(idle) == len(targets):
+        raise NothingStarts(
+            what,
+            f"{artifact.name}, target {', '.join(idle)}",
+            f"run it with `bb-edge bench {artifact}`, or call it in Python: "
+            f"bb_edge.open_model({str(artifact)!r})",
+        )
+    return [f"target {name}: {what}" for name in idle]
+
+
+def _starts(program: Program, target: Target) -> bool:
+    from bb_edge.cli.bootstraps import own_bootstraps
+    from bb_edge.ir import keys
+    from bb_edge.ir.opsets import OpKind
+
+    return (
+        target.bootstrap is not None
+        or any(op.kind is OpKind.ENTRY for op in program.graphs[target.main].ops)
+        or any(b.role == keys.ROLE_PROTOCOL for b in target.bindings.values())
+        or bool(own_bootstraps(target))
+    )
+
+
+def _tell_bootstrap(output: Output, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
+    from bb_edge.engine.bootstrap import seconds
+
+    whose = {"target": step.target} | ({"slot": step.slot} if step.slot else {})
+    if isinstance(step, steps.BootstrapStarted):
+        output.log("info", "bootstrap started", **whose)
+    elif not step.failed:
+        output.log("info", "bootstrap done", **whose)
+    else:
+        again = {"next_try": f"in {seconds(step.wait_ns)}"} if step.wait_ns else {}
+        output.log("error", "bootstrap failed", **whose, **again, error=step.reason)
+
+
+def _tell_traceback(output: Output, step: steps.OpFailed) -> None:
+    """Where in a component's code an op failed, for those who write components."""
+    if step.origin and output.tells("debug") and step.error.__traceback__ is not None:
+        import traceback
+
+        lines = "".join(traceback.format_exception(step.error)).rstrip()
+        output.log("debug", f"traceback of {step.op}:\n{lines}")
 
 
 def with_tuning(

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bb_edge.cli.bootstraps import counts, summary
 from bb_edge.cli.render import Output
 from bb_edge.engine.steps import EngineStep
 from bb_edge.transport.driver import MAX_WAIT_S, Polled
@@ -50,7 +51,7 @@ class Service:
         self._metrics: MetricsServer | None = None
         self._pet_every_ns = 0
         self._next_pet_ns = 0
-        self._was_connected: bool | None = None
+        self._said = ""  # to the service manager
         self.polled: Polled | None = None
         self.max_wait_s = MAX_WAIT_S
 
@@ -104,13 +105,12 @@ class Service:
             self._tell(self._board.watchdog.pet)
         if self._metrics is not None and self._metrics.due(now_ns):
             self._publish()
-        connected = self._transport.connected
-        if connected != self._was_connected:
-            self._was_connected = connected
-            notifier = self._board.notifier
-            if notifier is not None:
-                where = "connected" if connected else "waiting for the broker"
-                self._tell(lambda: notifier.status(f"{', '.join(self._node.targets)}: {where}"))
+        notifier = self._board.notifier
+        if notifier is not None:
+            status = self._status(now_ns)
+            if status != self._said:
+                self._said = status
+                self._tell(lambda: notifier.status(status))
         trace = self._trace
         if trace is not None and trace.error:
             self._output.log("error", f"the trace has ended: {trace.error}")
@@ -124,6 +124,12 @@ class Service:
             more(now_ns)
 
         return both
+
+    def _status(self, now_ns: int) -> str:
+        """`Client: connected; bootstrap: failed (next try in 4 s)`; nothing of bootstraps where none are."""
+        where = "connected" if self._transport.connected else "waiting for the broker"
+        parts = (f"{', '.join(self._node.targets)}: {where}", summary(self._node.bootstraps, now_ns))
+        return "; ".join(part for part in parts if part)
 
     def _polled(self, began_ns: int, ended_ns: int, found: Sequence[EngineStep]) -> None:
         if self._metrics is not None:
@@ -139,6 +145,7 @@ class Service:
         self._metrics.publish(
             {
                 **self._node.counters,
+                **counts(self._node.bootstraps),
                 **({} if self._keeper is None else self._keeper.counters),
                 **{f"mqtt.{name}": value for name, value in transport.counters.items()},
                 "mqtt.connected": int(transport.connected),

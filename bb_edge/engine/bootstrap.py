@@ -80,6 +80,11 @@ class BootstrapStatus(enum.Enum):
     DONE = "done"
     FAILED = "failed"
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing has to run any more."""
+        return self in (BootstrapStatus.NONE, BootstrapStatus.DONE)
+
 
 @dataclass(frozen=True, slots=True)
 class BootstrapAll:
@@ -226,9 +231,7 @@ class Bootstraps:
     @property
     def states(self) -> tuple[BootstrapState, ...]:
         """All of them as they stand, in install order."""
-        return tuple(
-            BootstrapState(p.target, p.slot, p.status, p.next_try_ns, p.reason) for p in self._order
-        )
+        return tuple(BootstrapState(p.target, p.slot, p.status, p.next_try_ns, p.reason) for p in self._order)
 
     def planned(self, target: str, slot: str) -> Planned:
         """The bootstrap of a slot's component, or of a target where the slot is empty."""
@@ -397,9 +400,7 @@ class Bootstraps:
             planned.reason = steps.failure_text(error)
             self._again_later(planned)
             self._engine.emit(
-                steps.BootstrapComplete(
-                    planned.target, True, planned.slot, planned.reason, planned.wait_ns
-                )
+                steps.BootstrapComplete(planned.target, True, planned.slot, planned.reason, planned.wait_ns)
             )
             self._tell()
             return False
@@ -455,9 +456,7 @@ class Bootstraps:
         self._tell()
         engine.unlock(planned.touch_set)
         wait_ns = planned.wait_ns if planned.next_try_ns else 0
-        engine.emit(
-            steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait_ns)
-        )
+        engine.emit(steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait_ns))
         engine.bus.publish(Bus.BOOTSTRAP_COMPLETE)
         if self._keeps_going:
             for target in self._targets:

@@ -516,9 +516,7 @@ class Engine:
 def _observers(components: Sequence[Component]) -> tuple[tuple[Component, Callable[[int], None]], ...]:
     """Those that want to hear of executions' ends, and where."""
     return tuple(
-        (c, c.execution_ended)
-        for c in components
-        if type(c).execution_ended is not Component.execution_ended
+        (c, c.execution_ended) for c in components if type(c).execution_ended is not Component.execution_ended
     )
 
 

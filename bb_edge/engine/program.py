@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bb_edge.engine.graph_slot import GraphSlot
+from bb_edge.engine.node_values import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
+from bb_edge.ir.types import ValueType
 
 FunctionKey = tuple[str, str]
 """(domain, name); the overload is always empty."""
@@ -51,3 +53,25 @@ class Program:
     opsets: Mapping[str, int]
     size: int
     digest: str
+
+    def __repr__(self) -> str:
+        return f"<Program {self.module}: {', '.join(self.targets)}; {self.size} bytes, sha256 {self.digest[:16]}…>"
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType]:
+        """The inputs of the only target and their types; LoadError where there are several targets."""
+        return self.graphs[self._only().main].input_types
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the only target, in order. LoadError where there are several."""
+        return tuple(self.graphs[self._only().main].outputs)
+
+    def _only(self) -> Target:
+        if len(self.targets) != 1:
+            raise LoadError(
+                f"the program has {len(self.targets)} targets",
+                self.module,
+                f"look at one: program.graphs[program.targets[NAME].main]; there are {', '.join(self.targets)}",
+            )
+        return next(iter(self.targets.values()))

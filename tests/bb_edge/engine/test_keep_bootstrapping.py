@@ -1,7 +1,5 @@
 """Bootstraps of a node that runs unattended: tried again until they are done, with fresh components."""
 
-# ruff: noqa: E501  (programs in the text notation have one op a line)
-
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -10,7 +8,13 @@ import numpy as np
 import pytest
 
 from bb_edge.engine import steps
-from bb_edge.engine.bootstrap import BootstrapStatus, MissingInput, NotBootstrapped, UnknownInput, UnknownTarget
+from bb_edge.engine.bootstrap import (
+    BootstrapStatus,
+    MissingInput,
+    NotBootstrapped,
+    UnknownInput,
+    UnknownTarget,
+)
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import InvokeError
@@ -211,7 +215,14 @@ def test_after_a_restore_only_what_is_not_done_runs(bench, registry, compile_tex
     data = b.node.snapshot(b.now_ns)
     Camera.log.clear()
     node = install(
-        PeerId.from_name("node"), (), compile_text(OWN), ["Main"], registry=registry, seed=8, snapshot=data, now_ns=5
+        PeerId.from_name("node"),
+        (),
+        compile_text(OWN),
+        ["Main"],
+        registry=registry,
+        seed=8,
+        snapshot=data,
+        now_ns=5,
     )
     node.keep_bootstrapping()
     found = [step for now in range(6, 12) for step in node.poll(now)]
