@@ -29,6 +29,7 @@ from bb_edge.ir.types import ValueType, dtype_of_elem
 if TYPE_CHECKING:
     from bb_edge.engine.program import Program
     from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.node import Node
     from bb_edge.roles.backend import BackendProgram
 
 __all__ = ["TUNING_SUFFIX", "InferenceError", "Model", "open_model", "tuning_of"]
@@ -233,6 +234,33 @@ def _configured(main: FunctionProto) -> bool:
 # --- anything else --------------------------------------------------------------------------------
 
 
+def _bootstrapped(node: Node, target: str) -> int:
+    """Runs the bootstraps of a node before its first call; gives the time at which they are done.
+
+    InferenceError where one fails or wants to be given something.
+    """
+    from bb_edge.engine.bootstrap import BootstrapAll, MissingInput
+    from bb_edge.engine.steps import BootstrapComplete
+
+    try:
+        node.run_bootstrap(BootstrapAll())
+    except MissingInput as error:
+        raise InferenceError(
+            error.what, f"{target}, bootstrap", "install it as a node: bb_edge.install, Node.run_bootstrap"
+        ) from error
+    clock = 0
+    while any(not state.status.over for state in node.bootstraps):
+        clock += 1
+        for step in node.poll(clock):
+            if isinstance(step, BootstrapComplete) and step.failed:
+                raise InferenceError(f"its bootstrap failed: {step.reason}", target, "see what it needs")
+        due = node.next_deadline_ns()
+        if due is None or clock >= MAX_POLLS:
+            raise InferenceError("its bootstrap waits for something that never comes", target)
+        clock = max(clock, due)
+    return clock
+
+
 def _on_a_node(program: Program, target: str | None, components: Mapping[str, Mapping[str, object]]) -> Model:
     from dataclasses import replace
 
@@ -257,7 +285,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
     node = install(PeerId.from_name("local"), (), program, [chosen], config, components=components, seed=0)
     graph = program.graphs[program.targets[node.targets[0]].main]
     inputs, outputs = tuple(graph.inputs), tuple(graph.outputs)
-    clock = 0
+    clock = _bootstrapped(node, chosen)
 
     def run(arrays: Sequence[Array]) -> Mapping[str, Array]:
         nonlocal clock

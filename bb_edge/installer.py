@@ -227,7 +227,7 @@ class _Installer:
                 raise InstallError(
                     f"configuration for slot {slot!r}, which no target has",
                     "install",
-                    f"slots: {', '.join(bindings)}",
+                    suggestion(slot, bindings, "slots: "),
                 )
         made: dict[str, Component] = {}
         order = sorted(

@@ -96,7 +96,11 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
             yield Finding("configuration", FAILED, str(error))
     modules = (*config.load, *arguments.load)
     if modules:
-        yield _guarded("components", lambda: _components(modules))
+        loaded = _guarded("components", lambda: _components(modules))
+        yield loaded
+        if read and loaded.status == FAILED:
+            read = False
+            yield Finding("configuration", FAILED, f"{arguments.config}: its components cannot be loaded")
     if read:
         yield _configuration(config, arguments.config)
     names = ("broker", "ca", "cert", "key", "peer", "state")

@@ -96,7 +96,7 @@ class ArrayDataSource(DataSource):
         elif "value" in env.tensors:
             x, y = env.tensors["value"], None
         else:
-            raise env.error("no data", "path", "name an .npz file: --set <slot>.path=FILE")
+            raise env.error("no data", "path", f"name an .npz file: --set {env.slot}.path=FILE")
         return cls(
             x,
             y,

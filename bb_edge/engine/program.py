@@ -55,7 +55,8 @@ class Program:
     digest: str
 
     def __repr__(self) -> str:
-        return f"<Program {self.module}: {', '.join(self.targets)}; {self.size} bytes, sha256 {self.digest[:16]}…>"
+        targets, digest = ", ".join(self.targets), self.digest[:16]
+        return f"<Program {self.module}: {targets}; {self.size} bytes, sha256 {digest}…>"
 
     @property
     def inputs(self) -> Mapping[str, ValueType]:
@@ -70,8 +71,8 @@ class Program:
     def _only(self) -> Target:
         if len(self.targets) != 1:
             raise LoadError(
-                f"the program has {len(self.targets)} targets",
+                f"the program has several targets: {', '.join(self.targets)}",
                 self.module,
-                f"look at one: program.graphs[program.targets[NAME].main]; there are {', '.join(self.targets)}",
+                "look at one: program.graphs[program.targets[NAME].main]",
             )
         return next(iter(self.targets.values()))

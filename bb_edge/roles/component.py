@@ -125,7 +125,10 @@ class ComponentEnv:
         value = self.config.get(key, default)
         wrong = "missing configuration key" if value is None else setting.wrong(value)
         if wrong:
-            raise self.error(wrong, key)
+            set_it = (
+                f'give it: --set {self.slot}.{key}=VALUE, or "{key}" under components.{self.slot} in a file'
+            )
+            raise self.error(wrong, key, set_it if value is None else "")
         return value
 
     def require_backend(self) -> Backend:
