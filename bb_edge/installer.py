@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bb_edge.construction import build, construction
@@ -30,7 +30,6 @@ from bb_edge.engine.snapshot import Identity
 from bb_edge.engine.snapshot import read as read_snapshot
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir import keys
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind
@@ -39,10 +38,11 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node, decode_input
 from bb_edge.registry import Registry, default_registry
+from bb_edge.renewal import renewal
 from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError
-from bb_edge.syscalls.role_ops import bind as bind_role_op
-from bb_edge.syscalls.role_ops import bound_bootstrap, component_bootstrap
+from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
+from bb_edge.targets import InstallError, chosen_targets
 from bb_edge.wire.delivery import LinkConfig, Links
 from bb_edge.wire.outbox import Outbox
 
@@ -51,14 +51,6 @@ if TYPE_CHECKING:
 
 MAX_CALL_DEPTH = 64
 """Functions that call functions: deeper nests are refused, cycles with them."""
-
-
-class InstallError(BBError):
-    """The program cannot be installed on this node; nothing was kept."""
-
-
-class UnknownTargetError(InstallError):
-    """The program has no such partition."""
 
 
 class SlotBindingConflict(InstallError):
@@ -120,49 +112,6 @@ def install(
         seed,
         incarnation,
     ).node(clock_offset_ns, executor, durable, snapshot, now_ns)
-
-
-def chosen_targets(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
-    """The program's targets of these names: exact ones, else `<target>#<hash>`.
-
-    UnknownTargetError for one that it has not; InstallError for none, one twice, or no list of names.
-    """
-    if isinstance(targets, str):
-        raise InstallError(
-            f"targets are a list of names, not the text {targets!r}", "install", f'write ["{targets}"]'
-        )
-    if not targets:
-        raise InstallError("no targets", "install", f"the program has: {', '.join(program.targets)}")
-    chosen: dict[str, Target] = {}
-    for name in targets:
-        if not isinstance(name, str):
-            raise InstallError(
-                f"targets are a list of names, not of {type(name).__name__}",
-                "install",
-                f"the program has: {', '.join(program.targets)}",
-            )
-        found = program.targets.get(name)
-        if found is None:
-            hashed = [t for t in program.targets if t.startswith(f"{name}#")]
-            if len(hashed) > 1:
-                raise UnknownTargetError(
-                    f"{name!r} is ambiguous", "install", f"say which: {', '.join(hashed)}"
-                )
-            if not hashed:
-                raise UnknownTargetError(
-                    f"no target {name!r}",
-                    "install",
-                    suggestion(name, program.targets, "the program has: "),
-                )
-            found = program.targets[hashed[0]]
-        if found.name in chosen:
-            raise InstallError(
-                f"target {found.name!r} is named twice",
-                "install",
-                "name each target once: a node runs it once",
-            )
-        chosen[found.name] = found
-    return tuple(chosen.values())
 
 
 _IDS = 0x6964730A
@@ -243,41 +192,6 @@ class _Installer:
         """One component, from its construction state and what was made before it."""
         kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
         return build(kind, self._env(slot, binding, target, made))
-
-    def renewal(
-        self,
-        engine: Engine,
-        bindings: Mapping[str, tuple[Binding, Target]],
-        components: dict[str, Component],
-        bound: Sequence[tuple[BoundOp, BindEnv]],
-        bootstraps: Mapping[str, BoundGraph],
-    ) -> Callable[[Sequence[int]], None]:
-        """How a node that runs gets components anew, after a bootstrap that failed: by their numbers.
-
-        All are constructed before the first one is replaced; what `construct` raises leaves the node as it
-        was. `bound` are the ops to bind again, `bootstraps` the graphs of components' own bootstraps.
-        """
-        names = list(components)
-
-        def renew(numbers: Sequence[int]) -> None:
-            fresh: dict[int, Component] = {}
-            for number in numbers:
-                slot = names[number]
-                fresh[number] = self.construct(slot, *bindings[slot], components)
-            components.update((names[number], component) for number, component in fresh.items())
-            engine.replace_components(fresh)
-            for number, component in fresh.items():
-                if isinstance(component, ProtocolComponent):
-                    engine.control.replace(number, component)
-                if (graph := bootstraps.get(names[number])) is not None:
-                    graph.ops[0].run = bound_bootstrap(engine, component)
-            for op, env in bound:
-                if op.component in fresh:
-                    op.run = bind_role_op(op, env)
-                    if engine.observer is not None:
-                        op.run = engine.observer(op)
-
-        return renew
 
     def _env(
         self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
@@ -500,7 +414,13 @@ class _Installer:
             decode_input,
             cycle.start_target,
             cycle.hold_target,
-            self.renewal(engine, bindings, components, bound, own_graphs),
+            renewal(
+                engine,
+                components,
+                lambda slot: self.construct(slot, *bindings[slot], components),
+                bound,
+                own_graphs,
+            ),
             keep,
         )
         engine.on_bootstrap_failure = bootstraps.failed_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from bb_edge.ir.values import TRIGGER
 if TYPE_CHECKING:
     from bb_edge.engine.program import Program, Target
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Given = Mapping[str, Mapping[str, object]]
 """By target and input: a number, a list, or the `Path` of a file."""
 
@@ -199,7 +200,7 @@ def _unreadable(path: Path, why: str, where: str) -> BootstrapInputError:
     return BootstrapInputError(f"{path} cannot be read: {why}", where, "give a number, a list or a .npy file")
 
 
-def _array_of(path: Path, port: str, where: str) -> np.ndarray:
+def _array_of(path: Path, port: str, where: str) -> Array:
     """The array of an `.npy` file; of an `.npz` the one that is named after the input, else its only one."""
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -208,7 +209,7 @@ def _array_of(path: Path, port: str, where: str) -> np.ndarray:
         with loaded:
             name = port if port in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
             if name is not None:
-                found: np.ndarray = loaded[name]
+                found: Array = loaded[name]
                 return found
             held = ", ".join(loaded.files) or "none"
     except OSError as error:
@@ -220,7 +221,7 @@ def _array_of(path: Path, port: str, where: str) -> np.ndarray:
     )
 
 
-def _numbers(given: object, dtype: np.dtype | None, where: str) -> np.ndarray:
+def _numbers(given: object, dtype: np.dtype[Any] | None, where: str) -> Array:
     """A number or a list of them, in the declared dtype; nothing is rounded to a whole number or cut off."""
     try:
         array = np.asarray(given)

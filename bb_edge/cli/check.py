@@ -61,9 +61,10 @@ def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
     and not a note. UnknownTargetError, BootstrapInputError for what the artifact has not got.
     """
     from bb_edge.cli.bootstraps import read_inputs
-    from bb_edge.installer import UnknownTargetError, chosen_targets, install
+    from bb_edge.installer import install
     from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
+    from bb_edge.targets import UnknownTargetError, chosen_targets
     from bb_shims import detect
 
     node_config, settings = config.node_config(), config.components
@@ -129,10 +130,11 @@ def problems_of(config: RunConfig) -> list[str]:
     Its modules are loaded already.
     """
     from bb_edge.cli.run import what_nothing_starts
-    from bb_edge.installer import chosen_targets, install
+    from bb_edge.installer import install
     from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
     from bb_edge.loading import load
+    from bb_edge.targets import chosen_targets
 
     if config.artifact is None:
         return []

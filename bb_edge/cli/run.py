@@ -239,8 +239,9 @@ def _run(config: RunConfig) -> int:
 def _run_within(config: RunConfig, stack: ExitStack) -> int:
     from bb_edge.cli.bootstraps import counts, read_inputs
     from bb_edge.cli.service import Service
-    from bb_edge.installer import chosen_targets, install
+    from bb_edge.installer import install
     from bb_edge.loading import load
+    from bb_edge.targets import chosen_targets
     from bb_edge.transport.driver import Driver
     from bb_edge.transport.mqtt import MqttTransport
     from bb_shims import detect

@@ -31,13 +31,17 @@ class SaveModelError(BBError):
 class _Model:
     """One slot's model, and what of it is on disk."""
 
-    def __init__(self, slot: str, type_name: str, component: Any) -> None:
+    def __init__(self, slot: str, type_name: str, node: Node) -> None:
         self.slot = slot
         self.type_name = type_name
-        self._component = component
+        self._node = node
         self._crc: int | None = None
         self._updates: int | None = None
         self._looked_ns = 0
+
+    @property
+    def _component(self) -> Any:
+        return self._node.component(self.slot)  # a bootstrap that fails has it constructed anew
 
     def parameters(self) -> Mapping[str, Array]:
         found: Mapping[str, Array] = self._component.named_parameters()
@@ -156,7 +160,7 @@ def open_saved(
             component = node.component(slot, target)
             named = getattr(component, "named_parameters", None)
             if binding.role == keys.ROLE_MODEL and named is not None and named() is not None:
-                found[slot] = _Model(slot, binding.type_name, component)
+                found[slot] = _Model(slot, binding.type_name, node)
     if not found:
         raise SaveModelError(
             "this node has no model with named parameters",

@@ -17,6 +17,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.actions import Actions
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.claims import Claims
+from bb_edge.engine.components import observers, origin_of
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.context import OpContext, Scheduler
 from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
@@ -29,7 +30,6 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
-from bb_edge.roles.contracts import method_name
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.outbox import Cause
 
@@ -88,12 +88,10 @@ class Engine:
         self.rings: dict[str, deque[object]] = {}
         self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
-        # Component -> the bootstrap that is not done, while somebody keeps them going; and who hears of ops
-        # that failed in one.
-        self.unready: dict[int, Any] = {}
+        self.unready: dict[int, Any] = {}  # component -> its bootstrap that is not done but kept going
         self.observer: Callable[[BoundOp], Callable[..., Any]] | None = None  # see `Node.observe_ops`
         self.on_bootstrap_failure: Callable[[Execution, steps.OpFailed], None] = _nothing_with
-        self.execution_observers = _observers(self.components)
+        self.execution_observers = observers(self.components)
         self.on_slot_free: Callable[[], None] = _nothing
         self.on_child_end: Callable[[Execution], None] = _nothing_with
         self.on_requests_over: Callable[[Execution], None] = _nothing_with
@@ -103,9 +101,9 @@ class Engine:
         self.ctx = OpContext(self)
 
     def replace_components(self, fresh: Mapping[int, Component]) -> None:
-        """Puts components that were constructed anew in their places; whoever binds ops binds them again."""
+        """Puts components that were constructed anew in their places; who calls it binds their ops again."""
         self.components = tuple(fresh.get(i, c) for i, c in enumerate(self.components))
-        self.execution_observers = _observers(self.components)
+        self.execution_observers = observers(self.components)
 
     # --- counters, steps ------------------------------------------------------------------------------
 
@@ -244,10 +242,7 @@ class Engine:
         return number
 
     def _held_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
-        """Whether the op must wait:
-
-        for a bootstrap, for its execution's claims, for its component to be free.
-        """
+        """Whether the op must wait for a bootstrap, its execution's claims or its component, or failed."""
         component = op.touches
         if self.locked and component in self.locked and not execution.bootstrap:
             self.locked_ops.append((frame, op))
@@ -303,18 +298,11 @@ class Engine:
     def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> steps.OpFailed:
         """What is said and counted of an op that failed in the execution of that number."""
         self.count("ops.failed")
-        source = op.spec.meta.get(keys.SOURCE_LINE_KEY, "")
-        failure = steps.OpFailed(op.target, execution, op.spec.name, error, self._origin(op), source)
+        where = (origin_of(op, self.components), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
+        failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where)
         self.emit(failure)
         self.bus.publish(Bus.OP_FAILURE)
         return failure
-
-    def _origin(self, op: BoundOp) -> str:
-        """The component behind an op, its slot and method; empty where none is."""
-        if op.component < 0:
-            return ""
-        component, slot = self.components[op.component], op.spec.meta.get(keys.SLOT_KEY, "")
-        return f"slot {slot!r} ({component.TYPE_NAME}.{method_name(op.spec.op_type)})"
 
     def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:
         """A component's code failed outside of any op: a step, a counter, a bus event; the node goes on."""
@@ -511,13 +499,6 @@ class Engine:
             self.write(frame, site, value)
         self.wake(child)
         return child
-
-
-def _observers(components: Sequence[Component]) -> tuple[tuple[Component, Callable[[int], None]], ...]:
-    """Those that want to hear of executions' ends, and where."""
-    return tuple(
-        (c, c.execution_ended) for c in components if type(c).execution_ended is not Component.execution_ended
-    )
 
 
 def _nothing() -> None:

@@ -4,6 +4,11 @@ The op `LoadParameters` calls `load_parameters(ctx, *inputs, **attributes)`: an 
 A method returns the value of its single output, a tuple for several, None where the output is a `CommandId`,
 or the `Later` that it got from `ctx.later()`. Arrays that come in are never written to; arrays that go out
 are never written to afterwards.
+
+What a method returns is checked, at once or when its `Later` is completed: the number of outputs, and of each
+its kind, dtype, and rank where the program declares it. A tensor is an `np.ndarray` of exactly the declared
+dtype; a NumPy scalar is taken as a 0-D array, a list of peers as their tuple. Python numbers, lists and other
+dtypes fail the op (`bb_edge/syscalls/results.py`).
 """
 
 from __future__ import annotations

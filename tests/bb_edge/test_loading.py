@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from bb_edge import NodeConfig, PeerId, install, load
-from bb_edge.installer import InstallError, SlotBindingConflict, UnknownTargetError, UnsupportedOps
+from bb_edge.installer import SlotBindingConflict, UnsupportedOps
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.loading import DamagedArtifact, IncompatibleRuntime, MissingPassport
 from bb_edge.registry import UnregisteredConcreteError
 from bb_edge.roles import ComponentError
+from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse
 

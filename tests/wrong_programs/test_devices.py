@@ -19,11 +19,11 @@ from bb_edge.config_file import ConfigFileError, load_config
 from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import MissingInput, UnknownInput, UnknownTarget
 from bb_edge.inference import InferenceError
-from bb_edge.installer import InstallError, UnknownTargetError
 from bb_edge.registry import Registry
 from bb_edge.roles import Aggregator, DataSource, PeerSelector
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls.results import ResultError
+from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot
 from bb_host.learn import mlp, trainable
 
