@@ -1,7 +1,6 @@
 """The engine: its tables, and the loop that runs ops (semantics §3).
 
-`drain` takes one runnable execution after the other and runs its ready ops, FIFO, until nothing of it is
-ready.
+`drain` takes one runnable execution after the other and runs its ready ops, FIFO, until nothing is ready.
 Everything else that writes values (entries, answers, completions, timers) goes through `write` and `resume`.
 No IO, no clock, no entropy: `now_ns`, `rng` and inbound bytes are handed in.
 """
@@ -23,11 +22,10 @@ from bb_edge.engine.context import OpContext, Scheduler
 from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
 from bb_edge.engine.graph_slot import EAGER_MASK
 from bb_edge.engine.lanes import run_lane
-from bb_edge.engine.parking import PENDING, OpError, Parking
+from bb_edge.engine.parking import PENDING, OpError, Parking, traced
 from bb_edge.engine.timers import Timers
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.wire.caps import RaisedSite
@@ -279,14 +277,7 @@ class Engine:
             self.wake(execution)
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
-        kind: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]
-        if result is PENDING:
-            kind = steps.AsyncSuspended
-        elif result is TRIGGER:
-            kind = steps.OpTrigger
-        else:
-            kind = steps.OpCompleted if op.mode else steps.OpSink
-        self.emit(kind(op.target, execution.id, op.spec.name))
+        self.emit(traced(op, result)(op.target, execution.id, op.spec.name))
 
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""

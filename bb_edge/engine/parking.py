@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.engine import steps
 from bb_edge.engine.executions import BoundOp, Execution, Frame
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.values import TRIGGER
@@ -45,6 +46,17 @@ class Pending:
     timer: int = 0
     handle: CompletionHandle | None = None
     inputs: tuple[object, ...] = ()  # of an op that is answered later, should it have to run again
+
+
+def traced(
+    op: BoundOp, result: object
+) -> type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]:
+    """The step that tells a tracer of an op's result."""
+    if result is PENDING:
+        return steps.AsyncSuspended
+    if result is TRIGGER:
+        return steps.OpTrigger
+    return steps.OpCompleted if op.mode else steps.OpSink
 
 
 class Parking:
