@@ -102,14 +102,25 @@ def is_ours(file: str) -> bool:
 def author_line() -> tuple[str, int]:
     """File and line of the innermost frame outside this package and NumPy: the author's."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_AUTHORS):
+    while frame.f_back is not None and _IS_NOT_THE_AUTHORS[frame.f_code.co_filename]:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
+class _NotTheAuthors(dict[str, bool]):
+    """Whether a file is not the author's, by name; remembered, since every op asks some ten times."""
+
+    def __missing__(self, file: str) -> bool:
+        self[file] = found = file.startswith(_NOT_THE_AUTHORS)
+        return found
+
+
+_IS_NOT_THE_AUTHORS = _NotTheAuthors()
+
+
 def short_line(line: tuple[str, int]) -> str:
     """`file.py:12`, without the folder: what artifacts and messages say."""
-    return f"{os.path.basename(line[0])}:{line[1]}"
+    return f"{line[0].rpartition(os.sep)[2]}:{line[1]}"
 
 
 def authoring_error(kind: type[_E], what: str, hint: str = "", line: tuple[str, int] | None = None) -> _E:
