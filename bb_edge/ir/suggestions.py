@@ -17,7 +17,7 @@ def suggestion(name: object, known: Iterable[str], listed: str = "known: ") -> s
 
     names = list(dict.fromkeys(known))
     if isinstance(name, str):
-        plain = {_plain(candidate): candidate for candidate in names}
+        plain = {_plain(candidate): candidate for candidate in reversed(names)}  # the first of two wins
         near = difflib.get_close_matches(_plain(name), plain, 1, cutoff=0.7)
         if near:
             return f"did you mean {plain[near[0]]!r}?"

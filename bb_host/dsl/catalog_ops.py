@@ -13,7 +13,7 @@ from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
 from bb_host.dsl.literals import as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import After, Draft
+from bb_host.dsl.recorder import UNORDERED, After, Draft
 from bb_host.dsl.remarks import on_call
 from bb_host.dsl.shapes import CATALOG_SHAPES
 from bb_host.program import AttrValue
@@ -51,7 +51,7 @@ def call_op(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     *,
-    after: After = None,
+    after: After = UNORDERED,
     meta: Mapping[str, str] | None = None,
     hint: str = "",
 ) -> tuple[Output, ...]:
@@ -65,7 +65,12 @@ def call_op(
 
 
 def call_done(
-    graph: Recorder, op: OpDef, args: Sequence[object], kwargs: Mapping[str, object], *, after: After = None
+    graph: Recorder,
+    op: OpDef,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    *,
+    after: After = UNORDERED,
 ) -> Done:
     """The same for an op that yields no value: what it returns goes into `after=` of another op."""
     return Done(graph, _record(graph, op, args, kwargs, after, None, ""))
@@ -133,7 +138,8 @@ def _bind_inputs(
     if op.name in _SINGLE_PORTS:
         variadic = None
     if variadic is None and len(args) > len(ports):
-        raise graph.error(ArityError, f"{op.name} takes {_count(len(ports), 'input')}, not {len(args)}")
+        hint = f"its inputs: {', '.join(p.name for p in ports) or 'none'}; attributes go by name"
+        raise graph.error(ArityError, f"{op.name} takes {_count(len(ports), 'input')}, not {len(args)}", hint)
     found: list[Output | None] = []
     for i, port in enumerate(ports):
         if port is variadic:
@@ -142,15 +148,25 @@ def _bind_inputs(
                 given = kwargs[port.name]
                 rest = given if isinstance(given, (list, tuple)) else (given,)
             if not rest and port.ready is not Ready.OPTIONAL:
-                raise graph.error(ArityError, f"{op.name} wants at least one value for {port.name}")
+                raise graph.error(
+                    ArityError,
+                    f"{op.name} wants at least one value for {port.name}",
+                    "pass them one by one",
+                )
             found += [_bind(graph, op, port, value, variables) for value in rest]
             break
         value = args[i] if i < len(args) else kwargs.get(port.name) if port.name not in attr_names else None
         if i < len(args) and port.name in kwargs and port.name not in attr_names:
-            raise graph.error(ArityError, f"{op.name}: input {port.name} is given twice")
+            raise graph.error(
+                ArityError, f"{op.name}: input {port.name} is given twice", "pass it in order or by name"
+            )
         if value is None:
             if port.ready is not Ready.OPTIONAL:
-                raise graph.error(ArityError, f"{op.name} wants an input {port.name}: {port.type}")
+                raise graph.error(
+                    ArityError,
+                    f"{op.name} wants an input {port.name}: {port.type}",
+                    "pass it in order or by name",
+                )
             found.append(None)
         else:
             found.append(_bind(graph, op, port, value, variables))
@@ -202,7 +218,9 @@ def _bind_attrs(graph: Recorder, op: OpDef, kwargs: Mapping[str, object]) -> dic
         value = kwargs.get(attr.name)
         if value is None:
             if attr.required:
-                raise graph.error(AttributeValueError, f"{op.name} wants an attribute {attr.name}")
+                raise graph.error(
+                    AttributeValueError, f"{op.name} wants an attribute {attr.name}", f"say {attr.name}=…"
+                )
             continue
         converted = as_attribute(graph, op.name, attr.name, attr.kind, value)
         if not isinstance(attr.default, str) or converted != attr.default.encode():
@@ -332,7 +350,7 @@ class _OpCall:
         self.__doc__ = op.doc
 
     def __call__(
-        self, *args: object, after: After = None, **kwargs: object
+        self, *args: object, after: After = UNORDERED, **kwargs: object
     ) -> Output | tuple[Output, ...] | Done | None:
         if yields_nothing(self._op):
             return call_done(self._graph, self._op, args, kwargs, after=after)

@@ -20,7 +20,7 @@ from bb_host.dsl.errors import (
 from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import After, Draft
+from bb_host.dsl.recorder import UNORDERED, After, Draft
 from bb_host.dsl.session import ModuleRecord, is_engine_op
 from bb_host.program import Function
 
@@ -74,7 +74,7 @@ class ModuleCall(Suggests):
         self._inputs[name] = value
         return self
 
-    def build(self, g: Graph, after: After = None) -> ModuleOutputs:
+    def build(self, g: Graph, after: After = UNORDERED) -> ModuleOutputs:
         """Records the call, and the module where it was not yet recorded with inputs of these types.
 
         Raises UnknownPortError for inputs that the module does not have, or has and did not get.

@@ -26,7 +26,7 @@ from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.output import Answers, Output, Received, Value
-from bb_host.dsl.recorder import After, Draft, Recorder
+from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
 from bb_host.dsl.remarks import unread_results
 from bb_host.dsl.rounds import Rounds
 from bb_host.dsl.session import ModuleRecord, Session
@@ -203,7 +203,7 @@ class Graph(Suggests, WireOps, SyscallOps):
 
     # --- composites
 
-    def bundle(self, parts: Sequence[Value], after: After = None) -> Output:
+    def bundle(self, parts: Sequence[Value], after: After = UNORDERED) -> Output:
         """One Composite of several values, to travel or go to the host as one. EmptyBundleError for none."""
         if not isinstance(parts, (list, tuple)):
             raise self.error(ValueTypeError, f"a bundle takes a list, not {parts!r}")
@@ -220,7 +220,7 @@ class Graph(Suggests, WireOps, SyscallOps):
         return found
 
     def unbundle(
-        self, composite: Output, part_types: Sequence[TypeLike] | None = None, after: After = None
+        self, composite: Output, part_types: Sequence[TypeLike] | None = None, after: After = UNORDERED
     ) -> tuple[Output, ...]:
         """The parts again. Their types are known where the bundle was recorded here, else `part_types` says
         them.
@@ -267,7 +267,7 @@ class Graph(Suggests, WireOps, SyscallOps):
         inputs: Sequence[Value],
         output_types: Sequence[TypeLike] = (),
         attrs: dict[str, AttrValue] | None = None,
-        after: After = None,
+        after: After = UNORDERED,
         meta: dict[str, str] | None = None,
     ) -> tuple[Output, ...]:
         """An op of any domain as it stands, unchecked: for opsets that no catalog holds."""

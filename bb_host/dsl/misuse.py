@@ -63,7 +63,8 @@ def typed_call(function: Callable[..., Any], name: str = "") -> Callable[..., An
         except TypeError as error:
             if not fails_to_start(error):
                 raise
-            raise _misuse(function, name, kwargs, error) from None
+            called = type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
+            raise _misuse(function, name or called, kwargs, error) from None
 
     return call
 

@@ -11,10 +11,11 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning, in_order, issue
+from bb_host.dsl.catalog_ops import Done
 from bb_host.dsl.errors import ModuleError, author_line, authoring_error, is_ours
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import Suggests, fails_to_start
-from bb_host.dsl.recorder import PORT_NAME
+from bb_host.dsl.recorder import PORT_NAME, UNORDERED
 from bb_host.dsl.remarks import unused_slots
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
@@ -182,7 +183,7 @@ class Module(Suggests):
                     f"call it in {self.module_name}.bootstrap: child.bootstrap_call().input(…).build(g)",
                 )
             g.started.append(start)
-            add_call(g, start, [], "", None)
+            add_call(g, start, [], "", UNORDERED)
         return g if g.drafts or g.inputs else None
 
     def _record_into(self, g: Graph, method: Callable[[Graph], object]) -> None:
@@ -199,7 +200,7 @@ class Module(Suggests):
                 f"write: def {what}(self, g):",
                 _first_line(method),
             ) from None
-        if returned is None:
+        if returned is None or isinstance(returned, Done):  # `return g.app_emit(…)` loses nothing
             return
         what = g.phase
         g.warn(

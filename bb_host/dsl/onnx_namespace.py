@@ -14,7 +14,7 @@ from bb_host.dsl.literals import TypeLike, as_array, as_type, element_number, li
 from bb_host.dsl.misuse import fails_to_start, typed_calls
 from bb_host.dsl.onnx_ops import call_onnx, onnx_name, refuse_constant_condition, unknown_operator
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import After, SubgraphDraft
+from bb_host.dsl.recorder import UNORDERED, After, SubgraphDraft
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
@@ -34,7 +34,12 @@ class OnnxOps:
         self._meta = dict(meta or {})
 
     def op(
-        self, name: str, *inputs: object, outputs: int | None = None, after: After = None, **attrs: object
+        self,
+        name: str,
+        *inputs: object,
+        outputs: int | None = None,
+        after: After = UNORDERED,
+        **attrs: object,
     ) -> Any:
         """Any operator by its name: one Output, or a tuple where it has several."""
         return call_onnx(self._graph, name, inputs, attrs, outputs=outputs, after=after, meta=self._meta)
@@ -46,54 +51,56 @@ class OnnxOps:
         if op_type is None:
             raise unknown_operator(self._graph, name)
 
-        def call(*inputs: object, outputs: int | None = None, after: After = None, **attrs: object) -> Any:
+        def call(
+            *inputs: object, outputs: int | None = None, after: After = UNORDERED, **attrs: object
+        ) -> Any:
             return self.op(op_type, *inputs, outputs=outputs, after=after, **attrs)
 
         return call
 
-    def _one(self, name: str, *inputs: object, after: After = None, **attrs: object) -> Output:
+    def _one(self, name: str, *inputs: object, after: After = UNORDERED, **attrs: object) -> Output:
         found = call_onnx(self._graph, name, inputs, attrs, after=after, meta=self._meta)
         assert isinstance(found, Output)
         return found
 
     # --- arithmetic
 
-    def add(self, a: Value, b: Value, after: After = None) -> Output:
+    def add(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Add", a, b, after=after)
 
-    def sub(self, a: Value, b: Value, after: After = None) -> Output:
+    def sub(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Sub", a, b, after=after)
 
-    def mul(self, a: Value, b: Value, after: After = None) -> Output:
+    def mul(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Mul", a, b, after=after)
 
-    def div(self, a: Value, b: Value, after: After = None) -> Output:
+    def div(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Div", a, b, after=after)
 
-    def pow(self, a: Value, b: Value, after: After = None) -> Output:
+    def pow(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Pow", a, b, after=after)
 
-    def neg(self, x: Value, after: After = None) -> Output:
+    def neg(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Neg", x, after=after)
 
-    def abs(self, x: Value, after: After = None) -> Output:
+    def abs(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Abs", x, after=after)
 
-    def sqrt(self, x: Value, after: After = None) -> Output:
+    def sqrt(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Sqrt", x, after=after)
 
-    def exp(self, x: Value, after: After = None) -> Output:
+    def exp(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Exp", x, after=after)
 
-    def log(self, x: Value, after: After = None) -> Output:
+    def log(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Log", x, after=after)
 
     # --- linear algebra
 
-    def matmul(self, a: Value, b: Value, after: After = None) -> Output:
+    def matmul(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("MatMul", a, b, after=after)
 
-    def dot(self, a: Value, b: Value, after: After = None) -> Output:
+    def dot(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         """The required subset's `Dot`: recorded as MatMul."""
         return self.matmul(a, b, after=after)
 
@@ -106,7 +113,7 @@ class OnnxOps:
         beta: float = 1.0,
         trans_a: bool = False,
         trans_b: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         """`alpha * a @ b + beta * c`, a and b of rank 2, transposed where asked."""
         return self._one(
@@ -115,34 +122,34 @@ class OnnxOps:
 
     # --- activations
 
-    def relu(self, x: Value, after: After = None) -> Output:
+    def relu(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Relu", x, after=after)
 
-    def sigmoid(self, x: Value, after: After = None) -> Output:
+    def sigmoid(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Sigmoid", x, after=after)
 
-    def tanh(self, x: Value, after: After = None) -> Output:
+    def tanh(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Tanh", x, after=after)
 
-    def softmax(self, x: Value, axis: int = -1, after: After = None) -> Output:
+    def softmax(self, x: Value, axis: int = -1, after: After = UNORDERED) -> Output:
         return self._one("Softmax", x, axis=axis, after=after)
 
-    def leaky_relu(self, x: Value, alpha: float = 0.01, after: After = None) -> Output:
+    def leaky_relu(self, x: Value, alpha: float = 0.01, after: After = UNORDERED) -> Output:
         return self._one("LeakyRelu", x, alpha=alpha, after=after)
 
-    def gelu(self, x: Value, approximate: str = "none", after: After = None) -> Output:
+    def gelu(self, x: Value, approximate: str = "none", after: After = UNORDERED) -> Output:
         return self._one("Gelu", x, approximate=approximate, after=after)
 
     # --- structure
 
-    def reshape(self, data: Value, shape: Value, allowzero: bool = False, after: After = None) -> Output:
+    def reshape(self, data: Value, shape: Value, allowzero: bool = False, after: After = UNORDERED) -> Output:
         """-1 is the rest; 0 copies the input's size unless `allowzero`."""
         return self._one("Reshape", data, shape, allowzero=int(allowzero) or None, after=after)
 
-    def transpose(self, data: Value, perm: Ints | None = None, after: After = None) -> Output:
+    def transpose(self, data: Value, perm: Ints | None = None, after: After = UNORDERED) -> Output:
         return self._one("Transpose", data, perm=perm, after=after)
 
-    def concat(self, *inputs: Value | Sequence[Value], axis: int, after: After = None) -> Output:
+    def concat(self, *inputs: Value | Sequence[Value], axis: int, after: After = UNORDERED) -> Output:
         return self._one("Concat", *inputs, axis=axis, after=after)
 
     def split(
@@ -151,7 +158,7 @@ class OnnxOps:
         split: Value | None = None,
         axis: int = 0,
         num_outputs: int | None = None,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> tuple[Output, ...]:
         """The parts, by sizes or by number. At least one; always a tuple."""
         found = self.op("Split", data, split, axis=axis, num_outputs=num_outputs, after=after)
@@ -164,20 +171,20 @@ class OnnxOps:
         ends: Value,
         axes: Value | None = None,
         steps: Value | None = None,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         return self._one("Slice", data, starts, ends, axes, steps, after=after)
 
-    def squeeze(self, data: Value, axes: Value | None = None, after: After = None) -> Output:
+    def squeeze(self, data: Value, axes: Value | None = None, after: After = UNORDERED) -> Output:
         return self._one("Squeeze", data, axes, after=after)
 
-    def unsqueeze(self, data: Value, axes: Value, after: After = None) -> Output:
+    def unsqueeze(self, data: Value, axes: Value, after: After = UNORDERED) -> Output:
         return self._one("Unsqueeze", data, axes, after=after)
 
-    def identity(self, x: Value, after: After = None) -> Output:
+    def identity(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("Identity", x, after=after)
 
-    def cast(self, x: Value, to: TypeLike, after: After = None) -> Output:
+    def cast(self, x: Value, to: TypeLike, after: After = UNORDERED) -> Output:
         """`to`: a NumPy dtype, an element name (`F32`), a tensor TypeNode or ONNX's number."""
         return self._one("Cast", x, to=element_number(self._graph, to), after=after)
 
@@ -195,7 +202,7 @@ class OnnxOps:
         axes: Value | None = None,
         keepdims: bool = True,
         noop: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         return self._reduce("ReduceSum", data, axes, keepdims, noop, after)
 
@@ -205,7 +212,7 @@ class OnnxOps:
         axes: Value | None = None,
         keepdims: bool = True,
         noop: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         return self._reduce("ReduceMean", data, axes, keepdims, noop, after)
 
@@ -215,7 +222,7 @@ class OnnxOps:
         axes: Value | None = None,
         keepdims: bool = True,
         noop: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         return self._reduce("ReduceMax", data, axes, keepdims, noop, after)
 
@@ -225,29 +232,29 @@ class OnnxOps:
         axes: Value | None = None,
         keepdims: bool = True,
         noop: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         return self._reduce("ReduceMin", data, axes, keepdims, noop, after)
 
     # --- comparison and choice
 
-    def equal(self, a: Value, b: Value, after: After = None) -> Output:
+    def equal(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Equal", a, b, after=after)
 
-    def greater(self, a: Value, b: Value, after: After = None) -> Output:
+    def greater(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Greater", a, b, after=after)
 
-    def less(self, a: Value, b: Value, after: After = None) -> Output:
+    def less(self, a: Value, b: Value, after: After = UNORDERED) -> Output:
         return self._one("Less", a, b, after=after)
 
-    def where(self, condition: Value, x: Value, y: Value, after: After = None) -> Output:
+    def where(self, condition: Value, x: Value, y: Value, after: After = UNORDERED) -> Output:
         return self._one("Where", condition, x, y, after=after)
 
-    def gather(self, data: Value, indices: Value, axis: int = 0, after: After = None) -> Output:
+    def gather(self, data: Value, indices: Value, axis: int = 0, after: After = UNORDERED) -> Output:
         return self._one("Gather", data, indices, axis=axis, after=after)
 
     def scatter(
-        self, data: Value, indices: Value, updates: Value, axis: int = 0, after: After = None
+        self, data: Value, indices: Value, updates: Value, axis: int = 0, after: After = UNORDERED
     ) -> Output:
         """The required subset's `Scatter`: recorded as ScatterElements, its name since opset 11."""
         return self._one("ScatterElements", data, indices, updates, axis=axis, after=after)
@@ -255,47 +262,54 @@ class OnnxOps:
     # --- normalization, convolution, pooling (further attributes as in ONNX)
 
     def batch_normalization(
-        self, x: Value, scale: Value, b: Value, mean: Value, var: Value, after: After = None, **attrs: object
+        self,
+        x: Value,
+        scale: Value,
+        b: Value,
+        mean: Value,
+        var: Value,
+        after: After = UNORDERED,
+        **attrs: object,
     ) -> Output:
         return self._one("BatchNormalization", x, scale, b, mean, var, after=after, **attrs)
 
     def layer_normalization(
-        self, x: Value, scale: Value, b: Value | None = None, after: After = None, **attrs: object
+        self, x: Value, scale: Value, b: Value | None = None, after: After = UNORDERED, **attrs: object
     ) -> Output:
         return self._one("LayerNormalization", x, scale, b, after=after, **attrs)
 
     def conv(
-        self, x: Value, w: Value, b: Value | None = None, after: After = None, **attrs: object
+        self, x: Value, w: Value, b: Value | None = None, after: After = UNORDERED, **attrs: object
     ) -> Output:
         """Attributes: auto_pad, dilations, group, kernel_shape, pads, strides."""
         return self._one("Conv", x, w, b, after=after, **attrs)
 
-    def max_pool(self, x: Value, kernel_shape: Ints, after: After = None, **attrs: object) -> Output:
+    def max_pool(self, x: Value, kernel_shape: Ints, after: After = UNORDERED, **attrs: object) -> Output:
         """Attributes: auto_pad, ceil_mode, dilations, pads, strides."""
         return self._one("MaxPool", x, kernel_shape=list(kernel_shape), after=after, **attrs)
 
-    def average_pool(self, x: Value, kernel_shape: Ints, after: After = None, **attrs: object) -> Output:
+    def average_pool(self, x: Value, kernel_shape: Ints, after: After = UNORDERED, **attrs: object) -> Output:
         """Attributes: auto_pad, ceil_mode, count_include_pad, dilations, pads, strides."""
         return self._one("AveragePool", x, kernel_shape=list(kernel_shape), after=after, **attrs)
 
-    def global_average_pool(self, x: Value, after: After = None) -> Output:
+    def global_average_pool(self, x: Value, after: After = UNORDERED) -> Output:
         return self._one("GlobalAveragePool", x, after=after)
 
     # --- creation
 
-    def constant(self, value: Value, dtype: TypeLike = None, after: After = None) -> Output:
+    def constant(self, value: Value, dtype: TypeLike = None, after: After = UNORDERED) -> Output:
         """A tensor constant; integers are I64 and floats F32 unless `dtype` says otherwise."""
         wanted = None if dtype is None else as_type(self._graph, dtype).node
         array = as_array(self._graph, value, wanted)
-        if after is not None:
+        if after is not UNORDERED:
             return self._one("Constant", value=array, after=after)
         return self._graph.tensor_constant(array)
 
-    def zeros(self, shape: Ints, dtype: TypeLike = "F32", after: After = None) -> Output:
+    def zeros(self, shape: Ints, dtype: TypeLike = "F32", after: After = UNORDERED) -> Output:
         """The required subset's `Zeros`: recorded as Constant."""
         return self._filled(0, shape, dtype, after)
 
-    def ones(self, shape: Ints, dtype: TypeLike = "F32", after: After = None) -> Output:
+    def ones(self, shape: Ints, dtype: TypeLike = "F32", after: After = UNORDERED) -> Output:
         """The required subset's `Ones`: recorded as Constant."""
         return self._filled(1, shape, dtype, after)
 
@@ -312,7 +326,7 @@ class OnnxOps:
         cond: Value,
         then_branch: Callable[[Graph], Any],
         else_branch: Callable[[Graph], Any],
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Any:
         """`If`: each branch is a function of a graph that returns the branch's values, as many as the
         other.
@@ -345,7 +359,7 @@ class OnnxOps:
         cond: Value | None,
         *initial: Value,
         body: Callable[..., Any],
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Any:
         """`Loop`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
 

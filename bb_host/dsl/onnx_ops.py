@@ -21,7 +21,7 @@ from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, 
 from bb_host.dsl.kernel_fit import Misfit, fit
 from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import After, Draft, SubgraphDraft
+from bb_host.dsl.recorder import UNORDERED, After, Draft, SubgraphDraft
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.program import AttrValue
 
@@ -100,7 +100,10 @@ def onnx_name(spelling: str) -> str | None:
 
 def unknown_operator(graph: Recorder, name: str) -> UnknownOpError:
     """The error for a name that is no operator of the recorded opset."""
-    near = suggestion(name, map(snake, _names().values()), "")
+    from bb_host.dsl.onnx_namespace import OnnxOps
+
+    methods = [method for method in vars(OnnxOps) if not method.startswith("_")]
+    near = suggestion(name, [*methods, *map(snake, _names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
     return graph.error(UnknownOpError, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
 
@@ -138,7 +141,7 @@ def call_onnx(
     kwargs: Mapping[str, object],
     *,
     outputs: int | None = None,
-    after: After = None,
+    after: After = UNORDERED,
     meta: Mapping[str, str] | None = None,
 ) -> Output | tuple[Output, ...]:
     """Records one ONNX operator of the recorded opset.
@@ -175,7 +178,11 @@ def _bind(
     given: list[tuple[_Formal, object]] = []
     formals = schema.inputs
     if len(args) > len(formals) and not (formals and formals[-1].variadic):
-        raise graph.error(ArityError, f"{schema.name} takes at most {len(formals)} inputs, not {len(args)}")
+        raise graph.error(
+            ArityError,
+            f"{schema.name} takes at most {len(formals)} inputs, not {len(args)}",
+            f"its inputs: {', '.join(f.name for f in formals)}; attributes go by name",
+        )
     for i, formal in enumerate(formals):
         named = kwargs.get(formal.name) if formal.name not in schema.attrs else None
         if formal.variadic:
@@ -185,14 +192,24 @@ def _bind(
             if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
                 rest = rest[0]
             if not rest and not formal.optional:
-                raise graph.error(ArityError, f"{schema.name} wants at least one value for {formal.name}")
+                raise graph.error(
+                    ArityError,
+                    f"{schema.name} wants at least one value for {formal.name}",
+                    "pass them one by one, or as a list",
+                )
             given += [(formal, value) for value in rest]
             break
         if i < len(args) and named is not None:
-            raise graph.error(ArityError, f"{schema.name}: input {formal.name} is given twice")
+            raise graph.error(
+                ArityError,
+                f"{schema.name}: input {formal.name} is given twice",
+                "pass it in order or by name",
+            )
         value = args[i] if i < len(args) else named
         if value is None and not formal.optional:
-            raise graph.error(ArityError, f"{schema.name} wants an input {formal.name}")
+            raise graph.error(
+                ArityError, f"{schema.name} wants an input {formal.name}", "pass it in order or by name"
+            )
         given.append((formal, value))
     elements = _elements(graph, schema, given)
     return [(f, None if v is None else _input(graph, schema, f, v, elements)) for f, v in given]
@@ -275,7 +292,9 @@ def _attrs(
     for name, kind in schema.attrs.items():
         if name not in kwargs:
             if name in schema.required:
-                raise graph.error(AttributeValueError, f"{schema.name} wants an attribute {name}")
+                raise graph.error(
+                    AttributeValueError, f"{schema.name} wants an attribute {name}", f"say {name}=…"
+                )
             continue
         value = kwargs[name]
         found[name] = (
@@ -294,7 +313,11 @@ def _results(
     formals = schema.outputs
     count = _output_count(graph, schema, bound, attrs) if outputs is None else outputs
     if count < 1 or (count > len(formals) and not formals[-1].variadic):
-        raise graph.error(ArityError, f"{schema.name} has at most {len(formals)} outputs, not {count}")
+        raise graph.error(
+            ArityError,
+            f"{schema.name} has at most {len(formals)} outputs, not {count}",
+            f"its outputs: {', '.join(f.name for f in formals)}",
+        )
     shapes = _shapes(graph, schema, bound, attrs, count)
     hint = snake(schema.name) if schema.name != "Constant" else "const"
     found = []

@@ -12,7 +12,7 @@ from bb_host.dsl.errors import ArityError, ValueTypeError
 from bb_host.dsl.literals import TypeLike, as_type
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import After, Draft
+from bb_host.dsl.recorder import UNORDERED, After, Draft
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
@@ -30,7 +30,7 @@ class OpenWire(Suggests):
     def __init__(self, graph: WireOps) -> None:
         self._graph = graph
 
-    def send(self, name: str, peers: Output, value: Payload, after: After = None) -> None:
+    def send(self, name: str, peers: Output, value: Payload, after: After = UNORDERED) -> None:
         """A Send whose receiver is another program."""
         self._graph.net_out(name, peers, value, after=after)
 
@@ -47,7 +47,7 @@ class OpenWire(Suggests):
         )
 
     def send_resp(
-        self, name: str, sender: Output, req_id: Output, value: Payload, after: After = None
+        self, name: str, sender: Output, req_id: Output, value: Payload, after: After = UNORDERED
     ) -> None:
         """The reply to a request that `recv_req` took."""
         g = self._graph
@@ -64,7 +64,7 @@ class OpenWire(Suggests):
         g.add(draft)
 
     def send_req_batched(
-        self, name: str, peers: Output, value: Payload, *, deadline_ns: int, after: After = None
+        self, name: str, peers: Output, value: Payload, *, deadline_ns: int, after: After = UNORDERED
     ) -> Output:
         """A request to another program; yields the request id for `recv_resp_batched`."""
         g = self._graph

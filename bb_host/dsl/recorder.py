@@ -6,6 +6,7 @@ unique and the same at every recording (`forward_3`).
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +47,15 @@ class HasAfter(Protocol):
     def after_values(self) -> tuple[Output, ...]: ...
 
 
-After = Any  # Output | HasAfter | Sequence[After] | None: checked in `after_values`
+After = Any  # Output | HasAfter | Sequence[After] | UNORDERED: checked in `after_values`
+
+
+class _Unordered(enum.Enum):
+    UNORDERED = "…"
+
+
+UNORDERED = _Unordered.UNORDERED
+"""What `after=` is where an author says nothing; None is what a call that yields nothing returned."""
 
 
 @dataclass(slots=True)
@@ -144,8 +153,14 @@ class Recorder:
     def after_values(self, after: After) -> list[Output]:
         """The values that `after=` names, each once."""
         found: list[Output] = []
-        if after is None:
+        if after is UNORDERED:
             return found
+        if after is None:
+            raise self.error(
+                ValueTypeError,
+                "after=None orders nothing: the call that it comes from yields no value",
+                "name a value that the first op yields, or leave after= out",
+            )
         if isinstance(after, Output):
             found.append(self.own(after))
         elif hasattr(after, "after_values"):

@@ -33,7 +33,7 @@ from bb_host.dsl.errors import (
 from bb_host.dsl.misuse import Suggests, typed_call, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import PORT_NAME, After, Recorder
+from bb_host.dsl.recorder import PORT_NAME, UNORDERED, After, Recorder
 from bb_host.program import Function, Slot
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ComponentSlot(Suggests):
         return opsets.opset(self.DOMAIN) if self.DOMAIN else None
 
     def op(
-        self, g: Graph, name: str, *inputs: object, after: After = None, **attrs: object
+        self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
     ) -> tuple[Output, ...]:
         """Any op of the slot by its name; its outputs as a tuple."""
         self._is_graph(g)
@@ -165,7 +165,7 @@ class ComponentSlot(Suggests):
     ) -> tuple[Output, ...]:
         return call_op(g, op, inputs, attrs, after=after, meta=self.node_meta(g))
 
-    def _one(self, g: Graph, name: str, *inputs: object, after: After = None, **attrs: object) -> Output:
+    def _one(self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object) -> Output:
         return self.op(g, name, *inputs, after=after, **attrs)[0]
 
 
@@ -185,31 +185,31 @@ class ModelSlot(ComponentSlot):
     ROLE = keys.ROLE_MODEL
     DOMAIN = keys.ROLE_MODEL_DOMAIN
 
-    def forward(self, g: Graph, input: Value, after: After = None) -> Output:
+    def forward(self, g: Graph, input: Value, after: After = UNORDERED) -> Output:
         """The model's output; keeps the activations of this execution for `backward`."""
         return self._one(g, "Forward", input, after=after)
 
-    def backward(self, g: Graph, grad: Value, after: After = None) -> Output:
+    def backward(self, g: Graph, grad: Value, after: After = UNORDERED) -> Output:
         """Adds dL/dparameters to the model's gradient, for dL/doutput of the last `forward`. Yields a cmd."""
         return self._one(g, "Backward", grad, after=after)
 
-    def step(self, g: Graph, grads: Value | None = None, after: After = None) -> Output:
+    def step(self, g: Graph, grads: Value | None = None, after: After = UNORDERED) -> Output:
         """Applies the own gradient and clears it, or `grads` (1-D F32) and leaves it. Yields a cmd."""
         return self._one(g, "Step", grads, after=after)
 
-    def evaluate(self, g: Graph, input: Value, target: Value, after: After = None) -> Output:
+    def evaluate(self, g: Graph, input: Value, target: Value, after: After = UNORDERED) -> Output:
         """Mean loss, 0-D F32."""
         return self._one(g, "Evaluate", input, target, after=after)
 
-    def apply_delta(self, g: Graph, delta: Value, after: After = None) -> Output:
+    def apply_delta(self, g: Graph, delta: Value, after: After = UNORDERED) -> Output:
         """Adds `delta`, 1-D F32, to the parameters; an empty one leaves them. Yields a cmd."""
         return self._one(g, "ApplyDelta", delta, after=after)
 
-    def load_parameters(self, g: Graph, params: Value, after: After = None) -> Output:
+    def load_parameters(self, g: Graph, params: Value, after: After = UNORDERED) -> Output:
         """Sets the parameters from 1-D F32; an empty one leaves them. Yields a cmd."""
         return self._one(g, "LoadParameters", params, after=after)
 
-    def params(self, g: Graph, after: After = None) -> Output:
+    def params(self, g: Graph, after: After = UNORDERED) -> Output:
         """All parameters, 1-D F32, in initializer order."""
         return self._one(g, "Params", after=after)
 
@@ -228,19 +228,21 @@ class AggregatorSlot(ComponentSlot):
         weight: Value | None = None,
         peer: Output | None = None,
         round: Value | None = None,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Output:
         """Counts once per (round, peer), first wins. `weight` and `round` are 0-D. Yields a cmd."""
         return self._one(g, "Contribute", contribution, weight, peer, round, after=after)
 
-    def aggregate(self, g: Graph, stack: Value | None = None, after: After = None) -> tuple[Output, Output]:
+    def aggregate(
+        self, g: Graph, stack: Value | None = None, after: After = UNORDERED
+    ) -> tuple[Output, Output]:
         """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
         first.
         """
         result, total = self.op(g, "Aggregate", stack, after=after)
         return result, total
 
-    def current_tensor(self, g: Graph, trigger: Output | None = None, after: After = None) -> Output:
+    def current_tensor(self, g: Graph, trigger: Output | None = None, after: After = UNORDERED) -> Output:
         """The last aggregate, empty before the first."""
         return self._one(g, "CurrentTensor", trigger, after=after)
 
@@ -252,20 +254,20 @@ class DataSourceSlot(ComponentSlot):
     ROLE = keys.ROLE_DATA_SOURCE
     DOMAIN = keys.ROLE_DATA_LOADER_DOMAIN
 
-    def next_batch(self, g: Graph, after: After = None) -> tuple[Output, Output]:
+    def next_batch(self, g: Graph, after: After = UNORDERED) -> tuple[Output, Output]:
         """(batch, labels); labels are absent where the source has none."""
         batch, labels = self.op(g, "NextBatch", after=after)
         return batch, labels
 
-    def num_samples(self, g: Graph, after: After = None) -> Output:
+    def num_samples(self, g: Graph, after: After = UNORDERED) -> Output:
         """Samples in the shard, 0-D I64."""
         return self._one(g, "NumSamples", after=after)
 
-    def reset(self, g: Graph, trigger: Output, after: After = None) -> Output:
+    def reset(self, g: Graph, trigger: Output, after: After = UNORDERED) -> Output:
         """Back to the first batch. Yields a trigger."""
         return self._one(g, "Reset", trigger, after=after)
 
-    def on_data_loaded(self, g: Graph, after: After = None) -> Output:
+    def on_data_loaded(self, g: Graph, after: After = UNORDERED) -> Output:
         """A trigger, once the data is there."""
         return self._one(g, "OnDataLoaded", after=after)
 
@@ -291,15 +293,15 @@ class PeerSelectorSlot(ComponentSlot):
             raise authoring_error(SlotError, f"{peer_class!r} is no name for a class")
         self.peer_class = peer_class or ""
 
-    def sample(self, g: Graph, n: int, min: int = 0, after: After = None) -> Output:
+    def sample(self, g: Graph, n: int, min: int = 0, after: After = UNORDERED) -> Output:
         """`n` peers at random, fewer where fewer are up, none where fewer than `min` are."""
         return self._one(g, "Sample", n=n, min=min or None, after=after)
 
-    def current_view(self, g: Graph, after: After = None) -> Output:
+    def current_view(self, g: Graph, after: After = UNORDERED) -> Output:
         """All peers in view."""
         return self._one(g, "CurrentView", after=after)
 
-    def near_key(self, g: Graph, key: Value, n: int, after: After = None) -> Output:
+    def near_key(self, g: Graph, key: Value, n: int, after: After = UNORDERED) -> Output:
         """The `n` peers in view that are nearest to a key (Bytes: `g.constant("name")`), nearest first."""
         return self._one(g, "NearKey", key, n=n, after=after)
 
@@ -311,15 +313,15 @@ class CodecSlot(ComponentSlot):
     ROLE = keys.ROLE_CODEC
     DOMAIN = keys.ROLE_COMPRESSOR_DOMAIN
 
-    def train_codebook(self, g: Graph, training: Value, after: After = None) -> Output:
+    def train_codebook(self, g: Graph, training: Value, after: After = UNORDERED) -> Output:
         """Fits the codec to a sample. Yields a cmd."""
         return self._one(g, "TrainCodebook", training, after=after)
 
-    def compress(self, g: Graph, t: Value, after: After = None) -> Output:
+    def compress(self, g: Graph, t: Value, after: After = UNORDERED) -> Output:
         """Encodes."""
         return self._one(g, "Compress", t, after=after)
 
-    def decompress(self, g: Graph, code: Value, after: After = None) -> Output:
+    def decompress(self, g: Graph, code: Value, after: After = UNORDERED) -> Output:
         """Decodes."""
         return self._one(g, "Decompress", code, after=after)
 
@@ -331,16 +333,16 @@ class IndexSlot(ComponentSlot):
     ROLE = keys.ROLE_INDEX
     DOMAIN = keys.ROLE_INDEX_DOMAIN
 
-    def add(self, g: Graph, vec: Value, after: After = None) -> Output:
+    def add(self, g: Graph, vec: Value, after: After = UNORDERED) -> Output:
         """Adds vectors, [n, d] or [d]. Yields a cmd."""
         return self._one(g, "Add", vec, after=after)
 
-    def search(self, g: Graph, query: Value, k: int, after: After = None) -> tuple[Output, Output]:
+    def search(self, g: Graph, query: Value, k: int, after: After = UNORDERED) -> tuple[Output, Output]:
         """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
         ids, distances = self.op(g, "Search", query, k=k, after=after)
         return ids, distances
 
-    def remove(self, g: Graph, id: Value, after: After = None) -> Output:
+    def remove(self, g: Graph, id: Value, after: After = UNORDERED) -> Output:
         """Removes vectors by id. Yields a cmd."""
         return self._one(g, "Remove", id, after=after)
 
@@ -412,7 +414,7 @@ class ProtocolSlot(ComponentSlot):
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(g: Graph, *inputs: object, after: After = None, **attrs: object) -> Any:
+        def call(g: Graph, *inputs: object, after: After = UNORDERED, **attrs: object) -> Any:
             found = self.op(g, name, *inputs, after=after, **attrs)
             return found[0] if len(found) == 1 else (found or None)
 

@@ -29,7 +29,7 @@ from bb_host.dsl.errors import (
 from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
-from bb_host.dsl.recorder import After, Draft, Recorder
+from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
 from bb_host.dsl.remarks import on_deadline, on_enough
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Request(Suggests):
         """Who asks, as the asked peer sees it."""
         return self._ask.outputs[-1]
 
-    def reply(self, value: Payload, after: After = None) -> None:
+    def reply(self, value: Payload, after: After = UNORDERED) -> None:
         """Records the reply: one value or a list. UnpairedWireRequest at a second one."""
         g = self._graph
         if self._reply is not None:
@@ -210,7 +210,7 @@ class WireOps(Recorder):
         *,
         durable: bool = False,
         deadline_ns: int | None = None,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Received:
         """Sends `value` to each of `peers` and returns it as its receivers see it, with `.sender`.
 
@@ -245,7 +245,7 @@ class WireOps(Recorder):
         deadline_ns: int | None = None,
         enough: int | None = None,
         durable: bool = False,
-        after: After = None,
+        after: After = UNORDERED,
     ) -> Request:
         """Asks each of `peers` and gathers what they reply, until `enough` or all have, or the deadline
         passes.

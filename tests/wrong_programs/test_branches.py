@@ -33,7 +33,7 @@ from bb_host.dsl.errors import (
 from tests.aids.refusals import refused
 
 MODEL, AGGREGATOR, DATA = ModelSlot("model"), AggregatorSlot("aggregator"), DataSourceSlot("data")
-CONCRETE = ModelSlot("concrete", "bb.GraphModel", {})
+CONCRETE = AggregatorSlot("concrete", "bb.FedAvg", {})
 BACKEND, PEERS = BackendSlot("fast"), PeerSelectorSlot("peers")
 
 
@@ -133,7 +133,7 @@ IN_THE_BRANCH: list[tuple[type[Exception], str, Use]] = [
     (OpInSubgraph, "Forward stands in", lambda g, h, x: MODEL.forward(h, x)),  # <-
     (OpInSubgraph, "Params stands in", lambda g, h, x: MODEL.params(h)),  # <-
     (OpInSubgraph, "Step stands in", lambda g, h, x: MODEL.step(h, x)),  # <-
-    (OpInSubgraph, "Forward stands in", lambda g, h, x: CONCRETE.forward(h, x)),  # <-
+    (OpInSubgraph, "Aggregate stands in", lambda g, h, x: CONCRETE.aggregate(h)),  # <-
     (OpInSubgraph, "Contribute stands in", lambda g, h, x: AGGREGATOR.contribute(h, x)),  # <-
     (OpInSubgraph, "NextBatch stands in", lambda g, h, x: DATA.next_batch(h)),  # <-
     (OpInSubgraph, "Sample stands in", lambda g, h, x: PEERS.sample(h, 3)),  # <-

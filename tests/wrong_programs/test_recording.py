@@ -1,0 +1,326 @@
+"""Names, arguments and orders that are no part of the DSL: typed errors that propose what was meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.ir.opsets import OpDef, Opset
+from bb_edge.ir.opsets.records import ports
+from bb_host import (
+    AggregatorSlot,
+    BackendSlot,
+    Compiler,
+    Graph,
+    ModelSlot,
+    Module,
+    Output,
+    PeerSelectorSlot,
+    ProtocolSlot,
+    S,
+)
+from bb_host.dsl.errors import (
+    ArityError,
+    AttributeValueError,
+    CallError,
+    ForeignValueError,
+    ModuleError,
+    PortNameError,
+    UnknownAttributeError,
+    UnknownOpError,
+    UnknownPortError,
+    ValueTypeError,
+)
+from tests.aids.refusals import refused
+
+MODEL, AGGREGATOR, PEERS = ModelSlot("model"), AggregatorSlot("aggregator"), PeerSelectorSlot("peers")
+BACKEND = BackendSlot("fast")
+TABLE = ProtocolSlot(
+    "table",
+    opset=Opset(
+        "acme.table", 1, {"ReadRow": OpDef("acme.table", "ReadRow", ports("x:Tensor"), ports("y:Tensor"))}
+    ),
+)
+
+
+class Child(Module):
+    def body(self, g: Graph) -> None:
+        g.output("logits", g.input("image", "F32") * 2)
+
+
+def child(g: Graph, x: Output) -> Any:
+    return g.call(Child(), image=x)
+
+
+def first(g: Graph, x: Output) -> Graph:
+    g.output("first", x)
+    return g
+
+
+def sent(g: Graph, x: Output) -> Any:
+    return g.wire.send("p", g.input("p", "PeerIdVec"), x)
+
+
+# --- misspelt names and arguments
+
+Use = Callable[[Graph, Output, Output], Any]
+# fmt: off
+MISSPELT: list[tuple[type[Exception], str, Use]] = [
+    (UnknownOpError, "did you mean 'softmax'?", lambda g, x, t: g.onnx.sofmax(x)),  # <-
+    (UnknownOpError, "did you mean 'reduce_mean'?", lambda g, x, t: g.onnx.reduce_means(x)),  # <-
+    (UnknownOpError, "did you mean 'top_k'?", lambda g, x, t: g.onnx.op("TopKK", x)),  # <-
+    (UnknownOpError, "onnx.ai", lambda g, x, t: g.onnx.frobnicate(x)),  # <-
+    (UnknownOpError, "did you mean 'after'?", lambda g, x, t: g.syscall.aftr(t)),  # <-
+    (UnknownOpError, "it has backoff_gate_rx", lambda g, x, t: g.gates.debounce(t)),  # <-
+    (UnknownOpError, "did you mean 'forward'?", lambda g, x, t: MODEL.op(g, "Forwrd", x)),  # <-
+    (UnknownOpError, "did you mean 'read_row'?", lambda g, x, t: TABLE.red_row(g, x)),  # <-
+    (UnknownOpError, "did you mean 'matmul'?", lambda g, x, t: BACKEND.matmull(g, x, x)),  # <-
+    (UnknownAttributeError, "did you mean 'forward'?", lambda g, x, t: MODEL.forwad(g, x)),  # <-
+    (UnknownAttributeError, "did you mean 'current_view'?", lambda g, x, t: PEERS.curent_view(g)),  # <-
+    (UnknownAttributeError, "did you mean 'output'?", lambda g, x, t: g.ouput("y", x)),  # <-
+    (UnknownAttributeError, "did you mean 'app_emit'?", lambda g, x, t: g.appemit("y", x)),  # <-
+    (UnknownAttributeError, "did you mean 'net_out'?", lambda g, x, t: g.netout("y", x)),  # <-
+    (UnknownAttributeError, "did you mean 'recv_req'?", lambda g, x, t: g.wire.rcv_req("y", "F32")),  # <-
+    (UnknownAttributeError, "did you mean 'round'?", lambda g, x, t: g.rounds(3).rond),  # <-
+    (UnknownAttributeError, "did you mean 'input'?", lambda g, x, t: Child().call().inptu("image", x)),  # <-
+    (UnknownAttributeError, "did you mean 'output'?", lambda g, x, t: child(g, x).ouput("y")),  # <-
+    (UnknownAttributeError, "did you mean 'bootstrap_call'?", lambda g, x, t: Child().bootstrapcall()),  # <-
+    (UnknownPortError, "did you mean 'logits'?", lambda g, x, t: g.call(Child(), image=x)["logit"]),  # <-
+    (UnknownPortError, "did you mean 'image'?", lambda g, x, t: g.call(Child(), imgae=x)),  # <-
+    (UnknownPortError, "give it with .input('image', value)", lambda g, x, t: g.call(Child())),  # <-
+    (UnknownPortError, "did you mean 'first'?", lambda g, x, t: first(g, x).lookup_output("frst")),  # <-
+    (ValueTypeError, "did you mean 'PeerIdVec'?", lambda g, x, t: g.input("p", "PeerIDVec")),  # <-
+    (ValueTypeError, "names no type", lambda g, x, t: g.input("p", "float 32")),  # <-
+    (CallError, "did you mean 'axis'?", lambda g, x, t: g.onnx.softmax(x, axs=1)),  # <-
+    (CallError, "did you mean 'keepdims'?", lambda g, x, t: g.onnx.reduce_sum(x, keep_dims=False)),  # <-
+    (CallError, "did you mean 'approximate'?", lambda g, x, t: g.onnx.gelu(x, aproximate="tanh")),  # <-
+    (CallError, "softmax(x, axis=…, after=…)", lambda g, x, t: g.onnx.softmax()),  # <-
+    (CallError, "relu(x, after=…)", lambda g, x, t: g.onnx.relu(x, x, x, x)),  # <-
+    (CallError, "did you mean 'delay_ns'?", lambda g, x, t: g.after(t, delay=3)),  # <-
+    (CallError, "did you mean 'shape'?", lambda g, x, t: g.input("q", shap=(2,))),  # <-
+    (CallError, "did you mean 'value'?", lambda g, x, t: g.output("q", valu=x)),  # <-
+    (CallError, "did you mean 'durable'?", lambda g, x, t: g.net_out("q", t, x, durabel=True)),  # <-
+    (CallError, "did you mean 'deadline_ns'?", lambda g, x, t: g.request("q", t, x, deadlin_ns=3 * S)),  # <-
+    (CallError, "forward(g, input, after=…)", lambda g, x, t: MODEL.forward(x)),  # <-
+    (CallError, "it takes after, g, input", lambda g, x, t: MODEL.forward(g, x, training=True)),  # <-
+    (CallError, "did you mean 'config'?", lambda g, x, t: ModelSlot("m", confg={})),  # <-
+    (CallError, "ModelSlot(name, ", lambda g, x, t: ModelSlot()),  # <-
+    (CallError, "did you mean 'peer_class'?", lambda g, x, t: PeerSelectorSlot("m", peerclass="A")),  # <-
+    (AttributeValueError, "did you mean 'sorted'?", lambda g, x, t: g.onnx.top_k(x, [1], sortd=1)),  # <-
+    (AttributeValueError, "did you mean 'strides'?", lambda g, x, t: g.onnx.max_pool(x, [2], stride=1)),  # <-
+    (AttributeValueError, "did you mean 'delay_ns'?", lambda g, x, t: g.syscall.after(t, delayns=3)),  # <-
+    (ValueTypeError, "the first argument is the graph", lambda g, x, t: MODEL.forward(x, g)),  # <-
+    (ValueTypeError, "the first argument is the graph", lambda g, x, t: BACKEND.relu(x)),  # <-
+    (ValueTypeError, "input X expects a Tensor, got <t: Trigger>", lambda g, x, t: g.onnx.relu(t)),  # <-
+    (ValueTypeError, "a trigger comes from", lambda g, x, t: g.after(x, 3)),  # <-
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("kind", "words", "use"), MISSPELT, ids=[str(n) for n in range(len(MISSPELT))])
+def test_what_is_misspelt_names_what_was_meant(
+    record: Callable[..., Any], kind: Any, words: str, use: Use
+) -> None:
+    with refused(kind, words):
+        record(lambda g: use(g, g.input("x", "F32", (4,)), g.input("t", "Trigger")))
+
+
+def test_a_misspelt_slot_names_the_slot_that_there_is() -> None:
+    class Misspelt(Module):
+        modl = MODEL
+
+        def body(self, g: Graph) -> None:
+            g.output("y", self.model.forward(g, g.input("x", "F32")))  # <-
+
+    with refused(UnknownAttributeError, "module 'Misspelt' has no 'model'", "did you mean 'modl'?"):
+        Misspelt().record()
+
+
+def test_a_property_of_the_author_that_fails_says_why() -> None:
+    class Broken(Module):
+        @property
+        def width(self) -> int:
+            return self.wdith_of_layers  # <-
+
+        def body(self, g: Graph) -> None:
+            g.output("y", g.input("x", "F32", (self.width,)))
+
+    with refused(UnknownAttributeError, "has no 'wdith_of_layers'"):
+        Broken().record()
+
+
+def test_private_names_are_pythons_own_business() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = Child()._nothing
+    assert not isinstance(caught.value, UnknownAttributeError)
+
+
+# --- modules, at the line of their class
+
+
+class NoBody(Module):  # <-
+    pass
+
+
+class BadName(Module):  # <-
+    name = "two words"
+
+    def body(self, g: Graph) -> None:
+        g.output("y", g.input("x", "F32"))
+
+
+class BadHome(Module):  # <-
+    home = "not/a class"
+
+    def body(self, g: Graph) -> None:
+        g.output("y", g.input("x", "F32"))
+
+
+class WithoutGraph(Module):
+    def body(self) -> None:  # <-
+        pass
+
+
+class BootWithoutGraph(Child):
+    def bootstrap(self) -> None:  # <-
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (NoBody, "has no body"),
+        (BadName, "'two words' is no name for a module"),
+        (BadHome, "'not/a class' is no name for a home class"),
+        (WithoutGraph, "def body(self, g):"),
+        (BootWithoutGraph, "def bootstrap(self, g):"),
+    ],
+)
+@pytest.mark.parametrize("called", [False, True])
+def test_errors_of_a_module_name_its_class(
+    record: Callable[..., Any], kind: type[Module], words: str, called: bool
+) -> None:
+    with refused(ModuleError, words):
+        if called:
+            record(lambda g: g.call(kind()))
+        else:
+            kind().record()
+
+
+def test_the_command_names_the_class_too(tmp_path: Path) -> None:
+    file = tmp_path / "nothing.py"
+    file.write_text(
+        "from bb_host import Module\n\n\nclass A(Module):\n    pass\n\n\ndef program():\n    return A()\n"
+    )
+    command = [sys.executable, "-m", "bb_host.cli", "compile", "-o", str(tmp_path / "out"), str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"{file.name}:4: error: module 'A' has no body (override body(self, g))" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("g.output('y', undefined_name)", "NameError: name 'undefined_name' is not defined"),
+        ("g.output('y', 1 // 0)", "ZeroDivisionError"),
+        ("g.output('y', g.input('x', 'F32').mean())", "use g.onnx.reduce_mean(x, axes)"),
+        ("g.output('y', g.onnx.sofmax(g.input('x', 'F32')))", "did you mean 'softmax'?"),
+        ("g.output('y', g.onnx.softmax(g.input('x', 'F32'), axs=1))", "did you mean 'axis'?"),
+        ("g.output('y', self.model.forward(g, 1.0))", "module 'A' has no 'model'"),
+    ],
+)
+def test_the_command_shows_each_at_the_authors_line(tmp_path: Path, body: str, message: str) -> None:
+    file = tmp_path / "wrong.py"
+    lines = ["from bb_host import Module", "class A(Module):", "    def body(self, g):", f"        {body}"]
+    file.write_text("\n".join([*lines, "def program():", "    return A()", ""]))
+    command = [sys.executable, "-m", "bb_host.cli", "compile", "-o", str(tmp_path / "out"), str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"{file.name}:4: error: " in ended.stderr
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# --- order
+
+# fmt: off
+UNORDERED: list[tuple[type[Exception], str, Use]] = [
+    (ValueTypeError, "after=None orders nothing", lambda g, x, t: g.onnx.relu(x, after=None)),  # <-
+    (ValueTypeError, "after=None orders nothing", lambda g, x, t: g.app_emit("x", x, after=[t, None])),  # <-
+    (ValueTypeError, "after=None orders nothing", lambda g, x, t: MODEL.params(g, after=sent(g, x))),  # <-
+    (ValueTypeError, "after= takes values", lambda g, x, t: g.onnx.relu(x, after=True)),  # <-
+    (ValueTypeError, "after= takes values", lambda g, x, t: g.onnx.relu(x, after="pulse")),  # <-
+    (ValueTypeError, "after= takes values", lambda g, x, t: g.onnx.relu(x, after=g.app_emit)),  # <-
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("kind", "words", "use"), UNORDERED, ids=[str(n) for n in range(len(UNORDERED))])
+def test_after_takes_values(record: Callable[..., Any], kind: Any, words: str, use: Use) -> None:
+    with refused(kind, words):
+        record(lambda g: use(g, g.input("x", "F32", (4,)), g.input("t", "Trigger")))
+
+
+def test_an_op_waits_for_the_effect_of_one_without_a_result(compute: Callable[..., dict[str, Any]]) -> None:
+    def body(g: Graph) -> None:
+        x = g.input("x", "F32", (2,))
+        now = g.threshold(1, x)
+        stashed = g.hold_stash("held", x)
+        g.output("y", g.hold_flush("held", now, after=stashed))
+
+    for number in (1.0, 2.0):
+        assert compute(body, {"x": np.full(2, number, np.float32)})["y"].tolist() == [number, number]
+
+
+def test_the_trigger_of_an_effect_is_recorded_where_it_is_used(record: Callable[..., Any]) -> None:
+    def body(g: Graph) -> None:
+        x = g.input("x", "F32", (2,))
+        g.app_emit("unused", x)
+        done = g.app_emit("used", x)
+        counted = g.incr_metric("n", x, after=done)
+        g.record("r", x, after=[counted, done])
+
+    ops = record(body).functions[0].ops
+    assert [(op.op_type, op.outputs) for op in ops] == [
+        ("AppEmit", ()),
+        ("AppEmit", ("app_emit_done_1",)),
+        ("GateDispatch", ("x_1",)),
+        ("IncrMetric", ("incr_metric_done_1",)),
+        ("GateDispatch", ("x_2",)),
+        ("Record", ()),
+    ]
+
+
+def test_returning_the_trigger_of_an_effect_is_no_result(module: Callable[..., Module]) -> None:
+    def body(g: Graph) -> Any:
+        return g.app_emit("x", g.input("x", "F32"))
+
+    assert not module(body).record().warnings
+    assert Compiler().compile(module(body)).functions
+
+
+# --- values and ports where none can be
+
+
+def test_a_value_of_another_module_names_its_line(record: Callable[..., Any]) -> None:
+    kept: list[Output] = []
+    record(lambda g: kept.append(g.input("x", "F32")))
+    with refused(ForeignValueError, "hand values in"):
+        record(lambda g: g.onnx.relu(kept[0]))  # <-
+
+
+def test_ports_are_declared_once(record: Callable[..., Any]) -> None:
+    with refused(PortNameError, "choose another name"):
+        record(lambda g: (g.input("x"), g.input("x")))  # <-
+
+
+def test_an_empty_variadic_input_is_refused(record: Callable[..., Any]) -> None:
+    with refused(ArityError, "wants at least one value"):
+        record(lambda g: g.onnx.concat(axis=0))  # <-
