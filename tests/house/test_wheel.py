@@ -5,6 +5,8 @@ from __future__ import annotations
 import email
 import importlib.metadata
 import json
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -145,3 +147,138 @@ def test_an_editable_install_imports_from_the_checkout(checkout: Path, tmp_path:
     found = imported_from(python, tmp_path)
     assert sorted(found) == PACKAGES
     assert all(Path(path).is_relative_to(checkout) for path in found.values())
+
+
+# --- components of one's own, outside the checkout --------------------------------------------------------
+
+
+def environment(python: Path) -> dict[str, str]:
+    """As a user's shell has it: the environment's commands first, nothing of ours on Python's path."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**inherited, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def own_components(root: Path, tmp_path: Path) -> Path:
+    """A copy of the example, away from the checkout."""
+    folder = tmp_path / "elsewhere"
+    ignore = shutil.ignore_patterns("__pycache__", "build")
+    shutil.copytree(root / "examples" / "own_components", folder, ignore=ignore)
+    return folder
+
+
+def test_the_commands_of_the_example_run_from_the_wheel(
+    installed: Path, own_components: Path, broker: Any, patience: float
+) -> None:
+    """The three commands of its README, word for word but for the broker's port."""
+    pytest.importorskip("onnx")
+    commands = (own_components / "README.md").read_text().split("```\n")[1].replace("\\\n", " ")
+    lines = commands.replace("mqtt://127.0.0.1:1883", broker.url).splitlines()
+    compile_, serve, kitchen = (shlex.split(line) for line in lines)
+    config = own_components / "server.json"
+    config.write_text(config.read_text().replace("mqtt://127.0.0.1:1883", broker.url))
+    env = environment(installed)
+    done = subprocess.run(compile_, cwd=own_components, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr + done.stdout
+    attic = [word.replace("kitchen", "attic") for word in kitchen]
+    clients = [
+        subprocess.Popen(command, cwd=own_components, env=env, stderr=subprocess.PIPE)
+        for command in (kitchen, attic)
+    ]
+    try:
+        server = subprocess.run(
+            serve,
+            cwd=own_components,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=100 * patience,
+            check=False,
+        )
+    finally:
+        for client in clients:
+            client.terminate()
+        said = [client.communicate()[1].decode() for client in clients]
+    assert server.returncode == 0, server.stderr + "".join(said)
+    events = [json.loads(line) for line in server.stdout.splitlines()]
+    rounds = [e["value"] for e in events if e.get("event") == "round" and e["value"][1] > 0]
+    assert [r[0] for r in rounds] == [1, 2, 3, 4, 5]
+    assert all(samples in (48, 96) for _, samples in rounds)
+    heard = [e["value"] for e in events if e.get("event") == "health"]
+    assert heard and all(value == [n, 40.0] for n, value in enumerate(heard, 1))
+    assert [client.returncode for client in clients] == [0, 0], said
+
+
+def test_what_devices_are_told_about_own_components(installed: Path, own_components: Path) -> None:
+    """Every verb takes --load, and says in one line what is missing or broken."""
+    pytest.importorskip("onnx")
+    env = environment(installed)
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(words, cwd=own_components, env=env, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        return done
+
+    assert call("bb-host", "compile", "federation.py", "-o", "build/").returncode == 0
+    artifact = "build/OwnComponents.Client.edge.onnx"
+    shard = ("--set", "shard.path=readings/attic.csv")
+    done = call("bb-edge", "inspect", artifact)
+    assert "slot codec: codec own.Fixed16 (not registered here: give its file with --load)" in done.stdout
+    assert "not registered" not in call("bb-edge", "inspect", artifact, "--load", "mycomponents").stdout
+    done = call("bb-edge", "check", artifact, *shard)
+    assert done.returncode == 1 and "no component type 'own.PlainBackend' is registered" in done.stdout
+    done = call("bb-edge", "check", artifact, "--load", "./mycomponents.py", *shard)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "target Client (class Client): runs")
+    done = call("bb-edge", "check", artifact, "--load", "mycomponents.py", "--set", "shard.path=nope.csv")
+    assert done.returncode == 1
+    assert "slot 'shard' of 'Client', key 'path': nope.csv cannot be read" in done.stdout
+    done = call("bb-edge", "check", artifact, "--load", "mycomponent.py")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "bb-edge: error: mycomponent.py: there is no such file (did you mean 'mycomponents.py'?)\n"
+    )
+    (own_components / "mycomponents.py").write_text("import numpy as np\nnp.flote32\n")
+    done = call("bb-edge", "bench", artifact, "--load", "mycomponents.py")
+    assert done.returncode == 1
+    assert "error: mycomponents.py:2: AttributeError: module 'numpy' has no attribute" in done.stderr
+    assert "components" in call("bb-edge", "doctor", "--load", "mycomponents.py").stdout
+
+
+def test_an_installed_package_brings_components_by_its_entry_points(
+    root: Path, installed: Path, tmp_path: Path
+) -> None:
+    """docs/components.md: the first example as a package, with the snippet of pyproject.toml."""
+    pytest.importorskip("onnx")
+    page = (root / "docs" / "components.md").read_text()
+    project = tmp_path / "acme"
+    project.mkdir()
+    (project / "acme_components.py").write_text(page.split("```python\n")[1].split("```")[0])
+    (project / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "acme-components"\nversion = "1.0"\n'
+        + page.split("```toml\n")[1].split("```")[0]
+        + '[tool.setuptools]\npy-modules = ["acme_components"]\n'
+    )
+    run([sys.executable, "-m", "pip", "--python", installed, "install", *OFFLINE, project], tmp_path)
+    try:
+        (tmp_path / "coded.py").write_text(
+            "from bb_host import CodecSlot, Compiler, Module\n"
+            "class Coded(Module):\n"
+            "    codec = CodecSlot('codec')\n"
+            "    def body(self, g):\n"
+            "        g.output('y', self.codec.compress(g, g.input('x', 'F32', (2,))))\n"
+            "def program():\n"
+            "    return Coded(), Compiler().bind_codec('codec', 'acme.Rounded', {'decimals': 1})\n"
+        )
+        env = environment(installed)
+        for words in (
+            ["bb-host", "compile", "coded.py"],
+            ["bb-edge", "check", "build/Coded.Coded.edge.onnx"],
+        ):
+            done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr + done.stdout
+            assert "warning" not in done.stderr
+    finally:
+        pip = [sys.executable, "-m", "pip", "--python", installed]
+        run([*pip, "uninstall", "-qy", "acme-components"], tmp_path)

@@ -1,0 +1,114 @@
+"""What the author of a compiler pass imports: the program's records, stages, errors and warnings.
+
+docs/components.md shows a pass. Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.ir import keys
+    from bb_edge.ir.errors import BBError, CompileError
+    from bb_edge.ir.types import TypeNode, ValueType
+    from bb_host.compiler.driver import Compilation
+    from bb_host.compiler.errors import PassError
+    from bb_host.compiler.flow import is_send_flavored as is_send
+    from bb_host.compiler.flow import is_wire
+    from bb_host.compiler.flow import payload_inputs as sent_values
+    from bb_host.compiler.options import Binding, Options, Stats
+    from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PassReport, Stage
+    from bb_host.construction import ConstructionError
+    from bb_host.diagnostics import ProgramWarning
+    from bb_host.learn.trainable import Construction
+    from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
+    from bb_host.program_proto import from_proto, to_proto
+    from bb_host.text_printer import print_program
+
+__all__ = [
+    # the program between passes
+    "Program",
+    "Function",
+    "Op",
+    "Slot",
+    "Subgraph",
+    "AttrValue",
+    "walk_ops",
+    "TypeNode",
+    "ValueType",
+    "keys",
+    "from_proto",
+    "to_proto",
+    "print_program",
+    # passes
+    "Stage",
+    "Options",
+    "Binding",
+    "Stats",
+    "CANONICAL_PASS_NAMES",
+    "Compilation",
+    "PassReport",
+    # questions about wire ops
+    "is_send",
+    "sent_values",
+    "is_wire",
+    # configurations that make their own construction state
+    "Construction",
+    "ConstructionError",
+    # errors and warnings
+    "BBError",
+    "CompileError",
+    "PassError",
+    "ProgramWarning",
+]
+
+_HOMES = {
+    "Program": "bb_host.program",
+    "Function": "bb_host.program",
+    "Op": "bb_host.program",
+    "Slot": "bb_host.program",
+    "Subgraph": "bb_host.program",
+    "AttrValue": "bb_host.program",
+    "walk_ops": "bb_host.program",
+    "TypeNode": "bb_edge.ir.types",
+    "ValueType": "bb_edge.ir.types",
+    "keys": "bb_edge.ir:keys",
+    "from_proto": "bb_host.program_proto",
+    "to_proto": "bb_host.program_proto",
+    "print_program": "bb_host.text_printer",
+    "Stage": "bb_host.compiler.pipeline",
+    "Options": "bb_host.compiler.options",
+    "Binding": "bb_host.compiler.options",
+    "Stats": "bb_host.compiler.options",
+    "CANONICAL_PASS_NAMES": "bb_host.compiler.pipeline",
+    "Compilation": "bb_host.compiler.driver",
+    "PassReport": "bb_host.compiler.pipeline",
+    "is_send": "bb_host.compiler.flow:is_send_flavored",
+    "sent_values": "bb_host.compiler.flow:payload_inputs",
+    "is_wire": "bb_host.compiler.flow",
+    "Construction": "bb_host.learn.trainable",
+    "ConstructionError": "bb_host.construction",
+    "BBError": "bb_edge.ir.errors",
+    "CompileError": "bb_edge.ir.errors",
+    "PassError": "bb_host.compiler.errors",
+    "ProgramWarning": "bb_host.diagnostics",
+}
+"""Name → module, or module:name where it is called otherwise there."""
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        from bb_edge.ir.suggestions import suggestion
+
+        hint = suggestion(name, _HOMES, "it has ")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
+    module, _, own = home.partition(":")
+    value: object = getattr(importlib.import_module(module), own or name)
+    globals()[name] = value  # kept, so that this runs once per name
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
