@@ -135,7 +135,7 @@ def _reverse(
     partial: dict[str, list[str]] = {target: [seed]}
     for op in reversed(ops):
         gradients = [_total(g, partial.pop(v, ())) if v else None for v in op.outputs]
-        if all(d is None for d in gradients):
+        if op.op_type in STOPS or all(d is None for d in gradients):
             continue
         wants = [_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)]
         if not any(wants):

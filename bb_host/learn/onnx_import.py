@@ -64,6 +64,9 @@ def import_onnx(
     ModelImportError says what of it cannot be taken.
     """
     where, model = _load(source)
+    if any(entry.key.startswith(keys.PREFIX) for entry in model.metadata_props):
+        hint = "give the ONNX file that it binds; bb-host export takes a model out of a compiled program"
+        raise ModelImportError("it is a program of ours and not a model", where, hint)
     kinds = exporter_kinds(model)
     model = _at_our_opset(model, where)
     graph = read_graph(model.graph, where)

@@ -237,6 +237,7 @@ class _Uses:
         self._captured = {
             v for op in graph.ops for _, g in op.subgraphs() for o in walk_ops(g.ops) for v in o.inputs
         }
+        self._weights: dict[str, bool] = {}
         self._layers: dict[str, str] = {}
         self._results: set[str] = set()  # of products with a learned weight, as they come and moved
         behind: set[str] = set()  # values behind the first layer
@@ -294,10 +295,14 @@ class _Uses:
 
     def _weight(self, value: str) -> bool:
         """Whether a value is a layer's parameter, or computed of such without the model's input."""
-        if value in self._layers:
-            return True
-        op = self._producer.get(value)
-        return op is not None and value not in self._fed and any(self._weight(v) for v in op.inputs)
+        known = self._weights.get(value)
+        if known is None:
+            op = self._producer.get(value)
+            known = value in self._layers
+            if not known and op is not None and value not in self._fed:
+                known = any(self._weight(v) for v in op.inputs)
+            self._weights[value] = known
+        return known
 
     def _layer_of(self, name: str) -> str:
         for op, position, computed in self._through(name):

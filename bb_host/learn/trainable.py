@@ -88,7 +88,14 @@ class TrainableModel:
             )
             for name, end in self.gradient.unreached
         ]
-        norms = [op for op in self.model.function.ops if op.op_type == "BatchNormalization"]
+        held = {i.name for i in self.initializers if i.frozen}
+        norms = [
+            op
+            for op in self.model.function.ops
+            if op.op_type == "BatchNormalization"
+            and self.model.parameters.keys() & set(op.inputs[1:3])
+            and op.inputs[3] not in held
+        ]
         if norms:
             more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
             found.append(
@@ -96,8 +103,8 @@ class TrainableModel:
                     "frozen-statistics",
                     f"mean and variance of {place_of(norms[0])}{more} stay as they are in the file: training"
                     " does not update them",
-                    hint="train a model that was pre-trained, or use LayerNormalization or"
-                    " GroupNormalization",
+                    hint="bring a model that was pre-trained, and freeze them to say that this is meant; or"
+                    " use LayerNormalization or GroupNormalization",
                 )
             )
         return tuple(found)
@@ -183,6 +190,13 @@ def trainable(
         if not imported.parameters:
             raise _nothing_learned(imported.initializers, where)
         gradient = differentiate(function, tuple(imported.parameters))
+        if len(gradient.unreached) == len(gradient.wrt):
+            name, end = gradient.unreached[0]
+            raise LearnError(
+                f"no gradient reaches any of its parameters: that of {name!r} ends at {end or 'the graph'}",
+                where,
+                "export the model before it is quantized, or without that operator",
+            )
     else:
         imported = dataclasses.replace(imported, function=with_types(function))
     return TrainableModel(imported, gradient, loss, rate, kept, dict(config or {}))

@@ -660,3 +660,37 @@ def test_a_file_that_is_no_artifact_is_not_overwritten(trained, capsys):
 def test_a_name_that_is_none_is_refused(trained, capsys):
     code, _, err = bb_host(capsys, "compile", trained / "net.onnx", "--name", "a/b", "-o", trained / "b")
     assert code == 1 and "--name a_b" in err
+
+
+def normalized():
+    nodes = [
+        ("BatchNormalization", "x s b mean var", "n"),
+        ("Gemm", "n fc.weight fc.bias", "y", {"transB": 1}),
+    ]
+    return net(nodes, {"s": (4,), "b": (4,), "mean": (4,), "var": np.ones(4, np.float32), **WEIGHTS})
+
+
+@pytest.mark.parametrize("frozen", [["mean", "var"], ["s", "b"]])
+def test_statistics_that_are_frozen_on_purpose_are_no_warning(frozen):
+    assert codes(normalized(), frozen=frozen) == []
+
+
+def test_a_model_that_no_gradient_reaches_is_refused():
+    nodes = [("MatMul", "x w", "h"), ("Round", "h", "y")]
+    with refused(LearnError, "reaches any of its parameters", "'w' ends at Round 'n1'", marked=False):
+        trainable(net(nodes, {"w": (4, 3)}))
+
+
+@pytest.mark.parametrize("artifact", ["b/Scores.onnx", "b/Scores.Scores.edge.onnx"])
+def test_a_compiled_program_is_no_model_to_train(program, capsys, artifact):
+    assert bb_host(capsys, "compile", program, "-o", "b")[0] == 0
+    code, _, err = bb_host(capsys, "compile", artifact, "--trainable")
+    assert code == 1 and "a compiled program" in err
+    with refused(ModelImportError, "it is a program", marked=False):
+        trainable(artifact)
+
+
+def test_parameters_into_an_artifact_without_a_model(program, trained, capsys):
+    assert bb_host(capsys, "compile", "net.onnx", "-o", "b")[0] == 0
+    code, _, err = bb_host(capsys, "export", "--params", "p.npz", "b/net.edge.onnx", "-o", "t.onnx")
+    assert code == 1 and "it holds no model with parameters" in err
