@@ -101,14 +101,15 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
             model = source
         onnx.checker.check_model(model)
     except OSError as error:
-        raise ModelImportError(error.strerror or str(error), where) from error
+        raise ModelImportError(error.strerror or str(error), where, "name an ONNX file") from error
     except (
         onnx.checker.ValidationError,
         DecodeError,
         ValueError,
     ) as error:  # UnicodeDecodeError is a ValueError
         detail = (str(error).strip().splitlines() or ["damaged"])[0]
-        raise ModelImportError(f"no valid ONNX model: {detail}", where) from error
+        hint = "export it again; onnx.checker.check_model says what it is missing"
+        raise ModelImportError(f"no valid ONNX model: {detail}", where, hint) from error
     try:
         return where, densified(model)
     except SparseTensorError as error:

@@ -47,7 +47,8 @@ def _inferred(model: onnx.ModelProto, where: str) -> Any:
         return onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as error:
         detail = str(error).strip().splitlines()[-1]
-        raise LearnError(f"its ops do not fit together: {detail}", where) from error
+        hint = "export the model again; onnx.shape_inference names the op"
+        raise LearnError(f"its ops do not fit together: {detail}", where, hint) from error
 
 
 def with_types(function: Function) -> Function:

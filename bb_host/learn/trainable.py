@@ -184,7 +184,8 @@ def trainable(
     _exactly_one("outputs", function.outputs, where)
     out = infer_types(function).get(function.outputs[0])
     if out is None or out.node != TENSOR_F32:
-        raise LearnError(f"its output is {out}, a trainable model's is f32", where)
+        hint = "cast it to float32 in the model, or train the part before it"
+        raise LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
     gradient = None
     if learning:
         if not imported.parameters:
