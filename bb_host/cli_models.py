@@ -46,6 +46,7 @@ def started_from(source: Source, text: str) -> Source:
     from bb_host.compiler.driver import as_program
     from bb_host.learn.exchange import export_model, read_parameters, with_parameters
     from bb_host.plain import is_plain
+    from bb_host.sparse_tensors import densified
 
     slot, equals, path = text.partition("=")
     if not equals or Path(text).is_file():
@@ -54,8 +55,9 @@ def started_from(source: Source, text: str) -> Source:
     if hasattr(source.module, "graph") and is_plain(source.module):
         if slot:
             raise BBError(f"slot {slot!r} of an ordinary model", "--params", f"leave it out: --params {path}")
-        export_model(source.module, given, path)
-        return source
+        model = densified(source.module)
+        export_model(model, given, path)
+        return replace(source, module=model)
     program, compiler = with_parameters(as_program(source.module), source.compiler, slot or None, given, path)
     return replace(source, module=program, compiler=compiler)
 
@@ -88,6 +90,7 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     from bb_host.plain import is_plain
     from bb_host.source_file import read_model
+    from bb_host.sparse_tensors import densified
 
     out: Path = arguments.out
     if out.suffix != ".onnx":
@@ -95,7 +98,7 @@ def _export(arguments: argparse.Namespace) -> int:
     for given in (arguments.file, arguments.params):
         if out.resolve() == given.resolve():
             raise BBError("the result would take its place", str(given), "write it to another file")
-    model = read_model(arguments.file)
+    model = densified(read_model(arguments.file))  # what was learned is sparse no more
     parameters = read_parameters(arguments.params)
     where = str(arguments.params)
     if not is_plain(model):

@@ -694,3 +694,21 @@ def test_parameters_into_an_artifact_without_a_model(program, trained, capsys):
     assert bb_host(capsys, "compile", "net.onnx", "-o", "b")[0] == 0
     code, _, err = bb_host(capsys, "export", "--params", "p.npz", "b/net.edge.onnx", "-o", "t.onnx")
     assert code == 1 and "it holds no model with parameters" in err
+
+
+def test_a_sparse_weight_is_trained_and_comes_back_dense(trained, capsys):
+    model = net([("MatMul", "x enc.0.w", "y")], {}, out=("N", 5))
+    values = numpy_helper.from_array(np.float32([2.0]), "enc.0.w")
+    model.graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([3]), "indices"), [4, 5])
+    )
+    onnx.save(model, trained / "sparse.onnx")
+    assert learned(str(trained / "sparse.onnx")) == ["enc.0.w"]
+    np.savez(trained / "w.npz", **{"enc.0.w": np.full((4, 5), 3, np.float32)})
+    command = ("--params", trained / "w.npz", trained / "sparse.onnx")
+    assert bb_host(capsys, "export", *command, "-o", trained / "t.onnx")[0] == 0
+    (tensor,) = onnx.load(trained / "t.onnx").graph.initializer
+    assert (numpy_helper.to_array(tensor) == 3).all()
+    assert bb_host(capsys, "compile", *command, "-o", trained / "b")[0] == 0
+    found = bb_edge.open_model(trained / "b" / "sparse.edge.onnx")(np.ones((1, 4), np.float32))
+    assert (np.asarray(found) == 12).all()
