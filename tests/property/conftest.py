@@ -252,6 +252,9 @@ class Author:
         for place in self.places:
             self.topics += 1
             self.g.app_emit(f"topic{self.topics}", self.g.bundle(place.values[-8:]))
+            for value in self.rng.sample(place.values, min(3, len(place.values))):
+                self.topics += 1
+                self.g.output(f"output{self.topics}", value)
 
 
 # ---- what a recorded program computes
@@ -280,9 +283,11 @@ class Oracle:
         self.copies: dict[int, int] = {}
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, list[tuple[Any, ...]]]:
-        """The values of each app event, once per device and execution that emits it."""
+        """The values of each app event and declared output, once per device and execution that has it."""
         root = self.program.functions[0]
-        self.call(root, [(inputs[name], 1) for name in root.inputs])
+        found = self.call(root, [(inputs[name], 1) for name in root.inputs])
+        for name, (value, copies) in zip(root.outputs, found, strict=True):
+            self.events[name] += [(value,)] * copies
         return dict(self.events)
 
     def call(self, function: Function, inputs: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
