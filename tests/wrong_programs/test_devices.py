@@ -34,6 +34,7 @@ class Sum(Aggregator):
     """An aggregator of which each test says what `aggregate` gives."""
 
     TYPE_NAME: ClassVar[str] = "acme.Sum"
+    stateless: ClassVar[bool] = True
     gives: ClassVar[Callable[[Any], Any]] = staticmethod(lambda ctx: None)
 
     @classmethod
@@ -142,6 +143,7 @@ class Source(DataSource):
     """A data source of which each test says what it gives."""
 
     TYPE_NAME: ClassVar[str] = "acme.Source"
+    stateless: ClassVar[bool] = True
     gives: ClassVar[Callable[[], Any]] = staticmethod(lambda: None)
 
     @classmethod
@@ -162,6 +164,7 @@ class Peers(PeerSelector):
     """A selector of which each test says whom it gives."""
 
     TYPE_NAME: ClassVar[str] = "acme.Peers"
+    stateless: ClassVar[bool] = True
     gives: ClassVar[Callable[[], Any]] = staticmethod(lambda: ())
 
     @classmethod

@@ -345,6 +345,7 @@ def test_a_node_without_a_model_is_refused(tmp_path, capsys):
 
         def body(self, g):
             g.output("y", g.onnx.relu(g.input("x", "F32", (2,))))
+            g.app_notify("started", g.pulse())
 
     (artifact,) = build_edge(Plain()).artifacts
     (tmp_path / "p.onnx").write_bytes(artifact.data)
