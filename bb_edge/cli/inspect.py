@@ -21,6 +21,7 @@ def add_parser(verbs: Any) -> None:
 
 def describe(program: Program) -> dict[str, object]:
     """A JSON-ready description of a program. A slot is `registered` where this device has its type."""
+    from bb_edge.cli.bootstraps import formals_of, own_bootstraps
     from bb_edge.registry import default_registry
 
     known = frozenset(default_registry().type_names())
@@ -34,6 +35,8 @@ def describe(program: Program) -> dict[str, object]:
             "inputs": list(graph.inputs),
             "outputs": list(graph.outputs),
             "bootstrap": target.bootstrap is not None,
+            "bootstrap_inputs": {name: str(kind) for name, kind in formals_of(program, target).items()},
+            "own_bootstraps": list(own_bootstraps(target)),
             "slots": {
                 slot: {"role": b.role, "type": b.type_name, "registered": b.type_name in known}
                 for slot, b in sorted(target.bindings.items())
@@ -65,6 +68,11 @@ def run(arguments: argparse.Namespace) -> int:
         for port in ("inputs", "outputs"):
             if target[port]:
                 print(f"  {port}: {', '.join(target[port])}")
+        if target["bootstrap"]:
+            inputs = ", ".join(f"{port}: {kind}" for port, kind in target["bootstrap_inputs"].items())
+            print(f"  bootstrap: {inputs or 'no inputs'}")
+        if target["own_bootstraps"]:
+            print(f"  bootstrap of slots: {', '.join(target['own_bootstraps'])}")
         for slot, binding in target["slots"].items():
             unknown = "" if binding["registered"] else " (not registered here: give its file with --load)"
             print(f"  slot {slot}: {binding['role']} {binding['type']}{unknown}")

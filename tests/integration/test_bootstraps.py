@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 S = 1_000_000_000
 CAMERA = '''
 import pathlib
+import threading
 
 import numpy as np
 
@@ -46,6 +48,14 @@ class Camera(Index):
         self.tries = len(log.read_text())
         if (self.folder / "broken").exists() and self.tries <= 2:
             raise OSError("camera unplugged")
+        if (self.folder / "go").exists():
+            later = ctx.later(60_000_000_000)
+            threading.Thread(target=self.wait, args=(later,), daemon=True).start()
+            return later
+
+    def wait(self, later):
+        (self.folder / "go").read_text()  # a pipe: until the test writes to it
+        later.complete()
 
     def add(self, ctx, vec):
         return None
@@ -159,6 +169,23 @@ def test_a_finished_bootstrap_does_not_run_again_after_a_kill(mosquitto_broker, 
     assert np.ravel(f.round(lambda v: v[2] not in ([], [[]]), "an answer")[2]).tolist() == [1]
     assert f.ended(asker) == 0
     assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_ops_wait_for_a_bootstrap_that_runs_and_the_log_says_so_once(
+    mosquitto_broker, federation, booted, tmp_path
+):
+    f = federation(mosquitto_broker)
+    os.mkfifo(tmp_path / "go")
+    asked = client(f, booted, tmp_path)
+    f.says(asked, "bootstrap started")
+    f.says(asked, "connected")
+    server(f, booted)
+    f.says(asked, "waiting for a bootstrap target=Client op=")
+    f.round(lambda v: np.size(v[2]) == 0, "a round without an answer")
+    (tmp_path / "go").write_text("now")
+    f.says(asked, "bootstrap done")
+    assert f.end(asked)[0] == 0
+    assert asked.tail.count("waiting for a bootstrap") == 1
 
 
 def test_without_its_input_the_server_does_not_start(federation, booted):

@@ -439,8 +439,11 @@ def test_a_bootstrap_table_that_cannot_be(bootstrap, words, configured) -> None:
 
 
 def test_a_dry_run_of_a_right_configuration(configured, capsys) -> None:
-    assert main(["check", "--config", str(configured())]) == 0
+    path = configured()
+    assert main(["check", "--config", str(path)]) == 0
     assert "bootstrap of the target, with p: Tensor<F32>[8]" in capsys.readouterr().out
+    assert main(["inspect", str(path.parent / "booted.onnx")]) == 0
+    assert "bootstrap: p: Tensor<F32>[8]" in capsys.readouterr().out
 
 
 WRONG_CONFIGURATIONS: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {

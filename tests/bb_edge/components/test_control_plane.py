@@ -400,6 +400,25 @@ def test_remote_ops_wait_for_the_components_bootstrap(net):
     assert [reply for _, reply in here.replies] == [b"xx"]
 
 
+def test_remote_ops_wait_between_two_tries_and_meet_the_fresh_component(net):
+    sim, (_, b), (here, there) = net(kind="test.SlowEcho")
+    b.keep_bootstrapping()
+    advance(sim, MS)
+    there.later.fail(OSError("no link"))
+    advance(sim, MS)
+    here.ctx.request(b.peer_id, "Double", b"x", 9 * S, here.answered)
+    advance(sim, S // 2)
+    assert here.replies == [] and b.counters["ingress.bootstrapping"] == 1
+    advance(sim, S)
+    fresh = b.component("e")
+    assert fresh is not there
+    fresh.later.complete()
+    here.ctx.send(b.peer_id, "Note", b"hello")
+    advance(sim, 8 * S)
+    assert [reply for _, reply in here.replies] == [b"xx"]
+    assert [payload for _, payload in fresh.heard] == [b"hello"] and there.heard == []
+
+
 def bad_opset(**more: Any) -> Any:
     table = Table("test.bad")
     table.op("Note", **{"inputs": "sender:PeerId, payload:Bytes", "remote": True, **more})

@@ -230,3 +230,36 @@ def test_after_a_restore_only_what_is_not_done_runs(bench, registry, compile_tex
     assert len(Camera.log) == (0 if when == "done" else 1)
     started = [s for s in found if isinstance(s, steps.AppEvent) and s.topic == "started"]
     assert len(started) == (0 if when == "done" else 1)
+
+
+def test_a_tracer_sees_the_ops_of_fresh_components(bench, registry):
+    Camera.fails = 1
+    b = bench(OWN, registry=registry)
+    seen = []
+
+    def wrap(op: Any) -> Any:
+        run = op.run
+
+        def observed(*inputs: Any) -> Any:
+            seen.append(op.spec.op_type)
+            return run(*inputs)
+
+        return observed
+
+    b.node.observe_ops(wrap)
+    b.node.keep_bootstrapping()
+    b.poll()
+    b.poll(S)
+    b.settle(until_ns=b.now_ns)
+    b.node.invoke("Main", {"q": f32(0).reshape(())})
+    b.poll()
+    assert seen.count("Search") == 1 and b.events("ids")[0].tolist() == [2]
+
+
+def test_a_snapshot_is_wanted_when_one_is_done(registry, compile_text):
+    node = install(
+        PeerId.from_name("node"), (), compile_text(OWN), ["Main"], registry=registry, seed=8, durable=True
+    )
+    node.keep_bootstrapping()
+    found = [step for now in range(1, 4) for step in node.poll(now)]
+    assert [s.reason for s in found if isinstance(s, steps.SnapshotWanted)] == ["a bootstrap"]
