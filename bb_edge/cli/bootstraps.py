@@ -215,7 +215,7 @@ def _array_of(path: Path, port: str, where: str) -> Array:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error), where) from error
     except Exception as error:  # zipfile and NumPy raise what they please on damaged files
-        raise _unreadable(path, f"{type(error).__name__}: {error}", where) from error
+        raise _unreadable(path, "it is damaged, or no .npy or .npz file of numbers", where) from error
     raise BootstrapInputError(
         f"{path} has several arrays, and none is called {port!r}", where, f"it has: {held}; name one {port!r}"
     )
