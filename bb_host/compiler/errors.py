@@ -104,6 +104,10 @@ class WireInBootstrap(PassError):
     """A wire op in a bootstrap: nobody answers yet."""
 
 
+class EntryInBootstrap(PassError):
+    """An op in a bootstrap that starts executions of its own: there it would never fire."""
+
+
 # --- types ------------------------------------------------------------------------------------------------
 
 

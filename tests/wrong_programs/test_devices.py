@@ -25,6 +25,7 @@ from bb_edge.roles.completion import Later
 from bb_edge.syscalls.results import ResultError
 from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot
+from bb_host.compiler.errors import EntryInBootstrap
 from bb_host.learn import mlp, trainable
 
 # --- components that answer wrongly ------------------------------------------------------------------------
@@ -294,6 +295,16 @@ class Plain(Module):
 
     def body(self, g: Any) -> None:
         g.output("y", g.onnx.relu(g.input("x", "F32", [3])))
+
+
+def test_an_entry_in_a_bootstrap_is_refused() -> None:
+    class Pulsed(Booted):
+        def bootstrap(self, g: Any) -> None:
+            self.model.step(g, after=g.pulse())  # <-
+
+    compiler = Compiler().bind_model("model", "bb.GraphModel", trainable(mlp([3, 2], 1)))
+    with refused(EntryInBootstrap, "Pulse never fires in a bootstrap"):
+        compiler.compile(Pulsed())
 
 
 @pytest.fixture(scope="module")

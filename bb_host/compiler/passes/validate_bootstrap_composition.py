@@ -4,14 +4,21 @@
    `BootstrapCompositionGap` otherwise.
 2. Bootstraps do not call each other in a circle: `BootstrapCompositionCycle`.
 3. No wire op stands in a bootstrap or in anything that it calls: `WireInBootstrap`.
-4. Changes nothing.
+4. No entry (`Pulse`, `Repeat`, `Interval`, …) stands there: `EntryInBootstrap`. A bootstrap is one execution.
+5. Changes nothing.
 """
 
 from __future__ import annotations
 
 from bb_edge.ir import keys
+from bb_edge.ir.opsets import OpKind, lookup
 from bb_host.compiler import flow
-from bb_host.compiler.errors import BootstrapCompositionCycle, BootstrapCompositionGap, WireInBootstrap
+from bb_host.compiler.errors import (
+    BootstrapCompositionCycle,
+    BootstrapCompositionGap,
+    EntryInBootstrap,
+    WireInBootstrap,
+)
 from bb_host.compiler.options import Options, Stats
 from bb_host.program import Function, Program, walk_ops
 
@@ -47,6 +54,14 @@ def _walk(function: Function, keyed: dict[Key, Function], path: list[Key], done:
             raise WireInBootstrap(
                 f"no wire op may run in a bootstrap ({function.name})",
                 hint="send it in body, when the program runs",
+                op=op,
+            )
+        row = lookup(op.domain, op.op_type)
+        if row is not None and row.kind is OpKind.ENTRY:
+            raise EntryInBootstrap(
+                f"{op.op_type} never fires in a bootstrap ({function.name}), which is one execution",
+                hint="leave after= out: ops over inputs and constants of a bootstrap run by themselves; "
+                "what goes on for longer belongs into body",
                 op=op,
             )
         if op.domain in flow.LEAF_DOMAINS:

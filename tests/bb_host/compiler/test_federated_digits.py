@@ -154,13 +154,14 @@ def test_the_artifact_is_onnx_comes_back_whole_and_loads(done: Program) -> None:
 
 
 class Child(Module):
-    """Sends from inside a sub-module, starts on its own, and has a bootstrap."""
+    """Sends from inside a sub-module, and has a bootstrap."""
 
     name = "Child"
     index = ModelSlot("aux")
 
     def bootstrap(self, g: Graph) -> None:
-        self.index.step(g, after=g.pulse())
+        with g.at("self"):
+            self.index.load_parameters(g, self.index.params(g))
 
     def body(self, g: Graph) -> None:
         x = g.input("x", "F32", [3])
