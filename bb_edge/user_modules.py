@@ -7,25 +7,45 @@ never stands in for an installed one.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 
-__all__ = ["UserModuleError", "fault_line", "import_user_module", "is_file_name"]
+__all__ = ["UserModuleError", "add_load", "fault_line", "import_user_module", "is_file_name", "load_all"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class UserModuleError(BBError):
     """A module that cannot be loaded; `where` is the line at fault, or the name where there is no line."""
+
+
+def add_load(parser: argparse.ArgumentParser) -> None:
+    """Adds `--load`, which every verb has that opens an artifact or a program."""
+    parser.add_argument(
+        "--load",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="a file, or a module by its dotted name, that registers components (repeatable)",
+    )
+
+
+def load_all(names: Iterable[str]) -> None:
+    """Loads files and modules in order. RegistryError names the line at fault."""
+    from bb_edge.registry import default_registry
+
+    for name in names:
+        default_registry().load_module(name)
 
 
 def is_file_name(name: str) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir.errors import BBError
+from bb_edge.user_modules import add_load, load_all
 from bb_host.cli_models import add_export, list_trainable, started_from
 
 if TYPE_CHECKING:
@@ -132,13 +133,13 @@ def parser() -> argparse.ArgumentParser:
         help="write nothing; show the program before and after a pass (name or 1-17), or with `backend`"
         " what TFLite runs, and for each op that stays why",
     )
-    _add_load(p)
+    add_load(p)
     p.set_defaults(run=_compile)
     add_export(verbs)
     p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
     p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
     p.add_argument("--json", action="store_true")
-    _add_load(p)
+    add_load(p)
     p.set_defaults(run=_inspect)
     p = verbs.add_parser("graph", help="draw partitions, ops and wire edges")
     p.add_argument(
@@ -149,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--recorded", action="store_true", help="a program file as it was recorded")
     p.add_argument("--partitions", action="store_true", help="partitions only, without their ops")
-    _add_load(p)
+    add_load(p)
     p.set_defaults(run=_graph)
     p = verbs.add_parser("symbolize", help="lead a device's log back to the lines of the program")
     p.add_argument("map", type=Path, help="the artifact's .edge.map.json")
@@ -210,7 +211,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.name and _sound_name(arguments.name) != arguments.name:
         hint = f"write letters, digits, '.', '-' and '_': --name {_sound_name(arguments.name)}"
         raise BBError(f"{arguments.name!r} is no name for files", "--name", hint)
-    _load(arguments.load)
+    load_all(arguments.load)
     if arguments.trainable:
         return list_trainable(arguments, lambda found: _show(found, policy))
     if arguments.freeze or arguments.train:
@@ -287,23 +288,6 @@ def _show(found: Iterable[ProgramWarning], policy: Policy) -> tuple[list[Program
     return shown, any(action == "error" for _, action in actions)
 
 
-def _add_load(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--load",
-        action="append",
-        default=[],
-        metavar="FILE.py",
-        help="a file, or a module by its dotted name, that registers components (repeatable)",
-    )
-
-
-def _load(names: Sequence[str]) -> None:
-    from bb_edge.registry import default_registry
-
-    for name in names:
-        default_registry().load_module(name)
-
-
 def _warning_option(text: str) -> str:
     from bb_host.diagnostics import Policy
 
@@ -376,7 +360,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from bb_host.edge.inspection import describe, render
     from bb_host.source_file import read_source
 
-    _load(arguments.load)
+    load_all(arguments.load)
     source = read_source(arguments.file)
     program = as_program(source.module)
     _show((*source.warnings, *program.warnings), Policy())
@@ -392,7 +376,7 @@ def _graph(arguments: argparse.Namespace) -> int:
     from bb_host.drawing import write_drawing
     from bb_host.source_file import read_source
 
-    _load(arguments.load)
+    load_all(arguments.load)
     source = read_source(arguments.file)
     program = as_program(source.module)
     if arguments.file.suffix == ".py" and not arguments.recorded:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.ir.types import dtype_of_elem
+from bb_edge.user_modules import add_load, load_all
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -35,7 +35,7 @@ import sys
 import numpy as np
 import bb_edge
 if sys.argv[4:]:
-    from bb_edge.cli.own_components import load_all
+    from bb_edge.user_modules import load_all
     load_all(sys.argv[4:])
 model = bb_edge.open_model(sys.argv[1], sys.argv[2])
 with np.load(sys.argv[3]) as inputs:

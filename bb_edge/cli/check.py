@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.cli.run import add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program import Program, Target
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.user_modules import add_load, load_all
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge import __version__
-from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.user_modules import add_load, load_all
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig

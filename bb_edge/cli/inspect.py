@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.engine.program import Program
+from bb_edge.user_modules import add_load, load_all
 
 
 def add_parser(verbs: Any) -> None:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.cli.own_components import add_load, load_all
 from bb_edge.cli.render import LEVELS, Output, step_record, unix_time
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.user_modules import add_load, load_all
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig

@@ -5,6 +5,7 @@ They are compiled, so the host's packages have to be there; boards without them 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,3 +63,9 @@ def compute(module: Callable[..., Module]) -> Callable[..., dict[str, Any]]:
         return found[1]
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling a file puts its folder on the path: a `copy.py` of one test is not that of the next."""
+    monkeypatch.setattr(sys, "path", list(sys.path))

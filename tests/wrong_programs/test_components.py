@@ -350,5 +350,5 @@ def test_a_source_without_data_is_the_devices_business():
             g.app_emit("n", self.shard.num_samples(g))
 
     data = artifact(Compiler().bind_data_source("shard", ArrayDataSource, {"batch_size": 2}), Reads)
-    with refused(ComponentError, "slot 'shard'", "no data", "--set <slot>.path=FILE", marked=False):
+    with refused(ComponentError, "slot 'shard'", "no data", "--set shard.path=FILE", marked=False):
         on_device(data)
