@@ -25,6 +25,7 @@ CODES: Final[Mapping[str, str]] = {
     "enough-above-n": "a request waits for more answers than it asks peers",
     "frozen-statistics": "a layer's running statistics are not updated by training",
     "min-above-n": "`min` above `n`: a sample takes fewer peers than it waits for",
+    "missing-half": "one of two syscalls that work together, such as a stash without flush",
     "never-started": "a flow that no entry, port or input of its partition starts",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.address import AddressError, parse_suffix
-from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.keys import (
     ATTR_DEADLINE_NS,
     ATTR_PEER,
@@ -70,9 +69,7 @@ __all__ = [
     "is_send",
     "is_send_flavored",
     "payload_count",
-    "read_peer_bytes",
     "read_wire_id",
-    "stamp_peer_bytes",
     "stamp_wire_transport",
     "verify_wire_shape",
 ]
@@ -111,21 +108,6 @@ def read_wire_id(node: NodeProto) -> int | None:
         return None
     number = int(text)
     return number if number < 1 << 64 else None
-
-
-def read_peer_bytes(node: NodeProto) -> bytes | None:
-    """The multihash of a static peer; None where there is none."""
-    attr = next((a for a in node.attribute if a.name == ATTR_PEER), None)
-    return attr.s if attr is not None and attr.s else None
-
-
-def stamp_peer_bytes(node: NodeProto, peer: bytes) -> None:
-    """Sets the static peer, in place of one that is there."""
-    attr = next((a for a in node.attribute if a.name == ATTR_PEER), None)
-    if attr is None:
-        attr = node.attribute.add()
-    attr.Clear()
-    attr.name, attr.type, attr.s = ATTR_PEER, AttributeProto.STRING, peer
 
 
 def stamp_wire_transport(node: NodeProto, transport: str) -> None:
@@ -255,10 +237,7 @@ def _is_number(text: str, base: int) -> bool:
 
 def _attribute_violations(attr: AttributeProto) -> Iterator[str]:
     if attr.name == ATTR_PEER:
-        try:
-            PeerId.from_bytes(attr.s)
-        except PeerIdError as error:
-            yield f"attribute peer: {error.what}"
+        yield "attribute peer: nothing reads it, its peers are an input"
     elif attr.name == ATTR_DEADLINE_NS:
         if attr.type != AttributeProto.INT or attr.i < 0:
             yield "attribute deadline_ns is no duration (an INT from 0 on)"

@@ -2,7 +2,7 @@
 
  Ops that run once per answer see the asking execution's values. A value that is not there yet when an
 answer comes would starve them, and whether it is there would be a matter of luck: so the request is sent
-behind every such value, by a `GateDispatch` on its first payload.
+behind every such value, by a `GateDispatch` (several: `GateManyDispatch`) on its first payload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bb_host.compiler.errors import CrossExecutionJoin, named
 from bb_host.compiler.joins import Joins
 from bb_host.program import Function, Op
 
-GATE = "GateDispatch"
+GATE, GATE_MANY = "GateDispatch", "GateManyDispatch"
 
 
 def order_answers(function: Function, joins: Joins) -> Function:
@@ -128,7 +128,8 @@ class _Orderer:
                     types[ready] = known
                 kept = (keys.HOME_CLASS_KEY, keys.MODULE_INSTANCE_KEY, keys.SOURCE_LINE_KEY)
                 meta = {k: op.meta[k] for k in kept if k in op.meta}
-                done.append(Op(GATE, keys.SYSCALL_DOMAIN, (payload, *names), (ready,), {}, meta))
+                gate = GATE if len(names) == 1 else GATE_MANY
+                done.append(Op(gate, keys.SYSCALL_DOMAIN, (payload, *names), (ready,), {}, meta))
                 op = dataclasses.replace(op, inputs=(ready, *op.inputs[1:]))
             done.append(op)
         opsets = {keys.SYSCALL_DOMAIN: 1, **self.function.opsets}

@@ -184,6 +184,10 @@ class UnsupportedOps(PassError):
     """ONNX operators that the backend of their slot does not have; all of a target are named."""
 
 
+class BackwardWithoutForward(PassError):
+    """A Backward without a Forward of its model in its execution, or of a model without gradient."""
+
+
 class BindingError(PassError):
     """A binding that names no slot of the program, the wrong role, or a config that cannot be written."""
 

@@ -164,7 +164,7 @@ def _refusal(op: Op, names: Sequence[str], state: Joins) -> CrossExecutionJoin:
     entries = [state.ops[e] for e in sides if e != _INVOKE]
     across = len(entries) > 1 and all(e.op_type in (OP_RECV, OP_RECV_REQ) for e in entries)
     listed = " and ".join(
-        f"{text}, which stems from {_entry(e, state)}" for e, text in list(sides.items())[:2]
+        f"{text}, which stems from {entry_of(e, state)}" for e, text in list(sides.items())[:2]
     )
     if len(sides) == 1:  # an answer, and what comes when its request is closed
         listed = " and ".join(repr(n) for n in dict.fromkeys(names))
@@ -181,7 +181,8 @@ def _refusal(op: Op, names: Sequence[str], state: Joins) -> CrossExecutionJoin:
     )
 
 
-def _entry(entry: int, state: Joins) -> str:
+def entry_of(entry: int, state: Joins) -> str:
+    """What starts an execution, for messages."""
     if entry == _INVOKE:
         return "the program's inputs"
     op = state.ops[entry]

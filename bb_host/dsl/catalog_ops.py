@@ -11,7 +11,7 @@ from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
-from bb_host.dsl.literals import as_attribute, check_names, lift, type_hint
+from bb_host.dsl.literals import KINDS, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft
 from bb_host.dsl.remarks import on_call
@@ -219,7 +219,9 @@ def _bind_attrs(graph: Recorder, op: OpDef, kwargs: Mapping[str, object]) -> dic
         if value is None:
             if attr.required:
                 raise graph.error(
-                    AttributeValueError, f"{op.name} wants an attribute {attr.name}", f"say {attr.name}=…"
+                    AttributeValueError,
+                    f"{op.name} wants an attribute {attr.name}",
+                    f"say {attr.name}=…, {KINDS.get(attr.kind, 'a value')}",
                 )
             continue
         converted = as_attribute(graph, op.name, attr.name, attr.kind, value)
@@ -244,7 +246,11 @@ def _outputs(
             fanout = attrs.get("fanout", 1)
             count = fanout if isinstance(fanout, int) else 1
             if count < 1:
-                raise graph.error(AttributeValueError, f"{op.name}: fanout must be at least 1, not {count}")
+                raise graph.error(
+                    AttributeValueError,
+                    f"{op.name}: fanout must be at least 1, not {count}",
+                    "say how many copies are read",
+                )
         for i in range(count):
             if op.relation == "constant":
                 value_type = _constant_type(graph, attrs["value"])
@@ -263,21 +269,27 @@ def _outputs(
     return found
 
 
-def _tensor_of_number(
-    graph: Recorder, op: OpDef, inputs: Sequence[Output | None], attrs: Mapping[str, AttrValue]
-) -> ValueType:
-    source = inputs[0]
-    assert source is not None
-    wanted = types.NUMBERS.get(source.node)
-    if wanted is None:
+def number_type(graph: Recorder, source: Output) -> TypeNode:
+    """The tensor that holds the number of a scalar, timestamp, …; ValueTypeError where it is no number."""
+    found = types.NUMBERS.get(source.node)
+    if found is None:
         hint = f"it takes: {', '.join(node.id for node in types.NUMBERS)}"
         if source.node is types.SCALAR:
             hint = "its element type is not known here: g.as_scalar(g.onnx.cast(x, to='F32'))"
         elif types.is_subtype(source.node, types.TENSOR):
             hint = "a tensor is a number already"
         raise graph.error(
-            ValueTypeError, f"{op.name}: value expects a number that is no tensor, got {source!r}", hint
+            ValueTypeError, f"AsTensor: value expects a number that is no tensor, got {source!r}", hint
         )
+    return found
+
+
+def _tensor_of_number(
+    graph: Recorder, op: OpDef, inputs: Sequence[Output | None], attrs: Mapping[str, AttrValue]
+) -> ValueType:
+    source = inputs[0]
+    assert source is not None
+    wanted = number_type(graph, source)
     if attrs.get("to") != wanted.elem_type:
         raise graph.error(
             AttributeValueError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.suggestions import suggestion
@@ -19,7 +19,8 @@ from bb_host.dsl.errors import (
 )
 from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
-from bb_host.dsl.output import Output, Value
+from bb_host.dsl.module_ports import expose, port_names
+from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
 from bb_host.dsl.recorder import UNORDERED, After, Draft
 from bb_host.dsl.session import ModuleRecord, is_engine_op
 from bb_host.program import Function
@@ -33,18 +34,44 @@ if TYPE_CHECKING:
 class ModuleOutputs(Suggests):
     """What a call yields, by port name."""
 
-    def __init__(self, graph: Graph, module: str, values: dict[str, Output]) -> None:
+    def __init__(
+        self, graph: Graph, module: str, values: dict[str, Output], record: ModuleRecord, call: Draft
+    ) -> None:
         self._graph = graph
         self._module = module
         self._values = values
+        self._record = record
+        self._call = call
 
     def output(self, name: str) -> Output:
-        """The value at an output port. UnknownPortError where the module has none of that name."""
-        found = self._values.get(name)
+        """The value at an output port, or at a network port as its receivers see it, with `.sender`.
+
+        UnknownPortError where the module has none of that name.
+        """
+        if name in self._values:
+            return self._values[name]
+        found = self.network_port(name)
         if found is None:
-            hint = suggestion(name, self._values, "its outputs: ") or "it has none"
+            known = [*self._values, *self.network_ports()]
+            hint = suggestion(name, known, "its outputs: ") or "it has none"
             raise self._graph.error(UnknownPortError, f"module {self._module!r} has no output {name!r}", hint)
-        return found
+        return cast(Output, found)
+
+    def network_ports(self) -> list[str]:
+        """The names of the module's network ports, those of modules that it calls included."""
+        return list(port_names(self._graph.session, self._record.function))
+
+    def network_port(self, name: str) -> Received | Answers | None:
+        """What stands at a network port, None where there is none of that name."""
+        names = expose(self._graph.session, self._record, name)
+        if names is None:
+            return None
+        function, outputs = self._record.function, self._call.outputs
+        for port in function.outputs[len(outputs) :]:
+            type_ = function.types.get(port, ValueType(types.ANY))
+            outputs.append(self._graph.fresh(f"{function.name.lower()}_{port}", type_, Received))
+        *values, sender = (outputs[function.outputs.index(port)] for port in names)
+        return one_or_many(values, sender, len(values) == 1)
 
     def __getitem__(self, name: str) -> Output:
         return self.output(name)
@@ -105,6 +132,8 @@ class ModuleCall(Suggests):
             if port not in function.inputs:
                 hint = suggestion(port, function.inputs, "its inputs: ") or "it has none"
                 raise g.error(UnknownPortError, f"module {name!r} has no input {port!r}", hint)
+        for port, (lent, place) in record.borrowed.items() if not boot else ():
+            values[port] = g.lent(lent, place, name)
         missing = [port for port in function.inputs if port not in values]
         if missing:
             hint = f"give it with .input({missing[0]!r}, value)"
@@ -118,8 +147,11 @@ class ModuleCall(Suggests):
                     "pass a value of that type, or declare the input otherwise",
                 )
         self._check_place(g, record)
-        outputs = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)
-        return ModuleOutputs(g, name, dict(zip(function.outputs, outputs, strict=True)))
+        call = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)
+        outputs = ModuleOutputs(g, name, dict(zip(function.outputs, call.outputs, strict=True)), record, call)
+        if not boot:
+            g.made.append(outputs)
+        return outputs
 
     def _check_place(self, g: Graph, record: ModuleRecord) -> None:
         """In a bootstrap no module may send; in a branch a module is tensor work alone, without bootstrap."""
@@ -154,13 +186,13 @@ class ModuleCall(Suggests):
             )
 
 
-def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, after: After) -> list[Output]:
-    """The call's node and its outputs."""
-    outputs = []
+def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, after: After) -> Draft:
+    """The call's node, with its outputs."""
+    outputs: list[Output] = []
     for port in function.outputs:
         hint = f"{name or function.name.lower()}_{port}"
-        outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY))))
+        # Each may be what a network port receives; then it gets its sender.
+        outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY)), Received))
     draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name, is_call=True)
     g.order(draft, g.after_values(after))
-    g.add(draft)
-    return outputs
+    return g.add(draft)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.suggestions import suggestion
@@ -25,7 +25,7 @@ from bb_host.dsl.literals import TypeLike, as_type, lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.open_wire import OpenWire
-from bb_host.dsl.output import Answers, Output, Received, Value
+from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
 from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
 from bb_host.dsl.remarks import unread_results
 from bb_host.dsl.rounds import Rounds
@@ -98,6 +98,10 @@ class Graph(Suggests, WireOps, SyscallOps):
         self.open_rounds: list[Rounds] = []
         self.given_inputs: dict[str, ValueType] = {}
         self.calls: list[ModuleRecord] = []
+        self.made: list[ModuleOutputs] = []
+        self.caller: Graph | None = None  # whose call records this module
+        self.borrowed: dict[str, tuple[str, int]] = {}
+        self._lent_ports: dict[str, Answers | Received] = {}
         self.started: list[Function] = []
         self.onnx = OnnxOps(self)
         """All ONNX operators: `g.onnx.softmax(x, axis=1)`."""
@@ -159,13 +163,73 @@ class Graph(Suggests, WireOps, SyscallOps):
     def lookup_output(self, name: str) -> Output:
         """What stands at an output or network port that was recorded before: its receivers' view of a send.
 
-        UnknownPortError where there is none.
+        Network ports are also those of modules that this one calls, and of modules that its callers have
+        called before it. UnknownPortError where there is none.
         """
-        found: object = self.outputs.get(name) if name in self.outputs else self.ports.get(name)
+        found = self.outputs.get(name) if name in self.outputs else self._network_port(name)
         if found is None:
-            hint = suggestion(name, [*self.outputs, *self.ports], "there are: ") or "none is recorded yet"
+            known = [*self.outputs, *self._known_ports()]
+            hint = (
+                suggestion(name, known, "there are: ") or "none is recorded yet: call the module that sends"
+            )
             raise self.error(UnknownPortError, f"no output {name!r}", hint)
         return found  # type: ignore[return-value]
+
+    def _known_ports(self) -> list[str]:
+        above = [] if self.caller is None else self.caller._known_ports()
+        return [*self.ports, *(port for made in self.made for port in made.network_ports()), *above]
+
+    def _network_port(self, name: str) -> Answers | Received | None:
+        """A port of this graph, of a module that it calls, or of the graphs around it."""
+        if self.parent is not None:
+            return cast("Graph", self.parent)._network_port(name)
+        if name in self.ports:
+            return self.ports[name]
+        if name in self._lent_ports:
+            return self._lent_ports[name]
+        made = [made for made in self.made if name in made.network_ports()]
+        if len(made) > 1:
+            raise self.error(
+                UnknownPortError,
+                f"{len(made)} calls have a network port {name!r}",
+                f"say whose: call.output({name!r}), and hand it in with .input(…)",
+            )
+        if made:
+            return made[0].network_port(name)
+        above = None if self.caller is None else self.caller._network_port(name)
+        if above is not None:
+            self._lent_ports[name] = self._borrow(name, above)
+        return self._lent_ports.get(name)
+
+    def _borrow(self, name: str, above: Answers | Received) -> Answers | Received:
+        """Inputs for the values of a port of another module, and for their sender; the caller fills them."""
+        parts = tuple(above) if isinstance(above, Answers) else (above,)
+        found: list[Output] = []
+        for place, value in enumerate((*parts, above.sender)):
+            place = place if place < len(parts) else -1
+            wanted = (
+                f"{name}_sender" if place < 0 else f"{name}_{place}" if len(parts) > 1 else f"{name}_received"
+            )
+            while wanted in self.inputs or wanted in self.outputs:
+                wanted += "_"
+            handle = self.received(wanted, value)
+            self.inputs[wanted] = handle
+            self.borrowed[wanted] = (name, place)
+            found.append(handle)
+        return one_or_many(found[:-1], found[-1], len(parts) == 1)
+
+    def lent(self, port: str, place: int, module: str) -> Output:
+        """What this graph hands into a module that reads a port of another one. UnknownPortError without."""
+        found = self._network_port(port)
+        if found is None:
+            raise self.error(
+                UnknownPortError,
+                f"module {module!r} reads network port {port!r}, which nothing here sends to",
+                "call the module that sends first",
+            )
+        if place < 0:
+            return found.sender
+        return found[place] if isinstance(found, Answers) else found
 
     # --- scopes
 

@@ -66,9 +66,10 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
         )
     natural = np.asarray(value)
     if natural.dtype.kind not in "biuf" and not (natural.size == 0 and isinstance(value, (list, tuple))):
-        raise graph.error(
-            ValueTypeError, f"{value!r} is no value and no number", "pass what a DSL call returned"
-        )
+        hint = "pass what a DSL call returned"
+        if hasattr(value, "after_values"):
+            hint = "it says when, and holds no value: pass it as after="
+        raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)
     dtype = None if wanted is None or wanted.elem_type is None else types.dtype_of_elem(wanted.elem_type)
     if dtype is None:
         if isinstance(value, (np.ndarray, np.generic)):
@@ -111,12 +112,27 @@ def element_number(graph: Recorder, like: TypeLike) -> int:
     return node.elem_type
 
 
+KINDS = {
+    AttrKind.INT: "a whole number",
+    AttrKind.FLOAT: "a number",
+    AttrKind.STRING: "a text",
+    AttrKind.INTS: "a list of whole numbers",
+    AttrKind.FLOATS: "a list of numbers",
+    AttrKind.STRINGS: "a list of texts",
+    AttrKind.TENSOR: "an array or numbers",
+    AttrKind.TYPE_PROTO: "a type: 'F32', 'PeerIdVec', np.float32",
+}
+"""What an attribute of a kind takes, for messages."""
+
+
 def as_attribute(graph: Recorder, op: str, name: str, kind: AttrKind, value: object) -> AttrValue:
     """The attribute value of a kind. AttributeValueError where the author's value is none."""
     converted = _convert(graph, name, kind, value)
     if converted is None:
         raise graph.error(
-            AttributeValueError, f"{op}: attribute {name} is {kind.name.lower()}, not {value!r}"
+            AttributeValueError,
+            f"{op}: attribute {name} is {kind.name.lower()}, not {value!r}",
+            f"pass {KINDS.get(kind, 'a value')}",
         )
     return converted
 

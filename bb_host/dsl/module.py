@@ -138,7 +138,10 @@ class Module(Suggests):
         body.given_inputs = dict(given)
         for declared in self.declared_slots():
             session.slot(declared)
+        body.caller = session.open_graphs[-1] if session.open_graphs else None
+        session.open_graphs.append(body)
         self._record_into(body, self.body)
+        session.open_graphs.pop()
         body.finish()
         if not body.drafts and not body.outputs:
             body.warn(
@@ -158,7 +161,8 @@ class Module(Suggests):
             if bootstrap is not None:
                 fn = fn_name + keys.BOOTSTRAP_SUFFIX
                 start = bootstrap.function(fn, self.domain, self._slots(session, bootstrap, []), phase)
-            return ModuleRecord(self, body.function(fn_name, self.domain, slots, meta), start)
+            function = body.function(fn_name, self.domain, slots, meta)
+            return ModuleRecord(self, function, start, body.borrowed)
 
         return session.keep(name, self.domain, make, is_root)
 

@@ -246,10 +246,12 @@ class Recorder:
         return []
 
     def gated(self, value: Output, gates: Iterable[Output]) -> Output:
-        """`value`, once `gates` are there."""
+        """`value`, once `gates` are there: a GateDispatch, or a GateManyDispatch for several."""
         found = self.fresh(value.hint, value.type)
         found.parts = value.parts
-        self.add(Draft("GateDispatch", keys.SYSCALL_DOMAIN, [value, *gates], [found]))
+        inputs: list[Output | None] = [value, *gates]
+        op = "GateDispatch" if len(inputs) == 2 else "GateManyDispatch"
+        self.add(Draft(op, keys.SYSCALL_DOMAIN, inputs, [found]))
         return found
 
     def tensor_constant(self, array: Array, hint: str = "const") -> Output:

@@ -14,6 +14,7 @@ from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 
 if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
     from bb_host.dsl.module import Module
     from bb_host.dsl.slots import ComponentSlot
 
@@ -31,11 +32,16 @@ class SlotUse:
 
 @dataclass(slots=True)
 class ModuleRecord:
-    """A recorded sub-module: its body, and its bootstrap where it has one."""
+    """A recorded sub-module: its body, and its bootstrap where it has one.
+
+    `borrowed` are inputs that its caller fills by itself: parts of network ports of other modules, by input
+    (the port, and the place of the value in it; -1 is the sender).
+    """
 
     module: object
     function: Function
     bootstrap: Function | None = None
+    borrowed: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -49,6 +55,7 @@ class Session:
     recorded: dict[tuple[int, tuple[tuple[str, ValueType], ...]], ModuleRecord] = field(default_factory=dict)
     components: list[Function] = field(default_factory=list)
     open_modules: list[Module] = field(default_factory=list)
+    open_graphs: list[Graph] = field(default_factory=list)  # of the bodies that are being recorded
     seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     warnings: list[ProgramWarning] = field(default_factory=list)
     _slot_ids: int = 0

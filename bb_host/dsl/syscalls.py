@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bb_edge.ir import keys, opsets, types
+from bb_edge.ir import keys, opsets
 from bb_edge.ir.suggestions import suggestion
-from bb_host.dsl.catalog_ops import Done, call_done, call_op
+from bb_host.dsl.catalog_ops import Done, call_done, call_op, number_type
 from bb_host.dsl.errors import AttributeValueError
 from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.output import Output, Value
@@ -43,7 +43,10 @@ class SyscallOps(Recorder):
 
     def _above_zero(self, what: str, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
-            raise self.error(AttributeValueError, f"{what} is a whole number above 0, not {value!r}")
+            hint = (
+                "write 30 * S or 5 * MS: from bb_host import MS, S" if what.endswith("_ns") else "1 or more"
+            )
+            raise self.error(AttributeValueError, f"{what} is a whole number above 0, not {value!r}", hint)
         return value
 
     # --- entries: each firing starts an execution
@@ -87,7 +90,11 @@ class SyscallOps(Recorder):
     def lifecycle_phase(self, phase: int) -> Output:
         """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2."""
         if phase not in (SHUTDOWN, SNAPSHOT):
-            raise self.error(AttributeValueError, f"phase is 1 (shutdown) or 2 (snapshot), not {phase!r}")
+            raise self.error(
+                AttributeValueError,
+                f"phase is 1 (shutdown) or 2 (snapshot), not {phase!r}",
+                "bootstraps are no phase: record them in Module.bootstrap",
+            )
         return self._one("LifecyclePhase", phase=phase)
 
     # --- triggers and time
@@ -131,10 +138,7 @@ class SyscallOps(Recorder):
     def as_tensor(self, value: Output, after: After = UNORDERED) -> Output:
         """The number of a Scalar, Timestamp (ns, I64), EventKind (I64) or CorrelationToken (U64), 0-D."""
         own = self.own(value)
-        wanted = types.NUMBERS.get(own.node)
-        # Without a type there is no element type either; the op says so, at this line.
-        to = wanted.elem_type if wanted is not None else 0
-        return self._one("AsTensor", own, to=to, after=after)
+        return self._one("AsTensor", own, to=number_type(self, own).elem_type, after=after)
 
     def as_scalar(self, value: Value, after: After = UNORDERED) -> Output:
         """A tensor of one element as a Scalar of its element type: F32, F64, F16, U8 or I32."""

@@ -26,7 +26,7 @@ from bb_host.dsl.errors import (
     WireInSubgraph,
     author_line,
 )
-from bb_host.dsl.literals import lift
+from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
 from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
@@ -324,7 +324,7 @@ class WireOps(Recorder):
             raise self.error(
                 ValueTypeError,
                 f"peers are a PeerIdVec, got {found!r}",
-                "peers come from a PeerSelectorSlot, an input, or a .sender",
+                type_hint(types.PEER_ID_VEC, found.node),
             )
         return found
 

@@ -293,7 +293,7 @@ def test_the_trigger_of_an_effect_is_recorded_where_it_is_used(record: Callable[
         ("AppEmit", ("app_emit_done_1",)),
         ("GateDispatch", ("x_1",)),
         ("IncrMetric", ("incr_metric_done_1",)),
-        ("GateDispatch", ("x_2",)),
+        ("GateManyDispatch", ("x_2",)),
         ("Record", ()),
     ]
 

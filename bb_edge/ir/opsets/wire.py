@@ -30,7 +30,7 @@ _w.op(
     OP_SEND,
     "payload:Any*, peers:PeerIdVec",
     "handle:Trigger?",
-    "deadline_ns:int?, peer:string?",
+    "deadline_ns:int?",
     "One-way: one envelope with all payloads to each peer.",
     relation="send",
 )

@@ -2,7 +2,7 @@
 
 1. An op of our own opsets gets every attribute that it leaves out and that has a default. ONNX operators keep
    theirs implicit: what they mean depends on the imported version, and the backend knows it.
-2. A required attribute that is missing is refused: `MalformedOp`.
+2. A required attribute that is missing is refused, and one that the op does not have: `MalformedOp`.
 3. The aliases of the required subset become what they stand for: `Dot` is MatMul, `Zeros` and `Ones` with a
    `shape` are constants.
 4. A Constant whose value refers to an attribute of its function takes that attribute's default.
@@ -20,6 +20,7 @@ import numpy as np
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.onnx_pb2 import AttributeProto
+from bb_edge.ir.suggestions import suggestion
 from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp
 from bb_host.compiler.options import Options, Stats
@@ -65,15 +66,23 @@ _Expansion: TypeAlias = "Callable[[Op, Function], Op]"
 class _Defaults:
     """Fills in what an op of the catalog leaves out."""
 
-    def __init__(self, defaults: Mapping[str, AttrValue], required: tuple[str, ...]) -> None:
+    def __init__(
+        self, defaults: Mapping[str, AttrValue], required: tuple[str, ...], known: frozenset[str]
+    ) -> None:
         self._defaults = defaults
         self._required = required
+        self._known = known
 
     def __call__(self, op: Op, function: Function) -> Op:
         attrs = op.attrs
         for name in self._required:
             if name not in attrs:
                 raise MalformedOp(f"attribute {name!r} is missing", op=op)
+        if not self._known.issuperset(attrs):
+            unknown = next(n for n in attrs if n not in self._known)
+            if not unknown.startswith(keys.DEST_SUFFIX_ATTR_PREFIX):
+                hint = suggestion(unknown, self._known, "it has: ")
+                raise MalformedOp(f"there is no attribute {unknown!r}", hint=hint, op=op)
         missing = {n: v for n, v in self._defaults.items() if n not in attrs}
         if missing:
             op = dataclasses.replace(op, attrs={**attrs, **missing})
@@ -95,7 +104,7 @@ def _expansion(domain: str, name: str) -> _Expansion | None:
         if not attr.required and attr.default is not None:
             assert isinstance(attr.default, (int, float, str))
             defaults[attr.name] = attr.default.encode() if isinstance(attr.default, str) else attr.default
-    return _Defaults(defaults, required) if required or defaults else None
+    return _Defaults(defaults, required, frozenset(a.name for a in row.attrs)) if row.attrs else None
 
 
 def _constant(op: Op, function: Function) -> Op:

@@ -8,7 +8,7 @@
    types of its values, the slots that its ops use, and the declared backends; it says what it is
    (`partition`, `entry`).
 4. Values that never meet in one execution are not joined: `CrossExecutionJoin`, `JoinAcrossSends`
-   (`bb_host.compiler.joins`).
+   (`bb_host.compiler.joins`). Nor is a gradient taken where no activations are: `BackwardWithoutForward`.
 5. A request is sent behind the values that its answers will need (`bb_host.compiler.answer_order`).
 6. A gate that the host opens by itself works across executions (`bb_host.compiler.host_gates`).
 7. Warnings: flows that nothing starts, and deadlines that others cut (`bb_host.compiler.starts`).
@@ -26,6 +26,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.class_stamps import classes_of
 from bb_host.compiler.errors import InvalidClassName
+from bb_host.compiler.gradients import check_executions
 from bb_host.compiler.host_gates import span_gates
 from bb_host.compiler.joins import Joins, check_joins
 from bb_host.compiler.options import Options, Stats
@@ -64,6 +65,8 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         name = options.module if order == [SELF_CLASS] else where
         main = span_gates(_main(root, parts.get(where, _NOTHING), where, name, everything))
         joins = check_joins(main)
+        if joins is not None:
+            check_executions(main, joins)
         warn_of_dead_flows(main, stats)
         mains.append((main, joins))
         functions.append(main if joins is None else order_answers(main, joins))

@@ -23,6 +23,7 @@ from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
+from bb_host.compiler.pairs import check_pairs
 from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
 from bb_host.program import Function, Op, Program, Slot
@@ -44,6 +45,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     slots = {t.main.key: _slots(t, options, stats) for t in targets}
     resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
     warn_of_slots(targets, slots, options, stats)
+    check_pairs(targets, stats)
     numbers = numbering([dataclasses.replace(t, main=m) for t, m in zip(targets, resolved, strict=True)])
     functions = []
     for function in program.functions:

@@ -71,7 +71,7 @@ def _resolved(function: Function, strict: bool, stats: Stats) -> None:
             for name in op.outputs:
                 known = seen.get(name)
                 if name and (known is None or known.node is anything):
-                    raise UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
+                    raise _unresolved(name, op)
     for name in function.inputs:
         known = seen.get(name)
         if known is None or known.node is anything:
@@ -84,6 +84,20 @@ def _resolved(function: Function, strict: bool, stats: Stats) -> None:
             resolved += 1
     stats.count("types_resolved", resolved)
     stats.count("types_unresolved", unresolved)
+
+
+def _unresolved(name: str, op: Op) -> UnresolvedType:
+    taken = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+    if taken is None:
+        return UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
+    place = op.attrs.get(taken[0])
+    text = place.decode() if isinstance(place, bytes) else ""
+    put = "g.hold_stash" if taken[0] == "slot" else "g.serialize_enqueue"
+    return UnresolvedType(
+        f"nothing puts a value of one type into {taken[0]} {text!r}, so that of {name!r} is unknown",
+        hint=f"record {put}({text!r}, …) in the same module; values of one type, under the same name",
+        op=op,
+    )
 
 
 class _Solver:

@@ -1,6 +1,7 @@
 """Pass 17: the last look: what the runtime counts on is there (compiler.txt part 13).
 
-1. Every slot that a partition uses is bound: `UnboundSlot`.
+1. Every slot that a partition uses is bound: `UnboundSlot`. A model whose gradient is asked for is run
+   forward, and has one: `BackwardWithoutForward`.
 2. Every ONNX operator is one that the backend of its slot has, as far as its class says: `UnsupportedOps`
    names all others. Graphs that components bring run on the default backend.
 3. Every domain in use is imported, every call has its function.
@@ -20,6 +21,7 @@ from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RE
 from bb_host.compiler import flow
 from bb_host.compiler.backends import Supports, supports_of
 from bb_host.compiler.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
+from bb_host.compiler.gradients import check_slot
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.passes.insert_async_deadlines import CHECK
 from bb_host.compiler.rx_chain import RX_GATES
@@ -78,7 +80,7 @@ GATE_CONTRACTS: tuple[GateContract, ...] = (
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
-    _slots(targets, stats)
+    _slots(targets, program, stats)
     for target in targets:
         _operators(target, program, options)
     missing = list(_missing(program, options))
@@ -89,9 +91,10 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     return program
 
 
-def _slots(targets: Sequence[TargetSlots], stats: Stats) -> None:
+def _slots(targets: Sequence[TargetSlots], program: Program, stats: Stats) -> None:
     """Rule 1."""
     stats.count("unbound", 0)
+    components = [f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN]
     for target in targets:
         for name, ops in target.ops.items():
             slot = target.main.slots.get(name)
@@ -102,6 +105,8 @@ def _slots(targets: Sequence[TargetSlots], stats: Stats) -> None:
                     hint=f"Compiler().bind_{role}({name!r}, …)",
                     op=ops[0],
                 )
+            if ops[0].domain == keys.ROLE_MODEL_DOMAIN:
+                check_slot(name, ops, components, target.main.name)
 
 
 def _operators(target: TargetSlots, program: Program, options: Options) -> None:

@@ -17,9 +17,7 @@ from bb_edge.ir.wire_shape import (
     is_send,
     is_send_flavored,
     payload_count,
-    read_peer_bytes,
     read_wire_id,
-    stamp_peer_bytes,
     stamp_wire_transport,
     verify_wire_shape,
 )
@@ -93,19 +91,6 @@ def test_flavors(op):
 )
 def test_wire_ids(text, number):
     assert read_wire_id(wire("Send", wire_id=text)) == number
-
-
-def test_peer_bytes_stand_in_s_and_are_replaced():
-    node = wire("Send")
-    assert read_peer_bytes(node) is None
-    node.attribute.add(name="peer", type=AttributeProto.INT, i=5)
-    assert read_peer_bytes(node) is None
-    for peer in (b"other", PEER):
-        stamp_peer_bytes(node, peer)
-    (attr,) = node.attribute
-    assert (attr.name, attr.type, attr.s, attr.i) == ("peer", AttributeProto.STRING, PEER, 0)
-    assert read_peer_bytes(node) == PEER
-    assert violations(node) == []
 
 
 def test_the_transport_is_stamped_once():

@@ -42,7 +42,13 @@ def test_our_ops_get_their_defaults_and_onnx_ops_keep_theirs_implicit(
 
 @pytest.mark.parametrize(
     "op",
-    ["syscall.Interval()", "Zeros<shape=[-1]>()", "Ones<shape=[100000, 100000]>()", "Zeros<shape=2>()"],
+    [
+        "syscall.Interval()",
+        "syscall.Interval<period_ns=5, perod_ns=6>()",
+        "Zeros<shape=[-1]>()",
+        "Ones<shape=[100000, 100000]>()",
+        "Zeros<shape=2>()",
+    ],
 )
 def test_what_cannot_be_expanded_is_refused(op: str, program: Callable[[str], Program]) -> None:
     given = program(f"program P {{module=P}}\n\nfunction program.P() -> ()\n  a = {op} {{source=a.py:2}}")
@@ -68,3 +74,12 @@ def test_a_constant_takes_the_attribute_of_its_function() -> None:
 def test_full_ops_are_left_as_they_are() -> None:
     given = parse("function program.P() -> ()\n  r = syscall.Repeat<times=3, pause_ns=1>()")
     assert stage("expand_ops").run(given, Options(), Stats()) is given
+
+
+def test_an_attribute_that_the_op_does_not_have_is_refused() -> None:
+    """A Send's peers are an input: the static `peer` of other systems would be passed over."""
+    text = 'function program.P(x: F32, p: PeerIdVec) -> ()\n  wire.Send<peer="x">(x, p) {source=a.py:2}'
+    with pytest.raises(errors.MalformedOp, match="no attribute 'peer'") as caught:
+        stage("expand_ops").run(parse(text), Options(), Stats())
+    assert caught.value.where == "a.py:2"
+    assert "deadline_ns" in caught.value.hint

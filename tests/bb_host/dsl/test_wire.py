@@ -74,7 +74,7 @@ def test_after_gates_the_first_payload(record: Record, notation: Text) -> None:
         g.net_out("late", peers_of(g), g.input("x", "F32"), after=[g.input("a", "Trigger"), g.input("b")])
 
     assert notation(record(body)).splitlines()[1:] == [
-        "  x_1: F32 = syscall.GateDispatch(x, a, b)",
+        "  x_1: F32 = syscall.GateManyDispatch(x, a, b)",
         (
             "  late_1: F32, late_sender_1: PeerIdVec = wire.Send(x_1, peers) "
             "{wire.wire_id=1, wire_correlation=none, port=late}"

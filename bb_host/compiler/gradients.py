@@ -1,0 +1,82 @@
+"""Backward needs a Forward of its model before it, in its own execution: there are the activations.
+
+What cannot work is refused here, where the author's line is known; a device would fail at the op, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.errors import BackwardWithoutForward, named
+from bb_host.compiler.joins import Joins, entry_of
+from bb_host.program import Function, Op
+
+_BACKWARD = (keys.ROLE_MODEL_DOMAIN, "Backward")
+_FORWARD = (keys.ROLE_MODEL_DOMAIN, "Forward")
+
+
+def check_executions(main: Function, joins: Joins) -> None:
+    """Raises BackwardWithoutForward where no Forward of the slot is in an execution of the Backward."""
+    if _BACKWARD not in flow.summary(main.ops).kinds:
+        return
+    forwards: dict[str, list[Op]] = {}
+    for op in main.ops:
+        if (op.domain, op.op_type) == _FORWARD:
+            forwards.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append(op)
+    for op in main.ops:
+        slot = op.meta.get(keys.SLOT_KEY, "")
+        if (op.domain, op.op_type) != _BACKWARD or slot not in forwards:
+            continue  # no Forward in this function: `check_slot` looks at the others too
+        where = _executions(op, joins)
+        if where is None:
+            continue
+        seen = [_executions(forward, joins) for forward in forwards[slot]]
+        if not any(found is None or not where.isdisjoint(found) for found in seen):
+            raise BackwardWithoutForward(
+                f"it runs in an execution that stems from {entry_of(min(where), joins)}, and each Forward of "
+                f"{slot!r} in another one: {named(forwards[slot][0])}",
+                hint="activations are kept for one execution: record forward and backward in the same one",
+                op=op,
+            )
+
+
+def _executions(op: Op, joins: Joins) -> set[int] | None:
+    """The entries of the executions that an op runs in; None where it runs wherever it is read."""
+    for name in (*op.outputs, *flow.reads(op)):
+        found = joins.values.get(name)
+        if found is not None:
+            return set(found)
+    return None
+
+
+def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], target: str) -> None:
+    """Raises BackwardWithoutForward for a model that is never run forward, or was built without gradient."""
+    backward = next((op for op in ops if (op.domain, op.op_type) == _BACKWARD), None)
+    if backward is None:
+        return
+    if not any((op.domain, op.op_type) == _FORWARD for op in ops):
+        raise BackwardWithoutForward(
+            f"no op of {target} runs {slot!r} forward",
+            hint=f"record {slot}.forward(g, x) before it, in the same execution",
+            op=backward,
+        )
+    graphs = _graphs(slot, components, target)
+    if "forward" in graphs and "train" not in graphs:
+        raise BackwardWithoutForward(
+            f"the model in {slot!r} has no gradient",
+            hint="make it with trainable(…, learning=True)",
+            op=backward,
+        )
+
+
+def _graphs(slot: str, components: Iterable[Function], target: str) -> set[str]:
+    """The graphs that the slot's construction brought, by their last name (`model.train#Client`)."""
+    found = set()
+    for function in components:
+        graph, _, whose = function.name.partition("#")
+        owner, _, name = graph.rpartition(".")
+        if owner == slot and whose in ("", target):
+            found.add(name)
+    return found

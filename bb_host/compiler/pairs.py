@@ -1,0 +1,83 @@
+"""Syscalls that meet in a named place: both halves are there, and agree.
+
+Places belong to a partition: what a client stashes, the server cannot flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bb_edge.ir import keys
+from bb_host.compiler import flow
+from bb_host.compiler.errors import MalformedOp, label, named, source
+from bb_host.compiler.options import Stats
+from bb_host.compiler.slot_table import TargetSlots
+from bb_host.program import Op
+
+_PLACES = {
+    "Hold.Stash": ("slot", "Hold.Flush", "nothing flushes what it keeps", "g.hold_flush"),
+    "Hold.Flush": ("slot", "Hold.Stash", "it never yields a value: nothing stashes one", "g.hold_stash"),
+    "Serialize.Enqueue": (
+        "queue",
+        "Serialize.Dequeue",
+        "nothing takes from the queue, which fails when it is full",
+        "g.serialize_dequeue",
+    ),
+    "Serialize.Dequeue": (
+        "queue",
+        "Serialize.Enqueue",
+        "it waits for ever: nothing puts into the queue",
+        "g.serialize_enqueue",
+    ),
+    "Limit.Release": ("name", "Limit.Acquire", "it fails: nothing acquires a permit", "g.limit_acquire"),
+}
+_ACQUIRE = "Limit.Acquire"
+_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, _ACQUIRE))
+
+
+def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
+    """Warns about halves without their other one; MalformedOp for a semaphore of two sizes."""
+    for target in targets:
+        found = [
+            op
+            for function in target.functions
+            if not _KINDS.isdisjoint(flow.summary(function.ops).kinds)
+            for op in function.ops
+            if (op.domain, op.op_type) in _KINDS
+        ]
+        if found:
+            _halves(found, target.main.name, stats)
+            _sizes(found)
+
+
+def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
+    there = {(op.op_type, _place(op)) for op in found}
+    for op in found:
+        row = _PLACES.get(op.op_type)
+        if row is not None and (row[1], _place(op)) not in there:
+            attribute, _, what, other = row
+            stats.warn(
+                "missing-half",
+                f"{label(op)}: {what} ({attribute} {_place(op)!r}, on {target})",
+                source(op),
+                f"record {other}({_place(op)!r}, …) in the same program and class, under the same name",
+            )
+
+
+def _sizes(found: Sequence[Op]) -> None:
+    first: dict[str, Op] = {}
+    for op in found:
+        if op.op_type == _ACQUIRE:
+            other = first.setdefault(_place(op), op)
+            if other.attrs.get("n") != op.attrs.get("n"):
+                sizes = f"{op.attrs.get('n')!r} permits here, and {other.attrs.get('n')!r}"
+                raise MalformedOp(
+                    f"limit {_place(op)!r} has {sizes} at {named(other)}",
+                    hint="say the same n, or name two limits",
+                    op=op,
+                )
+
+
+def _place(op: Op) -> str:
+    value = op.attrs.get("name") or op.attrs.get("slot") or op.attrs.get("queue") or b""
+    return value.decode() if isinstance(value, bytes) else str(value)
