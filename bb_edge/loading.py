@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -87,7 +87,7 @@ def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
 
 
 def _program(model: ModelProto, data: bytes) -> LoadedProgram:
-    _check_texts(model)
+    used = _check_texts(model)
     meta = {entry.key: entry.value for entry in model.metadata_props}
     passport = meta.get(keys.COMPILED_KEY)
     if passport is None:
@@ -100,6 +100,7 @@ def _program(model: ModelProto, data: bytes) -> LoadedProgram:
             "artifact",
             "compile it with the matching bb-host",
         )
+    _check_opsets(model, used)
     if len(model.functions) > MAX_FUNCTIONS:
         raise DamagedArtifact(f"{len(model.functions)} functions, {MAX_FUNCTIONS} at most", "artifact")
     functions: dict[FunctionKey, FunctionProto] = {}
@@ -131,9 +132,60 @@ def _program(model: ModelProto, data: bytes) -> LoadedProgram:
     )
 
 
-def _check_texts(model: ModelProto) -> None:
-    """Text fields that are not UTF-8 come out of protobuf as bytes, or not at all: refused here, once."""
+def _check_opsets(model: ModelProto, used: Sequence[set[str]]) -> None:
+    """IncompatibleRuntime for a domain of ours in a version that this runtime does not know, and for a domain
+    that a function uses and nothing imports. ONNX's own versions are the backends' to know.
+    """
+    imported: dict[str, int] = {}
+    for o in (*model.opset_import, *(o for f in model.functions for o in f.opset_import)):
+        imported[o.domain] = max(o.version, imported.get(o.domain, 0))
+    for domain, version in imported.items():
+        known = _known_version(domain)
+        if known is not None and not 0 < version <= known:
+            raise IncompatibleRuntime(
+                f"it needs {domain} version {version}, this runtime knows version {known}",
+                "artifact",
+                "update the runtime on the device, or compile the program with the bb-host of this runtime",
+            )
+    for function, domains in zip(model.functions, used, strict=True):
+        for domain in sorted(domains):
+            alias = keys.ONNX_DOMAIN_ALIAS if domain == keys.ONNX_DOMAIN else domain
+            if domain not in imported and alias not in imported:
+                raise IncompatibleRuntime(
+                    f"it uses {alias} and does not say in which version",
+                    f"function {function.name!r}",
+                    "compile the program again: an artifact imports every opset that it uses",
+                )
+
+
+def _known_version(domain: str) -> int | None:
+    """The version of a domain of ours that this runtime has, 0 for one that it lacks; None for all others."""
+    if domain in _CALLED:
+        return 1
+    if not domain.startswith(f"{keys.PREFIX}."):
+        return None
+    from bb_edge.ir.opsets import opset  # tensor work alone starts without the catalog
+
+    table = opset(domain)
+    return 0 if table is None else table.version
+
+
+_CALLED = frozenset(
+    (
+        *(keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN, keys.MODULE_DOMAIN, keys.PROGRAM_DOMAIN),
+        keys.TFLITE_DOMAIN,
+    )
+)
+"""Domains whose functions an artifact brings along; how they are called has one version."""
+
+
+def _check_texts(model: ModelProto) -> list[set[str]]:
+    """Text fields that are not UTF-8 come out of protobuf as bytes, or not at all: refused here, once.
+
+    Returns the domains that each function's nodes are of.
+    """
     texts: list[object] = []
+    used: list[set[str]] = []
     for entry in model.metadata_props:
         texts += (entry.key, entry.value)
     texts += [o.domain for o in model.opset_import]
@@ -147,22 +199,27 @@ def _check_texts(model: ModelProto) -> None:
             texts += [text for e in attr.g.metadata_props for text in (e.key, e.value)]
         for info in function.value_info:
             texts += (info.name, info.type.denotation)
-        _node_texts(function.node, texts, 0)
+        domains: set[str] = set()
+        _node_texts(function.node, texts, 0, domains)
+        used.append(domains)
     if not all(isinstance(text, str) for text in texts):
         raise DamagedArtifact("a text that is not UTF-8", "artifact", "copy the file again")
+    return used
 
 
-def _node_texts(nodes: Iterable[NodeProto], texts: list[object], depth: int) -> None:
+def _node_texts(nodes: Iterable[NodeProto], texts: list[object], depth: int, domains: set[str]) -> None:
     if depth > MAX_SUBGRAPH_DEPTH:
         raise DamagedArtifact(f"subgraphs nest deeper than {MAX_SUBGRAPH_DEPTH}", "artifact")
     for node in nodes:
-        texts += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        domain = node.domain
+        domains.add(domain)
+        texts += (node.name, node.op_type, domain, *node.input, *node.output)
         for entry in node.metadata_props:
             texts += (entry.key, entry.value)
         for attr in node.attribute:
             texts.append(attr.name)
             if attr.type == AttributeProto.GRAPH:
-                _node_texts(attr.g.node, texts, depth + 1)
+                _node_texts(attr.g.node, texts, depth + 1, domains)
                 texts += [v.name for v in (*attr.g.input, *attr.g.output)]
 
 
