@@ -318,7 +318,10 @@ def _explain(source: Any, name: str) -> int:
     from bb_host.compiler import Compiler
     from bb_host.explain import explain
 
-    print(explain(source.module, source.compiler or Compiler(), name))
+    found = explain(source.module, source.compiler or Compiler(), name)
+    print(found)
+    if found.refused is not None:  # by a later pass: what was asked for comes first
+        raise found.refused
     return 0
 
 
@@ -357,14 +360,19 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
 def _inspect(arguments: argparse.Namespace) -> int:
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
-    from bb_host.edge.inspection import describe, render
+    from bb_host.edge.inspection import describe, describe_model, render
+    from bb_host.plain import is_plain
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
     source = read_source(arguments.file)
-    program = as_program(source.module)
-    _show((*source.warnings, *program.warnings), Policy())
-    found = describe(program, arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0)
+    size = arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0
+    if size and is_plain(source.module):
+        found = describe_model(source.module, size)
+    else:
+        program = as_program(source.module)
+        _show((*source.warnings, *program.warnings), Policy())
+        found = describe(program, size)
     print(json.dumps(found) if arguments.json else render(found, arguments.file.name))
     return 0
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_host.compiler.driver import Compiler, Source
 from bb_host.compiler.errors import UnknownStage
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PRE_PASS_NAMES, STAMP_NAME, PassReport
@@ -24,12 +25,16 @@ _CONTEXT_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a pass got and gave, in our notation, and what it counted."""
+    """What a pass got and gave, in our notation, and what it counted.
+
+    `refused` is what a later pass refuses the program for; there is no report then.
+    """
 
     name: str
     before: str
     after: str
-    report: PassReport
+    report: PassReport | None
+    refused: BBError | None = None
 
     def diff(self, context: int = _CONTEXT_LINES) -> str:
         """The unified diff; empty where the pass changed nothing."""
@@ -44,7 +49,8 @@ class Explanation:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return "\n".join([str(self.report), self.diff() or f"{self.name} changes nothing in this program"])
+        head = f"compiler.{self.name}" if self.report is None else str(self.report)
+        return "\n".join([head, self.diff() or f"{self.name} changes nothing in this program"])
 
 
 def pass_name(text: str, compiler: Compiler) -> str:
@@ -60,8 +66,9 @@ def pass_name(text: str, compiler: Compiler) -> str:
 def explain(module: Source, compiler: Compiler, name: str) -> Explanation:
     """Compiles a module and keeps what stands before and after the pass `name` (or its number).
 
-    Values of tensors and states are shortened, source lines left out. Raises UnknownStage, also for a pass
-    that the compiler leaves out or a program that is compiled already, and what the passes refuse.
+    Values of tensors and states are shortened, source lines left out. What a later pass refuses is the
+    explanation's `refused`. Raises UnknownStage, also for a pass that the compiler leaves out or a program
+    that is compiled already, and what this pass and those before it refuse.
     """
     name = pass_name(name, compiler)
     kept: list[tuple[Program, Program]] = []
@@ -70,11 +77,19 @@ def explain(module: Source, compiler: Compiler, name: str) -> Explanation:
         if stage == name:
             kept.append((before, after))
 
-    compilation = compiler.run(module, observe)
+    report: PassReport | None = None
+    refused: BBError | None = None
+    try:
+        passes = compiler.run(module, observe).passes
+        report = next((r for r in passes if r.name == name), None)
+    except BBError as error:
+        if not kept:
+            raise
+        refused = error
     if not kept:
         raise UnknownStage(f"{name} did not run", "explain", "give a program that is not compiled yet")
-    (before, after), report = kept[0], next(r for r in compilation.passes if r.name == name)
-    return Explanation(name, _text(before), _text(after), report)
+    before, after = kept[0]
+    return Explanation(name, _text(before), _text(after), report, refused)
 
 
 def _text(program: Program) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.checker
 import onnx.inliner
@@ -25,14 +26,16 @@ from bb_edge.ir.errors import CompileError
 from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_edge.ir.types import ValueType
+from bb_host import artifact_size
 from bb_host.program import Function, Op, RawTensor, Subgraph, walk_ops
-from bb_host.program_proto import ProgramProtoError, read_graph, write_attribute
+from bb_host.program_proto import ProgramProtoError, array_of, read_graph, write_attribute
 from bb_host.sparse_tensors import SparseTensorError, densified
 
 __all__ = [
     "NEWEST_OPSET",
     "OLDEST_OPSET",
     "InvalidModelError",
+    "ModelTooLargeError",
     "OnnxModelError",
     "Refusal",
     "Supports",
@@ -67,6 +70,10 @@ class InvalidModelError(OnnxModelError):
 
 class UnsupportedValueError(OnnxModelError):
     """A value that is no tensor, or of an element type that the runtime has no arrays for."""
+
+
+class ModelTooLargeError(OnnxModelError):
+    """A model whose weights no artifact can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +116,10 @@ def read_model(
 
     Raises InvalidModelError, UnsupportedValueError, UnsupportedOperatorError.
     """
-    _check(model)
     where = f"model {model.graph.name!r}"
     version = _opset(model, where)
+    _check(model)
+    refuse_classical(model)
     try:
         model = _inlined(densified(model), version, supports)
     except SparseTensorError as error:
@@ -121,7 +129,11 @@ def read_model(
     for info in (*graph.input, *graph.output):
         kind = info.type.WhichOneof("value")
         if kind not in (None, "tensor_type") and info.name not in initialized:
-            raise UnsupportedValueError(f"a {kind}, only tensors are taken", f"{where}, value {info.name!r}")
+            raise UnsupportedValueError(
+                f"a {kind}, only tensors are taken",
+                f"{where}, value {info.name!r}",
+                "cut the model with onnx.utils.extract_model, so that its inputs and outputs are tensors",
+            )
     try:
         body = read_graph(graph)
     except (ProgramProtoError, TypeProtoError) as error:
@@ -160,6 +172,16 @@ def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
 
 def _check(model: onnx.ModelProto) -> None:
     where = f"model {model.graph.name!r}"
+    sizes = {t.name: len(t.raw_data) for t in model.graph.initializer}
+    if sum(sizes.values()) > artifact_size.MAX_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        total, most = sum(sizes.values()), artifact_size.MAX_BYTES
+        raise ModelTooLargeError(
+            f"its weights take {total:,} bytes, and an artifact holds {most:,} at most;"
+            f" the largest: {largest!r}, {sizes[largest]:,} bytes",
+            where,
+            "quantize it before (float16 halves it), or take a smaller model",
+        )
     external = [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
     if external:
         raise InvalidModelError(
@@ -175,7 +197,8 @@ def _check(model: onnx.ModelProto) -> None:
         RuntimeError,
     ) as error:  # hostile bytes leak ValueErrors
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InvalidModelError(f"not a valid ONNX model: {text}", where) from error
+        hint = "export it again, or ask onnx.checker.check_model what is wrong"
+        raise InvalidModelError(f"not a valid ONNX model: {text}", where, hint) from error
 
 
 def _with_declared_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -262,6 +285,49 @@ def _has_body(op_type: str, version: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
+# --- models of scikit-learn ------------------------------------------------------------------------
+
+_CLASSICAL = "ai.onnx.ml"
+_PLAIN_INSTEAD = frozenset({"LinearClassifier", "LinearRegressor", "Normalizer", "Scaler"})
+"""What skl2onnx writes with ONNX's own operators, where `black_op` forbids these."""
+
+_OF_LABELS = frozenset(
+    {"ArrayFeatureExtractor", "CategoryMapper", "LabelEncoder", "LinearClassifier", "ZipMap"}
+)
+"""What only says which class is likeliest, which the device can say itself, or comes with that."""
+
+_WITHOUT_FORM = ("Tree", "SVM")
+
+
+def refuse_classical(model: onnx.ModelProto) -> None:
+    """UnsupportedOperatorError naming all operators of classical machine learning, with the ways out."""
+    nodes = [node for node in _protos(model.graph) if node.domain == _CLASSICAL]
+    if not nodes:
+        return
+    version = next((o.version for o in model.opset_import if o.domain == _CLASSICAL), 1)
+    there = {node.op_type for node in nodes}
+    ways = []
+    if "ZipMap" in there:
+        ways.append("export with options={id(model): {'zipmap': False}}")
+    if there & _PLAIN_INSTEAD:
+        names = ", ".join(repr(op) for op in sorted(there & _PLAIN_INSTEAD))
+        ways.append(f"export with black_op={{{names}}}")
+    if there & _OF_LABELS:
+        ways.append(
+            "cut the label off with onnx.utils.extract_model, so that the probabilities are the output"
+        )
+    rest = there - _PLAIN_INSTEAD - _OF_LABELS
+    if rest:
+        hopeless = any(op.startswith(_WITHOUT_FORM) for op in rest)
+        what = "trees and support vectors have no form in them" if hopeless else "or as far as there is one"
+        ways.append(f"train a model of ONNX's own operators instead, an MLPClassifier for one ({what})")
+    raise UnsupportedOperatorError(
+        [Refusal(_proto_name(node), node.op_type, version, f"domain {_CLASSICAL!r}") for node in nodes],
+        f"model {model.graph.name!r}",
+        "; ".join(ways),
+    )
+
+
 # --- what it may hold -----------------------------------------------------------------------------
 
 
@@ -306,13 +372,15 @@ def refuse_unsupported(function: Function, supports: Supports) -> None:
     """UnsupportedOperatorError naming every op, in bodies too, that `supports` denies."""
     version = function.opsets[keys.ONNX_DOMAIN]
     refusals = []
+    foreign = ""
     for op in walk_ops(function.ops):
         if op.domain not in _ONNX:
+            foreign = "export the model with ONNX's own operators, before another runtime optimizes it"
             refusals.append(Refusal(node_name(op), op.op_type, version, f"domain {op.domain!r}"))
         elif not supports(op.op_type, version):
             refusals.append(Refusal(node_name(op), op.op_type, version, "the backend has no kernel for it"))
     if refusals:
-        raise UnsupportedOperatorError(refusals, f"model {function.name!r}")
+        raise UnsupportedOperatorError(refusals, f"model {function.name!r}", foreign)
 
 
 def refuse_training(function: Function) -> None:
@@ -332,7 +400,7 @@ def refuse_training(function: Function) -> None:
             flag: Any = constants.get(op.inputs[2])
             if flag is None:
                 reason = "its training mode is an input"
-            elif bool(flag.reshape(-1)[0]):
+            elif np.any(array_of(flag) if isinstance(flag, RawTensor) else flag):
                 reason = "it drops values (training mode)"
         if reason:
             refusals.append(Refusal(node_name(op), op.op_type, version, reason))

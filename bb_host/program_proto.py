@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import EncodeError
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -27,6 +28,7 @@ from bb_edge.ir.onnx_pb2 import (
 from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_host import artifact_size
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
 from bb_host.sparse_tensors import SparseTensorError, densified
 
@@ -315,7 +317,14 @@ def to_bytes(program: Program) -> bytes:
         _write_function(function, model.functions.add())
     _write_meta(program.meta, model)
     _write_opsets(program.opsets, model)
-    data: bytes = model.SerializeToString(deterministic=True)
+    try:
+        data: bytes = model.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError, MemoryError) as error:
+        if artifact_size.of_tensors(program) < artifact_size.MAX_BYTES:
+            raise
+        raise artifact_size.too_large(program) from error
+    if len(data) > artifact_size.MAX_BYTES:
+        raise artifact_size.too_large(program)
     return data
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 import traceback
 import warnings
@@ -82,7 +83,8 @@ def _read_program(path: Path) -> Source:
         raise SourceFileError(
             f"no function {ENTRY}()", str(path), "define one that returns (module, compiler)"
         )
-    source = _source(_call(entry, path), path)
+    _takes_nothing(entry, path)
+    source = _source(_call(entry, path), _returns(entry, path))
     if hasattr(source.module, "record"):  # the author's `body` runs here
         return Source(_call(source.module.record, path), source.compiler)
     return source
@@ -100,6 +102,9 @@ def read_model(path: Path) -> Any:
         raise SourceFileError(error.strerror or str(error), str(path)) from error
     except (DecodeError, ValueError) as error:
         raise SourceFileError("no ONNX model", str(path), "copy the file again") from error
+    if not model.graph.node and not model.functions:
+        what = "it is empty" if not path.stat().st_size else "no graph and no function in it"
+        raise SourceFileError(f"no ONNX model: {what}", str(path), "copy or export the file again")
     try:
         load_external_data_for_model(model, str(path.parent))
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
@@ -150,13 +155,53 @@ def _author_line(error: BaseException, path: Path) -> tuple[str, int]:
     return (own[-1].filename, own[-1].lineno or 0) if own else (str(path), 0)
 
 
-def _source(found: Any, path: Path) -> Source:
-    if isinstance(found, tuple):
-        if len(found) != 2:
-            raise SourceFileError(
-                f"{ENTRY}() returns {len(found)} values", str(path), "return (module, compiler)"
-            )
-        return Source(*found)
-    if found is None:
-        raise SourceFileError(f"{ENTRY}() returns nothing", str(path), "return (module, compiler)")
-    return Source(found)
+def _takes_nothing(entry: Any, path: Path) -> None:
+    """`program()` is called without arguments: SourceFileError where it needs some."""
+    try:
+        inspect.signature(entry).bind()
+    except TypeError as error:
+        code = getattr(entry, "__code__", None)
+        raise SourceFileError(
+            f"{ENTRY}() is called without arguments, and it takes {inspect.signature(entry)}",
+            hint="give its arguments defaults, or read them from a file or the environment",
+            file=str(path),
+            line=code.co_firstlineno if code is not None else 0,
+        ) from error
+    except ValueError:  # a callable without a signature: the call itself will tell
+        return
+
+
+def _returns(entry: Any, path: Path) -> tuple[str, int]:
+    """Where `program()` returns: its last line that does something."""
+    code = getattr(entry, "__code__", None)
+    if code is None:
+        return str(path), 0
+    return code.co_filename, max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+
+
+def _source(found: Any, line: tuple[str, int]) -> Source:
+    """What `program()` returned, as a source. SourceFileError at its line where it is none."""
+    from bb_host.compiler.driver import Compiler, Recordable
+    from bb_host.program import Program
+
+    def wrong(what: str, hint: str) -> SourceFileError:
+        return SourceFileError(f"{ENTRY}() returns {what}", hint=hint, file=line[0], line=line[1])
+
+    values = found if isinstance(found, tuple) else (found, None)
+    if len(values) != 2:
+        raise wrong(f"{len(values)} values", "return (module, compiler)")
+    module, compiler = values
+    for value in values:
+        if isinstance(value, type):
+            raise wrong(f"the class {value.__name__}", f"return an instance: {value.__name__}(…)")
+    if module is None:
+        raise wrong("nothing", "return (module, compiler)")
+    if not isinstance(module, Program | Recordable) and not hasattr(module, "metadata_props"):
+        swapped = isinstance(module, Compiler)
+        raise wrong(
+            f"{module!r}, which is no program",
+            "return (module, compiler), in this order" if swapped else "return (module, compiler)",
+        )
+    if compiler is not None and not isinstance(compiler, Compiler):
+        raise wrong(f"{compiler!r} as the compiler", "return (module, Compiler().bind_…(…))")
+    return Source(module, compiler)

@@ -159,8 +159,12 @@ class Compiler:
     def with_stage(self, stage: Stage, after: str) -> Compiler:
         """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
 
-        UnknownStage where `after` is none, or a stage of that name is there.
+        UnknownStage where `after` is none, a stage of that name is there, or it is no stage.
         """
+        if not isinstance(getattr(stage, "NAME", None), str) or not callable(getattr(stage, "run", None)):
+            raise UnknownStage(
+                f"{stage!r} is no stage", "with_stage", "give it NAME and run(program, options, stats)"
+            )
         known = (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, *(s.NAME for _, s in self.extra))
         if after not in known:
             raise UnknownStage(f"no stage {after!r}", "with_stage", f"stages: {', '.join(known)}")

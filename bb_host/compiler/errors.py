@@ -200,6 +200,10 @@ class SeamError(CompileError):
     """A stage left the program malformed: a defect of that stage, not of the author's program."""
 
 
+class StageError(CompileError):
+    """A stage from outside that raises what is no typed error, or gives no program."""
+
+
 class UnknownStage(CompileError):
     """A stage that does not exist, or stands twice."""
 

@@ -7,14 +7,17 @@ import dataclasses
 import gc
 import importlib
 import logging
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_host.compiler import verify
-from bb_host.compiler.errors import UnknownStage
+from bb_host.compiler.errors import StageError, UnknownStage
 from bb_host.compiler.options import Options, Stats
 from bb_host.diagnostics import ProgramWarning, in_order
 from bb_host.program import Program
@@ -125,6 +128,28 @@ def _collector_paused() -> Iterator[None]:
         gc.enable()
 
 
+def _foreign(one: Stage, program: Program, options: Options, stats: Stats) -> Program:
+    """Runs a stage from outside. StageError, naming it and its line, for whatever it does wrong."""
+    try:
+        found: object = one.run(program, options, stats)
+    except BBError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise StageError(
+            f"stage {one.NAME!r} raises {type(error).__name__}: {error}",
+            f"{os.path.basename(frame.filename)}:{frame.lineno}",
+            "mend it, or refuse a program with an error of bb_host.compiler.errors",
+        ) from error
+    if not isinstance(found, Program):
+        raise StageError(
+            f"stage {one.NAME!r} returns {'nothing' if found is None else repr(found)}",
+            f"with_stage({one.NAME!r})",
+            "return the program, the same object where nothing changes",
+        )
+    return found
+
+
 def run_pipeline(
     program: Program,
     options: Options,
@@ -140,11 +165,14 @@ def run_pipeline(
     reports = []
     found: list[ProgramWarning] = [*program.warnings, *(w for b in options.bindings for w in b.warnings)]
     seam = verify.Seam(options, disabled)
+    added = [one for _, one in extra]
     with _collector_paused():
         for one in stages(disabled, extra):
             stats = Stats()
             started = time.perf_counter_ns()
-            after = one.run(program, options, stats)
+            after = (
+                _foreign(one, program, options, stats) if one in added else one.run(program, options, stats)
+            )
             ran = time.perf_counter_ns()
             seam.check(one.NAME, program, after)
             report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)

@@ -51,6 +51,10 @@ class CallError(AuthoringError):
     """A call whose arguments are not those of the method: a misspelt keyword, too many, too few."""
 
 
+class TooLargeError(AuthoringError):
+    """A constant that no ONNX file can hold."""
+
+
 class ForeignValueError(AuthoringError):
     """A value of another graph."""
 

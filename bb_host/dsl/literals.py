@@ -12,7 +12,8 @@ from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.opsets import AttrKind
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
-from bb_host.dsl.errors import AttributeValueError, ValueTypeError
+from bb_host import artifact_size
+from bb_host.dsl.errors import AttributeValueError, TooLargeError, ValueTypeError
 from bb_host.dsl.output import Output
 from bb_host.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
 
@@ -77,6 +78,13 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
         else:
             kinds = {"b": np.bool_, "i": np.int64, "u": np.int64}
             dtype = np.dtype(kinds.get(natural.dtype.kind, np.float32))
+    nbytes = natural.size * np.dtype(dtype).itemsize
+    if nbytes > artifact_size.MAX_BYTES:
+        raise graph.error(
+            TooLargeError,
+            f"a constant of {nbytes:,} bytes, and a program holds {artifact_size.MAX_BYTES:,} at most",
+            artifact_size.LOAD_INSTEAD,
+        )
     if natural.dtype != dtype:
         with np.errstate(over="ignore", invalid="ignore"):
             found = natural.astype(dtype)

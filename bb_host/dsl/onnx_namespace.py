@@ -317,7 +317,8 @@ class OnnxOps:
         elem = types.dtype_of_elem(element_number(self._graph, dtype))
         if elem is None:
             raise self._graph.error(ValueTypeError, f"{dtype!r} has no array form")
-        return self.constant(np.full(tuple(shape), number, elem), after=after)
+        # One element, repeated: what is too large is refused before it takes memory.
+        return self.constant(np.broadcast_to(np.asarray(number, elem), tuple(shape)), after=after)
 
     # --- control flow
 

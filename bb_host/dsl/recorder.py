@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 PORT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 """What ports, modules, slots and classes may be called: their names stand in paths, keys and topics."""
 
+_MOST_SHARED = 16
+"""Elements of a constant that is recorded once for all who write it."""
+
 _E = TypeVar("_E", bound=AuthoringError)
 
 
@@ -258,15 +261,18 @@ class Recorder:
         """A tensor constant; equal small ones of one module scope are one op."""
         array = np.array(array)
         array.setflags(write=False)
-        key = ("_".join(self.module_scopes), f"{array.dtype.str}{array.shape}", array.tobytes())
-        graph: Recorder | None = self
-        while graph is not None:
-            if array.size <= 16 and key in graph._constants:
-                return graph._constants[key]
-            graph = graph.parent
+        key = None
+        if array.size <= _MOST_SHARED:
+            key = ("_".join(self.module_scopes), f"{array.dtype.str}{array.shape}", array.tobytes())
+            graph: Recorder | None = self
+            while graph is not None:
+                if key in graph._constants:
+                    return graph._constants[key]
+                graph = graph.parent
         found = self.fresh(hint, ValueType(types.tensor_type(array.dtype), tuple(array.shape)))
         self.add(Draft("Constant", keys.ONNX_DOMAIN, [], [found], {"value": array}))
-        self._constants[key] = found
+        if key is not None:
+            self._constants[key] = found
         self._arrays[id(found)] = array
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -10,13 +11,17 @@ import numpy as np
 
 from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
+from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
 from bb_host.edge.arrivals import is_constant
 from bb_host.edge.report import columns
 from bb_host.program import Function, Op, Program, Slot, Subgraph, walk_ops
 from bb_host.program_proto import array_of
 
-__all__ = ["describe", "form_of", "render"]
+__all__ = ["describe", "describe_model", "form_of", "render"]
+
+ORDINARY = "ordinary ONNX model"
+"""The form of a model that was not recorded here."""
 
 _SENDS = {"Send": "one way", "SendReqBatched": "request", "SendResp": "reply"}
 _RECVS = frozenset(("Recv", "RecvReq", "RecvResp", "RecvRespBatched"))
@@ -54,6 +59,33 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
 
 
 # --- partitions -----------------------------------------------------------------------------------
+
+
+def describe_model(model: Any, size: int = 0) -> dict[str, Any]:
+    """An ordinary ONNX model as a JSON-ready dict; `size` is its file's, in bytes, without external data."""
+    graph = model.graph
+    elements = {t.name: math.prod(t.dims) for t in graph.initializer}
+    return {
+        "form": ORDINARY,
+        "module": graph.name or "unnamed",
+        "bytes": size,
+        "opsets": {o.domain or keys.ONNX_DOMAIN_ALIAS: o.version for o in model.opset_import},
+        "inputs": [_value(v) for v in graph.input if v.name not in elements],
+        "outputs": [_value(v) for v in graph.output],
+        "ops": len(graph.node),
+        "ops_by_type": dict(Counter(node.op_type for node in graph.node).most_common()),
+        "tensors": len(elements),
+        "parameters": sum(elements.values()),
+    }
+
+
+def _value(info: Any) -> str:
+    """A port of an ordinary model with its type, where that is a tensor's."""
+    try:
+        known = from_type_proto(info.type)
+    except TypeProtoError:
+        return f"{info.name}: {info.type.WhichOneof('value') or 'unknown'}"
+    return f"{info.name}: {known}"
 
 
 def _partition(program: Program, function: Function) -> dict[str, Any]:
@@ -226,10 +258,24 @@ def _type_name(wire_hash: int) -> str:
 # --- for people -----------------------------------------------------------------------------------
 
 
+def _model_lines(found: dict[str, Any]) -> list[str]:
+    ops = ", ".join(f"{op_type} {n}" for op_type, n in found["ops_by_type"].items())
+    opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
+    return [
+        f"  inputs: {', '.join(found['inputs']) or 'none'}",
+        f"  outputs: {', '.join(found['outputs']) or 'none'}",
+        f"  {found['ops']} ops: {ops}",
+        f"  opset: {opsets}",
+        f"  parameters: {found['parameters']:,} in {found['tensors']} tensors",
+    ]
+
+
 def render(found: dict[str, Any], name: str) -> str:
     """A description as text."""
     size = f", {found['bytes']:,} bytes" if found["bytes"] else ""
     lines = [f"{name}: {found['module']}, {found['form']}{size}"]
+    if found["form"] == ORDINARY:
+        return "\n".join([*lines, *_model_lines(found)])
     for part in found["partitions"]:
         kind = "module" if found["form"] == "recorded" else "target"
         where = f" (class {part['class']})" if part["class"] else ""

@@ -142,7 +142,7 @@ REFUSED = {
     ),
     "program() that returns something else": (
         PROGRAM.replace("return Classify(), Compiler()", "return 7"),
-        "cannot be compiled",
+        "is no program",
     ),
 }
 

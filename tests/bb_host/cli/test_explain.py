@@ -89,7 +89,9 @@ def test_a_stage_of_the_users_own_can_be_explained():
             return program
 
     compiler = Compiler().with_stage(Rename(), after="expand_ops")
-    assert explain(Hello(), compiler, "rename").report.counters == {"renamed": 1}
+    report = explain(Hello(), compiler, "rename").report
+    assert report is not None
+    assert report.counters == {"renamed": 1}
 
 
 def test_the_command_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,322 @@
+"""Model files that are damaged, incomplete, too new, or made of what no device runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
+
+from bb_host import cli
+from bb_host.edge import compile_edge
+from bb_host.onnx_model import (
+    InvalidModelError,
+    ModelTooLargeError,
+    TrainingModeError,
+    UnsupportedOperatorError,
+    UnsupportedValueError,
+)
+from bb_host.source_file import SourceFileError, read_model
+from tests.aids.refusals import refused
+
+Model = onnx.ModelProto
+
+
+def value(name: str, *shape: int | str | None, elem: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem, shape)
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    outputs: list[onnx.ValueInfoProto],
+    weights: dict[str, Any] | None = None,
+    opset: int = 17,
+    ml: int = 0,
+    **domains: int,
+) -> Model:
+    """An ordinary model of one input `x`, f32 [N, 4]."""
+    initializers = [numpy_helper.from_array(np.asarray(w, np.float32), n) for n, w in (weights or {}).items()]
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid("ai.onnx.ml", ml)] if ml else [])
+    imports += [helper.make_opsetid(domain.replace("_", "."), n) for domain, n in domains.items()]
+    graph = helper.make_graph(nodes, "net", [value("x", "N", 4)], outputs, initializers)
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def relu(**more: Any) -> Model:
+    return model([helper.make_node("Relu", ["x"], ["y"], "act")], [value("y", "N", 4)], **more)
+
+
+def ml(op: str, inputs: list[str], outputs: list[str], **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, outputs, op, domain="ai.onnx.ml", **attrs)
+
+
+def probabilities(name: str = "p") -> onnx.ValueInfoProto:
+    return value(name, "N", 2)
+
+
+def zipped(name: str = "z") -> onnx.ValueInfoProto:
+    """A sequence of maps, as a classifier of scikit-learn yields its probabilities by default."""
+    entry = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    return helper.make_value_info(name, helper.make_sequence_type_proto(entry))
+
+
+LINEAR = ml(
+    "LinearClassifier",
+    ["scaled"],
+    ["label", "p"],
+    coefficients=[1.0] * 8,
+    intercepts=[0.0, 0.0],
+    classlabels_ints=[0, 1],
+    post_transform="SOFTMAX",
+)
+SCALER = ml("Scaler", ["x"], ["scaled"], offset=[0.0] * 4, scale=[1.0] * 4)
+TREE = ml(
+    "TreeEnsembleRegressor",
+    ["x"],
+    ["y"],
+    n_targets=1,
+    nodes_treeids=[0],
+    nodes_nodeids=[0],
+    nodes_featureids=[0],
+    nodes_modes=["LEAF"],
+    nodes_values=[0.0],
+    nodes_truenodeids=[0],
+    nodes_falsenodeids=[0],
+    target_ids=[0],
+    target_nodeids=[0],
+    target_treeids=[0],
+    target_weights=[1.0],
+)
+
+CLASSICAL: list[tuple[Model, tuple[str, ...]]] = [
+    (
+        model(
+            [SCALER, LINEAR, ml("ZipMap", ["p"], ["z"], classlabels_int64s=[0, 1])],
+            [value("label", "N", elem=TensorProto.INT64), zipped()],
+            ml=1,
+        ),
+        (
+            "Scaler",
+            "LinearClassifier",
+            "ZipMap",
+            "{'zipmap': False}",
+            "black_op={'LinearClassifier', 'Scaler'}",
+        ),
+    ),
+    (
+        model([SCALER, LINEAR], [value("label", "N", elem=TensorProto.INT64), probabilities()], ml=1),
+        ("black_op={'LinearClassifier', 'Scaler'}",),
+    ),
+    (
+        model(
+            [
+                helper.make_node("Softmax", ["x"], ["p"]),
+                helper.make_node("ArgMax", ["p"], ["i"], axis=1, keepdims=0),
+                ml("ArrayFeatureExtractor", ["x", "i"], ["label"]),
+            ],
+            [value("label", None, None), value("p", "N", 4)],
+            ml=1,
+        ),
+        ("ArrayFeatureExtractor", "onnx.utils.extract_model"),
+    ),
+    (model([ml("Normalizer", ["x"], ["y"], norm="L2")], [value("y", "N", 4)], ml=1), ("{'Normalizer'}",)),
+    (model([TREE], [value("y", "N", 1)], ml=1), ("TreeEnsembleRegressor", "MLPClassifier", "trees")),
+    (
+        model([ml("Binarizer", ["x"], ["y"], threshold=0.5)], [value("y", "N", 4)], ml=1),
+        ("Binarizer", "ONNX's own operators"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "words"), CLASSICAL, ids=[words[0] for _, words in CLASSICAL])
+def test_models_of_scikit_learn_are_told_the_way_out(source: Model, words: tuple[str, ...]) -> None:
+    with refused(UnsupportedOperatorError, "ai.onnx.ml", *words, marked=False):
+        compile_edge(source)
+
+
+def stochastic(op: str, **attrs: Any) -> Model:
+    flag = helper.make_tensor("on", TensorProto.BOOL, [], [True])
+    nodes = [
+        helper.make_node("Constant", [], ["on"], value=flag),
+        helper.make_node("Constant", [], ["ratio"], value_float=0.5),
+        helper.make_node(op, ["x", "ratio", "on"], ["y"], "drop", **attrs),
+    ]
+    return model(nodes, [value("y", "N", 4)])
+
+
+def normalized(**attrs: int) -> Model:
+    outputs = ["y", "mean", "var"] if attrs else ["y"]
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], outputs, "bn", **attrs)
+    weights = {name: np.ones(4) for name in "sbmv"}
+    return model([node], [value("y", "N", 4)], weights)
+
+
+def sequenced() -> Model:
+    nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], "parts", axis=1)]
+    out = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    return model(nodes, [out])
+
+
+def imagined() -> Model:
+    found = relu()
+    found.graph.node[0].op_type = "Frobnicate"
+    return found
+
+
+def dangling() -> Model:
+    found = relu()
+    found.graph.node[0].input[0] = "nothing"
+    return found
+
+
+def looped() -> Model:
+    """A loop over a sequence: no tensor operator says its length."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("SequenceInsert", ["s", "x"], ["longer"]),
+        ],
+        "body",
+        [
+            value("i", elem=TensorProto.INT64),
+            value("go", elem=TensorProto.BOOL),
+            helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None),
+        ],
+        [
+            value("go_on", elem=TensorProto.BOOL),
+            helper.make_tensor_sequence_value_info("longer", TensorProto.FLOAT, None),
+        ],
+    )
+    three = helper.make_tensor("three", TensorProto.INT64, [], [3])
+    nodes = [
+        helper.make_node("Constant", [], ["n"], value=three),
+        helper.make_node("SequenceEmpty", [], ["empty"]),
+        helper.make_node("Loop", ["n", "", "empty"], ["s"], "repeat", body=body),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0),
+    ]
+    return model(nodes, [value("y", None, 4)])
+
+
+def optimized() -> Model:
+    node = helper.make_node("FusedGemm", ["x", "w"], ["y"], "fused", domain="com.microsoft")
+    return model([node], [value("y", "N", 4)], {"w": np.eye(4)}, com_microsoft=1)
+
+
+WRONG: list[tuple[Callable[[], Model], type[Any], tuple[str, ...]]] = [
+    (lambda: stochastic("Dropout"), TrainingModeError, ("drops values", "for inference")),
+    (lambda: normalized(training_mode=1), TrainingModeError, ("learns its statistics", "for inference")),
+    (sequenced, UnsupportedValueError, ("sequence_type", "extract_model")),
+    (imagined, InvalidModelError, ("Frobnicate",)),
+    (dangling, InvalidModelError, ("nothing",)),
+    (lambda: relu(opset=99), InvalidModelError, ("opset 99", "28 at most", "version_converter")),
+    (optimized, UnsupportedOperatorError, ("FusedGemm", "com.microsoft", "own operators")),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), WRONG, ids=[words[0] for *_, words in WRONG])
+def test_models_that_cannot_be_compiled(make: Any, kind: type[Any], words: tuple[str, ...]) -> None:
+    with refused(kind, *words, marked=False):
+        compile_edge(make())
+
+
+def test_a_loop_over_a_sequence() -> None:
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        compile_edge(looped())
+    assert {r.op_type for r in caught.value.refusals} >= {"SequenceEmpty", "SequenceInsert"}
+    assert caught.value.hint
+
+
+def test_a_model_whose_weights_no_artifact_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bb_host import artifact_size
+
+    found = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], [value("y", "N", 99)], {"w": np.ones((4, 99))}
+    )
+    monkeypatch.setattr(artifact_size, "MAX_BYTES", 1000)
+    with refused(ModelTooLargeError, "1,584 bytes", "1,000 at most", "'w'", marked=False):
+        compile_edge(found)
+
+
+# --- files
+
+
+def written(folder: Path, data: bytes, name: str = "net.onnx") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+FILES: list[tuple[str, Callable[[], bytes], str]] = [
+    ("empty", lambda: b"", "it is empty"),
+    ("text", lambda: b"this is a shopping list: bread, milk\n", "no ONNX model"),
+    ("html", lambda: b"<!DOCTYPE html><html>404</html>", "no ONNX model"),
+    ("truncated", lambda: relu().SerializeToString()[:-7], "no ONNX model"),
+    ("archive", lambda: b"PK\x03\x04" + bytes(60), "no ONNX model"),
+    ("graph without nodes", lambda: model([], [value("x", "N", 4)]).SerializeToString(), "no graph"),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), [f[1:] for f in FILES], ids=[f[0] for f in FILES])
+def test_files_that_hold_no_model(tmp_path: Path, data: Callable[[], bytes], words: str) -> None:
+    with refused(SourceFileError, words, "net.onnx", marked=False):
+        read_model(written(tmp_path, data()))
+
+
+def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.onnx", tmp_path):
+        with pytest.raises(SourceFileError) as caught:
+            read_model(path)
+        assert str(path) in str(caught.value)
+
+
+def test_weights_beside_the_file_that_are_missing_or_cut(tmp_path: Path) -> None:
+    found = model([helper.make_node("MatMul", ["x", "w"], ["y"])], [value("y", "N", 4)], {"w": np.eye(4)})
+    convert_model_to_external_data(found, location="net.data", size_threshold=0)
+    path = tmp_path / "net.onnx"
+    onnx.save(found, str(path))
+    assert read_model(path).graph.initializer[0].raw_data
+    (tmp_path / "net.data").write_bytes(b"short")
+    with refused(SourceFileError, "weights cannot be read", "beside it", marked=False):
+        read_model(path)
+    (tmp_path / "net.data").unlink()
+    with refused(SourceFileError, "weights cannot be read", "beside it", marked=False):
+        read_model(path)
+
+
+@pytest.mark.parametrize("verb", ["compile", "inspect"])
+@pytest.mark.parametrize("name", [name for name, *_ in FILES])
+def test_the_command_line_says_it_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, name: str
+) -> None:
+    data = next(make() for n, make, _ in FILES if n == name)
+    arguments = [verb, str(written(tmp_path, data))]
+    assert cli.main(arguments + (["-o", str(tmp_path / "out")] if verb == "compile" else [])) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("bb-host: error: ")
+    assert error.count("\n") == 1
+
+
+def test_inspect_shows_an_ordinary_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], [value("y", "N", 3)], {"w": np.ones((4, 3))}
+    )
+    path = written(tmp_path, found.SerializeToString())
+    assert cli.main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "x: Tensor<F32>[N,4]",
+        "y: Tensor<F32>[N,3]",
+        "1 ops: MatMul 1",
+        "ai.onnx 17",
+        "12 in 1 tensors",
+    ):
+        assert words in shown, shown
+    assert cli.main(["inspect", str(path), "--json"]) == 0
+    assert '"parameters": 12' in capsys.readouterr().out
