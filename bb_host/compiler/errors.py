@@ -119,6 +119,10 @@ class TypeConstraintFailed(PassError):
     """Types or shapes that cannot be those of one op."""
 
 
+class UnsupportedType(PassError):
+    """A value of a type that no device computes with, where one would have to."""
+
+
 class NotWireEligible(PassError):
     """A value whose type does not travel."""
 

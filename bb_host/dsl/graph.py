@@ -21,7 +21,7 @@ from bb_host.dsl.errors import (
     ValueTypeError,
     author_line,
 )
-from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.literals import TypeLike, as_type, lift, no_bfloat16
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.open_wire import OpenWire
@@ -137,7 +137,10 @@ class Graph(Suggests, WireOps, SyscallOps):
             like: TypeLike = types.TENSOR if shape is not None else self.given_inputs.get(name, types.ANY)
         else:
             like = type
-        found = self.fresh(name, as_type(self, like, shape))
+        known = as_type(self, like, shape)
+        if known.node is types.TENSOR_BF16 and type is not None:
+            raise no_bfloat16(self, f"input {name!r}")
+        found = self.fresh(name, known)
         self.inputs[name] = found
         if self.at_scopes:
             self.input_classes[name] = self.at_scopes[-1]

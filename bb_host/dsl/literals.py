@@ -65,6 +65,8 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
             "a list that holds values is no tensor",
             "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number",
         )
+    if wanted is types.TENSOR_BF16:
+        raise no_bfloat16(graph, "a constant")
     natural = np.asarray(value)
     if natural.dtype.kind not in "biuf" and not (natural.size == 0 and isinstance(value, (list, tuple))):
         hint = "pass what a DSL call returned"
@@ -95,6 +97,13 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
             )
         natural = found
     return natural
+
+
+def no_bfloat16(graph: Recorder, what: str) -> ValueTypeError:
+    """The error for computing with bfloat16, whose bytes a device passes on and no more."""
+    return graph.error(
+        ValueTypeError, f"{what}: no device computes with BF16", "use F16 or F32; cast weights on the host"
+    )
 
 
 def lift(graph: Recorder, value: object, wanted: TypeNode | None = None) -> Output:

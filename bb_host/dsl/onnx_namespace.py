@@ -10,7 +10,7 @@ import numpy as np
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.errors import ArityError, ValueTypeError
-from bb_host.dsl.literals import TypeLike, as_array, as_type, element_number, lift
+from bb_host.dsl.literals import TypeLike, as_array, as_type, element_number, lift, no_bfloat16
 from bb_host.dsl.misuse import fails_to_start, typed_calls
 from bb_host.dsl.onnx_ops import call_onnx, onnx_name, refuse_constant_condition, unknown_operator
 from bb_host.dsl.output import Output, Value
@@ -314,7 +314,10 @@ class OnnxOps:
         return self._filled(1, shape, dtype, after)
 
     def _filled(self, number: int, shape: Ints, dtype: TypeLike, after: After) -> Output:
-        elem = types.dtype_of_elem(element_number(self._graph, dtype))
+        number_of_type = element_number(self._graph, dtype)
+        if number_of_type == types.TENSOR_BF16.elem_type:
+            raise no_bfloat16(self._graph, "a constant")
+        elem = types.dtype_of_elem(number_of_type)
         if elem is None:
             raise self._graph.error(ValueTypeError, f"{dtype!r} has no array form")
         # One element, repeated: what is too large is refused before it takes memory.

@@ -19,7 +19,7 @@ from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
 from bb_host.dsl.kernel_fit import Misfit, fit
-from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, type_hint
+from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, no_bfloat16, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft, SubgraphDraft
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
@@ -160,6 +160,8 @@ def call_onnx(
     check_names(graph, schema.name, kwargs, [*schema.attrs, *input_names])
     bound = _bind(graph, schema, args, kwargs)
     attrs = _attrs(graph, schema, kwargs)
+    if types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
+        raise no_bfloat16(graph, schema.name)
     results = _results(graph, schema, bound, attrs, outputs)
     inputs = [value for _, value in bound]
     while inputs and inputs[-1] is None:
@@ -251,6 +253,8 @@ def _input(
     value = graph.own(value)
     if value.node is types.PEER_ID_VEC and formal.node is None and _passes_peers(schema, formal):
         return value
+    if value.node is types.TENSOR_BF16:
+        raise no_bfloat16(graph, schema.name)
     node = types.TENSOR if formal.node is None else formal.node
     if not types.compatible(value.node, node) and not formal.type_str.startswith(("seq", "optional")):
         raise graph.error(

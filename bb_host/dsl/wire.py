@@ -173,8 +173,13 @@ class Request(Suggests):
 
     def _stack(self, value: Output) -> Output:
         if not types.compatible(value.node, types.TENSOR):
+            travels = value.node.abstract or value.node.wire_hash is not None
             raise self._graph.error(
-                ValueTypeError, f"request {self.port!r}: {value!r} cannot be stacked", "read r.answer instead"
+                ValueTypeError,
+                f"request {self.port!r}: {value!r} is not a Tensor, and cannot be stacked",
+                "read r.answer, one by one"
+                if travels
+                else f"a {value.node} does not travel: reply with a tensor, r.reply(value, after=…)",
             )
         shape = None if value.shape is None else (None, *value.shape)
         node = value.node if types.is_subtype(value.node, types.TENSOR) else types.TENSOR

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bb_edge.ir import types
 from bb_edge.ir.opsets import OpDef, Opset
 from bb_edge.ir.opsets.records import ports
 from bb_host import (
@@ -25,6 +26,8 @@ from bb_host import (
     ProtocolSlot,
     S,
 )
+from bb_host.compiler import errors
+from bb_host.compiler.errors import NotWireEligible
 from bb_host.dsl.errors import (
     ArityError,
     AttributeValueError,
@@ -324,3 +327,179 @@ def test_ports_are_declared_once(record: Callable[..., Any]) -> None:
 def test_an_empty_variadic_input_is_refused(record: Callable[..., Any]) -> None:
     with refused(ArityError, "wants at least one value"):
         record(lambda g: g.onnx.concat(axis=0))  # <-
+
+
+# --- what does not travel, and what no device computes with
+
+AGGREGATED = AggregatorSlot("sums", "bb.FedAvg", {})
+OTHERS = PeerSelectorSlot("others", "bb.PresenceSelector", {}, peer_class="Other")
+
+
+class Inner(Module):
+    def body(self, g: Graph) -> None:
+        g.output("both", g.bundle([g.constant([1.0]), g.clock(g.input("t", "Trigger"))]))  # <-
+
+
+def _held(g: Graph, t: Output, local: Output) -> Output:
+    held = g.hold_stash("held", g.bundle([local]))
+    return g.hold_flush("held", t, after=held)
+
+
+LOCAL: list[tuple[str, Callable[[Graph, Output], Output]]] = [
+    ("CommandId", lambda g, t: AGGREGATED.contribute(g, g.constant([1.0], "F32"), after=t)),
+    ("Timestamp", lambda g, t: g.clock(t)),
+    ("EventKind", lambda g, t: g.event_source(1)),
+    ("CorrelationToken", lambda g, t: g.correlate_tag(t)),
+]
+KINDS_AND_WAYS = [
+    (kind, way, make)
+    for kind, make in LOCAL
+    for way in ("net_out", "request", "reply", "open")
+    if (kind, way) != ("EventKind", "reply")  # an event starts an execution of its own: it cannot answer
+]
+BUNDLED: list[Callable[[Graph, Output, Output], Output]] = [
+    lambda g, t, local: g.bundle([g.constant([1.0]), local]),
+    lambda g, t, local: g.bundle([t, g.bundle([local])]),
+    lambda g, t, local: g.pass_through(g.bundle([local])),
+    lambda g, t, local: g.tee(g.bundle([local]), 2)[1],
+    lambda g, t, local: g.any(g.bundle([t]), g.bundle([local])),
+    _held,
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "make"), KINDS_AND_WAYS, ids=lambda v: v if isinstance(v, str) else ""
+)
+@pytest.mark.parametrize("bundle", BUNDLED, ids=["plain", "nested", "passed", "tee", "any", "held"])
+def test_what_does_not_travel_does_not_in_bundles(
+    module: Callable[..., Module], kind: str, make: Any, bundle: Any, way: str
+) -> None:
+    def body(g: Graph) -> None:
+        if kind == "EventKind":
+            local = g.event_source(1)
+            t = g.threshold(1, local)
+        else:
+            t = g.pulse()
+            local = make(g, t)
+        peers = OTHERS.current_view(g, after=local)
+        if way == "net_out":
+            g.app_emit("got", g.net_out("p", peers, bundle(g, t, local)))  # <-
+        elif way == "open":
+            g.wire.send("p", peers, bundle(g, t, local))  # <-
+        elif way == "request":
+            r = g.request("p", peers, bundle(g, t, local), deadline_ns=S)  # <-
+            r.reply(g.constant([1.0]))
+        else:
+            r = g.request("p", peers, t, deadline_ns=S)
+            r.reply(bundle(g, r.value, make(g, r.value)))  # <-
+            g.app_emit("got", r.answer)
+
+    with refused(NotWireEligible, f"holds a {kind}", "g.app_emit"):
+        Compiler().compile(module(body, home="Me"))
+
+
+def test_bundles_of_modules_are_followed(module: Callable[..., Module]) -> None:
+    def body(g: Graph) -> None:
+        t = g.pulse()
+        g.app_emit("got", g.net_out("p", OTHERS.current_view(g, after=t), g.call(Inner(), t=t)["both"]))  # <-
+
+    with refused(NotWireEligible, "holds a Timestamp"):
+        Compiler().compile(module(body, home="Me"))
+
+
+def test_bundles_of_what_stays_here_go_to_the_host(compute: Callable[..., dict[str, Any]]) -> None:
+    def body(g: Graph) -> None:
+        x = g.input("x", "F32", (1,))
+        at = g.clock(g.threshold(1, x))
+        g.app_emit("both", g.bundle([x, at]))
+        g.output("y", x + 1)
+
+    assert compute(body, {"x": np.zeros(1, np.float32)})["y"].tolist() == [1]
+
+
+def test_a_bundle_that_is_not_sent_does_not_stop_one_that_is(module: Callable[..., Module]) -> None:
+    def body(g: Graph) -> None:
+        t = g.pulse()
+        g.app_emit("here", g.bundle([g.clock(t), t]))
+        g.app_emit("there", g.net_out("p", OTHERS.current_view(g, after=t), g.bundle([t, g.constant([1.0])])))
+
+    assert Compiler().compile(module(body, home="Me")).functions
+
+
+@pytest.mark.parametrize(
+    ("words", "reply"),
+    [
+        ("a CommandId does not travel", lambda g, r: AGGREGATED.contribute(g, r.value)),
+        ("read r.answer", lambda g, r: r.sender),
+    ],
+)
+def test_what_cannot_be_stacked_says_what_can_be_done(
+    record: Callable[..., Any], words: str, reply: Any
+) -> None:
+    def body(g: Graph) -> None:
+        r = g.request("p", OTHERS.current_view(g), g.input("x", "F32", (2,)), deadline_ns=S)
+        r.reply(reply(g, r))
+        g.output("y", r.responses)  # <-
+
+    with refused(ValueTypeError, "cannot be stacked", words):
+        record(body, home="Me")
+
+
+# fmt: off
+BFLOAT: list[Use] = [
+    lambda g, x, t: g.input("b", "BF16", (2,)),  # <-
+    lambda g, x, t: g.input("b", types.TENSOR_BF16),  # <-
+    lambda g, x, t: g.onnx.cast(x, to="BF16"),  # <-
+    lambda g, x, t: g.onnx.cast(x, to=16),  # <-
+    lambda g, x, t: g.onnx.op("Cast", x, to=16),  # <-
+    lambda g, x, t: g.constant([1, 2], "BF16"),  # <-
+    lambda g, x, t: g.onnx.zeros((2,), "BF16"),  # <-
+    lambda g, x, t: g.onnx.random_normal(shape=[2], dtype=16),  # <-
+    lambda g, x, t: g.onnx.relu(g.wire.recv("p", "BF16")[0]),  # <-
+    lambda g, x, t: g.wire.recv("p", "BF16")[0] + 1,  # <-
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("use", BFLOAT, ids=[str(n) for n in range(len(BFLOAT))])
+def test_bfloat16_is_refused_by_name(record: Callable[..., Any], use: Use) -> None:
+    with refused(ValueTypeError, "BF16", "use F16 or F32"):
+        record(lambda g: use(g, g.input("x", "F32", (4,)), g.input("t", "Trigger")))
+
+
+def test_bytes_of_bfloat16_pass_through(module: Callable[..., Module]) -> None:
+    def body(g: Graph) -> None:
+        value, sender = g.wire.recv("p", "BF16")
+        g.app_emit("bytes", value)
+        g.wire.send("q", sender, value)
+
+    assert Compiler().compile(module(body)).functions
+
+
+def test_bfloat16_of_other_tools_is_refused_when_compiled(module: Callable[..., Module]) -> None:
+    def body(g: Graph) -> None:
+        value, _ = g.wire.recv("p", "F16")
+        g.output("y", g.onnx.relu(value))  # <-
+
+    model = module(body).build()
+    for function in model.functions:
+        for value in function.value_info:
+            if value.type.tensor_type.elem_type == 10:
+                value.type.tensor_type.elem_type = 16
+                value.type.denotation = types.TENSOR_BF16.denotation
+        for node in function.node:
+            for attribute in node.attribute:
+                if attribute.HasField("tp"):
+                    attribute.tp.tensor_type.elem_type = 16
+                    attribute.tp.denotation = types.TENSOR_BF16.denotation
+    with refused(errors.UnsupportedType, "no device computes with BF16"):
+        Compiler().compile(model)
+
+
+def test_inputs_of_bfloat16_of_other_tools_are_refused_when_compiled(module: Callable[..., Module]) -> None:
+    model = module(lambda g: g.app_emit("x", g.input("x", "F16", (2,)))).build()
+    (value,) = model.functions[0].value_info
+    value.type.tensor_type.elem_type = 16
+    value.type.denotation = types.TENSOR_BF16.denotation
+    with refused(errors.UnsupportedType, "input 'x' is BF16", marked=False):
+        Compiler().compile(model)

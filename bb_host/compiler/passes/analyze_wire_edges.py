@@ -3,8 +3,8 @@
 1. A wire op is `trigger_only` where every payload is a trigger, or is read on the other side by trigger ports
    and for order alone; else `data`. Both halves say the same. What arrives without data is a trigger there.
 2. Both halves carry the wire hash of each payload's type (0 where the type is abstract: any) and the largest
-   size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel:
-   `NotWireEligible`.
+   size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel, neither
+   alone nor in a bundle: `NotWireEligible`.
 3. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
 4. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
@@ -20,7 +20,8 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.errors import NotWireEligible
+from bb_host.compiler.bundles import Bundles
+from bb_host.compiler.errors import NotWireEligible, named
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
 from bb_host.program import Function, Op, Program
@@ -51,7 +52,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     mains = [f for f in program.functions if flow.is_main(f) and flow.has_wire(f)]
     if not mains:
         return program
-    analysis = _Analysis(mains, wire_edges(program), stats)
+    analysis = _Analysis(mains, wire_edges(program), stats, Bundles(program))
     analysis.run()
     changed = {f.key: new for f in mains if (new := analysis.rewritten(f)) is not f}
     if not changed:
@@ -60,7 +61,10 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 class _Analysis:
-    def __init__(self, mains: Sequence[Function], edges: Sequence[WireEdge], stats: Stats) -> None:
+    def __init__(
+        self, mains: Sequence[Function], edges: Sequence[WireEdge], stats: Stats, bundles: Bundles
+    ) -> None:
+        self.bundles = bundles
         self.mains = mains
         self.by_name = {f.name: f for f in mains}
         self.edges = edges
@@ -89,6 +93,7 @@ class _Analysis:
         payloads = flow.payload_inputs(edge.send)
         arrive = _payload_outputs(edge.recv)
         kinds = [sender.types.get(n) or ValueType(types.ANY) for n in payloads]
+        self._bundled(edge.send, sender, payloads, kinds)
         trigger = all(
             self._as_trigger(name, kind, edge.recv, receiver)
             for name, kind in zip(arrive, kinds, strict=True)
@@ -103,6 +108,21 @@ class _Analysis:
         for name, site in zip(payloads, arrive, strict=True):
             if site:
                 self.stamps[id(edge.send)].setdefault(keys.DEST_SITE_NAME_PREFIX + name, site)
+
+    def _bundled(
+        self, send: Op, function: Function, names: Sequence[str], kinds: Sequence[ValueType]
+    ) -> None:
+        """Rule 2 for what bundles hold."""
+        for name, kind in zip(names, kinds, strict=True):
+            if kind.node is not types.COMPOSITE:
+                continue
+            for part, bundle in self.bundles.parts(function, name):
+                if not part.abstract and part.wire_hash is None:
+                    raise NotWireEligible(
+                        f"the bundle {name!r} holds a {part} ({named(bundle)}), which does not travel",
+                        hint="leave it out of what is sent; g.app_emit may have it",
+                        op=send,
+                    )
 
     def _as_trigger(self, name: str, kind: ValueType, recv: Op, function: Function) -> bool:
         if kind.node is types.TRIGGER:
@@ -122,6 +142,8 @@ class _Analysis:
             return
         names = flow.payload_inputs(op) if flow.is_send_flavored(op) else _payload_outputs(op)
         kinds = [function.types.get(n) or ValueType(types.ANY) for n in names]
+        if flow.is_send_flavored(op):
+            self._bundled(op, function, names, kinds)
         if op.op_type == OP_RECV_RESP_BATCHED:
             kinds = [ValueType(k.node, None if k.shape is None else k.shape[1:]) for k in kinds]
         self._put(op, _stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)))

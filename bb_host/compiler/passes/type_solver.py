@@ -9,7 +9,8 @@
 5. A value without a type, or of type `Any`, is refused: `UnresolvedType`, unless strict types are off. The
    abstract `Tensor` is a type: its element type is the device's to know.
 6. What a bound component takes and yields holds from both sides: a value that it cannot take is refused.
-7. Needs topological order. Changes nothing but value types.
+7. No ONNX operator reads or yields BF16, and no input of the host is one: `UnsupportedType`.
+8. Needs topological order. Changes nothing but value types.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.backends import runs_on_kernels
 from bb_host.compiler.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
-from bb_host.compiler.errors import MalformedOp, UnresolvedType
+from bb_host.compiler.errors import MalformedOp, UnresolvedType, UnsupportedType
 from bb_host.compiler.onnx_inference import infer
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
@@ -54,6 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     for function in functions:
         if function.domain != keys.COMPONENT_DOMAIN:
             _resolved(function, options.strict_types, stats)
+            _computed(function, function is functions[0])
     if all(a is b for a, b in zip(functions, program.functions, strict=True)):
         return program
     return dataclasses.replace(program, functions=functions)
@@ -98,6 +100,24 @@ def _unresolved(name: str, op: Op) -> UnresolvedType:
         hint=f"record {put}({text!r}, …) in the same module; values of one type, under the same name",
         op=op,
     )
+
+
+def _computed(function: Function, is_root: bool) -> None:
+    """Rule 7. Bytes of BF16 may pass through, between components and over the wire."""
+    bfloat = types.TENSOR_BF16
+    names = {name for name, kind in function.types.items() if kind.node is bfloat}
+    if not names:
+        return
+    hint = "use F16 or F32; cast weights before they come here"
+    if is_root and not names.isdisjoint(function.inputs):
+        name = next(n for n in function.inputs if n in names)
+        raise UnsupportedType(f"input {name!r} is BF16, which a host cannot give", function.name, hint)
+    for op in function.ops:
+        if op.domain in _ONNX and not (names.isdisjoint(op.inputs) and names.isdisjoint(op.outputs)):
+            raise UnsupportedType("no device computes with BF16", hint=hint, op=op)
+
+
+_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 class _Solver:

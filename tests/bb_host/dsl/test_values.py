@@ -239,7 +239,6 @@ def test_types_are_named_in_many_ways(record: Record) -> None:
             (
                 (np.float16, types.TENSOR_F16),
                 ("float32", types.TENSOR_F32),
-                ("BF16", types.TENSOR_BF16),
                 ("Tensor<U8>", types.TENSOR_U8),
                 (types.TRIGGER, types.TRIGGER),
                 ("PeerIdVec", types.PEER_ID_VEC),

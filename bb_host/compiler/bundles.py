@@ -1,0 +1,77 @@
+"""What a Composite holds: followed back from where it is used to the Bundle ops that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.types import TypeNode
+from bb_host.compiler import flow
+from bb_host.program import Function, Op, Program
+
+_PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
+"""What is taken out here was put in there, under the name that the attribute says."""
+
+
+class Bundles:
+    """The bundles of one program; a function is read when one of its Composites is asked about."""
+
+    def __init__(self, program: Program) -> None:
+        self._functions = {f.key: f for f in program.functions}
+        self._yields: dict[tuple[str, str], Mapping[str, Op]] = {}
+
+    def parts(self, function: Function, name: str) -> Iterator[tuple[TypeNode, Op]]:
+        """The types of all that a Composite may hold, to any depth, each with the Bundle that takes it in.
+
+        What came in from outside (an input of the host, another device) is not known here, and not among it.
+        """
+        yield from self._parts(function, name, set(), [])
+
+    def _parts(
+        self,
+        function: Function,
+        name: str,
+        seen: set[tuple[str, str, str]],
+        callers: list[tuple[Function, Op]],
+    ) -> Iterator[tuple[TypeNode, Op]]:
+        if (*function.key, name) in seen:
+            return
+        seen.add((*function.key, name))
+        op = self._of(function).get(name)
+        if op is None:
+            if callers and name in function.inputs:
+                caller, call = callers[-1]
+                index = function.inputs.index(name)
+                if index < len(call.inputs):
+                    yield from self._parts(caller, call.inputs[index], seen, callers[:-1])
+            return
+        callee = self._functions.get((op.domain, op.op_type))
+        if callee is not None and op.domain not in flow.LEAF_DOMAINS:
+            formal = callee.outputs[op.outputs.index(name)]
+            yield from self._parts(callee, formal, seen, [*callers, (function, op)])
+            return
+        bundle = op.domain == keys.COMPOSITE_DOMAIN and op.op_type == "Bundle"
+        for source in self._sources(function, op):
+            known = function.types.get(source)
+            if known is None:
+                continue
+            if bundle and known.node is not types.COMPOSITE:
+                yield known.node, op
+            elif known.node is types.COMPOSITE:
+                yield from self._parts(function, source, seen, callers)
+
+    def _sources(self, function: Function, op: Op) -> Iterator[str]:
+        """The values that may become an op's result."""
+        yield from flow.data_inputs(op)
+        put = _PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if put is not None:
+            for other in function.ops:
+                if other.op_type == put[0] and other.attrs.get(put[1]) == op.attrs.get(put[1]):
+                    yield from flow.data_inputs(other)
+
+    def _of(self, function: Function) -> Mapping[str, Op]:
+        found = self._yields.get(function.key)
+        if found is None:
+            found = {name: op for op in function.ops for name in op.outputs if name}
+            self._yields[function.key] = found
+        return found
