@@ -31,6 +31,7 @@ CODES: Final[Mapping[str, str]] = {
     "parameter-without-gradient": "a parameter that training does not change",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
     "short-deadline": "a deadline below a millisecond",
+    "short-period": "an interval or a delay below a millisecond",
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
     "unknown-component": "a component type that this host does not know",
     "unread-result": "a result that has no effect and that nothing reads",

@@ -21,6 +21,7 @@ _KEEP_STATE = frozenset(
 )
 """Syscalls with results whose work outlives the execution."""
 
+_TIMES = {"Interval": "period_ns", "After": "delay_ns", "Sleep": "duration_ns", "Repeat": "pause_ns"}
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
@@ -46,6 +47,14 @@ def on_call(graph: Recorder, draft: Draft) -> None:
     if draft.domain == keys.SYSCALL_DOMAIN:
         if draft.op_type in _TO_THE_HOST and draft.attrs.get("name") == b"":
             graph.warn("empty-name", f"{draft.op_type} has an empty name", "give it one: the host goes by it")
+        attribute = _TIMES.get(draft.op_type, "")
+        time_ns = draft.attrs.get(attribute)
+        if isinstance(time_ns, int) and 0 < time_ns < MILLISECOND_NS:
+            graph.warn(
+                "short-period",
+                f"{draft.op_type}: {attribute}={time_ns} is less than a millisecond",
+                f"times are nanoseconds: from bb_host import MS, S; {attribute}=30 * S",
+            )
         return
     if draft.domain == keys.ROLE_INDEX_DOMAIN:
         _at_least_one(graph, draft, "k", "neighbours")

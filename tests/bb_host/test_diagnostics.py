@@ -253,3 +253,38 @@ def test_a_refused_program_shows_its_warnings_first(compile_file):
     code, _, stderr, _ = compile_file()
     assert code == 1
     assert [line.split(": ")[1] for line in stderr.splitlines()] == ["warning", "error"]
+
+
+PARTS = """
+from bb_edge.extend import register
+from bb_edge.roles import Codec
+
+@register
+class Halves(Codec):
+    TYPE_NAME = "acme.Halves"
+
+    @classmethod
+    def construct(cls, env):
+        return cls()
+
+    def compress(self, ctx, t):
+        return t
+
+    def decompress(self, ctx, code):
+        return code
+"""
+
+
+@pytest.mark.parametrize("verb", ["compile", "graph"])
+def test_load_makes_a_type_known(compile_file, tmp_path, capsys, verb):
+    text = PROGRAM.replace("        return x\n", "").replace("import Module", "import CodecSlot, Module")
+    text = text.replace("x + x", "CodecSlot('codec', 'acme.Halves_VERB').compress(g, x)")
+    compile_file.file.write_text(text.replace("VERB", verb))
+    out = tmp_path / ("build" if verb == "compile" else "program.dot")
+    command = [verb, str(compile_file.file), "-o", str(out)]
+    assert main(command) == 0
+    assert "[unknown-component]" in capsys.readouterr().err
+    parts = tmp_path / f"halves_{verb}.py"
+    parts.write_text(PARTS.replace("acme.Halves", f"acme.Halves_{verb}"))
+    assert main([*command, "--load", str(parts)]) == 0
+    assert capsys.readouterr().err == ""

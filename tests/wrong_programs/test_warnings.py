@@ -517,6 +517,22 @@ def test_an_event_without_a_name(call):
     warned("empty-name", program=Emits())
 
 
+@pytest.mark.parametrize("call", ["interval", "after", "sleep", "pause"])
+def test_a_time_in_the_wrong_unit(call):
+    class Ticks(Module):
+        def body(self, g):
+            if call == "interval":
+                g.app_emit("tick", g.interval(30))  # <-
+            elif call == "pause":
+                with g.rounds(3, pause_ns=5) as start:  # <-
+                    g.app_emit("round", start.round)
+            else:
+                later = getattr(g, call)(g.pulse(), 10)  # <-
+                g.app_notify("later", later)
+
+    warned("short-period", "nanoseconds", program=Ticks())
+
+
 # --- scopes -----------------------------------------------------------------------------------------------
 
 
