@@ -20,6 +20,23 @@ from bb_host.diagnostics import ProgramWarning
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+_MOST_SHOWN = 4
+"""Names that a record shows of its inputs and outputs: a record is printed as one line."""
+
+
+def _signature(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
+    """`MatMul(x, w) → y`."""
+    shown = [
+        ", ".join([*names[:_MOST_SHOWN], *(["…"] if len(names) > _MOST_SHOWN else [])])
+        for names in (inputs, outputs)
+    ]
+    return f"{name}({shown[0]})" + (f" → {shown[1]}" if shown[1] else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RawTensor:
     """A tensor that no NumPy array says fully (bfloat16, strings, float8, external data): its serialized
@@ -30,6 +47,9 @@ class RawTensor:
     shape: tuple[int, ...]
     data: bytes
 
+    def __repr__(self) -> str:
+        return f"<RawTensor of element type {self.elem_type}, {list(self.shape)}, {len(self.data)} bytes>"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawAttribute:
@@ -39,6 +59,9 @@ class RawAttribute:
 
     kind: int
     data: bytes
+
+    def __repr__(self) -> str:
+        return f"<RawAttribute of kind {self.kind}, {len(self.data)} bytes>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +82,9 @@ class Subgraph:
     meta: dict[str, str] = field(default_factory=dict)
     extra: bytes = b""
     foreign_types: dict[str, bytes] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Subgraph {_signature(self.name, self.inputs, self.outputs)}: {_count(len(self.ops), 'op')}>"
 
 
 AttrValue: TypeAlias = (
@@ -83,6 +109,9 @@ class Op:
     meta: dict[str, str] = field(default_factory=dict)
     name: str = ""
     extra: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"<Op {_signature(self.op_type, self.inputs, self.outputs)}>"
 
     def with_meta(self, changes: Mapping[str, str]) -> Op:
         """A copy with these metadata keys set, made cheaply: passes stamp every op this way."""
@@ -128,6 +157,11 @@ class Slot:
     peer_class: str = ""
     state: AttrValue | None = None
 
+    def __repr__(self) -> str:
+        parts = [self.role or "attribute", self.concrete_type, self.at and f"at {self.at}"]
+        parts.append(self.peer_class and f"peers of {self.peer_class}")
+        return f"<Slot {', '.join(filter(None, parts))}>"
+
     @property
     def is_concrete(self) -> bool:
         return self.state is not None
@@ -153,6 +187,9 @@ class Function:
     extra: bytes = b""
     foreign_types: dict[str, bytes] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Function {_signature(self.name, self.inputs, self.outputs)}: {_count(len(self.ops), 'op')}>"
+
     @property
     def key(self) -> tuple[str, str]:
         """What a call names: `(domain, op_type)`."""
@@ -176,6 +213,10 @@ class Program:
     graph_name: str = ""
     extra: bytes = b""
     warnings: tuple[ProgramWarning, ...] = ()
+
+    def __repr__(self) -> str:
+        ops = _count(sum(len(function.ops) for function in self.functions), "op")
+        return f"<Program {self.name}: {_count(len(self.functions), 'function')}, {ops}>"
 
     def function(self, domain: str, name: str) -> Function | None:
         """The function that a call `(domain, name)` means, if the program holds it."""

@@ -40,6 +40,9 @@ class Module(Suggests):
     home: str = "self"
     domain: str = keys.PROGRAM_DOMAIN
 
+    def __repr__(self) -> str:
+        return f"<module {self.module_name}>"
+
     def body(self, g: Graph) -> None:
         """Records the module into `g`."""
         raise authoring_error(

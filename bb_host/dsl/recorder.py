@@ -110,6 +110,9 @@ class Recorder:
         self._constants: dict[tuple[str, str, bytes], Output] = {}
         self._arrays: dict[int, Array] = {}
 
+    def __repr__(self) -> str:
+        return f"<graph of {self.describe()}: {len(self.drafts)} ops recorded>"
+
     # --- values
 
     def error(self, kind: type[_E], what: str, hint: str = "", line: tuple[str, int] | None = None) -> _E:
