@@ -12,7 +12,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,8 @@ from bb_edge.ir.suggestions import suggestion
 
 __all__ = ["UserModuleError", "add_load", "fault_line", "import_user_module", "is_file_name", "load_all"]
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OURS = tuple(os.path.join(os.path.dirname(_HERE), name) + os.sep for name in ("bb_edge", "bb_host"))
 
 
 class UserModuleError(BBError):
@@ -168,10 +168,12 @@ def _remedy(error: BaseException, name: str) -> str:
 
 def fault_line(error: BaseException) -> str:
     """`file.py:12`: the innermost line of a user's own code in an error's traceback; "" without one."""
+    import traceback  # only errors need it
+
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", _HERE)) and f"{os.sep}importlib{os.sep}" not in frame.filename
+        if not frame.filename.startswith(("<", *_OURS)) and f"{os.sep}importlib{os.sep}" not in frame.filename
     ]
     if not frames:
         return ""

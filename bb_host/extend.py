@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.errors import BBError, CompileError
     from bb_edge.ir.types import TypeNode, ValueType
     from bb_host.compiler.driver import Compilation
-    from bb_host.compiler.errors import PassError
+    from bb_host.compiler.errors import PassError, StageError
     from bb_host.compiler.flow import is_send_flavored as is_send
     from bb_host.compiler.flow import is_wire
     from bb_host.compiler.flow import payload_inputs as sent_values
@@ -60,6 +60,7 @@ __all__ = [
     "BBError",
     "CompileError",
     "PassError",
+    "StageError",
     "ProgramWarning",
 ]
 
@@ -92,6 +93,7 @@ _HOMES = {
     "BBError": "bb_edge.ir.errors",
     "CompileError": "bb_edge.ir.errors",
     "PassError": "bb_host.compiler.errors",
+    "StageError": "bb_host.compiler.errors",
     "ProgramWarning": "bb_host.diagnostics",
 }
 """Name → module, or module:name where it is called otherwise there."""

@@ -32,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         return code
     except BBError as error:
+        if getattr(arguments, "log_level", None) == "debug" and error.__cause__ is not None:
+            import traceback
+
+            traceback.print_exception(error.__cause__)  # of a component's own code, for its author
         print(f"bb-edge: error: {error}", file=sys.stderr)
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

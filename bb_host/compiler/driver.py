@@ -10,6 +10,7 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.suggestions import suggestion
 from bb_host.compiler.bindings import check_against, make_binding
 from bb_host.compiler.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
 from bb_host.compiler.options import Binding, Options
@@ -22,6 +23,7 @@ from bb_host.compiler.pipeline import (
     run_pipeline,
 )
 from bb_host.diagnostics import ProgramWarning, issue
+from bb_host.dsl.errors import author_line, short_line
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 
@@ -159,17 +161,20 @@ class Compiler:
     def with_stage(self, stage: Stage, after: str) -> Compiler:
         """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
 
-        UnknownStage where `after` is none, a stage of that name is there, or it is no stage.
+        UnknownStage, at the author's line, where `after` is none, a stage of that name is there, or it is no
+        stage.
         """
-        if not isinstance(getattr(stage, "NAME", None), str) or not callable(getattr(stage, "run", None)):
-            raise UnknownStage(
-                f"{stage!r} is no stage", "with_stage", "give it NAME and run(program, options, stats)"
-            )
+        where = f"{short_line(author_line())}, with_stage"
+        name = getattr(stage, "NAME", None)
+        if isinstance(stage, type) or not isinstance(name, str) or not callable(getattr(stage, "run", None)):
+            needs = "give it NAME and run(program, options, stats)"
+            hint = f"give an object: {stage.__name__}()" if isinstance(stage, type) and name else needs
+            raise UnknownStage(f"{stage!r} is no stage", where, hint)
         known = (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, *(s.NAME for _, s in self.extra))
         if after not in known:
-            raise UnknownStage(f"no stage {after!r}", "with_stage", f"stages: {', '.join(known)}")
-        if stage.NAME in known:
-            raise UnknownStage(f"stage {stage.NAME!r} is there already", "with_stage", "name it otherwise")
+            raise UnknownStage(f"no stage {after!r}", where, suggestion(after, known, "stages: "))
+        if name in known:
+            raise UnknownStage(f"stage {name!r} is there already", where, "give it another NAME")
         return replace(self, extra=(*self.extra, (after, stage)))
 
     # --- compiling

@@ -9,13 +9,13 @@ import importlib
 import logging
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.user_modules import fault_line
 from bb_host.compiler import verify
 from bb_host.compiler.errors import StageError, UnknownStage
 from bb_host.compiler.options import Options, Stats
@@ -135,10 +135,9 @@ def _foreign(one: Stage, program: Program, options: Options, stats: Stats) -> Pr
     except BBError:
         raise
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
         raise StageError(
             f"stage {one.NAME!r} raises {type(error).__name__}: {error}",
-            f"{os.path.basename(frame.filename)}:{frame.lineno}",
+            os.path.basename(fault_line(error)) or f"with_stage({one.NAME!r})",
             "mend it, or refuse a program with an error of bb_host.compiler.errors",
         ) from error
     if not isinstance(found, Program):

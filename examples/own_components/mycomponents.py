@@ -213,7 +213,7 @@ class FedProx(GraphModel):
     CONFIG: ClassVar[Mapping[str, Setting]] = {"mu": Setting.number(0.01, minimum=0.0)}
 
     _mu = 0.0
-    _sent: Array | None = None
+    _sent: Array | None = None  # in no snapshot: the server's next parameters set it again
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> FedProx:

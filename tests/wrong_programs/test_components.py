@@ -11,7 +11,7 @@ from bb_edge.ir.opsets import Table
 from bb_edge.registry import Registry, RegistryError
 from bb_edge.roles import Aggregator, Codec, ComponentError, DataSource, ProtocolComponent, Setting
 from bb_host import AggregatorSlot, CodecSlot, Compiler, DataSourceSlot, ModelSlot, Module
-from bb_host.compiler.errors import BindingError
+from bb_host.compiler.errors import BindingError, UnknownStage
 from bb_host.dsl.errors import SlotError
 from bb_host.learn import LearnError, mlp, trainable
 from bb_host.program_proto import to_bytes
@@ -286,6 +286,41 @@ def test_a_name_that_another_class_has():
         registry.register(type("Mine", (FedAvg,), {}))  # <-
     with refused(RegistryError, "is no subclass of Component"):
         registry.register(object)  # <-
+
+
+# --- compiler passes ------------------------------------------------------------------------------------
+
+
+class Passes:
+    NAME = "passes"
+
+    def run(self, program, options, stats):
+        return program
+
+
+class Unnamed:
+    def run(self, program, options, stats):
+        return program
+
+
+STAGES = {
+    "a class": (Passes, "validate", UnknownStage, "is no stage", "give an object: Passes()"),
+    "no NAME": (Unnamed(), "validate", UnknownStage, "is no stage", "give it NAME and run"),
+    "a misspelt neighbour": (Passes(), "typesolver", UnknownStage, "no stage 'typesolver'", "'type_solver'?"),
+}
+
+
+@pytest.mark.parametrize("case", STAGES)
+def test_what_is_no_pass(case):
+    stage, after, kind, *words = STAGES[case]
+    with refused(kind, *words):
+        Compiler().with_stage(stage, after=after)  # <-
+
+
+def test_a_pass_that_is_there_already():
+    compiler = Compiler().with_stage(Passes(), after="validate")
+    with refused(UnknownStage, "stage 'passes' is there already"):
+        compiler.with_stage(Passes(), after="validate")  # <-
 
 
 # --- devices --------------------------------------------------------------------------------------------
