@@ -24,6 +24,7 @@ from bb_host.compiler.pipeline import (
 )
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.dsl.errors import author_line, short_line
+from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 
@@ -57,8 +58,9 @@ class Compilation:
         return sum(p.duration_ns + p.seam_ns for p in self.passes)
 
 
+@typed_calls
 @dataclass(frozen=True, slots=True)
-class Compiler:
+class Compiler(Suggests):
     """Binds components to slots and compiles programs. Every method returns a new compiler.
 
     `Compiler().bind_model("model", GraphModel, mlp_config).compile(FederatedDigits())`: a type is a component
@@ -154,7 +156,9 @@ class Compiler:
         """Leaves a canonical pass out, for tests. UnknownStage where there is none of that name."""
         if name not in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES):
             raise UnknownStage(
-                f"no stage {name!r}", "without_stage", f"stages: {', '.join(CANONICAL_PASS_NAMES)}"
+                f"no stage {name!r}",
+                "without_stage",
+                suggestion(name, (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES), "stages: "),
             )
         return replace(self, disabled=self.disabled | {name})
 
@@ -223,6 +227,10 @@ def as_program(module: Source) -> Program:
     """The light form of whatever can be compiled. UnsupportedModule where it cannot."""
     if isinstance(module, Program):
         return module
+    if isinstance(module, type):
+        raise UnsupportedModule(
+            f"{module.__name__} is a class", "Compiler.compile", f"give an instance: {module.__name__}(…)"
+        )
     if isinstance(module, Recordable):
         return module.record()
     if hasattr(module, "functions") and hasattr(module, "metadata_props"):

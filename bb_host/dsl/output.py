@@ -78,7 +78,11 @@ class Output:
         return f"<{self.hint}: {self.type}>"
 
     def _binary(self, op: str, left: Value, right: Value) -> Output:
-        return self._recorder(op, left, right).onnx_op(op, (left, right))
+        other = right if left is self else left
+        graph = self.graph
+        if not isinstance(other, Output) or other.graph is not graph:
+            graph = self._recorder(op, left, right)
+        return graph.onnx_op(op, (left, right))
 
     def _by_element(self, symbol: str, left: Value, right: Value) -> Output:
         """Operators whose meaning hangs on the element type."""

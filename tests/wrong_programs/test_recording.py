@@ -503,3 +503,36 @@ def test_inputs_of_bfloat16_of_other_tools_are_refused_when_compiled(module: Cal
     value.type.denotation = types.TENSOR_BF16.denotation
     with refused(errors.UnsupportedType, "input 'x' is BF16", marked=False):
         Compiler().compile(model)
+
+
+# --- compilers
+
+
+def averaging(slot: str, target: str | None = None) -> Compiler:
+    return Compiler().bind_aggregator(slot, "bb.FedAvg", target=target)
+
+
+# fmt: off
+COMPILERS: list[tuple[type[Exception], str, bool, Callable[[Module], Any]]] = [
+    (UnknownAttributeError, "'bind_model'?", True, lambda m: Compiler().bind_modl("m", "t")),  # <-
+    (UnknownAttributeError, "did you mean 'compile'?", True, lambda m: Compiler().complie(m)),  # <-
+    (CallError, "did you mean 'config'?", True, lambda m: Compiler().bind_model("m", "t", confg={})),  # <-
+    (CallError, "bind_model(slot, component, ", True, lambda m: Compiler().bind_model("model")),  # <-
+    (CallError, "compile(module)", True, lambda m: Compiler().compile()),  # <-
+    (errors.UnknownStage, "'type_solver'?", False, lambda m: Compiler().without_stage("type_solvr")),
+    (errors.UnsupportedModule, "give an instance: Child(…)", False, lambda m: Compiler().compile(Child)),
+    (errors.UnsupportedModule, "give a Module", False, lambda m: Compiler().compile(3)),
+    (errors.BindingError, "'Main'?", False, lambda m: averaging("sums", target="Man").compile(m)),
+    (errors.BindingError, "did you mean 'sums'?", False, lambda m: averaging("sum").compile(m)),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("kind", "words", "marked", "use"), COMPILERS)
+def test_compilers_name_what_was_meant(
+    module: Callable[..., Module], kind: Any, words: str, marked: bool, use: Callable[[Module], Any]
+) -> None:
+    sums = AggregatorSlot("sums")
+    program = module(lambda g: sums.contribute(g, g.input("x", "F32", (2,))), sums=sums)
+    with refused(kind, words, marked=marked):
+        use(program)

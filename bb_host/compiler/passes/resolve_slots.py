@@ -20,6 +20,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from bb_edge.ir import keys
+from bb_edge.ir.suggestions import suggestion
 from bb_host.compiler import flow
 from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
@@ -73,7 +74,7 @@ def _known_targets(targets: list[TargetSlots], options: Options) -> None:
             raise BindingError(
                 f"the program has no partition {binding.target!r}",
                 f"bind_{binding.role}({binding.slot!r})",
-                f"its partitions: {', '.join(names)}",
+                suggestion(binding.target, names, "its partitions: "),
             )
 
 

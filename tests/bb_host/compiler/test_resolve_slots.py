@@ -151,4 +151,4 @@ def test_a_binding_for_a_partition_that_is_not_there_is_refused(program: Callabl
     with pytest.raises(errors.BindingError) as caught:
         stage("resolve_slots").run(program(TEXT), Options(bindings=compiler.bindings), Stats())
     assert "no partition 'Cliemt'" in caught.value.what
-    assert "Server, Client" in caught.value.hint
+    assert caught.value.hint == "did you mean 'Client'?"
