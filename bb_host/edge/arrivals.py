@@ -8,8 +8,8 @@ are kept as bit masks.
    op or a gate come together and are one arrival; those of a Recv are not (one fill may fail to decode).
 2. An ONNX op's result has the arrivals of its inputs, the values that its subgraphs capture among them.
 3. What a role op, a gate or a plain passing syscall puts out has their inputs' arrivals too: it fires only
-   when all of them are there. Ops that fire on any of their inputs, keep state beyond the execution, or
-   answer from outside pass none on.
+   when all of them are there. Ops that fire on any of their inputs, keep state beyond the execution (gates
+   across executions too), or answer from outside pass none on.
 4. Constants have none. Source ops (no inputs) are arrivals.
 5. A value that goes from one backend to another is an arrival for the other.
 """
@@ -135,10 +135,12 @@ def _take(found: Arrivals, op: Op, before: int) -> None:
     passes = together or op.op_type in _PASSING
     if definition is None or any(port.ready is Ready.ANY for port in definition.inputs):
         passes = False
-    if ACROSS in op.attrs and op.op_type == "Gate":
-        passes = False
-    late = op.domain == keys.WIRE_DOMAIN or (
-        definition is not None and definition.may_suspend and not together
+    across = ACROSS in op.attrs and op.op_type == "Gate"  # its value may come in another execution
+    passes = passes and not across
+    late = (
+        across
+        or op.domain == keys.WIRE_DOMAIN
+        or (definition is not None and definition.may_suspend and not together)
     )
     mask = 0
     for name in filter(None, op.outputs):
