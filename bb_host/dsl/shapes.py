@@ -52,6 +52,8 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     known = [s for s in shapes if s is not None]
     if len(known) != len(shapes):
         return None
+    if known.count(known[0]) == len(known):
+        return known[0]
     rank = max(len(s) for s in known)
     found: tuple[Dim, ...] = (1,) * rank
     for shape in known:

@@ -122,7 +122,7 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
     lacking: dict[tuple[str, str], list[Op]] = {}
     for function in (*target.functions, *brought):
         version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
-        if len(backends) < 2 and function.domain != keys.COMPONENT_DOMAIN:
+        if len(backends) < 2:
             there = flow.summary(function.ops)
             if not there.has_subgraphs and not any(
                 _denied(*kind, default[1], version) for kind in there.kinds
