@@ -255,12 +255,35 @@ def _gather(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) 
     if data is None or indices is None or not isinstance(axis, int) or not data:
         return None
     axis %= len(data)
-    wanted, size = _ints(known[1]) if len(known) > 1 else None, data[axis]
-    if wanted and isinstance(size, int):
-        outside = [i for i in wanted if not -size <= i < size]
-        if outside:
-            raise ValueError(f"index {outside[0]} is out of range for an axis of {size} elements")
+    _within(known, data[axis])
     return (*data[:axis], *indices, *data[axis + 1 :])
+
+
+def _within(known: Known, size: Dim) -> None:
+    """ValueError for an index, where the second input is known, outside of an axis of known size."""
+    indices = _ints(known[1]) if len(known) > 1 else None
+    outside = [i for i in indices or () if isinstance(size, int) and not -size <= i < size]
+    if outside:
+        raise ValueError(f"index {outside[0]} is out of range for an axis of {size} elements")
+
+
+def _gather_elements(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
+    data, axis = shapes[0], attrs.get("axis", 0)
+    if data and isinstance(axis, int):
+        _within(known, data[axis])
+    return shapes[1]
+
+
+def _top_k(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
+    shape, axis = shapes[0], attrs.get("axis", -1)
+    k = _ints(known[1]) if len(known) > 1 else None
+    if not shape or not isinstance(axis, int):
+        return None
+    axis %= len(shape)
+    size = shape[axis]
+    if k and isinstance(size, int) and not 0 <= k[0] <= size:
+        raise ValueError(f"k={k[0]} of an axis with {size} elements")
+    return (*shape[:axis], k[0] if k else None, *shape[axis + 1 :])
 
 
 def _split(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
@@ -303,6 +326,8 @@ _RULES: dict[str, Rule] = {
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "TopK": _top_k,
     "Split": _split,
     "Expand": _expand,
     "ArgMax": _arg,

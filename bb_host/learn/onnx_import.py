@@ -20,7 +20,7 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds
-from bb_host.onnx_model import TrainingModeError, refuse_training
+from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError, refuse_classical, refuse_training
 from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.program_proto import array_of, read_graph
 from bb_host.sparse_tensors import SparseTensorError, densified
@@ -119,6 +119,10 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
 def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
+    try:
+        refuse_classical(model)
+    except UnsupportedOperatorError as error:
+        raise ModelImportError(error.what, where, error.hint) from error
     foreign = sorted({n.domain for n in model.graph.node if n.domain not in ("", keys.ONNX_DOMAIN_ALIAS)})
     if foreign:
         raise ModelImportError(

@@ -14,6 +14,8 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from bb_host import cli
 from bb_host.edge import compile_edge
+from bb_host.learn import trainable
+from bb_host.learn.errors import ModelImportError
 from bb_host.onnx_model import (
     InvalidModelError,
     ModelTooLargeError,
@@ -139,6 +141,11 @@ CLASSICAL: list[tuple[Model, tuple[str, ...]]] = [
 def test_models_of_scikit_learn_are_told_the_way_out(source: Model, words: tuple[str, ...]) -> None:
     with refused(UnsupportedOperatorError, "ai.onnx.ml", *words, marked=False):
         compile_edge(source)
+
+
+def test_a_model_of_scikit_learn_that_is_to_learn() -> None:
+    with refused(ModelImportError, "Scaler", "ZipMap", "{'zipmap': False}", marked=False):
+        trainable(CLASSICAL[0][0])
 
 
 def stochastic(op: str, **attrs: Any) -> Model:

@@ -77,6 +77,8 @@ AT_RECORDING: list[tuple[Callable[..., Any], str]] = [
     (lambda g, image, **_: g.onnx.depth_to_space(image, blocksize=2), "3 channels do not divide"),  # <-
     (lambda g, i, **_: g.onnx.one_hot(i, 3, [0.0, 1.0], axis=7), "axis 7 is out of range"),  # <-
     (lambda g, v, **_: g.onnx.top_k(v, [9], outputs=2), "k=9 of an axis with 4"),  # <-
+    (lambda g, m, **_: g.onnx.top_k(m, [9], outputs=2), "k=9 of an axis with 4 elements"),  # <-
+    (lambda g, t, **_: g.onnx.gather_elements(t, [[5, 0]]), "index 5 is out of range"),  # <-
     (lambda g, m, **_: g.onnx.top_k(m, [1], axis=2, outputs=2), "axis 2 is out of range"),  # <-
     (lambda g, v, **_: g.onnx.pad(v, [1, 1, 1]), "3 pads for 1 axes"),  # <-
     (lambda g, v, **_: g.onnx.tile(v, [1, 2]), "do not fit shape (4,)"),  # <-
