@@ -23,6 +23,7 @@ CODES: Final[Mapping[str, str]] = {
     "empty-body": "a body records nothing",
     "empty-name": "an event, a metric or a record without a name",
     "enough-above-n": "a request waits for more answers than it asks peers",
+    "event-like-output": "an event has the name of a declared output",
     "frozen-statistics": "a layer's running statistics are not updated by training",
     "min-above-n": "`min` above `n`: a sample takes fewer peers than it waits for",
     "missing-half": "one of two syscalls that work together, such as a stash without flush",

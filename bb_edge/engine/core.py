@@ -359,7 +359,7 @@ class Engine:
                 self.pull(frame, op)
 
     def start_outputs(self, frame: Frame, entry: int) -> None:
-        """Readies the outputs that hang on no input, where that entry (or INVOKE) starts them."""
+        """Readies the outputs that are constant, where that entry (or INVOKE) brings them."""
         waiting = frame.waiting
         for op in frame.region.graph.starts.get(entry, ()):
             if op.pulls:

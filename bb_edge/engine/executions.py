@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.graph_slot import EAGER_MASK, OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class BoundOp:
         self.frees: tuple[int, ...] = ()
 
 
+def _hands_on(spec: OpSpec) -> bool:
+    return spec.domain == keys.SYSCALL_DOMAIN and spec.op_type in ("PassThrough", "Tee")
+
+
 def _unbound(*_: object) -> object:
     raise AssertionError("an op was run before it was bound")
 
@@ -145,9 +150,9 @@ class BoundGraph:
 
     `claims` tells for an entry op (by index, INVOKE for an invoke without inputs) which components an
     execution that starts there must claim: the unshared ones that its flow writes. `input_claims` tells the
-    same for a value at a function input, by site. `starts` are the outputs that hang on no input, because
-    they stem from constants and sources alone. They come with each invoke, and, where it is the only way in,
-    with each firing of the only entry (by index). `direct` is the short way of an invoke, where there is one.
+    same for a value at a function input, by site. `starts` are the outputs that are constants, or computed
+    from constants alone: they come with each invoke and, where it is the only way in, each firing of the
+    only entry (by index). `direct` is the short way of an invoke, where there is one.
     """
 
     __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
@@ -171,13 +176,18 @@ class BoundGraph:
             for op in self.ops
             if op.spec.op_type == OUTPUT_OP
             and op.spec.region == 0
-            and (op.pulls or slot.values[op.spec.inputs[0]] is not None)
+            and (slot.values[op.spec.inputs[0]] is not None or (op.pulls and self._are_constant(op.pulls)))
         )
         if not found:
             return {}
         entries = [op.index for op in self.ops if op.spec.kind is OpKind.ENTRY and op.spec.region == 0]
         only = entries if len(entries) == 1 and not slot.inputs else []
         return dict.fromkeys((INVOKE, *only), found)
+
+    def _are_constant(self, sources: Sequence[int]) -> bool:
+        """Whether these ops, which wait for nothing, only compute: on constants, then."""
+        specs = [self.ops[n].spec for n in sources]
+        return all(s.proto is not None or s.domain == keys.BACKEND_DOMAIN or _hands_on(s) for s in specs)
 
     def _find_last_readers(self) -> None:
         """Fills `frees`: memory comes back with the only reader, not with the execution's end.

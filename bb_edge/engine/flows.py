@@ -47,14 +47,11 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
             for site in (*op.spec.inputs, *op.spec.controls):
                 readers.setdefault(site, []).append(op.index)
         own_writes = [writes(op) for op in graph.ops]
-        started = {entry: [op.index for op in outputs] for entry, outputs in graph.starts.items()}
         for op in graph.ops:
             if op.spec.kind is OpKind.ENTRY:
-                start = [op.index, *started.get(op.index, ())]
-                graph.claims[op.index] = _flow(graph, readers, own_writes, start, op.spec.region)
+                graph.claims[op.index] = _flow(graph, readers, own_writes, [op.index], op.spec.region)
         for site in graph.slot.inputs.values():
-            start = [*readers.get(site, ()), *started.get(INVOKE, ())]
-            if wanted := _flow(graph, readers, own_writes, start, 0):
+            if wanted := _flow(graph, readers, own_writes, readers.get(site, ()), 0):
                 graph.input_claims[site] = wanted
         pulled = [op.index for op in graph.ops if op.pulls]
         graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)

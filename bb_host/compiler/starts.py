@@ -41,10 +41,12 @@ def warn_of_dead_flows(main: Function, stats: Stats) -> None:
     there = flow.summary(main.ops)
     if entries.isdisjoint(there.kinds):
         return
-    dead = _dead(main.ops, entries, there.has_subgraphs)
+    dead, constant = _dead(main.ops, entries, there.has_subgraphs)
+    outputs = set(main.outputs)
+    if not (main.inputs or outputs.isdisjoint(constant)):
+        _warn_of_constants(main, entries, constant, stats)
     if not dead:
         return
-    outputs = set(main.outputs)
     for ops in _flows(dead):
         lost = [name for op in ops for name in op.outputs if name in outputs]
         effects = [op for op in ops if has_effect(op.domain, op.op_type)]
@@ -64,8 +66,30 @@ def warn_of_dead_flows(main: Function, stats: Stats) -> None:
         )
 
 
-def _dead(ops: Sequence[Op], entries: frozenset[tuple[str, str]], branches: bool) -> list[Op]:
+def _warn_of_constants(
+    main: Function, entries: frozenset[tuple[str, str]], constant: set[str], stats: Stats
+) -> None:
+    """Warns about constant outputs of a partition with several entries: none of them brings a constant."""
+    ways_in = [op for op in main.ops if (op.domain, op.op_type) in entries and op.op_type != OP_RECV_RESP]
+    if len(ways_in) < 2:
+        return
+    for op in main.ops:
+        lost = [n for n in op.outputs if n in constant and n in main.outputs]
+        if lost and keys.ON_INVOKE_KEY not in op.meta:
+            stats.warn(
+                "never-started",
+                f"{lost[0]!r} is a constant, and none of the {len(ways_in)} entries of {main.name} brings it",
+                source(op),
+                "say when it is to come: g.gate(value, trigger)",
+            )
+
+
+def _dead(
+    ops: Sequence[Op], entries: frozenset[tuple[str, str]], branches: bool
+) -> tuple[list[Op], set[str]]:
     """The ops, constants excepted, that nothing live leads to and that nothing live reads; in order.
+
+    And the values that are constants, or computed from constants alone.
 
     Live is what reads a value that stems neither from sources nor from constants.
     """
@@ -95,7 +119,7 @@ def _dead(ops: Sequence[Op], entries: frozenset[tuple[str, str]], branches: bool
         else:
             read.update(flow.reads(op))
             read.discard("")
-    return dead[::-1]
+    return dead[::-1], constant
 
 
 def _is_constant(op: Op, inputs: Sequence[str], constant: set[str]) -> bool:

@@ -272,7 +272,7 @@ def test_a_call_of_a_module_that_acts_is_read_by_nobody_and_right():
     class Child(Module):
         def body(self, g):
             y = g.input("x", "F32") * 2.0
-            g.app_emit("y", y)
+            g.app_emit("doubled", y)
             g.output("y", y)
 
     class Parent(Base):

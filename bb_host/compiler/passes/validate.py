@@ -12,12 +12,13 @@
 6. Every domain in use is imported: `OpsetNotImported`.
 7. No wire op stands in a branch or loop body: `WireInSubgraph`; no other op that the engine runs, and no call
    of a function that holds one: `OpInSubgraph`. A backend runs a branch, and knows ONNX operators alone.
+8. An event with the name of a declared output of the root is warned of: a host knows both by their names.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from bb_edge.ir import keys, opsets
@@ -41,6 +42,7 @@ from bb_host.program import Function, Op, Program, walk_ops
 NAME = "validate"
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+_EVENTS = frozenset(((keys.SYSCALL_DOMAIN, "AppEmit"), (keys.SYSCALL_DOMAIN, "AppNotify")))
 _UNWRITABLE = frozenset("|,=# \n\t")
 
 
@@ -59,11 +61,28 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         if index < heads or flow.is_main(function):
             _typed_inputs(checked)
         functions.append(checked)
+        _events(checked, program.functions[0].outputs, stats)
     stats.count("nodes", count)
     stats.count("validation_errors", 0)
     if all(a is b for a, b in zip(functions, program.functions, strict=True)):
         return program
     return dataclasses.replace(program, functions=tuple(functions))
+
+
+def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
+    """Rule 8."""
+    if _EVENTS.isdisjoint(flow.summary(function.ops).kinds):
+        return
+    for op in function.ops:
+        topic = op.attrs.get("name") if (op.domain, op.op_type) in _EVENTS else None
+        name = topic.decode("utf-8", "replace") if isinstance(topic, bytes) else ""
+        if name in outputs:
+            stats.warn(
+                "event-like-output",
+                f"the event {name!r} has the name of an output: the host cannot tell one from the other",
+                source(op),
+                "give one of them another name; an output reaches the host by itself",
+            )
 
 
 # --- values -----------------------------------------------------------------------------------------------

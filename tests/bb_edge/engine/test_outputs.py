@@ -101,20 +101,35 @@ def test_among_several_entries_constants_belong_to_none(bench: Any) -> None:
     assert told(b) == [("c", 7)]
 
 
-@pytest.mark.parametrize("reader", ["", "  t: Trigger = syscall.Threshold<n=1>(view)\n"])
-def test_an_output_out_of_sources_comes_with_each_invoke(bench: Any, reader: str) -> None:
+def test_an_output_out_of_sources_comes_where_it_is_asked_for(bench: Any) -> None:
+    """By an op that runs and reads it, or by an invoke without inputs; to run a source is an effect."""
     head = 'program Demo {module=Demo, binding.Main.peers="peer_selector|bb.PresenceSelector|1"}'
     text = f"""{head}
-function program.Main(x: F32[1]) -> (view, y){TAIL}  slot peers: peer_selector peer_class=Main
+function program.Main(x: F32[1], z: F32[1]) -> (view, y, w){TAIL}  slot peers: peer_selector peer_class=Main
   view: PeerIdVec = role.peer_selector.CurrentView() {{slot=peers}}
   y: F32[1] = Neg(x)
-{reader}"""
+  w: F32[1] = syscall.Gate(z, view)
+"""
     b = bench(text)
-    for inputs in ({"x": np.zeros(1, np.float32)}, {}):
+    for given, topics in (("x", ["y"]), ("z", ["view", "w"]), ("", ["view"])):
         b.said.clear()
-        b.node.invoke("Main", inputs)
+        b.node.invoke("Main", {name: np.zeros(1, np.float32) for name in given})
         b.settle()
-        assert sorted(s.topic for s in b.of(steps.AppEvent)) == ["view", "y"][: 1 + len(inputs)]
+        assert sorted(s.topic for s in b.of(steps.AppEvent)) == topics
+
+
+def test_an_entry_does_not_run_sources_for_outputs(bench: Any) -> None:
+    head = 'program Demo {module=Demo, binding.Main.peers="peer_selector|bb.PresenceSelector|1"}'
+    text = f"""{head}
+function program.Main() -> (view, c){TAIL}  slot peers: peer_selector peer_class=Main
+  t: Trigger = syscall.Pulse()
+  k: I64 = Constant<value_int=7>()
+  c: I64 = syscall.PassThrough(k)
+  view: PeerIdVec = role.peer_selector.CurrentView() {{slot=peers}}
+"""
+    b = bench(text)
+    b.settle()
+    assert told(b) == [("c", 7)]
 
 
 def test_values_that_are_no_tensors_come_too(bench: Any) -> None:
