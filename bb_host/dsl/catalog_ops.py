@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ _SINGLE_PORTS = frozenset({"DeadlineMatch"})
 Result = "Output | tuple[Output, ...] | None"
 
 
+@functools.cache  # names of the catalogs
 def snake(op_type: str) -> str:
     """``Limit.Acquire`` → ``limit_acquire``."""
     return _HUMP.sub("_", op_type).lower()

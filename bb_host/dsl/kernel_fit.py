@@ -86,6 +86,19 @@ def fit(
     return found
 
 
+def fitted_before(
+    op_type: str,
+    version: int,
+    attrs: Mapping[str, object],
+    inputs: Sequence[ValueType | None],
+    known: Sequence[Array | None],
+    n_outputs: int,
+) -> tuple[ValueType, ...] | None:
+    """What `fit` has found for the same question; None where it was never asked, or found no types."""
+    found = _seen.get(_key(op_type, version, attrs, inputs, known, n_outputs))  # type: ignore[arg-type]
+    return found if isinstance(found, tuple) else None
+
+
 def _key(
     op_type: str,
     version: int,
