@@ -167,6 +167,12 @@ class Backend(Component):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         cls._own_execute = cls.execute is not Backend.execute
+        if not inspect.ismethod(cls.supported_ops):
+            raise ContractError(
+                f"supported_ops of backend class {cls.__name__} is no class method, so no class can be asked",
+                f"{cls.__module__}.{cls.__qualname__}",
+                "put @classmethod above it; what only a backend at work knows goes into supports(self, …)",
+            )
         cls._own_primitives = frozenset(
             op
             for op, name in PRIMITIVE_METHODS.items()

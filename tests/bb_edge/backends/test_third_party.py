@@ -18,8 +18,10 @@ from bb_edge.ir import tensors
 from bb_edge.registry import Registry
 from bb_edge.roles import Backend, BackendAttrs, ComponentEnv
 from bb_edge.roles.completion import Later
+from bb_edge.roles.errors import ContractError
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Module, PeerSelectorSlot
+from bb_host.compiler.errors import UnsupportedOps as CompileUnsupportedOps
 from bb_host.edge import compile_edge
 
 S = 1_000_000_000
@@ -258,10 +260,38 @@ class Steep(Module):
         g.app_emit("y", g.onnx.softmax(g.onnx.sigmoid(x), axis=0))
 
 
+class Driver(Few):
+    """It knows what it has only where its driver is."""
+
+    TYPE_NAME: ClassVar[str] = "test.Driver"
+
+    def supports(self, op_type: str, version: int, domain: str = "") -> bool:  # type: ignore[override]
+        return op_type in OPERATORS
+
+
 @pytest.mark.parametrize("portable", [False, True])
-def test_operators_that_it_lacks_are_named_at_install(registry: Registry, portable: bool) -> None:
-    data = artifact(Steep(), Few, portable)
+def test_operators_that_only_the_device_knows_to_lack_are_named_at_install(
+    registry: Registry, portable: bool
+) -> None:
+    registry.register(Driver)
+    data = artifact(Steep(), Driver, portable)
     with pytest.raises(UnsupportedOps) as caught:
         install(PeerId.from_name("n"), (), data, ["Steep"], registry=registry, seed=1)
-    assert "Sigmoid" in str(caught.value) and "Softmax" in str(caught.value)
-    assert "test.Few" in str(caught.value)
+    assert all(words in str(caught.value) for words in ("Sigmoid", "Softmax", "test.Driver"))
+
+
+def test_operators_that_its_class_lacks_are_named_when_it_is_compiled() -> None:
+    with pytest.raises(CompileUnsupportedOps) as caught:
+        artifact(Steep(), Few)
+    assert all(words in str(caught.value) for words in ("Sigmoid", "Softmax", "test.Few", "test_third_party"))
+
+
+def test_a_class_that_cannot_be_asked_is_refused_when_it_is_written() -> None:
+    with pytest.raises(ContractError, match="classmethod"):
+
+        class Old(Backend):
+            def supported_ops(self) -> frozenset[str]:  # type: ignore[override]
+                return frozenset(OPERATORS)
+
+            def execute(self, graph: Any, inputs: Any, attrs: Any = None) -> Any:
+                return {}
