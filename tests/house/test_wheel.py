@@ -39,7 +39,8 @@ pytestmark = [
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -149,7 +150,62 @@ def test_an_editable_install_imports_from_the_checkout(checkout: Path, tmp_path:
     assert all(Path(path).is_relative_to(checkout) for path in found.values())
 
 
-# --- components of one's own, outside the checkout --------------------------------------------------------
+# --- outside the checkout ---------------------------------------------------------------------------------
+
+BOOTED = """
+from bb_host import Compiler, Module, ModelSlot, S
+from bb_host.learn import mlp, trainable
+
+
+class Booted(Module):
+    model = ModelSlot("model")
+
+    def bootstrap(self, g):
+        self.model.load_parameters(g, g.input("p", "F32", [8]))
+
+    def body(self, g):
+        with g.rounds(times=2) as start:
+            params = self.model.params(g, after=start)
+            g.app_emit("round", g.bundle([start.round, g.onnx.reduce_sum(params)]))
+
+
+def program():
+    return Booted(), Compiler().bind_model("model", "bb.GraphModel", trainable(mlp([3, 2], 1)))
+"""
+
+
+def test_a_program_with_a_bootstrap_runs_from_the_wheel(
+    installed: Path, tmp_path: Path, broker: Any, patience: float
+) -> None:
+    pytest.importorskip("onnx")
+    (tmp_path / "booted.py").write_text(BOOTED)
+    numpy.save(tmp_path / "init.npy", numpy.arange(8, dtype=numpy.float32))
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            words,
+            cwd=tmp_path,
+            env=environment(installed),
+            capture_output=True,
+            text=True,
+            timeout=100 * patience,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    assert call("bb-host", "compile", "booted.py", "-o", "build/").returncode == 0
+    node = ("build/Booted.Booted.edge.onnx", "--target", "Booted", "--peer", "n", "--broker", broker.url)
+    refused = call("bb-edge", "run", *node, "--until-done")
+    assert refused.returncode != 0 and "--bootstrap Booted.p=" in refused.stderr
+    done = call("bb-edge", "run", *node, "--until-done", "--bootstrap", "Booted.p=init.npy")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [e["value"] for e in events if e.get("event") == "round"] == [[1, [28.0]], [2, [28.0]]]
+    assert "bootstrap done" in done.stderr
+
+
+# --- components of one's own ----------------------------------------------------------------------------
 
 
 def environment(python: Path) -> dict[str, str]:
