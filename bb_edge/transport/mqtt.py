@@ -50,7 +50,7 @@ from bb_edge.transport.packets import (
     puback,
 )
 from bb_edge.transport.shared_socket import SharedSocket
-from bb_edge.transport.topics import Kind, TopicError, Topics
+from bb_edge.transport.topics import ForeignFederation, Kind, TopicError, Topics
 from bb_edge.wire.peers import Presence, PresenceError, decode_presence, encode_presence
 
 __all__ = [
@@ -67,6 +67,9 @@ GOODBYE_S = 2.0
 READ_AT_ONCE = 512 * 1024
 """Bytes that one `wait` reads at most: then it is the node's turn."""
 
+MAX_FOREIGN = 16
+"""Federations whose messages are told of by name; those beyond are counted alone."""
+
 COUNTERS = (
     "connects",
     "disconnects",
@@ -79,6 +82,7 @@ COUNTERS = (
     "refused",  # by the broker: connections, subscriptions, publishes
     "unheard",  # publishes that nobody had subscribed to
     "malformed",  # topics, presences, packets
+    "foreign",  # messages of a federation that this peer was in before
     "oversize",  # packets above what is taken in
     "too_large",  # envelopes that fit the broker's limit not even in chunks
     "cut",  # envelopes that were sent in chunks
@@ -129,6 +133,7 @@ class MqttTransport:
         self._log = on_log
         self._jitter = jitter or random.Random()
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self._foreign: set[str] = set()
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
         self._chunks = Reassembly(
             options.chunked_at_once,
@@ -367,6 +372,11 @@ class MqttTransport:
         self._counters["received_bytes"] += end - body + 2
         try:
             kind, peer = self._topics.read(topic)
+        except ForeignFederation as error:
+            self._counters["foreign"] += 1
+            if error.federation not in self._foreign and len(self._foreign) < MAX_FOREIGN:
+                self._foreign.add(error.federation)  # said once each: every message of it would say the same
+                self._log("warning", str(error))
         except TopicError as error:
             self._malformed(str(error))
         else:

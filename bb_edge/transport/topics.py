@@ -19,6 +19,19 @@ class TopicError(BBError):
     """A federation name that a topic cannot hold, or a topic that is none of ours."""
 
 
+class ForeignFederation(TopicError):
+    """A topic of another federation: this client's session on the broker still has subscriptions there."""
+
+    def __init__(self, federation: str) -> None:
+        super().__init__(
+            f"messages of federation {federation!r} arrive and are dropped: the broker keeps a session of"
+            " this peer in which it was a member there",
+            "broker",
+            "give the node a name of its own per federation, or let the broker forget the old session",
+        )
+        self.federation = federation
+
+
 class Kind(enum.Enum):
     """What a message on one of our topics is."""
 
@@ -103,4 +116,7 @@ class Topics:
                     return Place(kind, PeerId.from_text(topic[len(prefix) :].decode()))
                 except (PeerIdError, UnicodeDecodeError) as error:
                     raise TopicError(getattr(error, "what", "not UTF-8"), where) from error
+        parts = topic.split(b"/")
+        if len(parts) > 3 and parts[0] == b"bb" and not topic.startswith(self._prefix.encode()):
+            raise ForeignFederation(parts[1].decode("utf-8", "replace"))
         raise TopicError("a topic that was not subscribed to", where)

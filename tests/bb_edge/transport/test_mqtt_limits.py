@@ -153,6 +153,20 @@ def test_a_broker_that_refuses_the_password_is_asked_again_and_says_so(
     loop.until(lambda: right.connected)
 
 
+def test_a_peer_that_was_in_another_federation_says_so_once(mosquitto_broker, loop, doors, url):
+    first = loop.join(doors("a"), url(mosquitto_broker), federation="old")
+    loop.until(lambda: first.connected and first.waiting == 0)
+    first.stop()
+    loop.transports.remove(first)
+    now = loop.join(doors("a", epoch=2), url(mosquitto_broker), federation="new")
+    loop.until(lambda: now.connected)
+    own = PeerId.from_name("a")
+    publish(mosquitto_broker, *((f"bb/old/{own}/from/{PeerId.from_name('b')}", b"x") for _ in range(3)))
+    loop.until(lambda: now.counters["foreign"] >= 3)
+    assert len([line for line in loop.logs if "federation 'old'" in line]) == 1
+    assert now.counters["malformed"] == 0
+
+
 def test_two_clients_of_one_name_do_not_chase_each_other(mosquitto_broker, loop, doors, url):
     one = loop.join(doors("a", epoch=1), url(mosquitto_broker))
     loop.until(lambda: one.connected)
