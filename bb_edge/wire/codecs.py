@@ -172,7 +172,10 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
         )
     try:
         return type_hash, encode(value)
-    except (AttributeError, TypeError, ValueError, OverflowError, struct.error, CborError) as error:
+    except NotWireEligibleError:
+        raise
+    # The border to registered codecs: whatever they raise on a value that they don't take.
+    except Exception as error:
         what = f"a {type(value).__name__} is no {types.by_wire_hash(type_hash)}: {error}"
         raise NotWireEligibleError(what, "wire") from error
 
@@ -272,12 +275,14 @@ def _decode(type_hash: int, payload: Buffer, depth: int) -> object:
         if decode is None:
             raise WireReceiveError(WireReceiveErrorKind.UnknownTypeHash, f"{type_hash:#x}")
         return decode(payload)
+    except WireReceiveError:
+        raise
     except MemoryError as error:
         raise WireReceiveError(WireReceiveErrorKind.AllocationFailed, f"{len(payload)} bytes") from error
     except (TensorError, CborError, PeerIdError, AddressError) as error:
         raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, str(error)) from error
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
-        # What a registered codec may raise on bytes that it does not take.
+    # The border to registered codecs: whatever they raise on bytes that they don't take.
+    except Exception as error:
         raise WireReceiveError(
             WireReceiveErrorKind.DecodeFailed, f"{type(error).__name__}: {error}"
         ) from error

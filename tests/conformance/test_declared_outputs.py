@@ -138,6 +138,7 @@ def compared() -> Counter[str]:
     return Counter()
 
 
+@pytest.mark.xdist_group("every program")  # one worker counts them all
 @pytest.mark.parametrize("file", files())
 def test_a_program_keeps_and_delivers_its_outputs(file: str, shard: Path, compared: Counter[str]) -> None:
     for name, module in modules(file):
@@ -173,6 +174,7 @@ def test_a_program_keeps_and_delivers_its_outputs(file: str, shard: Path, compar
             compared["ran"] += 1
 
 
+@pytest.mark.xdist_group("every program")
 def test_there_were_programs(compared: Counter[str]) -> None:
     """Behind the ones above; alone there is nothing to count."""
     if not compared:

@@ -197,4 +197,4 @@ def test_a_folder_of_another_node_is_refused(mosquitto_broker, durable):
     second = d.f.client(1, *d.f.state("client-0"))
     found = d.f.wait(lambda e: isinstance(e, Ended) and e.child is second, "it ends")
     assert found.code == 1
-    assert "move the files aside" in second.tail.splitlines()[-1]
+    assert "move this one aside" in second.tail.splitlines()[-1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterator
+from typing import NoReturn
 
 import cbor2
 import numpy as np
@@ -204,6 +206,20 @@ def test_a_class_stands_for_one_type(celsius: TypeNode) -> None:
     assert hash_of(other) not in codecs._ENCODERS, "nothing was kept"
     register_codec(celsius, write, read, Kelvin)  # two classes may be of one type
     assert wire_type_hash(Kelvin(1)) == wire_type_hash(Celsius(1)) == hash_of(celsius)
+
+
+@pytest.mark.parametrize("error", [struct.error("8 bytes"), KeyError("unit"), RuntimeError("odd")])
+def test_whatever_a_registered_codec_raises_is_a_refusal(celsius: TypeNode, error: Exception) -> None:
+    def raises(_: object) -> NoReturn:
+        raise error
+
+    register_codec(celsius, raises, raises)
+    with pytest.raises(NotWireEligibleError, match="Celsius"):
+        encode_value(Celsius(7), hash_of(celsius))
+    with pytest.raises(WireReceiveError) as caught:
+        decode_value(hash_of(celsius), b"\x07")
+    assert caught.value.kind is WireReceiveErrorKind.DecodeFailed
+    assert type(error).__name__ in str(caught.value)
 
 
 def test_refused_codecs_say_why(celsius: TypeNode) -> None:
