@@ -406,7 +406,9 @@ def _symbolize(arguments: argparse.Namespace) -> int:
             if arguments.log is None
             else stack.enter_context(arguments.log.open(encoding="utf-8", errors="replace"))
         )
+        lines = known = 0
         for line, sources in found.annotated(iter(log)):
+            lines, known = lines + 1, known + bool(sources)
             if arguments.json:
                 if sources:
                     print(json.dumps({"line": line, "sources": [asdict(source) for source in sources]}))
@@ -414,6 +416,12 @@ def _symbolize(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
             for source in sources:
                 print(f"    {source}", flush=True)
+    if lines and not known:
+        print(
+            f"bb-host: no line names an op of {found.module} on {found.target}: is {arguments.map} the map of"
+            " the artifact that ran?",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -31,6 +31,11 @@ solver, the recording calls and the engine's dispatch read the same table.
   required inputs are there.
 - **notes**: *suspends* may finish in a later poll; *reads* or *writes* its component's state; *by the
   compiler* is placed by passes, not by authors; *remote* can be addressed by an envelope.
+
+Holds, queues and limits go by their name: all ops of a device that say one name share it, those of two calls
+of one module among them. `Threshold` and `Gate` have no name: each one, in each call of its module, has a
+state of its own. What a round emits before it asks nobody is emitted again when the round is run again, with
+the same number. An interval yields a `Timestamp`; where a trigger is wanted, `g.threshold(1, tick)` is one.
 """
 
 TITLES = {

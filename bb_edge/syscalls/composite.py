@@ -26,10 +26,17 @@ def _child_types(op: BoundOp) -> tuple[types.TypeNode, ...]:
     return tuple(found)
 
 
+def _hash(node: types.TypeNode) -> int | None:
+    """How a child says its type: one that stays on the device by its name; None for an abstract one."""
+    if node.wire_hash is not None or node.abstract:
+        return node.wire_hash
+    return types.compute_wire_hash(node.id, node.version)
+
+
 def _bundle(op: BoundOp, env: BindEnv) -> Run:
     """Children carry the type that was recorded; one of an abstract type carries that of its value."""
     recorded = _child_types(op)
-    hashes = tuple(node.wire_hash for node in recorded) or (None,) * len(op.spec.inputs)
+    hashes = tuple(map(_hash, recorded)) or (None,) * len(op.spec.inputs)
 
     def run(ctx: Any, *parts: object) -> Composite:
         pairs = zip(hashes, parts, strict=True)
@@ -40,16 +47,17 @@ def _bundle(op: BoundOp, env: BindEnv) -> Run:
 
 def _unbundle(op: BoundOp, env: BindEnv) -> Run:
     count = len(op.outs)
-    expected = _child_types(op)
+    expected = tuple((node, _hash(node)) for node in _child_types(op))
 
     def run(ctx: Any, composite: object) -> object:
         if not isinstance(composite, Composite) or len(composite) != count:
             size = len(composite) if isinstance(composite, Composite) else type(composite).__name__
             raise OpError(f"a bundle of {count} was expected, not {size}", where=ctx.op.spec.name)
-        for index, (node, (wire_hash, _)) in enumerate(zip(expected, composite.children)):  # noqa: B905 (same length)
-            if not node.abstract and node.wire_hash != wire_hash:
+        children = composite.children
+        for index, ((node, wanted), (found, _)) in enumerate(zip(expected, children)):  # noqa: B905 (same length)
+            if wanted is not None and found != wanted:
                 raise OpError(
-                    f"child {index} has type hash {wire_hash:#x}, not that of {node}", where=ctx.op.spec.name
+                    f"child {index} has type hash {found:#x}, not that of {node}", where=ctx.op.spec.name
                 )
         return composite.values if count > 1 else composite.values[0]
 

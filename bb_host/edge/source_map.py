@@ -19,7 +19,7 @@ import json
 from typing import Any
 
 from bb_edge.ir import keys
-from bb_host.edge.arrivals import is_constant
+from bb_edge.ir.opsets import lookup
 from bb_host.edge.collapse import Origin, Origins
 from bb_host.edge.strip import Stripped
 from bb_host.program import Op, Program
@@ -40,7 +40,7 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
         ops: dict[str, list[dict[str, str]]] = {}
         index = 0
         for op, short in zip(original.ops, function.ops, strict=True):
-            if is_constant(op):
+            if _is_constant(op):
                 continue
             called = origins.get((function.key, op.outputs[0] if op.outputs else ""))
             names = stripped.names.get((short.domain, short.op_type) if called else function.key, {})
@@ -58,6 +58,12 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
         "artifact": hashlib.sha256(artifact).hexdigest(),
         "functions": functions,
     }
+
+
+def _is_constant(op: Op) -> bool:
+    """Whether a device has a value in place of the op: numbers, text and bytes."""
+    row = lookup(op.domain, op.op_type)
+    return row is not None and row.relation == "constant"
 
 
 def _entry(op: Op, value: str) -> dict[str, str]:

@@ -25,7 +25,8 @@ _t.op(
     "",
     "round:Tensor<I64>",
     "times:int=0, pause_ns:int=0",
-    "Rounds: after bootstrap, and again when the execution that it started has ended; 0 times = for ever.",
+    "Rounds: after bootstrap, and again when the execution that it started has ended; 0 times = for ever. A"
+    " round whose requests asked nobody does not count: it is run again under its number, behind a back-off.",
     kind=_ENTRY,
 )
 
@@ -36,7 +37,7 @@ _t.op(
     "inputs:Any*any",
     "trigger:Trigger",
     "n:int",
-    "After n arrivals, whatever the execution; re-arms.",
+    "After n arrivals, whatever the execution; re-arms. Each call of a module counts for itself.",
 )
 _t.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int", "Delays a trigger.", may_suspend=True)
 _t.op("Sleep", "trigger:Trigger", "trigger:Trigger", "duration_ns:int", "Async timer.", may_suspend=True)

@@ -2,8 +2,9 @@
 
 1. A call of a function that holds, at any depth, a wire op, an entry, a class scope, a slot that lives on a
    class, or a selector of peers is replaced by the function's body: placement must see what is in it. So is
-   one that holds a gate: a call waits for all of its inputs, a gate may be opened in another execution. In
-   the root's bootstrap the bootstraps that it calls are replaced too.
+   one that holds a gate: a call waits for all of its inputs, a gate may be opened in another execution; and
+   one that holds a threshold, which counts for itself: each call has a count of its own. In the root's
+   bootstrap the bootstraps that it calls are replaced too.
 2. Values of an inlined body get names of their own; its wire ids and ports are minted anew where they are
    taken; its ops keep their lines, and their module instance is prefixed by the call's.
 3. Other functions that are called stay functions. They move to the module domain under the name
@@ -29,6 +30,9 @@ from bb_host.program import Function, Program, walk_ops
 NAME = "inline_for_partition"
 
 Key = tuple[str, str]
+
+_OWN_STATE = frozenset(("Gate", "Threshold"))
+"""Syscalls whose state across executions is the op's own; that of the others is under a name."""
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -79,7 +83,7 @@ class _Composition:
                 found = True
             elif op.domain == keys.SYSCALL_DOMAIN:
                 row = opsets.lookup(op.domain, op.op_type)
-                found = found or op.op_type == "Gate" or (row is not None and row.kind is OpKind.ENTRY)
+                found = found or op.op_type in _OWN_STATE or (row is not None and row.kind is OpKind.ENTRY)
             elif op.domain not in flow.LEAF_DOMAINS:
                 callee = self.keyed.get((op.domain, op.op_type))
                 if callee is not None and self.is_open(callee, (*path, function.key)):

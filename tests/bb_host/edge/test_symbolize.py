@@ -134,3 +134,12 @@ def test_the_command_line(built, log, tmp_path, capsys):
     assert [source["op"] for source in record["sources"]] == ["Add"]
     assert main(["symbolize", str(tmp_path / "log"), str(tmp_path / "log")]) == 1
     assert "no source map" in capsys.readouterr().err
+
+
+def test_a_log_of_another_artifact_is_said(built, tmp_path, capsys):
+    (tmp_path / "m.json").write_bytes(built.source_map)
+    (tmp_path / "log").write_text("error OpFailed op=PeerAt_25\n")
+    assert main(["symbolize", str(tmp_path / "m.json"), str(tmp_path / "log")]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "error OpFailed op=PeerAt_25\n"
+    assert "no line names an op of Mixed on Mixed" in shown.err and "m.json" in shown.err
