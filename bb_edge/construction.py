@@ -12,6 +12,7 @@ from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
 from bb_edge.roles.component import Component, ComponentEnv
+from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import ComponentError, RoleError
 
 
@@ -27,8 +28,8 @@ def build(kind: type[Component], env: ComponentEnv) -> Component:
         if error.where:
             raise
         raise env.error(error.what, hint=error.hint) from error
-    except Exception as error:
-        raise _not_built(kind, env, error) from error
+    except BaseException as error:
+        raise _not_built(kind, env, contained(error)) from error
     if not isinstance(made, Component):
         raise env.error(
             f"{kind.TYPE_NAME} cannot be built: construct gives {made!r:.60}",

@@ -37,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             traceback.print_exception(error.__cause__)  # of a component's own code, for its author
         print(f"bb-edge: error: {error}", file=sys.stderr)
+    except MemoryError as error:
+        said = f"{error}; " if str(error) else ""
+        print(
+            f"bb-edge: error: this process may not have so much memory ({said}lower the limits of the"
+            " configuration, or raise those of the service)",
+            file=sys.stderr,
+        )
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         print(f"bb-edge: error: {said or type(error).__name__}", file=sys.stderr)

@@ -118,14 +118,17 @@ def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = 
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise InferenceError(
-                    "one array, not a named one per input", str(path), "write it with np.savez"
-                )
-            return {name: file[name] for name in file.files}
-    except (ValueError, EOFError) as error:
-        raise InferenceError(f"not an .npz file: {error}", str(path)) from error
+        with path.open("rb") as stream:  # np.load leaves a damaged one open
+            file = np.load(stream, allow_pickle=False)
+            if not isinstance(file, np.ndarray):
+                return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # zipfile and NumPy raise what they please on damaged files
+        raise InferenceError(
+            "not an .npz file of numbers, or a damaged one", str(path), "write it with np.savez"
+        ) from error
+    raise InferenceError("one array, not a named one per input", str(path), "write it with np.savez")
 
 
 def _tune(arguments: argparse.Namespace) -> int:

@@ -203,19 +203,21 @@ def _unreadable(path: Path, why: str, where: str) -> BootstrapInputError:
 def _array_of(path: Path, port: str, where: str) -> Array:
     """The array of an `.npy` file; of an `.npz` the one that is named after the input, else its only one."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
+        with path.open("rb") as stream:  # np.load leaves a damaged one open
+            loaded = np.load(stream, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
             name = port if port in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
             if name is not None:
                 found: Array = loaded[name]
                 return found
-            held = ", ".join(loaded.files) or "none"
+            held = ", ".join(loaded.files)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error), where) from error
     except Exception as error:  # zipfile and NumPy raise what they please on damaged files
         raise _unreadable(path, "it is damaged, or no .npy or .npz file of numbers", where) from error
+    if not held:
+        raise BootstrapInputError(f"{path} has no array", where, "write it with np.savez")
     raise BootstrapInputError(
         f"{path} has several arrays, and none is called {port!r}", where, f"it has: {held}; name one {port!r}"
     )

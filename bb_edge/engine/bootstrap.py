@@ -142,6 +142,7 @@ class Planned:
     wait_ns: int = 0  # before the next try
     next_try_ns: int = 0  # 0: nobody tries again
     reason: str = ""  # why the last try failed
+    lost: bool = False  # it was done before a restart, and its component saves no state: it runs first of all
 
     @property
     def done(self) -> bool:
@@ -275,14 +276,17 @@ class Bootstraps:
         self._keeps_going = True
         for planned, given in found:
             planned.given = given
-        failed = [p for p, _ in found if p.status is BootstrapStatus.FAILED]
-        for planned in failed:  # of a snapshot: their components are as the failure left them
-            self._start_anew(planned)
+        for planned in [p for p, _ in found if p.status is BootstrapStatus.FAILED]:
+            self._start_anew(planned)  # of a snapshot: its components are as the failure left them
         fresh = [(p, given) for p, given in found if not p.done and p.status not in underway]
         for target in self._targets:
             if not self._free(target):
                 self._on_hold(target)
         self._stage(fresh)
+        pool = self._engine.pool
+        if pool.entries + len(self._ingress.entries) <= pool.max_entries:  # all of them find a place
+            # What a restart has brought back waits for them.
+            self._engine.locked.update((c, p.name) for p, _ in fresh if p.lost for c in p.touch_set)
 
     def _checked(
         self, wanted: Sequence[tuple[Planned, Mapping[str, object]]], again: bool = False
@@ -422,7 +426,8 @@ class Bootstraps:
         planned = self.planned(target, slot)
         execution.bootstrap = True
         execution.bootstrap_of = planned
-        execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
+        if not planned.lost:  # else who holds them waits for the bootstrap
+            execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
         execution.on_end = self._ended
         execution.pending += 1  # holds the execution open until it has begun
         if engine.claims.acquire(execution):
@@ -434,8 +439,7 @@ class Bootstraps:
         planned = execution.bootstrap_of
         execution.on_claimed = None
         execution.pending -= 1
-        planned.status = BootstrapStatus.RUNNING
-        planned.reason = ""
+        planned.status, planned.reason, planned.lost = BootstrapStatus.RUNNING, "", False
         self._tell()
         self._engine.emit(steps.BootstrapStarted(planned.target, planned.slot))
         self._engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
@@ -444,8 +448,7 @@ class Bootstraps:
     def _ended(self, execution: Execution) -> None:
         planned, failed = execution.bootstrap_of, execution.failed
         planned.status = BootstrapStatus.FAILED if failed else BootstrapStatus.DONE
-        planned.inputs = {}
-        planned.staged = False
+        planned.inputs, planned.staged = {}, False
         engine = self._engine
         if failed:
             planned.reason = planned.reason or "an op of it never got all its inputs"

@@ -13,6 +13,13 @@ MS = 1_000_000
 S = 1_000_000_000
 
 
+MAX_EXECUTIONS = 10_000
+MAX_FRAMES = 100_000
+"""Of executions that answers start: `max_executions` × `max_children`. All frames are made at install."""
+MOST = 1 << 60
+"""Of every other capacity and time: 36 years in nanoseconds, and numbers that a snapshot can hold."""
+
+
 class ConfigError(BBError):
     """A capacity that cannot be: names the field and its range."""
 
@@ -21,13 +28,15 @@ class ConfigError(BBError):
 class NodeConfig:
     """Capacities and times of one node. Counts are entries, sizes bytes, times nanoseconds.
 
-    Every count and size is at least 1; a time of 0 means what its comment says. `edge()` is the default of
-    `bb-edge`, `host()` has the wider budget of a gateway or server.
+    Every count and size is at least 1; a time of 0 means what its comment says. ConfigError beyond a bound.
+    `edge()` is the default of `bb-edge`, `host()` has the wider budget of a gateway or server.
     """
 
-    # Concurrent executions that entries started. Each holds one preallocated frame per entry graph.
+    # Concurrent executions that entries started, 10 000 at most. Each holds one preallocated frame per entry
+    # graph.
     max_executions: int = 16
-    # Child executions that run at once for one asking execution; further answers wait (semantics §3).
+    # Child executions that run at once for one asking execution; further answers wait (semantics §3). Times
+    # `max_executions` 100 000 at most.
     max_children: int = 4
     # Entries (envelopes, invokes, events, ticks) that wait for an execution; beyond it newcomers are refused.
     ingress_entries: int = 256
@@ -98,6 +107,15 @@ class NodeConfig:
                     if spec.name not in may_be_zero
                     else "at least 0",
                 )
+            most = MAX_EXECUTIONS if spec.name == "max_executions" else MOST
+            if value > most:
+                raise ConfigError(f"{spec.name} = {value}", "NodeConfig", f"{most} at most")
+        if self.max_executions * self.max_children > MAX_FRAMES:
+            raise ConfigError(
+                f"max_executions × max_children = {self.max_executions} × {self.max_children}",
+                "NodeConfig",
+                f"{MAX_FRAMES} at most: room for all of them is made at the start",
+            )
 
     @classmethod
     def edge(cls) -> NodeConfig:

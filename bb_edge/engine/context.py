@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine.executions import BoundOp, Execution, Frame
 from bb_edge.engine.parking import OpError
 from bb_edge.ir.ids import PeerId
+from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,8 +106,8 @@ class _Surroundings:
             try:
                 result = work()
             # The border to users' components, on whichever thread: the op fails, nothing else.
-            except Exception as error:  # noqa: BLE001
-                handle.fail(error)
+            except BaseException as error:  # noqa: BLE001
+                handle.fail(contained(error))
             else:
                 handle.complete(result)
 

@@ -23,6 +23,7 @@ from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.completion import CompletionHandle, Later
+from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill
@@ -139,9 +140,9 @@ class Outlet:
                 return
             reply = reply_of(result)
         # The border to users' components: what they raise ends this call only; the asker hears nothing.
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             plane.withdraw(pending)
-            self.failed(op, error)
+            self.failed(op, contained(error))
             return
         finally:
             self.ctx.replying = None
@@ -166,8 +167,8 @@ class Outlet:
         """Runs a component's callback; what it raises is reported."""
         try:
             function(self.ctx, *arguments)
-        except Exception as error:  # noqa: BLE001 (the border, as above)
-            self.failed(where, error)
+        except BaseException as error:  # noqa: BLE001 (the border, as above)
+            self.failed(where, contained(error))
 
     def fire(self, _now_ns: int, method: str) -> None:
         """A timer of the component's is due that calls one of its methods."""
@@ -293,8 +294,8 @@ class ControlPlane:
                 raise error
             pending.outlet.answer(pending, reply_of(result))
         # What the component failed with, on whichever thread: the asker hears nothing.
-        except Exception as failure:  # noqa: BLE001
-            pending.outlet.failed(pending.op, failure)
+        except BaseException as failure:  # noqa: BLE001
+            pending.outlet.failed(pending.op, contained(failure))
         return True
 
     def _unpark(self, token: int) -> Reply | None:

@@ -28,6 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
+from bb_edge.roles.containment import contained
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.outbox import Cause
 
@@ -88,12 +89,12 @@ class Engine:
         self.locked_ops: list[tuple[Frame, BoundOp]] = []
         self.unready: dict[int, Any] = {}  # component -> its bootstrap that is not done but kept going
         self.observer: Callable[[BoundOp], Callable[..., Any]] | None = None  # see `Node.observe_ops`
-        self.on_bootstrap_failure: Callable[[Execution, steps.OpFailed], None] = _nothing_with
+        self.on_bootstrap_failure: Callable[[Execution, steps.OpFailed], None] = _nothing
         self.execution_observers = observers(self.components)
         self.on_slot_free: Callable[[], None] = _nothing
-        self.on_child_end: Callable[[Execution], None] = _nothing_with
-        self.on_requests_over: Callable[[Execution], None] = _nothing_with
-        self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing_with
+        self.on_child_end: Callable[[Execution], None] = _nothing
+        self.on_requests_over: Callable[[Execution], None] = _nothing
+        self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing
         self.next_command = 1
         self.parking = Parking(self)
         self.ctx = OpContext(self)
@@ -188,8 +189,8 @@ class Engine:
             try:
                 result = op.run(ctx, *op.gather(values))
             # The border to users' components: whatever they raise ends this branch only.
-            except Exception as error:  # noqa: BLE001
-                self.op_failed(execution, op, error)
+            except BaseException as error:  # noqa: BLE001
+                self.op_failed(execution, op, contained(error))
                 continue
             if trace:
                 self._trace(execution, op, result)
@@ -450,9 +451,9 @@ class Engine:
             try:
                 observe(execution.id)
             # The border to users' components, as in `_run`.
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001
                 name = f"{component.TYPE_NAME}.execution_ended"
-                self.component_failed(execution.target, name, name, error)
+                self.component_failed(execution.target, name, name, contained(error))
         if execution.cohorts:
             self.on_requests_over(execution)
         self.count("executions.ended")
@@ -492,9 +493,5 @@ class Engine:
         return child
 
 
-def _nothing() -> None:
-    return None
-
-
-def _nothing_with(*_: Any) -> None:
+def _nothing(*_: Any) -> None:
     return None

@@ -18,6 +18,7 @@ from numpy import ndarray
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.executions import BoundGraph, BoundOp
 from bb_edge.engine.steps import AppEvent, app_event, execution_ended
+from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -205,9 +206,9 @@ def run_direct(engine: Engine, direct: Direct, target: str, number: int, values:
                     op = then.op
                     _call(then, registers)
             # The border to users' backends, as in `Engine._run`.
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001
                 failed = True
-                engine.branch_failed(op, number, error)
+                engine.branch_failed(op, number, contained(error))
                 at = None if then is not None and op is then.op else out
                 ran -= _without(engine, number, registers, at, todo, then, parts)
     except BaseException:  # somebody stops the process: the host is still told that it has ended
@@ -267,8 +268,8 @@ def _without(
                 emit_value(engine, step.op, number, step.topic, registers[step.source])
             else:
                 _call(step, registers)
-        except Exception as error:  # noqa: BLE001 (as above)
-            engine.branch_failed(step.op, number, error)
+        except BaseException as error:  # noqa: BLE001 (as above)
+            engine.branch_failed(step.op, number, contained(error))
             _forget(step, registers)
     return left_out
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.engine.executions import BoundOp, Execution, Frame
 from bb_edge.engine.graph_slot import EAGER_MASK
+from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -28,8 +29,8 @@ def run_lane(engine: Engine, execution: Execution, frame: Frame, op: BoundOp, li
         try:
             result = run(None, values[first]) if second < 0 else run(None, values[first], values[second])
         # The border to users' backends, as in `Engine._run`.
-        except Exception as error:  # noqa: BLE001
-            engine.op_failed(execution, op, error)
+        except BaseException as error:  # noqa: BLE001
+            engine.op_failed(execution, op, contained(error))
             break
         for read in op.frees:
             values[read] = None

@@ -14,9 +14,12 @@ from bb_edge.engine.outbound import Unit
 from bb_edge.engine.saved import UnsavableError, dump, load
 from bb_edge.engine.snapshot_parts import Parts, Shift, dump_unit, load_unit
 from bb_edge.engine.timers import Due, Timer
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import forgets
-from bb_edge.roles.errors import CompletionLostError
+from bb_edge.roles.component import Component
+from bb_edge.roles.containment import contained
+from bb_edge.roles.errors import CompletionLostError, ComponentStateError
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope import RttReport
@@ -71,7 +74,21 @@ def _set_random_state(generator: Random, data: Any) -> None:
 
 
 def save_components(parts: Parts) -> list[Any]:
-    return [[c.TYPE_NAME, c.serialize()] for c in parts.engine.components]
+    return [[c.TYPE_NAME, _serialized(parts, c)] for c in parts.engine.components]
+
+
+def _serialized(parts: Parts, component: Component) -> bytes:
+    """ComponentStateError, with the slot, for whatever `serialize` raises: then there is no snapshot."""
+    try:
+        return component.serialize()
+    except BBError:
+        raise
+    # The border to users' components: the node goes on, and tries again later.
+    except BaseException as error:
+        slots = parts.engine.slots
+        slot = next(slot for (_, slot), i in slots.items() if parts.engine.components[i] is component)
+        said = steps.failure_text(contained(error), f"{component.TYPE_NAME}.serialize")
+        raise ComponentStateError(said, f"slot {slot!r}", "mend the component") from error
 
 
 def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
@@ -200,6 +217,10 @@ def restore_bootstraps(parts: Parts, data: Any, shift: Shift) -> None:
         planned.status = BootstrapStatus(status)
         planned.staged = staged
         planned.inputs = load(inputs)
+        if slot and planned.done:
+            component = parts.engine.components[planned.touch_set[0]]
+            if type(component).serialize is Component.serialize:  # nothing of what it did is left
+                planned.status, planned.lost = BootstrapStatus.READY, True
 
 
 # --- what waits to come in ------------------------------------------------------------------------------

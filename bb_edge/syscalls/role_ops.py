@@ -14,7 +14,7 @@ from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.roles import ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
-from bb_edge.syscalls.results import Check, checker
+from bb_edge.syscalls.results import Check, ResultError, checker, described
 
 if TYPE_CHECKING:
     from bb_edge.engine.core import Engine
@@ -130,14 +130,23 @@ def component_bootstrap(engine: Engine, target: str, slot: str, index: int, numb
     op.component = op.touches = index
     op.busy_key = -1 if component.concurrent else index
     op.gather = make_gather((), graph.slot.absent)
+    op.check = _no_result
     op.run = bound_bootstrap(engine, component)
     graph.regions[0].fill(1)
     return graph
 
 
 def bound_bootstrap(engine: Engine, component: Component) -> Run:
-    """The call of a component's own bootstrap, whose result means nothing."""
-    return calls_of(engine, component, component.bootstrap, {})
+    """The call of a component's own bootstrap, which gives nothing, now or later."""
+    return calls_of(engine, component, component.bootstrap, {}, check=_no_result)
+
+
+def _no_result(result: object) -> None:
+    if result is not None:
+        raise ResultError(
+            f"gave {described(result)}, a bootstrap has no result",
+            hint="return nothing, or a Later that is completed with nothing; raise where it fails",
+        )
 
 
 def _deadline(op: BoundOp) -> int:

@@ -1,0 +1,282 @@
+"""Components, configurations and files that spoil a node's day: it says so, and goes on where it can."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from bb_edge import PeerId, install
+from bb_edge.cli import main
+from bb_edge.engine import steps
+from bb_edge.engine.bootstrap import BootstrapStatus
+from bb_edge.engine.config import ConfigError, NodeConfig
+from bb_edge.engine.snapshot import SnapshotError
+from bb_edge.registry import Registry
+from bb_edge.roles import DataSource
+from bb_edge.roles.completion import Later
+from bb_edge.roles.context import Ctx
+from bb_host import Compiler, DataSourceSlot, Module
+
+S = 1_000_000_000
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+class Device(DataSource):
+    """A data source that has to be woken, and does then what each test says."""
+
+    TYPE_NAME: ClassVar[str] = "acme.Device"
+    stateless: ClassVar[bool] = True
+    wakes: ClassVar[Callable[[Ctx], Any]] = staticmethod(lambda ctx: None)
+    gives: ClassVar[Callable[[Ctx], Any]] = staticmethod(lambda ctx: (f32(1, 2), None))
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    @classmethod
+    def construct(cls, env: Any) -> Device:
+        return cls()
+
+    def bootstrap(self, ctx: Any) -> Any:
+        found = type(self).wakes(ctx)
+        self.ready = True
+        return found
+
+    def next_batch(self, ctx: Any) -> Any:
+        assert self.ready, "never woken"
+        return type(self).gives(ctx)
+
+    def num_samples(self, ctx: Any) -> Any:
+        return np.array(2, np.int64)
+
+
+class Reads(Module):
+    """Three rounds that read it."""
+
+    name = "Reads"
+    dev = DataSourceSlot("dev")
+
+    def body(self, g: Any) -> None:
+        with g.rounds(3) as start:
+            g.output("x", self.dev.next_batch(g, after=start)[0])
+            g.output("round", start.round)
+
+
+@pytest.fixture(scope="module")
+def reads() -> bytes:
+    data: bytes = Compiler().bind_data_source("dev", Device).compile(Reads()).SerializeToString()
+    return data
+
+
+@pytest.fixture
+def registry() -> Registry:
+    found = Registry()
+    found.register(Device)
+    return found
+
+
+def node_of(data: bytes, registry: Registry, snapshot: bytes | None = None, now_ns: int = 0) -> Any:
+    node = install(
+        PeerId.from_name("n"),
+        (),
+        data,
+        ["Reads"],
+        registry=registry,
+        seed=1,
+        snapshot=snapshot,
+        now_ns=now_ns,
+    )
+    node.keep_bootstrapping({})
+    return node
+
+
+def polls(node: Any, times: range) -> list[Any]:
+    return [step for now in times for step in node.poll(now)]
+
+
+# --- a component that ends the process --------------------------------------------------------------------
+
+
+def exits(ctx: Any) -> Any:
+    sys.exit(3)
+
+
+def offloads_an_exit(ctx: Any) -> Any:
+    return ctx.offload(lambda: sys.exit(3))
+
+
+class Gone(BaseException):
+    """What no `except Exception` catches."""
+
+
+def gone(ctx: Any) -> Any:
+    raise Gone("away")
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [(exits, "SystemExit: 3"), (offloads_an_exit, "SystemExit: 3"), (gone, "Gone: away")],
+)
+def test_a_component_does_not_end_the_node(gives, said, reads, registry, monkeypatch) -> None:
+    monkeypatch.setattr(Device, "gives", staticmethod(gives))
+    node = node_of(reads, registry)
+    found = polls(node, range(0, 20 * S, S))
+    failed = [s for s in found if isinstance(s, steps.OpFailed)]
+    assert len(failed) == 3 and failed[0].error.hint
+    assert all(
+        s.text.startswith(f"slot 'dev' (acme.Device.next_batch): {said}: only the host") for s in failed
+    )
+    assert [s.value for s in found if isinstance(s, steps.AppEvent)] == [1, 2, 3]
+
+
+def test_ctrl_c_ends_the_process_all_the_same(reads, registry, monkeypatch) -> None:
+    def interrupted(ctx: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Device, "gives", staticmethod(interrupted))
+    node = node_of(reads, registry)
+    with pytest.raises(KeyboardInterrupt):
+        polls(node, range(0, 3 * S, S))
+
+
+def test_a_hosts_signal_handler_may_end_the_process(reads, registry, monkeypatch) -> None:
+    import signal
+
+    def stop(number: int, frame: object) -> None:
+        sys.exit(7)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        monkeypatch.setattr(Device, "gives", staticmethod(lambda ctx: signal.raise_signal(signal.SIGTERM)))
+        node = node_of(reads, registry)
+        with pytest.raises(SystemExit):
+            polls(node, range(0, 3 * S, S))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_component_that_cannot_be_written_costs_the_snapshot_alone(reads, registry, monkeypatch) -> None:
+    monkeypatch.setattr(Device, "serialize", lambda self: {}["nothing"])
+    node = node_of(reads, registry)
+    node.poll(1)
+    with refused(SnapshotError, "slot 'dev'", "acme.Device.serialize", "KeyError", marked=False):
+        node.snapshot(2)
+
+
+# --- bootstraps of components -----------------------------------------------------------------------------
+
+
+def rounds_of(found: list[Any]) -> list[int]:
+    return [int(s.value) for s in found if isinstance(s, steps.AppEvent) and s.topic == "round"]
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_what_a_bootstrap_has_done_is_done_again_where_no_state_is_kept(between, reads, registry) -> None:
+    """Also where the restart finds a round at work."""
+    node = node_of(reads, registry)
+    found = polls(node, range(1, 3) if between else range(1, 2))
+    assert node.bootstraps[0].status is BootstrapStatus.DONE
+    again = node_of(reads, registry, node.snapshot(3), 3)
+    assert not again.bootstraps[0].status.over
+    found += polls(again, range(4, 20))
+    assert not [s for s in found if isinstance(s, steps.OpFailed)]
+    assert rounds_of(found) == [1, 2, 3]
+
+
+def test_a_bootstrap_whose_work_is_kept_is_not_done_again(reads, registry, monkeypatch) -> None:
+    def restore(self: Device, state: bytes) -> None:
+        self.ready = state == b"ready"
+
+    monkeypatch.setattr(Device, "serialize", lambda self: b"ready" if self.ready else b"")
+    monkeypatch.setattr(Device, "restore", restore)
+    node = node_of(reads, registry)
+    node.poll(1)
+    again = node_of(reads, registry, node.snapshot(2), 2)
+    assert again.bootstraps[0].status is BootstrapStatus.DONE
+    assert not [
+        s for s in polls(again, range(3, 20)) if isinstance(s, steps.OpFailed | steps.BootstrapStarted)
+    ]
+
+
+def five_later(ctx: Any) -> Later:
+    found = ctx.later()
+    found.complete(5)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wakes", "came"), [(lambda ctx: 5, "int 5"), (lambda ctx: False, "bool"), (five_later, "int 5")]
+)
+def test_a_bootstrap_that_gives_something_has_failed(wakes, came, reads, registry, monkeypatch) -> None:
+    monkeypatch.setattr(Device, "wakes", staticmethod(wakes))
+    node = node_of(reads, registry)
+    polls(node, range(1, 5))
+    (state,) = node.bootstraps
+    assert state.status is BootstrapStatus.FAILED
+    assert f"gave {came}" in state.reason and "return nothing" in state.reason
+
+
+# --- capacities and files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_executions": 300_000},
+        {"max_executions": 10_000, "max_children": 11},
+        {"ingress_bytes": 1 << 61},
+        {"resend_ns": 10**30},
+    ],
+)
+def test_capacities_beyond_all_bounds(limits) -> None:
+    with refused(ConfigError, *limits, "at most", marked=False):
+        NodeConfig(**limits)
+    assert NodeConfig(max_executions=10_000, max_children=10)
+
+
+def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys) -> None:
+    def full(path: Path) -> bytes:
+        raise MemoryError
+
+    (tmp_path / "net.onnx").write_bytes(b"")
+    monkeypatch.setattr(Path, "read_bytes", full)
+    assert main(["check", str(tmp_path / "net.onnx")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "may not have so much memory" in line and "limits" in line
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    class Net(Module):
+        name = "Net"
+
+        def body(self, g: Any) -> None:
+            g.output("y", g.onnx.relu(g.input("x", "F32", [3])))
+
+    path = tmp_path_factory.mktemp("net") / "net.onnx"
+    path.write_bytes(Compiler().compile(Net()).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("case", ["an .npy", "cut off", "empty", "a text", "pickled"])
+def test_inputs_of_a_bench_that_are_none(case, net, tmp_path, capsys) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, x=np.zeros(300, np.float32))
+    if case == "an .npy":
+        path = tmp_path / "x.npy"
+        np.save(path, np.zeros(3, np.float32))
+    elif case == "pickled":
+        np.savez(path, x=np.array([{}]))
+    else:
+        path.write_bytes({"cut off": path.read_bytes()[:200], "empty": b"", "a text": b"1 2 3"}[case])
+    assert main(["bench", str(net), "--inputs", str(path), "--no-cold-start"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and "np.savez" in line
