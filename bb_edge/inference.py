@@ -255,9 +255,10 @@ def _bootstrapped(node: Node, target: str) -> int:
             if isinstance(step, BootstrapComplete) and step.failed:
                 raise InferenceError(f"its bootstrap failed: {step.reason}", target, "see what it needs")
         due = node.next_deadline_ns()
-        if due is None or clock >= MAX_POLLS:
+        if due is not None and clock < MAX_POLLS:
+            clock = max(clock, due)
+        elif any(not state.status.over for state in node.bootstraps):
             raise InferenceError("its bootstrap waits for something that never comes", target)
-        clock = max(clock, due)
     return clock
 
 

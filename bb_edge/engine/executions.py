@@ -110,10 +110,6 @@ class BoundOp:
         self.frees: tuple[int, ...] = ()
 
 
-def _hands_on(spec: OpSpec) -> bool:
-    return spec.domain == keys.SYSCALL_DOMAIN and spec.op_type in ("PassThrough", "Tee")
-
-
 def _unbound(*_: object) -> object:
     raise AssertionError("an op was run before it was bound")
 
@@ -151,8 +147,9 @@ class BoundGraph:
     `claims` tells for an entry op (by index, INVOKE for an invoke without inputs) which components an
     execution that starts there must claim: the unshared ones that its flow writes. `input_claims` tells the
     same for a value at a function input, by site. `starts` are the outputs that are constants, or computed
-    from constants alone: they come with each invoke and, where it is the only way in, each firing of the
-    only entry (by index). `direct` is the short way of an invoke, where there is one.
+    from constants alone, and the syscalls that read nothing else: they come with each invoke and, where it is
+    the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
+    `direct` is the short way of an invoke, where there is one.
     """
 
     __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
@@ -171,23 +168,27 @@ class BoundGraph:
 
     def _find_starts(self) -> dict[int, tuple[BoundOp, ...]]:
         slot = self.slot
-        found = tuple(
-            op
-            for op in self.ops
-            if op.spec.op_type == OUTPUT_OP
-            and op.spec.region == 0
-            and (slot.values[op.spec.inputs[0]] is not None or (op.pulls and self._are_constant(op.pulls)))
-        )
+        found = tuple(op for op in self.ops if op.spec.region == 0 and self._starts_by_itself(op))
         if not found:
             return {}
         entries = [op.index for op in self.ops if op.spec.kind is OpKind.ENTRY and op.spec.region == 0]
         only = entries if len(entries) == 1 and not slot.inputs else []
-        return dict.fromkeys((INVOKE, *only), found)
+        with_entry = tuple(op for op in found if keys.ON_INVOKE_KEY not in op.spec.meta)
+        return {INVOKE: found, **dict.fromkeys(only, with_entry)}
 
-    def _are_constant(self, sources: Sequence[int]) -> bool:
-        """Whether these ops, which wait for nothing, only compute: on constants, then."""
-        specs = [self.ops[n].spec for n in sources]
-        return all(s.proto is not None or s.domain == keys.BACKEND_DOMAIN or _hands_on(s) for s in specs)
+    def _starts_by_itself(self, op: BoundOp) -> bool:
+        """Whether an op is an output or a syscall that nobody reads, and constants are all that it needs."""
+        if op.spec.domain != keys.SYSCALL_DOMAIN:
+            return False
+        if op.spec.op_type == OUTPUT_OP and self.slot.values[op.spec.inputs[0]] is not None:
+            return True
+        return bool(op.pulls) and all(self._is_constant(self.ops[n].spec) for n in op.pulls)
+
+    def _is_constant(self, spec: OpSpec) -> bool:
+        """Whether an op that waits for nothing computes on constants, or is a syscall over constants."""
+        if spec.domain == keys.SYSCALL_DOMAIN:
+            return bool(spec.inputs or spec.controls)
+        return spec.proto is not None or spec.domain == keys.BACKEND_DOMAIN
 
     def _find_last_readers(self) -> None:
         """Fills `frees`: memory comes back with the only reader, not with the execution's end.

@@ -42,6 +42,7 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
         return frozenset((op.component,)) if owned else frozenset()
 
     for graph in graphs.values():
+        starts = {entry: [op.index for op in ops] for entry, ops in graph.starts.items()}
         readers: dict[int, list[int]] = {}
         for op in graph.ops:
             for site in (*op.spec.inputs, *op.spec.controls):
@@ -49,9 +50,12 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
         own_writes = [writes(op) for op in graph.ops]
         for op in graph.ops:
             if op.spec.kind is OpKind.ENTRY:
-                graph.claims[op.index] = _flow(graph, readers, own_writes, [op.index], op.spec.region)
+                graph.claims[op.index] = _flow(
+                    graph, readers, own_writes, [op.index, *starts.get(op.index, ())], op.spec.region
+                )
         for site in graph.slot.inputs.values():
-            if wanted := _flow(graph, readers, own_writes, readers.get(site, ()), 0):
+            first = [*readers.get(site, ()), *starts.get(INVOKE, ())]
+            if wanted := _flow(graph, readers, own_writes, first, 0):
                 graph.input_claims[site] = wanted
         pulled = [op.index for op in graph.ops if op.pulls]
         graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)

@@ -253,6 +253,8 @@ class _Builder:
         read = {name for n, _, _, _ in self.nodes for name in (*n.input, *captured_names(n))}
         read.update(self.function.output)
         first_op_of_node: dict[int, int] = {}
+        constant_arrivals: dict[int, list[int]] = {}  # per any-style node: its records of constants
+        pulls: tuple[int, ...]
         for index, (node, attrs, meta, definition) in enumerate(self.nodes):
             sites = [self.site_of[name] if name else -1 for name in node.input]
             n_control = int(meta.get(keys.CONTROL_INPUTS_KEY, "0"))
@@ -269,10 +271,17 @@ class _Builder:
             if kind is OpKind.SOURCE and sites:
                 kind = OpKind.PLAIN  # `after=` makes a source a plain op
             base = (node.name or f"{node.op_type}_{index}", node.op_type, node.domain)
+            live = {s for s in sites if s >= 0 and s not in self.constants}
             if any_style:
+                unread = read.isdisjoint(node.output)
                 for port, site in enumerate(data):
                     if site >= 0:
-                        constant = site in self.constants
+                        waits, pulls = 1, ()
+                        if not live:  # constants alone: pulled by who reads it, else by what starts it
+                            constant_arrivals.setdefault(index, []).append(len(ops))
+                            waits, pulls = (LAZY, (index,)) if unread else (1, ())
+                        elif site in self.constants:
+                            waits = 0
                         ops.append(
                             OpSpec(
                                 len(ops),
@@ -287,23 +296,20 @@ class _Builder:
                                 definition,
                                 kind,
                                 regions[index],
-                                0 if constant else 1,
-                                (),
+                                waits,
+                                pulls,
                             )
                         )
                 continue
-            live = {s for s in sites if s >= 0 and s not in self.constants}
             own_lazy = (
                 bool(outputs) and all(s in lazy for s in outputs if s >= 0) and any(s >= 0 for s in outputs)
             )
-            pulls: tuple[int, ...] = ()
+            pulls = ()
             if own_lazy and not read.isdisjoint(node.output):
                 waits = len(live) or 1  # a bare source waits for being pulled
-            elif own_lazy and not live:
-                waits, pulls = (
-                    LAZY,
-                    (index,),
-                )  # nobody will pull it: it starts with the flows without an entry
+            elif not live and kind is not OpKind.ENTRY:
+                # Nobody will pull it: it starts with the flows without an entry.
+                waits, pulls = LAZY, (index,)
             else:
                 lazies = {s for s in live if s in lazy}
                 waits = (len(live) - len(lazies)) + LAZY * len(lazies)
@@ -330,7 +336,13 @@ class _Builder:
         if self.is_entry:
             self._surface_outputs(ops, behind)
         ops = [
-            replace(op, pulls=tuple(first_op_of_node[n] for n in op.pulls)) if op.pulls else op for op in ops
+            replace(
+                op,
+                pulls=tuple(r for n in op.pulls for r in constant_arrivals.get(n, (first_op_of_node[n],))),
+            )
+            if op.pulls
+            else op
+            for op in ops
         ]
         return self._slot(ops, lazy, openers, first_op_of_node)
 

@@ -2,8 +2,9 @@
 
 A partition without an entry is driven by `invoke` alone, and so is what the program's inputs lead to. In a
 partition with an entry, ops that neither an entry nor an input leads to run for an op that reads their
-results, or else in an `invoke` without inputs only. The latter is most likely an `after=` that was forgotten;
-`g.on_invoke()` says that the host starts it.
+results, or else in an `invoke` without inputs only; so do those that no input leads to, where inputs are the
+only way in. This is most likely an `after=` that was forgotten; `g.on_invoke()` says that the host starts it.
+Constants, and syscalls that read nothing else, come with each invoke and with the only entry.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from bb_host.dsl.remarks import has_effect
 from bb_host.program import Function, Op
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-_CONSTANT_SYSCALLS = frozenset({"Constant", "PassThrough", "Tee"})
 
 
 @lru_cache(maxsize=1)
@@ -36,19 +36,23 @@ def _entry_kinds() -> frozenset[tuple[str, str]]:
 
 
 def warn_of_dead_flows(main: Function, stats: Stats) -> None:
-    """Warns, once per flow, about what no entry and no input of a partition with entries leads to."""
+    """Warns, once per flow, about what no entry and no input of a partition that has some leads to."""
     entries = _entry_kinds()
     there = flow.summary(main.ops)
-    if entries.isdisjoint(there.kinds):
+    by_inputs = entries.isdisjoint(there.kinds)
+    if by_inputs and not main.inputs:
         return
     dead, constant = _dead(main.ops, entries, there.has_subgraphs)
     outputs = set(main.outputs)
-    if not (main.inputs or outputs.isdisjoint(constant)):
+    if not main.inputs and constant:
         _warn_of_constants(main, entries, constant, stats)
+    dead = [op for op in dead if not _starts_by_itself(op, constant)]
     if not dead:
         return
     for ops in _flows(dead):
         lost = [name for op in ops for name in op.outputs if name in outputs]
+        if lost and by_inputs:
+            continue  # an output shows that it is meant: an invoke without inputs brings it
         effects = [op for op in ops if has_effect(op.domain, op.op_type)]
         if not (lost or effects) or any(keys.ON_INVOKE_KEY in op.meta for op in ops):
             continue
@@ -69,18 +73,32 @@ def warn_of_dead_flows(main: Function, stats: Stats) -> None:
 def _warn_of_constants(
     main: Function, entries: frozenset[tuple[str, str]], constant: set[str], stats: Stats
 ) -> None:
-    """Warns about constant outputs of a partition with several entries: none of them brings a constant."""
+    """Warns about constant outputs, and syscalls over constants, of a partition with several entries.
+
+    None of them brings a constant.
+    """
     ways_in = [op for op in main.ops if (op.domain, op.op_type) in entries and op.op_type != OP_RECV_RESP]
     if len(ways_in) < 2:
         return
     for op in main.ops:
+        if keys.ON_INVOKE_KEY in op.meta:
+            continue
         lost = [n for n in op.outputs if n in constant and n in main.outputs]
-        if lost and keys.ON_INVOKE_KEY not in op.meta:
+        if lost:
             stats.warn(
                 "never-started",
                 f"{lost[0]!r} is a constant, and none of the {len(ways_in)} entries of {main.name} brings it",
                 source(op),
                 "say when it is to come: g.gate(value, trigger)",
+            )
+        elif _starts_by_itself(op, constant) and has_effect(op.domain, op.op_type):
+            stats.warn(
+                "never-started",
+                f"{label(op)} reads constants alone, and none of the {len(ways_in)} entries of {main.name}"
+                " starts it",
+                source(op),
+                "pass after= to it (rounds, r.closed, a trigger); if the host starts it, record it in"
+                " `with g.on_invoke():`",
             )
 
 
@@ -124,11 +142,19 @@ def _dead(
 
 def _is_constant(op: Op, inputs: Sequence[str], constant: set[str]) -> bool:
     """Whether an op is computed at install, or comes with whatever starts its partition."""
-    if op.domain in _ONNX:
-        return op.op_type == "Constant" or (bool(inputs) and constant.issuperset(filter(None, inputs)))
-    if op.domain == keys.SYSCALL_DOMAIN:
-        return op.op_type in _CONSTANT_SYSCALLS and constant.issuperset(inputs)
-    return False
+    if op.op_type == "Constant" and op.domain in (*_ONNX, keys.SYSCALL_DOMAIN):
+        return True
+    return op.domain in (*_ONNX, keys.SYSCALL_DOMAIN) and _reads_alone(inputs, constant)
+
+
+def _starts_by_itself(op: Op, constant: set[str]) -> bool:
+    """Whether an op is a syscall over constants, as `BoundGraph.starts` holds them on the device."""
+    return op.domain == keys.SYSCALL_DOMAIN and _reads_alone(op.inputs, constant)
+
+
+def _reads_alone(inputs: Sequence[str], constant: set[str]) -> bool:
+    read = set(filter(None, inputs))
+    return bool(read) and constant.issuperset(read)
 
 
 def _flows(ops: Sequence[Op]) -> list[list[Op]]:

@@ -251,7 +251,8 @@ class Graph(Suggests, WireOps, SyscallOps):
     def on_invoke(self) -> Scope:
         """`with g.on_invoke():` the host starts the flows inside, by `invoke` without inputs.
 
-        Says so to the compiler, which warns about flows that nothing starts beside entries; no op changes.
+        Says so to the compiler, which warns about flows that nothing starts beside entries, and keeps
+        syscalls over constants from running with the only entry.
         """
         return Scope(self.invoke_scopes, "1", self)
 

@@ -37,7 +37,6 @@ _HOST_ONLY = frozenset(
         keys.SLOT_ID_KEY,
         keys.HOME_CLASS_KEY,
         keys.AT_CLASS_KEY,
-        keys.ON_INVOKE_KEY,
         keys.PEER_CLASS_KEY,
         keys.CHAIN_DEPTH_KEY,
         keys.SYNTHESIZED_FROM_KEY,

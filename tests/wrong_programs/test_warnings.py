@@ -107,14 +107,31 @@ def test_an_event_that_nothing_sets_off():
     warned("never-started", "CurrentView", "AppEmit never runs", program=Counts(), compiler=federation())
 
 
-def test_an_event_of_a_constant_beside_an_entry():
-    class Says(Rounds):
-        def close(self, g, r):
-            super().close(g, r)
-            with g.at("Server"):
-                g.app_emit("hello", 3.0)  # <-
+def test_an_event_of_a_constant_beside_several_entries(module):
+    def body(g):
+        g.app_notify("a", g.pulse())
+        g.app_emit("b", g.interval(S))
+        g.app_emit("hello", 3.0)  # <-
 
-    warned("never-started", "AppEmit", "it never runs", program=Says(), compiler=federation())
+    warned("never-started", "AppEmit reads constants alone", "2 entries", "after=", program=module(body))
+
+
+def test_an_event_that_no_input_sets_off(module):
+    def body(g):
+        g.output("y", g.input("x", "F32", (4,)) + 1.0)
+        me = g.own_peer()  # <-
+        g.app_emit("me", me)
+
+    warned("never-started", "OwnPeer", "AppEmit never runs", program=module(body))
+
+
+def test_an_event_that_the_host_asks_for_beside_an_input(module):
+    def body(g):
+        g.output("y", g.input("x", "F32", (4,)) + 1.0)
+        with g.on_invoke():
+            g.app_emit("me", g.own_peer())
+
+    quiet(module(body))
 
 
 def test_a_flow_of_the_client_beside_its_request():
