@@ -86,9 +86,24 @@ class RunConfig:
         if self.broker is None:
             raise ConfigFileError("no broker", "run", 'write --broker URL, or "broker" in the configuration')
         found = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
+        for name in ("username", "password"):
+            if getattr(self, name) is not None and getattr(found, name) is not None:
+                raise ConfigFileError(
+                    f"the broker's {name} stands in its URL and beside it", "broker", "write one of them"
+                )
         if self.username is not None:
             found = replace(found, username=self.username)
         return found if self.password is None else replace(found, password=self.password)
+
+    def unused(self) -> list[str]:
+        """A warning for each thing that is said and means nothing, for want of something else."""
+        found = []
+        said = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
+        if self.state is None:
+            found += [f"{key} means nothing without a state folder (--state)" for key in said if said[key]]
+        if self.bootstrap and not self.run_bootstraps:
+            found.append("the inputs of bootstraps mean nothing with --no-bootstrap")
+        return found
 
     def store_limits(self) -> StoreLimits:
         """Budgets of the state folder; what the node keeps in its outbox has room. StateError."""
@@ -200,6 +215,10 @@ class _Reader:
 
     def _file(self, table: Mapping[str, Any], key: str, name: str) -> Path | None:
         text = self._text(table, key, name)
+        if text == "":
+            raise self._fail(
+                f"{key}.{name}" if key else name, "'' is no file", "name it, or leave the key out"
+            )
         return None if text is None else self._path.parent / text
 
     def _texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.cli.arguments import file_name
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.user_modules import add_load, load_all
@@ -47,10 +48,12 @@ with open("/proc/self/status") as status:
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("bench", help="measure inference on this device")
-    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("artifact", type=file_name, help="a compiled .onnx file")
     p.add_argument("--target", metavar="NAME", help="partition, where there are several")
-    p.add_argument("--inputs", type=Path, metavar="IN.npz", help="an array per input (default: seeded noise)")
-    p.add_argument("--outputs", type=Path, metavar="OUT.npz", help="write the results there")
+    p.add_argument(
+        "--inputs", type=file_name, metavar="IN.npz", help="an array per input (default: seeded noise)"
+    )
+    p.add_argument("--outputs", type=file_name, metavar="OUT.npz", help="write the results there")
     p.add_argument("--runs", type=int, default=200, metavar="N", help="inferences to time (default: 200)")
     p.add_argument("--no-cold-start", action="store_true", help="start no fresh processes")
     p.add_argument(

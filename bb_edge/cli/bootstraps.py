@@ -21,6 +21,7 @@ from bb_edge.ir.types import ValueType
 from bb_edge.ir.values import TRIGGER
 
 if TYPE_CHECKING:
+    from bb_edge.cli.render import Output
     from bb_edge.engine.program import Program, Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -46,7 +47,10 @@ def parse_flags(texts: Sequence[str]) -> dict[str, dict[str, object]]:
             parsed: object = json.loads(value)
         except ValueError:
             parsed = Path(value)
-        found.setdefault(target, {})[port] = parsed if not isinstance(parsed, str) else Path(parsed)
+        inputs = found.setdefault(target, {})
+        if port in inputs:
+            raise BootstrapInputError(f"{name} is given twice", "--bootstrap", "leave one of the two out")
+        inputs[port] = parsed if not isinstance(parsed, str) else Path(parsed)
     return found
 
 
@@ -89,6 +93,21 @@ def read_inputs(program: Program, targets: Sequence[Target], given: Given) -> di
                 )
             found.setdefault(target.name, {})[port] = _value(inputs[port], declared, port, where)
     return found
+
+
+def inputs_of(
+    program: Program,
+    targets: Sequence[Target],
+    given: Given,
+    states: Sequence[BootstrapState],
+    output: Output,
+) -> dict[str, dict[str, object]]:
+    """`read_inputs`, unless a restart has found every bootstrap done: then none is read, and it says so."""
+    if states and all(state.status.over for state in states):
+        if given:
+            output.log("info", "the bootstraps are done: their inputs are not read", targets=", ".join(given))
+        return {}
+    return read_inputs(program, targets, given)
 
 
 def formals_of(program: Program, target: Target) -> Mapping[str, ValueType]:
@@ -227,10 +246,18 @@ def _numbers(given: object, dtype: np.dtype[Any] | None, where: str) -> Array:
     """A number or a list of them, in the declared dtype; nothing is rounded to a whole number or cut off."""
     try:
         array = np.asarray(given)
+        if array.dtype == object and dtype is not None and dtype.kind == "f":
+            array = np.asarray(given, np.float64)  # whole numbers beyond 64 bits
     except ValueError as error:
         raise BootstrapInputError(
             f"{_said(given)}: rows of different lengths", where, "make all rows of a list equally long"
         ) from error
+    except (TypeError, OverflowError):
+        pass
+    if array.dtype == object and all(isinstance(number, int) for number in array.flat):
+        raise BootstrapInputError(
+            f"{_said(given)} does not fit {dtype or 'int64'}", where, "write smaller numbers"
+        )
     if array.dtype.kind not in "biuf":
         raise BootstrapInputError(
             f"{_said(given)} is no number and no list of numbers", where, "or give the path of a .npy file"
@@ -240,7 +267,15 @@ def _numbers(given: object, dtype: np.dtype[Any] | None, where: str) -> Array:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     # Decimal fractions are rounded to the float they name; all else must come through as it is.
-    exact = dtype.kind == "f" or (array.dtype.kind == cast.dtype.kind == "b") or array.dtype.kind in "iu"
-    if not exact or (dtype.kind != "f" and array.size and not np.array_equal(cast, array)):
+    same = _holds_bools(given) == (dtype.kind == "b")  # true is no number, and 1 is not true
+    if dtype.kind == "f":
+        exact = same and np.array_equal(np.isfinite(array), np.isfinite(cast))
+    else:
+        exact = same and array.dtype.kind in "biu" and np.array_equal(cast, array)
+    if array.size and not exact:
         raise BootstrapInputError(f"{_said(given)} does not fit {dtype}", where, f"write values of {dtype}")
     return cast
+
+
+def _holds_bools(given: object) -> bool:
+    return any(map(_holds_bools, given)) if isinstance(given, list) else isinstance(given, bool)

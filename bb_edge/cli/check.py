@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.cli.arguments import file_name
 from bb_edge.cli.run import add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program import Program, Target
 from bb_edge.ir.suggestions import suggestion
@@ -41,9 +41,9 @@ class Verdict:
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("check", help="say whether this device can run an artifact")
-    p.add_argument("artifact", type=Path, nargs="?", help="a compiled .onnx file")
+    p.add_argument("artifact", type=file_name, nargs="?", help="a compiled .onnx file")
     p.add_argument(
-        "--config", type=Path, metavar="FILE", help="dry-run what `bb-edge run --config FILE` would do"
+        "--config", type=file_name, metavar="FILE", help="dry-run what `bb-edge run --config FILE` would do"
     )
     p.add_argument("--target", action="append", metavar="NAME", help="partition (repeatable; default: all)")
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")

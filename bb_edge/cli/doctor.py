@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge import __version__
+from bb_edge.cli.arguments import file_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.user_modules import add_load, load_all
@@ -50,7 +51,7 @@ def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "doctor", help="check this machine: board, clock, memory, storage, broker, interpreters, versions"
     )
-    p.add_argument("--config", type=Path, metavar="FILE", help="take broker, state and peer from there")
+    p.add_argument("--config", type=file_name, metavar="FILE", help="take broker, state and peer from there")
     p.add_argument("--broker", metavar="URL", help="connect there, and measure a round trip")
     p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
     p.add_argument("--cert", metavar="FILE", help="client certificate")
@@ -58,7 +59,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--peer", metavar="NAME", help="the node's name; its peer id is shown, and used at the broker"
     )
-    p.add_argument("--state", type=Path, metavar="FOLDER", help="try to write there")
+    p.add_argument("--state", type=file_name, metavar="FOLDER", help="try to write there")
     add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bb_edge.cli.arguments import file_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 
@@ -70,10 +71,14 @@ def add_parser(verbs: Any) -> None:
         description="Reads the newest snapshot that `bb-edge run --state` has written; the node may run or"
         " not. Without -o it lists what there is. docs/models.md leads on to an ONNX file.",
     )
-    p.add_argument("--state", type=Path, required=True, metavar="FOLDER", help="the node's folder, or a copy")
+    p.add_argument(
+        "--state", type=file_name, required=True, metavar="FOLDER", help="the node's folder, or a copy"
+    )
     p.add_argument("--slot", metavar="NAME", help="the model's slot, where there are several")
     p.add_argument("--target", metavar="NAME", help="the model of that target")
-    p.add_argument("-o", "--out", type=Path, metavar="FILE.npz", help="where to; omitted: list the models")
+    p.add_argument(
+        "-o", "--out", type=file_name, metavar="FILE.npz", help="where to; omitted: list the models"
+    )
     p.add_argument("--json", action="store_true", help="say what was found, or written, as JSON")
     p.set_defaults(run=run)
 

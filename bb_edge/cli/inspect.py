@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
+from bb_edge.cli.arguments import file_name
 from bb_edge.engine.program import Program
 from bb_edge.user_modules import add_load, load_all
 
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("inspect", help="show targets, slots, bindings and ops")
-    p.add_argument("artifact", type=Path, help="a compiled .onnx file")
+    p.add_argument("artifact", type=file_name, help="a compiled .onnx file")
     add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)

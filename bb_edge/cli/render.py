@@ -6,8 +6,10 @@ Every line is JSON as RFC 8259 has it. Numbers that JSON has no word for are the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import sys
 import time
 from dataclasses import fields
@@ -66,7 +68,10 @@ def unix_time() -> float:
 
 
 class Output:
-    """App events and the summary on stdout, logs on stderr; a closed pipe ends the talk, not the node."""
+    """App events and the summary on stdout, logs on stderr; neither ends the node where it cannot be written.
+
+    What stdout does not take is counted in `lost`, and said on stderr: once, until it takes something again.
+    """
 
     def __init__(
         self, as_json: bool, level: str, out: TextIO | None = None, err: TextIO | None = None
@@ -75,10 +80,39 @@ class Output:
         self._rank = LEVELS.index(level)
         self._out: TextIO | None = out or sys.stdout
         self._err: TextIO | None = err or sys.stderr
+        self._fails = False
+        self.lost = 0
+        """Lines that a full disk, or its like, has cost; not those that nobody wanted to read any more."""
 
     def record(self, record: dict[str, object]) -> None:
         """One line on stdout. Its values are such as `plain` gives."""
-        self._out = _write(self._out, json.dumps(record, allow_nan=False))
+        out = self._out
+        if out is None:
+            return
+        try:
+            _write(out, json.dumps(record, allow_nan=False))
+        except (BrokenPipeError, ValueError):
+            self._out = None
+            _let_go(out)
+            self.log("warning", "nobody reads stdout any more: what the program says is dropped from here on")
+        except OSError as error:
+            self.lost += 1
+            if not self._fails:
+                self.log(
+                    "error", f"stdout cannot be written: {error.strerror}; what the program says is lost"
+                )
+            self._fails = True
+        else:
+            if self._fails:
+                self.log("warning", "stdout can be written again", lost=self.lost)
+            self._fails = False
+
+    def close(self) -> None:
+        """Says how much was lost."""
+        if self.lost:
+            self.log("error", f"{self.lost} lines could not be written to stdout")
+        if self._fails and self._out is not None:
+            _let_go(self._out)
 
     def tells(self, level: str) -> bool:
         """Whether lines of a level are asked for."""
@@ -94,18 +128,27 @@ class Output:
         else:
             extra = "".join(f" {key}={value}" for key, value in more.items())
             line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {message}{extra}"
-        self._err = _write(self._err, line)
+        if self._err is not None:
+            try:
+                _write(self._err, line)
+            except (BrokenPipeError, ValueError):
+                self._err = None
+            except OSError:  # the disk is full: there is no place to say so
+                pass
 
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def _write(stream: TextIO | None, line: str) -> TextIO | None:
-    if stream is None:
-        return None
-    try:
-        stream.write(line + "\n")
-        stream.flush()
-    except (BrokenPipeError, ValueError):  # nobody reads any more
-        return None
-    return stream
+def _write(stream: TextIO, line: str) -> None:
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def _let_go(stream: TextIO) -> None:
+    """Python flushes stdout once more when it exits: what it still holds has nowhere to go."""
+    with contextlib.suppress(OSError, ValueError):  # no file of the system
+        number = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        os.close(nowhere)

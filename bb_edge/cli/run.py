@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.cli.arguments import file_name
 from bb_edge.cli.render import LEVELS, Output, step_record, unix_time
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
@@ -46,9 +48,9 @@ def add_parser(verbs: Any) -> None:
         help="install an artifact and run it against a broker",
         description="Flags override what the file of --config says; docs/operations.md lists its keys.",
     )
-    p.add_argument("artifact", type=Path, nargs="?", help="a compiled .onnx file")
+    p.add_argument("artifact", type=file_name, nargs="?", help="a compiled .onnx file")
     p.add_argument(
-        "--config", type=Path, metavar="FILE", help="a .json or .toml file with all of what follows"
+        "--config", type=file_name, metavar="FILE", help="a .json or .toml file with all of what follows"
     )
     p.add_argument("--target", action="append", metavar="NAME", help="partition to run (repeatable)")
     p.add_argument("--peer", metavar="NAME", help="this node's name; its peer id is hashed from it")
@@ -72,7 +74,9 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--cert", metavar="FILE", help="client certificate")
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
     p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: 5, or what there is")
-    p.add_argument("--state", type=Path, metavar="FOLDER", help="the node's files; no other node may use it")
+    p.add_argument(
+        "--state", type=file_name, metavar="FOLDER", help="the node's files; no other node may use it"
+    )
     p.add_argument(
         "--snapshot-interval",
         type=int,
@@ -81,7 +85,7 @@ def add_parser(verbs: Any) -> None:
     )
     p.add_argument(
         "--save-model",
-        type=Path,
+        type=file_name,
         metavar="FOLDER",
         help="write the parameters of each model slot to FOLDER/<slot>.npz: after each round that changed"
         " them, and at the end",
@@ -94,7 +98,7 @@ def add_parser(verbs: Any) -> None:
     )
     p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
-    p.add_argument("--trace", type=Path, metavar="FILE", help="write polls and ops for Perfetto")
+    p.add_argument("--trace", type=file_name, metavar="FILE", help="write polls and ops for Perfetto")
     p.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
@@ -155,6 +159,10 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     from bb_edge.cli.bootstraps import parse_flags
     from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
 
+    if arguments.no_bootstrap and arguments.bootstrap:
+        raise ArgumentError(
+            "--bootstrap and --no-bootstrap: nothing would read the input", "", "leave one of them out"
+        )
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     given: dict[str, Any] = {
         "artifact": arguments.artifact,
@@ -192,6 +200,8 @@ def complete(config: RunConfig) -> None:
     for name, flag in _NEEDED:
         if not getattr(config, name):
             raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
+    if config.peer is not None and not config.peer.isprintable():
+        raise ArgumentError(f"{config.peer!r} is no name", "--peer", "write it without control characters")
 
 
 _NEEDED = (
@@ -237,7 +247,7 @@ def _run(config: RunConfig) -> int:
 
 
 def _run_within(config: RunConfig, stack: ExitStack) -> int:
-    from bb_edge.cli.bootstraps import counts, read_inputs
+    from bb_edge.cli.bootstraps import counts, inputs_of
     from bb_edge.cli.service import Service
     from bb_edge.installer import install
     from bb_edge.loading import load
@@ -247,6 +257,8 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
     from bb_shims import detect
 
     output = Output(config.log_json, config.log_level)
+    stack.callback(output.close)
+    stack.enter_context(redirect_stdout(sys.stderr))  # what components print is no event
     broker = config.broker_record()
     load_all(config.load)
     name, artifact = config.peer, config.artifact
@@ -255,7 +267,8 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
     targets = chosen_targets(program, config.targets)
     for idle in what_nothing_starts(targets, program, artifact):
         output.log("warning", idle)
-    inputs = read_inputs(program, targets, config.bootstrap) if config.run_bootstraps else {}
+    for idle in config.unused():
+        output.log("warning", idle)
     board = detect()
     peer = PeerId.from_name(name)
 
@@ -318,8 +331,10 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         from bb_edge.cli.kept import open_kept
 
         node, keeper = open_kept(config, config.state, board, output, make, report, stack)
+    for note in _notes(node):
+        output.log("warning", note)
     if config.run_bootstraps:
-        node.keep_bootstrapping(inputs)
+        node.keep_bootstrapping(inputs_of(program, targets, config.bootstrap, node.bootstraps, output))
     elif any(not state.status.over for state in node.bootstraps):
         output.log("warning", "bootstraps are not started (--no-bootstrap): what waits for them does not run")
     saved = None
@@ -353,6 +368,8 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             signal.signal(number, lambda *_: driver.stop())
         output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
         ends = config.until_done and (unfinished > 0 or node.rounds_done)
+        if config.until_done and not ends:
+            output.log("warning", "--until-done: no rounds here have an end; it runs until it is stopped")
         driver.run((lambda: unfinished <= 0) if ends else None)
         if saved is not None:
             saved.finish()
@@ -370,8 +387,22 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
                 | ({} if keeper is None else keeper.counters),
             }
         )
+    failed = keeper is not None and keeper.failing
+    if failed:
+        output.log("error", "the last snapshot was not written: what happened since the one before is lost")
     output.log("info", f"{name} has stopped")
-    return 0
+    return 1 if failed or output.lost else 0
+
+
+def _notes(node: Node) -> list[str]:
+    """What backends have to say of their configuration."""
+    return [
+        note
+        for target in node.targets
+        for slot, binding in node.program.targets[target].bindings.items()
+        if binding.type_name == "bb.TFLiteBackend"
+        for note in node.component(slot, target).notes
+    ]
 
 
 def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:

@@ -82,8 +82,9 @@ class Rounds:
             first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns
             self.backoff_ns = min(self.backoff_ns * 2 or first, longest)
             reason = "nobody asked" if nobody else "failed"
-            engine.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
-            engine.count("rounds.backed_off")
+            if nobody or self.round != self.times:  # after the last one nothing waits
+                engine.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
+                engine.count("rounds.backed_off")
         else:
             self.backoff_ns = 0
         if nobody:

@@ -145,6 +145,11 @@ class Keeper:
         """When to call `take` though the node has nothing to do: a snapshot that failed is tried again."""
         return self._retry_at_ns if self._wanted and self._retry_at_ns else None
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last snapshot could not be written: what came after the one before is on no disk."""
+        return self._retry_at_ns != 0
+
     def snapshot(self, now_ns: int) -> bool:
         """Takes a snapshot now, whether one is due or not; False where it could not be written."""
         node, store = self._node, self._store
