@@ -453,6 +453,10 @@ class Node:
     def bootstrap_status(self, target: str) -> BootstrapStatus:
         return self._bootstraps.status(target)
 
+    def has_phase(self, phase: int) -> bool:
+        """Whether the program has a `LifecyclePhase` op of that phase (`steps.Phase`)."""
+        return self._cycle.has_phase(phase)
+
     def fire_lifecycle(self, phase: int) -> None:
         """Fires `LifecyclePhase` ops of that phase in the next poll (`steps.Phase`)."""
         self._cycle.fire_lifecycle(phase)

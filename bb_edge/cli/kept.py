@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bb_edge.cli.render import Output
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
+from bb_edge.engine.steps import Phase
 from bb_edge.ir.errors import BBError
 from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.store import StateStore
@@ -54,7 +56,8 @@ def open_kept(
         ) from error
     _tell(output, node, found)
     interval_ns = config.snapshot_interval_s * 1_000_000_000
-    return node, Keeper(node, store, interval_ns=interval_ns, report=report)
+    announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
+    return node, Keeper(node, store, interval_ns=interval_ns, report=report, announce=announce)
 
 
 def _tell(output: Output, node: Node, found: Restored) -> None:

@@ -138,6 +138,10 @@ class Cycle:
         period = _period(op)
         self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 
+    def has_phase(self, phase: int) -> bool:
+        """Whether an op of the program waits for that phase."""
+        return phase in self._phases
+
     def fire_lifecycle(self, phase: int) -> None:
         self.due_phases.append(phase)
 

@@ -100,16 +100,25 @@ class Keeper:
 
     `interval_ns` is the time between two snapshots that nobody asked for (0: none); they are left out while
     the node has nothing to do. `report` sees a `StorageFailed` for each snapshot that could not be written;
-    the node tells of its records by itself.
+    the node tells of its records by itself. `announce` is given where the program has ops that a snapshot
+    starts: it starts them, in the next poll, and the snapshot is taken behind that poll.
     """
 
     def __init__(
-        self, node: KeptNode, store: StateStore, *, interval_ns: int = 0, report: Report | None = None
+        self,
+        node: KeptNode,
+        store: StateStore,
+        *,
+        interval_ns: int = 0,
+        report: Report | None = None,
+        announce: Callable[[], None] | None = None,
     ) -> None:
         self._node = node
         self._store = store
         self._interval_ns = interval_ns
         self._report = report
+        self._announce = announce
+        self._announced = False
         self._wanted = store.generation == 0  # the first one says whose folder this is
         self._due_ns: int | None = None
         self._retry_at_ns = 0
@@ -132,13 +141,24 @@ class Keeper:
                 journal.append(step)
             elif isinstance(step, steps.SnapshotWanted):
                 self._wanted = True
+            elif isinstance(step, steps.LifecycleFired) and step.phase == steps.Phase.SNAPSHOT:
+                self._announced = True
         self._busy = self._busy or bool(found)
         if outbox:
             self._keep_outbox(outbox)
         if journal:
             self._answer(journal, lambda: self._store.append_journal([step.record for step in journal]))
         if self._wants(now_ns) and now_ns >= self._retry_at_ns:
-            self.snapshot(now_ns)
+            if self._announce is None or self._announced:
+                self.snapshot(now_ns)
+            else:
+                self.announce()
+
+    def announce(self) -> None:
+        """Starts what a snapshot starts in the program, if anything; a snapshot follows the next poll."""
+        if self._announce is not None and not self._announced:
+            self._announced = self._wanted = True
+            self._announce()
 
     @property
     def next_ns(self) -> int | None:
@@ -163,7 +183,7 @@ class Keeper:
             return False
         gone = [key_bytes(key) for key in node.snapshot_written()]
         self.snapshots += 1
-        self._wanted = self._busy = False
+        self._wanted = self._busy = self._announced = False
         self._retry_at_ns, self._wait_ns = 0, RETRY_NS
         self._due_ns = now_ns + self._interval_ns
         self._idle_counters = dict(node.counters)

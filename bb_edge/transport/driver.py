@@ -35,6 +35,9 @@ class Keeps(Protocol):
     def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Writes down what the steps of a poll ask for, and answers the node."""
 
+    def announce(self) -> None:
+        """Starts what the program does before a snapshot; the next poll runs it."""
+
     def snapshot(self, now_ns: int) -> bool:
         """Writes a snapshot now."""
 
@@ -114,6 +117,8 @@ class Driver:
         self._node.fire_lifecycle(steps.Phase.SHUTDOWN)
         self._poll(clock.monotonic_ns())
         if keeper is not None:
+            if keeper.snapshots == before:
+                keeper.announce()
             self._poll(clock.monotonic_ns())  # publishes and acknowledges what the one before wrote down
             if keeper.snapshots == before:
                 keeper.snapshot(clock.monotonic_ns())

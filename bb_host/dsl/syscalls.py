@@ -88,7 +88,11 @@ class SyscallOps(Recorder):
         return kind
 
     def lifecycle_phase(self, phase: int) -> Output:
-        """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2."""
+        """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2.
+
+        `bb-edge run` fires Shutdown when it is told to stop, and with `--state` Snapshot before each snapshot:
+        what the trigger starts and ends at once is in it. Other hosts call `Node.fire_lifecycle`.
+        """
         if phase not in (SHUTDOWN, SNAPSHOT):
             raise self.error(
                 AttributeValueError,

@@ -17,7 +17,8 @@ _t.op(
     "",
     "trigger:Trigger",
     "phase:int",
-    "On `fire_lifecycle(phase)`: Shutdown = 1, Snapshot = 2.",
+    "On `fire_lifecycle(phase)`: Shutdown = 1, Snapshot = 2. `bb-edge run` fires Shutdown when it stops, and"
+    " with `--state` Snapshot before each snapshot.",
     kind=_ENTRY,
 )
 _t.op(

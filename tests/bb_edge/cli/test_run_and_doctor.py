@@ -26,6 +26,10 @@ PROGRAM = """program P {module=P, targets="Main"}
 function program.Main() -> () {entry=1, partition=Main}
   t: Trigger = syscall.Interval<period_ns=20000000>()
   syscall.AppEmit<name="tick">(t)
+  down: Trigger = syscall.LifecyclePhase<phase=1>()
+  syscall.AppNotify<name="down">(down)
+  snapshot: Trigger = syscall.LifecyclePhase<phase=2>()
+  syscall.AppNotify<name="saved">(snapshot)
 """
 PATIENCE_S = 60
 
@@ -157,6 +161,19 @@ def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
     assert {"poll", "AppEmit", "AppEvent"} <= {event["name"] for event in events}
     summary = json.loads(next(line for line in node.lines if line.startswith('{"summary"')))
     assert summary["counters"]["frontier.depth_peak"] >= 1
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("state", ["state", None])
+def test_what_the_program_does_before_a_snapshot_runs_before_each(configured, start, state):
+    node = start("run", "--config", str(configured(summary=True, **({"state": state} if state else {}))))
+    node.says("saved" if state else "tick")
+    assert node.end() == 0
+    events = [json.loads(line)["event"] for line in node.lines if line.startswith('{"event"')]
+    summary = json.loads(next(line for line in node.lines if line.startswith('{"summary"')))
+    assert events.count("down") == 1
+    # The first snapshot, and the one at the end.
+    assert events.count("saved") == summary["counters"].get("state.snapshots", 0) == (2 if state else 0)
 
 
 @pytest.mark.broker

@@ -292,6 +292,28 @@ def test_a_new_folder_gives_a_new_node(make_store: Opened) -> None:
     assert (found.generation, found.journal, found.outbox, found.notes) == (0, 0, 0, ())
 
 
+def test_what_a_snapshot_starts_runs_in_the_poll_before_it(make_store: Opened) -> None:
+    store = make_store(FakeDisk())
+    store.open()
+    said: list[str] = []
+    keeper = Keeper(Node(), store, interval_ns=10 * S, announce=lambda: said.append("announced"))
+    fired = steps.LifecycleFired(steps.Phase.SNAPSHOT)
+
+    def take(*found: steps.EngineStep, now_ns: int = 0) -> tuple[int, int]:
+        keeper.take(found, now_ns)
+        return len(said), keeper.snapshots
+
+    assert take() == (1, 0), "the first of a folder"
+    assert take(fired, wanted()) == (1, 1)
+    assert take(event(), now_ns=10 * S) == (2, 1), "the interval's"
+    assert take(fired, now_ns=10 * S) == (2, 2)
+    assert take(fired, wanted()) == (2, 3), "the host fired the phase itself: once"
+    keeper.announce()
+    keeper.announce()
+    assert (len(said), keeper.snapshots) == (3, 3)
+    assert take(steps.LifecycleFired(steps.Phase.SHUTDOWN), now_ns=10 * S) == (3, 4), "the last"
+
+
 def test_a_restart_brings_back_snapshot_outbox_and_journal(
     world: Callable[..., World], make_store: Opened
 ) -> None:

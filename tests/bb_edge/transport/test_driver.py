@@ -72,6 +72,9 @@ class Loop:
         if any(isinstance(step, steps.SnapshotWanted) for step in found):
             self.snapshot(now_ns)
 
+    def announce(self) -> None:
+        self.said.append("announce")
+
     def snapshot(self, now_ns: int) -> bool:
         self.said.append("snapshot")
         self.snapshots += 1
@@ -114,7 +117,7 @@ def test_the_host_hears_of_an_event_before_it_is_kept_that_it_has(keeper: bool) 
 def test_the_end_writes_a_last_snapshot_after_what_was_written_down_went_out() -> None:
     loop = Loop([])
     loop.fire_lifecycle = lambda phase: loop.polls.extend([[], [envelope(b"ack")]])  # type: ignore[method-assign]
-    assert drive(loop) == ["poll", "take", "poll", "take", "send b'ack'", "snapshot", "stop"]
+    assert drive(loop) == ["poll", "take", "announce", "poll", "take", "send b'ack'", "snapshot", "stop"]
 
 
 def test_a_snapshot_that_the_shutdown_asked_for_is_the_last() -> None:
