@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from bb_edge.ir.counters import spelling
 from bb_edge.ir.errors import BBError
 
 PUBLISH_EVERY_NS = 250_000_000
@@ -97,7 +98,7 @@ def render(counters: Mapping[str, int], cycles: Cycles, labels: Mapping[str, str
     found = []
     for name, value in sorted(counters.items()):
         gauge = name in GAUGES
-        metric = "bb_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+        metric = f"bb_{spelling(name)}"
         if not gauge:
             metric += "_total"
         found.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}\n{metric}{{{text}}} {value}\n")

@@ -1,4 +1,4 @@
-"""Syscalls that meet in a named place: both halves are there, and agree.
+"""Syscalls that meet in a named place: both halves are there, and agree; counters are told apart.
 
 Places belong to a partition: what a client stashes, the server cannot flush.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bb_edge.ir import keys
+from bb_edge.ir.counters import spelling
 from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp, label, named, source
 from bb_host.compiler.options import Stats
@@ -32,11 +33,15 @@ _PLACES = {
     "Limit.Release": ("name", "Limit.Acquire", "it fails: nothing acquires a permit", "g.limit_acquire"),
 }
 _ACQUIRE = "Limit.Acquire"
-_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, _ACQUIRE))
+_COUNTER = "IncrMetric"
+_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, _ACQUIRE, _COUNTER))
 
 
 def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
-    """Warns about halves without their other one; MalformedOp for a semaphore of two sizes."""
+    """Warns about halves without their other one; MalformedOp for a semaphore of two sizes.
+
+    MalformedOp too for two counters that are spelt alike.
+    """
     for target in targets:
         found = [
             op
@@ -48,6 +53,7 @@ def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
         if found:
             _halves(found, target.main.name, stats)
             _sizes(found)
+            _counters(found)
 
 
 def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
@@ -74,6 +80,21 @@ def _sizes(found: Sequence[Op]) -> None:
                 raise MalformedOp(
                     f"limit {_place(op)!r} has {sizes} at {named(other)}",
                     hint="say the same n, or name two limits",
+                    op=op,
+                )
+
+
+def _counters(found: Sequence[Op]) -> None:
+    """MalformedOp for two counters that metrics would spell alike."""
+    first: dict[str, Op] = {}
+    for op in found:
+        if op.op_type == _COUNTER:
+            other = first.setdefault(spelling(_place(op)), op)
+            if _place(other) != _place(op):
+                raise MalformedOp(
+                    f"counters {_place(op)!r} and {_place(other)!r} ({named(other)}) are both"
+                    f" bb_{spelling(_place(op))}_total in metrics",
+                    hint="say one name for one counter, or names that differ in letters or digits",
                     op=op,
                 )
 

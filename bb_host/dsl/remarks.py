@@ -1,4 +1,7 @@
-"""What recording warns about: calls that can be recorded and do nothing, or never what they say."""
+"""What recording warns about: calls that can be recorded and do nothing, or never what they say.
+
+A counter that the node's own would be mixed up with, or that counts down, is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
+from bb_host.dsl.errors import AttributeValueError
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
 
@@ -47,6 +52,8 @@ def on_call(graph: Recorder, draft: Draft) -> None:
     if draft.domain == keys.SYSCALL_DOMAIN:
         if draft.op_type in _TO_THE_HOST and draft.attrs.get("name") == b"":
             graph.warn("empty-name", f"{draft.op_type} has an empty name", "give it one: the host goes by it")
+        if draft.op_type == "IncrMetric":
+            _counter(graph, draft)
         attribute = _TIMES.get(draft.op_type, "")
         time_ns = draft.attrs.get(attribute)
         if isinstance(time_ns, int) and 0 < time_ns < MILLISECOND_NS:
@@ -67,6 +74,23 @@ def on_call(graph: Recorder, draft: Draft) -> None:
                 f" {least} are up",
                 f"say min={n} or less, or n={least} or more",
             )
+
+
+def _counter(graph: Recorder, draft: Draft) -> None:
+    """AttributeValueError for a counter that goes down, or has the name of one of the node's own."""
+    name, delta = draft.attrs.get("name"), draft.attrs.get("delta", 1)
+    if isinstance(delta, int) and delta < 0:
+        raise graph.error(
+            AttributeValueError,
+            f"incr_metric: a counter only goes up, delta is {delta}",
+            "count the two directions under two names, or show a value that falls with g.record",
+        )
+    if isinstance(name, bytes) and is_own(name.decode()):
+        raise graph.error(
+            AttributeValueError,
+            f"incr_metric: {name.decode()!r} begins as the node's own counters do",
+            f"put a word of your own in front: 'app.{name.decode()}'",
+        )
 
 
 def _at_least_one(graph: Recorder, draft: Draft, name: str, what: str) -> bool:

@@ -90,8 +90,8 @@ class SyscallOps(Recorder):
     def lifecycle_phase(self, phase: int) -> Output:
         """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2.
 
-        `bb-edge run` fires Shutdown when it is told to stop, and with `--state` Snapshot before each snapshot:
-        what the trigger starts and ends at once is in it. Other hosts call `Node.fire_lifecycle`.
+        `bb-edge run` fires Shutdown when it is told to stop, and with `--state` Snapshot before each
+        snapshot: what the trigger starts and ends at once is in it. Other hosts call `Node.fire_lifecycle`.
         """
         if phase not in (SHUTDOWN, SNAPSHOT):
             raise self.error(
@@ -223,7 +223,11 @@ class SyscallOps(Recorder):
         return self._done("Record", value, name=name, after=after)
 
     def incr_metric(self, name: str, trigger: Output, delta: int = 1, after: After = UNORDERED) -> Done:
-        """Adds `delta` to the node's counter `name` when `trigger` (anything) arrives."""
+        """Adds `delta`, 0 or more, to the program's counter `name` when `trigger` (anything) arrives.
+
+        Metrics show it as `bb_<name>_total`, with underscores for what is no letter or digit; names that
+        begin as the node's own counters do are refused (`ops.failed`), and two that are spelt alike.
+        """
         return self._done("IncrMetric", trigger, name=name, delta=delta, after=after)
 
     # --- peers and addresses

@@ -64,7 +64,7 @@ SHOWN = {
     "AppEmit": "round",
     "AppNotify": "pulsed",
     "Record": "Telemetry",
-    "IncrMetric": "rounds.counted",
+    "IncrMetric": "counted.rounds",
     "DeadlineCheck": "hello",
     # address book
     "Insert": "book",
@@ -100,7 +100,7 @@ class Syscalls(Module):
         with g.rounds(times=ROUNDS, pause_ns=5 * MS) as start:
             x = g.onnx.cast(start.round, to="F32") + g.constant(np.zeros(2, np.float32))
             g.app_emit("round", start.round)
-            g.incr_metric("rounds.counted", x, delta=2)
+            g.incr_metric("counted.rounds", x, delta=2)
             self.time(g, x)
             self.flow(g, x)
             self.state(g, x)
@@ -181,7 +181,7 @@ def test_every_syscall_in_processes(mosquitto_broker, federation, programs):
     server = f.run("server", programs["Server"], "Server", "--log-level", "debug", "--seed", "4")
     f.says(server, "connected")
     client = f.run("client", programs["Client"], "Client")
-    every = {topic for topic in SHOWN.values()} - {"Telemetry", "rounds.counted", "goodbye"}
+    every = {topic for topic in SHOWN.values()} - {"Telemetry", "counted.rounds", "goodbye"}
 
     def heard(topic: str) -> list[Any]:
         records = [e.record for e in f.heard if getattr(e, "child", None) is server and hasattr(e, "record")]
@@ -215,5 +215,5 @@ def test_every_syscall_in_processes(mosquitto_broker, federation, programs):
     for topic in ("triggered", "won", "let in", "dropped"):
         assert len(heard(topic)) == ROUNDS, topic
     assert len(heard("pulsed")) == len(heard("goodbye")) == 1
-    assert summary["counters"]["rounds.counted"] == 2 * ROUNDS
+    assert summary["counters"]["counted.rounds"] == 2 * ROUNDS
     assert "ops.failed" not in summary["counters"]

@@ -203,6 +203,18 @@ def a_metric_by_half(g: Graph) -> None:
     g.incr_metric("m", go_of(g), delta=0.5)  # type: ignore[arg-type]  # <-
 
 
+def a_metric_that_falls(g: Graph) -> None:
+    g.incr_metric("m", go_of(g), delta=-3)  # <-
+
+
+def a_metric_of_the_node(g: Graph) -> None:
+    g.incr_metric("ops.failed", go_of(g))  # <-
+
+
+def a_metric_spelt_as_one_of_the_node(g: Graph) -> None:
+    g.syscall.incr_metric(go_of(g), name="ops_failed")  # <-
+
+
 def a_topic_that_is_a_number(g: Graph) -> None:
     g.app_emit(7, x_of(g))  # type: ignore[arg-type]  # <-
 
@@ -296,6 +308,9 @@ def a_port_of_two_calls(g: Graph) -> None:
         (an_unknown_phase, AttributeValueError, ("phase", "3")),
         (a_clock_of_a_tensor, ValueTypeError, ("expects a Trigger", "g.threshold")),
         (a_metric_by_half, AttributeValueError, ("delta", "0.5")),
+        (a_metric_that_falls, AttributeValueError, ("-3", "only goes up")),
+        (a_metric_of_the_node, AttributeValueError, ("'ops.failed'", "node's own", "'app.ops.failed'")),
+        (a_metric_spelt_as_one_of_the_node, AttributeValueError, ("'ops_failed'", "node's own")),
         (a_topic_that_is_a_number, AttributeValueError, ("name", "7")),
         (a_queue_without_name, AttributeValueError, ("queue",)),
         (a_hold_of_nothing, ArityError, ("value",)),
@@ -410,6 +425,18 @@ def two_sizes(g: Graph) -> None:
 def test_a_limit_of_two_sizes_is_refused(module: Any) -> None:
     with refused(MalformedOp, "limit 'l' has 3 permits here, and 2"):
         Compiler().compile(module(two_sizes))
+
+
+def two_counters(g: Graph) -> None:
+    go = go_of(g)
+    g.incr_metric("my.metric", go)
+    g.incr_metric("my.metric", go, delta=2)
+    g.incr_metric("my_metric", go)  # <-
+
+
+def test_two_counters_that_metrics_spell_alike_are_refused(module: Any) -> None:
+    with refused(MalformedOp, "'my.metric'", "'my_metric'", "bb_my_metric_total"):
+        Compiler().compile(module(two_counters))
 
 
 def a_gate_of_two_entries(g: Graph) -> None:
