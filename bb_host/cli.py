@@ -164,7 +164,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. Typed errors are printed at the author's line, exit code 1; a wrong command line: 2."""
+    """Runs one verb. Typed errors are printed at the author's line, exit code 1; a wrong command line: 2.
+
+    130 where it was interrupted, as shells have it.
+    """
     arguments = parser().parse_args(argv)
     if arguments.run not in (_versions, _symbolize) and importlib.util.find_spec("onnx") is None:
         print(
@@ -180,6 +183,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = getattr(error, "table", "")  # of a program that does not fit
         if table:
             print(table, file=sys.stderr)
+    except KeyboardInterrupt:
+        print("bb-host: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as error:  # of components' or passes' own code: nobody may take it for success
+        hint = "a component, a pass or a module of the program called sys.exit(); raise an error instead"
+        print(f"bb-host: error: the process was ended by exit({error.code!r}) ({hint})", file=sys.stderr)
     except BrokenPipeError:  # the reader has seen enough: `bb-host inspect … | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at the end)
     except OSError as error:

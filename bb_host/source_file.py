@@ -84,7 +84,7 @@ def _read_program(path: Path) -> Source:
             f"no function {ENTRY}()", str(path), "define one that returns (module, compiler)"
         )
     _takes_nothing(entry, path)
-    source = _source(_call(entry, path), _returns(entry, path))
+    source = _source(_made(entry, path), _returns(entry, path))
     if hasattr(source.module, "record"):  # the author's `body` runs here
         return Source(_call(source.module.record, path), source.compiler)
     return source
@@ -141,10 +141,36 @@ def _call(function: Any, path: Path) -> Any:
     except SyntaxError as error:
         file = error.filename or str(path)
         raise SourceFileError(f"SyntaxError: {error.msg}", file=file, line=error.lineno or 0) from error
+    except SystemExit as error:
+        file, line = _author_line(error, path)
+        said = f": {error.code}" if isinstance(error.code, str) else ""
+        raise SourceFileError(
+            f"it ends the process when it is compiled{said}",
+            hint="raise an error that says why, or put what is for running it under `if __name__ =="
+            " '__main__':`",
+            file=file,
+            line=line,
+        ) from error
     except Exception as error:
         file, line = _author_line(error, path)
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise SourceFileError(what, file=file, line=line) from error
+
+
+def _made(entry: Any, path: Path) -> Any:
+    """What `program()` returns. SourceFileError where it is `async def`, or a generator: it did not run."""
+    found = _call(entry, path)
+    if inspect.iscoroutine(found) or inspect.isgenerator(found):
+        found.close()
+    elif not inspect.isasyncgen(found):
+        return found
+    code = getattr(entry, "__code__", None)
+    raise SourceFileError(
+        f"{ENTRY}() is `async def`, or holds a `yield`: calling it runs nothing of it",
+        hint=f"write `def {ENTRY}():`, and return (module, compiler)",
+        file=code.co_filename if code is not None else str(path),
+        line=code.co_firstlineno if code is not None else 0,
+    )
 
 
 def _author_line(error: BaseException, path: Path) -> tuple[str, int]:

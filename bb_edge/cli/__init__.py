@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb. Typed errors are printed, exit code 1; a wrong command line is 2."""
+    """Runs one verb. Typed errors are printed, exit code 1; a wrong command line is 2, an interrupt 130."""
     arguments = parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             " configuration, or raise those of the service)",
             file=sys.stderr,
         )
+    except KeyboardInterrupt:
+        print("bb-edge: interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         said = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         print(f"bb-edge: error: {said or type(error).__name__}", file=sys.stderr)

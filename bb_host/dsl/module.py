@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from bb_host.dsl.composition import ModuleCall
 
 
+_RESERVED_DOMAINS = (keys.ONNX_DOMAIN_ALIAS, keys.PREFIX)
+
+
 class Module(Suggests):
     """A program, or a part of one. Subclasses set `name` and `home` and override `body`.
 
@@ -124,6 +127,23 @@ class Module(Suggests):
             return author_line()
         return author_line() if is_ours(file) else (file, line)
 
+    def _check_domain(self) -> None:
+        """A domain whose ops are the catalog's would have a module stand for one of them, or the reverse."""
+        domain: object = self.domain
+        if domain == keys.PROGRAM_DOMAIN:
+            return
+        if isinstance(domain, str) and domain.strip():
+            ours = any(domain == name or domain.startswith(f"{name}.") for name in _RESERVED_DOMAINS)
+            if not ours:
+                return
+        raise authoring_error(
+            ModuleError,
+            f"{domain!r} is no domain for module {self.module_name!r}"
+            + (": the ops of the catalog are there" if isinstance(domain, str) else ""),
+            'leave `domain` out, or name one of your own: domain = "org.example"',
+            self._class_line(),
+        )
+
     def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
         """Records body and bootstrap with inputs of given types, and keeps them in the session."""
         name = self.module_name
@@ -135,6 +155,7 @@ class Module(Suggests):
                     "letters, digits, '_', '-' and '.', and a letter first",
                     self._class_line(),
                 )
+        self._check_domain()
         session.enter(self)
         is_root = len(session.open_modules) == 1
         body = Graph(session, name, keys.MODULE_PHASE_BODY)
@@ -207,6 +228,16 @@ class Module(Suggests):
                 f"write: def {what}(self, g):",
                 _first_line(method),
             ) from None
+        if inspect.iscoroutine(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            if not inspect.isasyncgen(returned):
+                returned.close()
+            raise g.error(
+                ModuleError,
+                f"module {self.module_name!r}: {method.__name__} is `async def`, or holds a `yield`: calling"
+                " it records nothing",
+                f"write: def {method.__name__}(self, g): without async, await and yield",
+                _first_line(method),
+            )
         if returned is None or isinstance(returned, Done):  # `return g.app_emit(…)` loses nothing
             return
         what = g.phase
