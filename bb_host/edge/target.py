@@ -304,9 +304,8 @@ def _check(data: bytes, where: str) -> None:
     try:
         onnx.checker.check_model(data)
     except (onnx.checker.ValidationError, ValueError) as error:  # it leaks UnicodeDecodeError and others
-        raise EdgeError(
-            f"ONNX's checker refuses it: {error}", where, "report it: the program is at fault"
-        ) from error
+        hint = "this is a fault of the compiler and not of what was compiled: report it, with the model"
+        raise EdgeError(f"ONNX's checker refuses it: {error}", where, hint) from error
     load(data)
 
 

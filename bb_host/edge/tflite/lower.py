@@ -16,12 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
-from bb_host.edge.arrivals import captured
+from bb_host.edge.arrivals import captured, is_constant
+from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fusion import fuse, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
@@ -30,7 +33,7 @@ from bb_host.edge.tflite.integers import to_integers
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.memory import activation_bytes, has_open_batch, repeated_bytes
-from bb_host.edge.tflite.regions import partition, worth
+from bb_host.edge.tflite.regions import Partition, Trials, partition, try_items, worth
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
@@ -44,6 +47,8 @@ __all__ = [
 
 BackendChoice = Literal["auto", "numpy", "tflite"]
 MODEL = "Model"
+_OPEN = {"Reshape": -1, "Expand": 1}
+"""What stands for the open batch in a shape that is written down."""
 NUMPY_BACKEND = "bb.NumPyBackend"
 TFLITE_BACKEND = "bb.TFLiteBackend"
 
@@ -187,34 +192,53 @@ class _Work:
     def run(self) -> Function:
         function = self.function
         items = items_of(function.ops, function.outputs, self.facts)
-        found = partition(items, function.outputs, self.facts, self.version)
-        for i, reason in found.reasons.items():
+        trials = try_items(items, self.facts, self.version)
+        found = partition(items, function.outputs, trials)
+        placed = self._placed(items, trials, found)
+        while placed is None:  # what stays reads more, so that regions are found anew
+            found = partition(items, function.outputs, trials)
+            placed = self._placed(items, trials, found)
+        for i, reason in trials.reasons.items():
             if reason and found.alive[i]:
                 self.kept.append(Kept(function.name, items[i].op.op_type, reason))
-        placed: list[tuple[tuple[int, int], tuple[Op, ...]]] = []
-        chosen: set[int] = set()
-        for members in found.regions:
-            if self.choice == "auto" and not worth(items, members, self.facts):
-                self.kept += [Kept(function.name, items[i].op.op_type, "too small a region") for i in members]
-                continue
-            try:
-                node = self._model(items, members)
-            except FlatbufferError as error:
-                reason = f"the device would refuse what it becomes: {error}"
-                self.kept += [Kept(function.name, items[i].op.op_type, reason) for i in members]
-                continue
-            chosen.update(members)
-            placed.append(((found.level[members[0]], members[0]), (node,)))
-        if not chosen:
+        if not placed:
             return function
+        chosen = {i for members in found.regions for i in members}
         placed += [((found.level[i], i), it.members) for i, it in enumerate(items) if i not in chosen]
         ops = _alive([op for _, some in sorted(placed, key=lambda p: p[0]) for op in some], function.outputs)
         opsets = {**function.opsets, keys.TFLITE_DOMAIN: 1}
         return dataclasses.replace(function, ops=ops, opsets=dict(sorted(opsets.items())))
 
-    def _model(self, items: Sequence[Item], members: Sequence[int]) -> Op:
+    def _placed(
+        self, items: Sequence[Item], trials: Trials, found: Partition
+    ) -> list[tuple[tuple[int, int], tuple[Op, ...]]] | None:
+        """A `Model` per region and where it goes; None where a region has to stay, as `trials` then say."""
+        refused = [
+            members
+            for members in found.regions
+            if self.choice == "auto" and not worth(items, members, self.facts)
+        ]
+        for members in refused:
+            trials.keep(items, members, "too small a region")
+        if refused:
+            return None
+        self.models.clear()
+        placed: list[tuple[tuple[int, int], tuple[Op, ...]]] = []
+        for members in found.regions:
+            try:
+                node = self._model(items, members, found.alive)
+            except FlatbufferError as error:
+                trials.keep(items, members, f"the device would refuse what it becomes: {error}")
+                return None
+            except NotLowered as error:
+                trials.keep(items, members, str(error))
+                return None
+            placed.append(((found.level[members[0]], members[0]), (node,)))
+        return placed
+
+    def _model(self, items: Sequence[Item], members: Sequence[int], alive: Sequence[bool]) -> Op:
         inside = set(members)
-        outside = {v for i, item in enumerate(items) if i not in inside for m in item.members
+        outside = {v for i, item in enumerate(items) if alive[i] and i not in inside for m in item.members
                    for v in (*m.inputs, *captured(m))} | set(self.function.outputs)  # fmt: skip
         outputs = [v for i in members for v in items[i].op.outputs if v and v in outside]
         region = Region(self.facts, self.version)
@@ -245,13 +269,7 @@ class _Work:
 
     def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:
         """The region as a function in plain ops; named by its content."""
-        known = {*inputs, *(v for op in ops for v in op.outputs)}
-        needed = {v for op in ops for v in (*op.inputs, *captured(op)) if v and v not in known}
-        constants = []
-        for op in reversed(self.function.ops):
-            if needed.intersection(v for v in op.outputs if v) and op not in ops:
-                needed.update(v for v in (*op.inputs, *captured(op)) if v and v not in known)
-                constants.append(op)
+        constants, inside = self._constants(ops, inputs)
         types = {v: self._type(v) for v in (*inputs, *outputs)}
         slot = self.function.meta.get(keys.BACKEND_SLOT_KEY)
         body = Function(
@@ -259,7 +277,7 @@ class _Work:
             keys.BACKEND_DOMAIN,
             tuple(inputs),
             tuple(outputs),
-            (*reversed(constants), *ops),
+            (*constants, *inside),
             types,
             meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
             opsets={keys.ONNX_DOMAIN: self.version},
@@ -268,6 +286,48 @@ class _Work:
         name = f"fallback_{hashlib.sha256(content).hexdigest()[:16]}"
         self.extra.setdefault(name, dataclasses.replace(body, name=name))
         return name
+
+    def _constants(self, ops: Sequence[Op], inputs: Sequence[str]) -> tuple[list[Op], list[Op]]:
+        """What a region's ops read beside its inputs and each other's results, as constants; and the ops.
+
+        A shape that is computed from others is written down, the open batch as what ONNX infers. NotLowered
+        where something else is computed outside of the region and no input of it.
+        """
+        known = {*inputs, *(v for op in ops for v in op.outputs)}
+        fixed = {v: op for op in self.function.ops if is_constant(op) for v in op.outputs}
+        for op in self.function.ops:  # weights that are stored as float16 stay so
+            if op.inputs and all(v in fixed for v in (*op.inputs, *captured(op)) if v):
+                values = [v for v in op.outputs if v in self.facts and self.facts[v].value is not None]
+                fixed.update(dict.fromkeys(values, op))
+        constants: dict[int, Op] = {}
+
+        def add(name: str) -> None:
+            op = fixed[name]
+            if id(op) not in constants:
+                for v in (*op.inputs, *captured(op)):
+                    if v:
+                        add(v)
+                constants[id(op)] = op
+
+        inside = []
+        for op in ops:
+            for position, name in enumerate((*op.inputs, *captured(op))):
+                if not name or name in known:
+                    continue
+                value = self.facts[name].value if name in self.facts else None
+                if name not in fixed:
+                    made = name
+                    if op.op_type in _OPEN and position == 1 and value is None:
+                        shape = [_OPEN[op.op_type] if d < 0 else d for d in self.facts[op.outputs[0]].shape]
+                        made, value = f"{op.outputs[0]}.shape", np.array(shape, np.int64)
+                        op = dataclasses.replace(op, inputs=(op.inputs[0], made))
+                    if value is None:
+                        raise NotLowered(f"it reads {name!r}, which is computed outside of its region")
+                    fixed[made] = Op("Constant", keys.ONNX_DOMAIN, (), (made,), {"value": value})
+                    name = made
+                add(name)
+            inside.append(op)
+        return list(constants.values()), inside
 
     def _type(self, name: str) -> ValueType:
         fact = self.facts[name]

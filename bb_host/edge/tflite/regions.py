@@ -20,7 +20,7 @@ from bb_host.edge.tflite.items import Item
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.table import apply
 
-__all__ = ["Partition", "partition", "worth"]
+__all__ = ["Partition", "Trials", "partition", "try_items", "worth"]
 
 _CALL_US = 2.0
 """Of one invoke with its copies in and out. It and the rates in `worth` were measured on one x86-64 machine
@@ -29,24 +29,37 @@ with one thread, LiteRT against the NumPy kernels, and are rounded; `bb-edge ben
 
 
 @dataclass(frozen=True, slots=True)
+class Trials:
+    """Per item, what it reads; for those that stay in plain ops, why (empty: a constant).
+
+    A lowered item may read less than its op names: a Reshape has its shape from the facts.
+    """
+
+    reads: list[tuple[str, ...]]
+    reasons: dict[int, str]
+
+    def keep(self, items: Sequence[Item], members: Sequence[int], reason: str) -> None:
+        """These items stay as well, so they read all that their ops name."""
+        for i in members:
+            self.reads[i] = _named_reads(items[i])
+            self.reasons[i] = reason
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
-    """`level` per item; `regions` as item numbers in order; `reasons` of the others (empty: a constant, or
-    nobody reads it)."""
+    """`level` per item; `regions` as item numbers in order; `alive` are the items that somebody reads."""
 
     level: list[int]
     regions: list[list[int]]
-    reasons: dict[int, str]
     alive: list[bool]
 
 
-def partition(
-    items: Sequence[Item], outputs: Sequence[str], facts: Mapping[str, Fact], version: int
-) -> Partition:
-    """The regions of a body that is in topological order."""
+def try_items(items: Sequence[Item], facts: Mapping[str, Fact], version: int) -> Trials:
+    """Each item lowered alone: which have a rule that takes them."""
     reads: list[tuple[str, ...]] = []
     reasons: dict[int, str] = {}
     for i, item in enumerate(items):
-        reads.append(tuple(dict.fromkeys(v for m in item.members for v in (*m.inputs, *captured(m)) if v)))
+        reads.append(_named_reads(item))
         named = [v for v in item.op.outputs if v]
         if is_constant(item.op) or all(v in facts and facts[v].value is not None for v in named):
             reasons[i] = ""
@@ -61,6 +74,16 @@ def partition(
             reasons[i] = str(error)
             continue
         reads[i] = tuple(trial.inputs)
+    return Trials(reads, reasons)
+
+
+def _named_reads(item: Item) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(v for m in item.members for v in (*m.inputs, *captured(m)) if v))
+
+
+def partition(items: Sequence[Item], outputs: Sequence[str], trials: Trials) -> Partition:
+    """The regions of a body that is in topological order."""
+    reads, reasons = trials.reads, trials.reasons
     needed = set(outputs)
     alive = [False] * len(items)
     for i in reversed(range(len(items))):
@@ -87,7 +110,7 @@ def partition(
     for i in range(len(items)):
         if i not in reasons and alive[i]:
             groups.setdefault(find(i), []).append(i)
-    return Partition(level, [groups[r] for r in sorted(groups)], reasons, alive)
+    return Partition(level, [groups[r] for r in sorted(groups)], alive)
 
 
 def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fact]) -> bool:
