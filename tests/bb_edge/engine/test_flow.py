@@ -240,7 +240,7 @@ function program.Main() -> () {entry=1, partition=self}
 """
     )
     b.settle()
-    assert [s.wait_ns for s in b.of(steps.RoundBackedOff)] == [1_000_000_000, 2_000_000_000, 4_000_000_000]
+    assert [s.wait_ns for s in b.of(steps.RoundBackedOff)] == [1_000_000_000, 2_000_000_000]
     assert b.node.open_rounds == 0
 
 
