@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.user_modules import add_load, load_all
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bb_edge.config_file import RunConfig
 
 
@@ -130,21 +133,24 @@ def problems_of(config: RunConfig) -> list[str]:
     Its modules are loaded already.
     """
     from bb_edge.cli.run import what_nothing_starts
+    from bb_edge.cli.saved_models import models_of
     from bb_edge.installer import install
     from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
     from bb_edge.loading import load
     from bb_edge.targets import chosen_targets
 
+    around = _around(config)
     if config.artifact is None:
-        return []
+        return around
     try:
         program = load(config.artifact.read_bytes())
         found = [p for v in verdicts(program, config, whole=True) for p in v.problems]
         targets = chosen_targets(program, config.targets or tuple(program.targets))
         found += what_nothing_starts(targets, program, config.artifact)
-        if not found and len(targets) > 1:  # together they may disagree about a slot
-            install(
+        # Together they may disagree about a slot.
+        if not found and (len(targets) > 1 or config.save_model is not None):
+            node = install(
                 PeerId.from_name("check"),
                 (),
                 program,
@@ -154,10 +160,50 @@ def problems_of(config: RunConfig) -> list[str]:
                 seed=0,
                 durable=config.state is not None,
             )
+            if config.save_model is not None:
+                models_of(config.save_model, node)
     except BBError as error:
-        return [str(error)]
+        return [*around, str(error)]
     except OSError as error:
-        return [f"artifact: {config.artifact} cannot be read: {error.strerror or error}"]
+        return [*around, f"artifact: {config.artifact} cannot be read: {error.strerror or error}"]
+    return [*around, *found]
+
+
+def _around(config: RunConfig) -> list[str]:
+    """What stands against the rest of a configuration: federation, certificates, addresses, folders."""
+    from bb_edge.cli.kept import check_folder
+    from bb_edge.config_file import checked_every
+    from bb_edge.ir.errors import BBError
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.observe.metrics import MetricsServer, parse_address
+    from bb_edge.transport.topics import Topics
+
+    def metrics(address: str) -> None:
+        host, _ = parse_address(address)
+        MetricsServer(host, 0, {}).close()  # the port itself may be the running node's
+
+    def trace(path: Path) -> None:
+        if path.is_dir() or not path.parent.is_dir():
+            raise OSError(f"trace: {path} is no file that can be written")
+
+    looks: list[Callable[[], object]] = [lambda: Topics(config.federation, PeerId.from_name("check"))]
+    if config.broker is not None:
+        looks.append(lambda: config.broker_record().tls_context())
+    if (address := config.metrics) is not None:
+        looks.append(lambda: metrics(address))
+    if (path := config.trace) is not None:
+        looks.append(lambda: trace(path))
+    if (state := config.state) is not None:
+        looks.append(lambda: check_folder(state, "--state"))
+    if (folder := config.save_model) is not None:
+        looks.append(lambda: check_folder(folder, "--save-model"))
+    looks.append(lambda: checked_every(config.save_every, config.save_model))
+    found = []
+    for look in looks:
+        try:
+            look()
+        except (BBError, OSError) as error:
+            found.append(str(error))
     return found
 
 

@@ -26,6 +26,12 @@ class StateRefused(BBError):
     """The state folder belongs to somebody else, or cannot be read: says what to do with it."""
 
 
+def check_folder(folder: Path, flag: str) -> None:
+    """Refuses what is there and is no folder."""
+    if folder.exists() and not folder.is_dir():
+        raise StateRefused("it is there, and no folder", f"{flag} {folder}", "name another one")
+
+
 def open_kept(
     config: RunConfig,
     folder: Path,
@@ -41,6 +47,7 @@ def open_kept(
     """
     from bb_shims import StorageError
 
+    check_folder(folder, "--state")
     storage = board.storage(folder)
     stack.callback(storage.close)
     output.log("info", f"state in {folder}", free_bytes=storage.free_bytes())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.cli.kept import check_folder
 from bb_edge.cli.render import Output
 from bb_edge.components.parameter_file import pack
 from bb_edge.ir import keys
@@ -150,8 +151,17 @@ def open_saved(
     folder: Path, every: int, state: Path | None, node: Node, board: Board, output: Output, stack: ExitStack
 ) -> SavedModels:
     """Takes the folder for this node's models. SaveModelError; the board's StorageError."""
+    check_folder(folder, "--save-model")
     if state is not None and folder.resolve() == state.resolve():
         raise SaveModelError("it is the state folder", f"--save-model {folder}", "name a folder beside it")
+    found = models_of(folder, node)
+    storage = board.storage(folder)
+    stack.callback(storage.close)
+    return SavedModels(node, storage, list(found.values()), every, output)
+
+
+def models_of(folder: Path, node: Node) -> dict[str, _Model]:
+    """The models that can be saved, by slot. SaveModelError where there is none."""
     found: dict[str, _Model] = {}
     slots = []
     for target in node.targets:
@@ -167,6 +177,4 @@ def open_saved(
             f"--save-model {folder}",
             f"its slots: {', '.join(slots)}; leave the flag out",
         )
-    storage = board.storage(folder)
-    stack.callback(storage.close)
-    return SavedModels(node, storage, list(found.values()), every, output)
+    return found

@@ -8,7 +8,7 @@ What a result may be:
 
 * a tensor: an `np.ndarray` of the declared dtype, and of the declared rank where it is not empty. A NumPy
   scalar (`np.float32(0.5)`) is taken as the 0-D array of its dtype. Python numbers and lists are refused:
-  they have no dtype. A dtype is never converted.
+  they have no dtype; masked arrays, too: nothing behind knows the mask. A dtype is never converted.
 * a `PeerIdVec`: a tuple of `PeerId`; a list of them is taken as that tuple. `AddressVec` likewise.
 * a scalar, a `Timestamp` and the like: a number; a NumPy scalar is taken as the Python number.
 * `Bytes`: `bytes`; a `bytearray` or `memoryview` is copied.
@@ -80,6 +80,8 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
 
 def described(value: object) -> str:
     """What a value is, in a few words: never the values of an array."""
+    if isinstance(value, np.ma.MaskedArray):
+        return f"a masked array of {value.dtype}{list(value.shape)}"
     if isinstance(value, np.ndarray):
         known = types.elem_of_dtype(value.dtype)
         node = None if known is None else types.tensor_of_elem(known)
@@ -147,10 +149,11 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
         if type(value) is not np.ndarray:
             if value is None and optional:
                 return None
-            if isinstance(value, np.generic):
-                value = np.asarray(value)
-            elif not isinstance(value, np.ndarray):
+            if np.ma.isMaskedArray(value):
+                raise wrong(value, "say what stands at its masked places: return value.filled(0)")
+            if not isinstance(value, np.generic | np.ndarray):
                 raise wrong(value, f"return an array: np.asarray(value, np.{name})")
+            value = np.asarray(value)  # of its subclasses, too: what computes with it knows none of them
         dtype = value.dtype
         if dtype is not expected and (
             types.elem_of_dtype(dtype) is None if expected is None else dtype != expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import BindEnv, Run, make_gather
@@ -12,6 +13,7 @@ from bb_edge.engine.parking import PENDING, OpError
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
+from bb_edge.ir.types import ValueType
 from bb_edge.roles import ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls.results import Check, ResultError, checker, described
@@ -57,9 +59,17 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
-    known = env.graph.slot.output_types
-    op.check = checker(definition, [known.get(site) for site in op.outs])
+    known, promised = env.graph.slot.output_types, _promised(component, definition)
+    op.check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
     return calls_of(engine, component, method, attributes(op, definition), op.takes_first, op.check)
+
+
+def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:
+    """What the class says of an op's outputs (`STORAGE_TYPES`), for artifacts that do not repeat it."""
+    declared = getattr(component, "STORAGE_TYPES", {})
+    names = [declared.get(f"{definition.name}.{port.name}") for port in definition.outputs]
+    nodes = [None if name is None else types.by_id(name) for name in names]
+    return [None if node is None else ValueType(node) for node in nodes]
 
 
 def _own_op(op: BoundOp, component: Component) -> OpDef:

@@ -158,6 +158,12 @@ class Graph(Suggests, WireOps, SyscallOps):
                 f"output {name!r} is declared by the function of a branch",
                 "return the value from the branch, and declare what g.onnx.if_ or loop returns",
             )
+        if self.phase == keys.MODULE_PHASE_BOOTSTRAP:
+            raise self.error(
+                ModuleError,
+                f"output {name!r} stands in the bootstrap of {self.name!r}: a bootstrap has no outputs",
+                "tell the host with g.app_emit, or keep the value in a component",
+            )
         name = self.port_name(name, "the output", [*self.inputs, *self.outputs])
         found = lift(self, value)
         self.outputs[name] = found

@@ -196,10 +196,6 @@ class Module(Suggests):
         g = Graph(session, self.module_name, keys.MODULE_PHASE_BOOTSTRAP)
         self._record_into(g, self.bootstrap)
         g.finish()
-        if g.outputs:
-            raise g.error(
-                ModuleError, f"the bootstrap of {self.module_name!r} has outputs", "a bootstrap has none"
-            )
         for record in body.calls:
             start = record.bootstrap
             if start is None or start in g.started:

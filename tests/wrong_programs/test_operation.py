@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,19 +13,17 @@ from refusals import refused
 
 from bb_edge import PeerId, install
 from bb_edge.cli import main
-from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
-from bb_edge.config_file import ConfigFileError, RunConfig, load_config
 from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import BootstrapStatus
 from bb_edge.engine.config import ConfigError, NodeConfig
 from bb_edge.engine.snapshot import SnapshotError
 from bb_edge.registry import Registry
-from bb_edge.roles import DataSource
+from bb_edge.roles import Codec, DataSource
 from bb_edge.roles.completion import Later
 from bb_edge.roles.context import Ctx
-from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
-from bb_host.diagnostics import ProgramWarning
-from bb_host.learn import mlp, trainable
+from bb_host import CodecSlot, Compiler, DataSourceSlot, Module
+from bb_host.dsl.errors import ModuleError
+from bb_host.edge import compile_edge
 
 S = 1_000_000_000
 
@@ -289,208 +284,88 @@ def test_inputs_of_a_bench_that_are_none(case, net, tmp_path, capsys) -> None:
     assert str(path) in line and "np.savez" in line
 
 
-# --- processes ----------------------------------------------------------------------------------------------
-
-DEVICE = '''
-import numpy as np
-
-from bb_edge import register
-from bb_edge.roles import DataSource
-
-
-@register
-class Chatty(DataSource):
-    """Prints."""
-
-    TYPE_NAME = "acme.Chatty"
-    CONFIG = {}
-    stateless = True
-
-    @classmethod
-    def construct(cls, env):
-        return cls()
-
-    def next_batch(self, ctx):
-        print("next_batch was called")
-        return np.zeros(2, np.float32), None
-
-    def num_samples(self, ctx):
-        return np.array(2, np.int64)
-'''
-
-
-class Starts(Module):
-    """The bootstrap has an input; the rounds have an end."""
-
-    name = "Starts"
-    dev = DataSourceSlot("dev")
-    model = ModelSlot("model")
-
-    def bootstrap(self, g: Any) -> None:
-        self.model.load_parameters(g, g.input("p", "F32", [8]))
-
-    def body(self, g: Any) -> None:
-        with g.rounds(3) as start:
-            g.output("x", self.dev.next_batch(g, after=start)[0])
-
-
-@pytest.fixture(scope="module")
-def starts() -> bytes:
-    compiler = Compiler().bind_data_source("dev", "acme.Chatty")
-    compiler = compiler.bind_model("model", "bb.GraphModel", trainable(mlp([3, 2], 1)))
-    with pytest.warns(ProgramWarning, match="acme.Chatty"):
-        data: bytes = compiler.compile(Starts()).SerializeToString()
-    return data
-
-
-@pytest.fixture
-def run(starts: bytes, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`run(*flags)`: `bb-edge run` until its rounds are done, without a broker."""
-    (tmp_path / "starts.onnx").write_bytes(starts)
-    (tmp_path / "device.py").write_text(DEVICE)
-    words = ["run", "starts.onnx", "--target", "Starts", "--peer", "k", "--broker", "mqtt://127.0.0.1:1"]
-    words += ["--load", "./device.py", "--until-done", "--state", "st"]
-
-    def go(*flags: str, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "bb_edge.cli", *words, *flags],
-            cwd=tmp_path,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    return go
-
-
-ZEROS = "Starts.p=[0,0,0,0,0,0,0,0]"
-
-
-def test_what_a_component_prints_is_no_event(run) -> None:
-    done = run("--bootstrap", ZEROS)
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["x"] * 3
-    assert done.stderr.count("next_batch was called") == 3
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_behind_stdout(run, tmp_path) -> None:
-    with open("/dev/full", "w") as full:
-        done = run("--bootstrap", ZEROS, stdout=full)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert done.stderr.count("stdout cannot be written: No space left on device") == 1
-    assert "3 lines could not be written to stdout" in done.stderr
-    assert "k has stopped" in done.stderr and list((tmp_path / "st").glob("snapshot-*"))
-
-
-def test_a_reader_of_stdout_that_goes_away(run) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = run("--bootstrap", ZEROS, stdout=writer)
-    finally:
-        os.close(writer)
-    assert done.returncode == 0 and "Traceback" not in done.stderr and "Exception" not in done.stderr
-    assert done.stderr.count("nobody reads stdout any more") == 1 and "k has stopped" in done.stderr
-
-
-def test_snapshots_that_never_fit_are_a_failure(run, tmp_path) -> None:
-    (tmp_path / "k.json").write_text('{"disk": {"snapshot_bytes": 1}}')
-    done = run("--bootstrap", ZEROS, "--config", "k.json")
-    assert done.returncode == 1 and "the last snapshot was not written" in done.stderr
-
-
-def test_inputs_of_a_bootstrap_that_is_done(run) -> None:
-    assert run("--bootstrap", ZEROS).returncode == 0
-    again = run("--bootstrap", "Starts.p=gone.npy")
-    assert again.returncode == 0 and "their inputs are not read" in again.stderr
-    assert run().returncode == 0
-
-
-def test_inputs_of_a_bootstrap_that_is_not_done(run) -> None:
-    done = run()
-    assert done.returncode == 1 and "--bootstrap Starts.p=VALUE" in done.stderr
-
-
-# --- command lines and configurations -----------------------------------------------------------------------
-
-COMMAND = ["run", "a.onnx", "--target", "T", "--peer", "k", "--broker", "mqtt://h"]
-
-
-@pytest.mark.parametrize("flag", ["--state", "--save-model", "--trace", "--config"])
-def test_a_file_without_a_name(flag, capsys) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main([*COMMAND, flag, ""])
-    assert caught.value.code == 2
-    said = capsys.readouterr().err
-    assert flag in said and "no file" in said
-
-
-@pytest.mark.parametrize("key", ["artifact", "state", "save_model", "trace"])
-def test_a_file_without_a_name_in_a_configuration(key, tmp_path) -> None:
-    (tmp_path / "k.json").write_text(json.dumps({key: ""}))
-    with refused(ConfigFileError, key, "no file", marked=False):
-        load_config(tmp_path / "k.json")
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--no-bootstrap", "--bootstrap", "T.x=1"], ("--no-bootstrap", "leave one")),
-        (["--bootstrap", "T.x=1", "--bootstrap", "T.x=2"], ("T.x", "twice")),
-        (["--peer", "a\nb"], ("--peer", "control characters")),
-    ],
-)
-def test_flags_that_would_be_ignored(flags, words, capsys) -> None:
-    assert main([*COMMAND, *flags]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(word in line for word in words)
-
-
-@pytest.mark.parametrize(
-    ("url", "beside"),
-    [("mqtt://u:p@h", {"username": "x"}), ("mqtt://u:p@h", {"password": "x"})],
-)
-def test_credentials_that_are_said_twice(url, beside) -> None:
-    with refused(ConfigFileError, *beside, "URL", marked=False):
-        RunConfig(broker=url, **beside).broker_record()
-    assert RunConfig(broker="mqtt://u@h", password="x").broker_record().password == "x"
-
-
-def test_what_means_nothing_is_said() -> None:
-    config = RunConfig(disk={"snapshot_bytes": 9}, snapshot_interval_s=5)
-    assert [text.partition(" ")[0] for text in config.unused()] == ["disk", "snapshot_interval_s"]
-    assert not RunConfig(state=Path("st"), disk={"snapshot_bytes": 9}).unused()
-
-
-WRONG_NUMBERS = {
-    "beyond F32": ("1e39", np.float32, "does not fit float32"),
-    "one of several": ("[1e50,1,1]", np.float32, "does not fit float32"),
-    "true for a number": ("true", np.float32, "does not fit float32"),
-    "true among numbers": ("[1.5,true]", np.float32, "does not fit float32"),
-    "true for a whole number": ("true", np.int64, "does not fit int64"),
-    "beyond I64": ("99999999999999999999999", np.int64, "does not fit int64"),
-    "beyond F16": ("70000", np.float16, "does not fit float16"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG_NUMBERS)
-def test_a_number_that_does_not_fit(case) -> None:
-    text, dtype, said = WRONG_NUMBERS[case]
-    with refused(BootstrapInputError, said, marked=False):
-        _numbers(json.loads(text), np.dtype(dtype), "bootstrap.T.x")
-
-
-def test_large_numbers_that_fit() -> None:
-    assert _numbers(10**23, np.dtype(np.float32), "") == np.float32(1e23)
-    assert np.isinf(_numbers(float("inf"), np.dtype(np.float32), ""))
-    assert _numbers([True], np.dtype(bool), "").tolist() == [True]
-
-
 def test_the_last_round_is_followed_by_no_back_off(reads, registry, monkeypatch) -> None:
     monkeypatch.setattr(Device, "gives", staticmethod(exits))
     found = polls(node_of(reads, registry), range(0, 20 * S, S))
     assert [s.round for s in found if isinstance(s, steps.RoundBackedOff)] == [1, 2]
     assert [s.rounds for s in found if isinstance(s, steps.RoundsCompleted)] == [3]
+
+
+# --- what classes promise, and what bootstraps cannot have --------------------------------------------------
+
+
+class Promises(Codec):
+    """Says F32, and gives what each test says."""
+
+    TYPE_NAME: ClassVar[str] = "acme.Promises"
+    STORAGE_TYPES: ClassVar[dict[str, str]] = {"Compress.code": "Tensor<F32>"}
+    gives: ClassVar[Callable[[Any], Any]] = staticmethod(lambda t: t)
+
+    @classmethod
+    def construct(cls, env: Any) -> Promises:
+        return cls()
+
+    def compress(self, ctx: Any, t: Any) -> Any:
+        return type(self).gives(t)
+
+    def decompress(self, ctx: Any, code: Any) -> Any:
+        return code
+
+
+class Coded(Module):
+    name = "Coded"
+    codec = CodecSlot("codec")
+
+    def body(self, g: Any) -> None:
+        g.output("code", self.codec.compress(g, g.input("t", "F32", [3])))
+
+
+@pytest.mark.parametrize("stripped", [True, False])
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (lambda t: t.astype(np.float64), "Tensor<F64>[3], Tensor<F32>"),
+        (lambda t: t.astype(np.int64), "Tensor<I64>[3], Tensor<F32>"),
+        (lambda t: np.ma.masked_array(t, [True, False, False]), "a masked array of float32[3]"),
+    ],
+)
+def test_a_promise_that_is_not_kept(gives, said, stripped, monkeypatch) -> None:
+    monkeypatch.setattr(Promises, "gives", staticmethod(gives))
+    compiler = Compiler().bind_codec("codec", Promises)
+    data = compile_edge(Coded(), compiler=compiler).artifacts[0].data if stripped else None
+    registry = Registry()
+    registry.register(Promises)
+    artifact = data or compiler.compile(Coded()).SerializeToString()
+    node = install(PeerId.from_name("n"), (), artifact, ["Coded"], registry=registry, seed=1)
+    node.invoke("Coded", {"t": f32(1, 2, 3)})
+    found = node.poll(1)
+    (failed,) = [s for s in found if isinstance(s, steps.OpFailed)]
+    assert failed.text.startswith("slot 'codec' (acme.Promises.compress): ") and said in failed.text
+    assert failed.error.hint and not [s for s in found if isinstance(s, steps.AppEvent)]
+
+
+def test_an_array_of_a_subclass_is_taken_as_an_array(monkeypatch) -> None:
+    monkeypatch.setattr(Promises, "gives", staticmethod(lambda t: t.view(np.recarray)))
+    registry = Registry()
+    registry.register(Promises)
+    data = Compiler().bind_codec("codec", Promises).compile(Coded()).SerializeToString()
+    node = install(PeerId.from_name("n"), (), data, ["Coded"], registry=registry, seed=1)
+    node.invoke("Coded", {"t": f32(1, 2, 3)})
+    (event,) = [s for s in node.poll(1) if isinstance(s, steps.AppEvent)]
+    assert type(event.value) is np.ndarray
+
+
+def test_an_output_of_a_bootstrap() -> None:
+    class Boot(Reads):
+        def bootstrap(self, g: Any) -> None:
+            g.output("v", g.input("p", "F32", (3,)))  # <-
+
+    with refused(ModuleError, "'v'", "a bootstrap has no outputs", "g.app_emit"):
+        Boot().record()
+
+    class Tells(Reads):
+        def bootstrap(self, g: Any) -> None:
+            g.app_emit("v", g.input("p", "F32", (3,)))
+
+    data = Compiler().bind_data_source("dev", Device).compile(Tells()).SerializeToString()
+    assert data

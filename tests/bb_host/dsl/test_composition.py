@@ -414,7 +414,7 @@ def test_modules_that_cannot_be_recorded(module: Callable[..., Any]) -> None:
         (Empty(), "module 'Empty' has no body"),
         (module(lambda g: None, name="a/b"), "'a/b' is no name for a module"),
         (module(lambda g: None, home=""), "'' is no name for a home class"),
-        (module(lambda g: None, bootstrap=lambda g: g.output("y", 1.0)), "has outputs"),
+        (module(lambda g: None, bootstrap=lambda g: g.output("y", 1.0)), "has no outputs"),
     ):
         with pytest.raises(ModuleError) as caught:
             made.record()
