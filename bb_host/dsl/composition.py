@@ -101,7 +101,7 @@ class ModuleCall(Suggests):
         self._inputs[name] = value
         return self
 
-    def build(self, g: Graph, after: After = UNORDERED) -> ModuleOutputs:
+    def build(self, g: Graph, *, after: After = UNORDERED) -> ModuleOutputs:
         """Records the call, and the module where it was not yet recorded with inputs of these types.
 
         Raises UnknownPortError for inputs that the module does not have, or has and did not get.

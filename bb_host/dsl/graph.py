@@ -277,7 +277,7 @@ class Graph(Suggests, WireOps, SyscallOps):
 
     # --- composites
 
-    def bundle(self, parts: Sequence[Value], after: After = UNORDERED) -> Output:
+    def bundle(self, parts: Sequence[Value], *, after: After = UNORDERED) -> Output:
         """One Composite of several values, to travel or go to the host as one. EmptyBundleError for none."""
         if not isinstance(parts, (list, tuple)):
             raise self.error(ValueTypeError, f"a bundle takes a list, not {parts!r}")
@@ -294,7 +294,7 @@ class Graph(Suggests, WireOps, SyscallOps):
         return found
 
     def unbundle(
-        self, composite: Output, part_types: Sequence[TypeLike] | None = None, after: After = UNORDERED
+        self, composite: Output, part_types: Sequence[TypeLike] | None = None, *, after: After = UNORDERED
     ) -> tuple[Output, ...]:
         """The parts again. Their types are known where the bundle was recorded here, else `part_types` says
         them.
@@ -329,6 +329,12 @@ class Graph(Suggests, WireOps, SyscallOps):
         """
         if not isinstance(value, (str, bytes)):
             return self.onnx.constant(value, dtype)
+        if dtype is not None and as_type(self, dtype).node is not types.BYTES:
+            raise self.error(
+                ValueTypeError,
+                f"{value!r} is text, and no {as_type(self, dtype).node}",
+                "numbers make a tensor: g.constant(12, 'I32'); text and bytes make Bytes, without a dtype",
+            )
         found = self.fresh("bytes", ValueType(types.BYTES))
         data = value.encode() if isinstance(value, str) else value
         self.add(Draft("Constant", keys.SYSCALL_DOMAIN, [], [found], {"value": data}))
@@ -341,6 +347,7 @@ class Graph(Suggests, WireOps, SyscallOps):
         inputs: Sequence[Value],
         output_types: Sequence[TypeLike] = (),
         attrs: dict[str, AttrValue] | None = None,
+        *,
         after: After = UNORDERED,
         meta: dict[str, str] | None = None,
     ) -> tuple[Output, ...]:

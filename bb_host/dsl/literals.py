@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ TypeLike = Any
 
 
 def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] | None = None) -> ValueType:
-    """The type that an author names. ValueTypeError where there is none."""
+    """The type that an author names. ValueTypeError where there is none, or `shape` is no shape."""
     if isinstance(like, ValueType):
         return like
     node: TypeNode | None
@@ -35,8 +37,10 @@ def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] |
         node = types.by_id(like) or types.by_id(f"Tensor<{like}>")
     else:
         try:
+            if like is None:  # which NumPy takes for F64
+                raise TypeError("no type")
             node = types.tensor_type(like)
-        except (TypeError, TypeRegistrationError) as error:
+        except (TypeError, ValueError, SyntaxError, TypeRegistrationError) as error:
             near = suggestion(like, _type_names(), "") if isinstance(like, str) else ""
             hint = near if near.startswith("did") else "a NumPy dtype, 'F32', 'PeerIdVec' or a TypeNode"
             raise graph.error(ValueTypeError, f"{like!r} names no type", hint) from error
@@ -45,12 +49,38 @@ def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] |
         return ValueType(node)
     if not types.is_subtype(node, types.TENSOR):
         raise graph.error(ValueTypeError, f"{node} has no shape")
-    return ValueType(node, tuple(shape))
+    return ValueType(node, _shape(graph, shape))
+
+
+_FREE_SIZE = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def _shape(graph: Recorder, shape: object) -> tuple[int | str | None, ...]:
+    """The sizes of a declared shape: numbers, names of free sizes, None."""
+    if not isinstance(shape, (list, tuple)):
+        near = f"one axis of {shape} is ({shape},)" if _whole(shape) else "write ('n', 4) or (None, 4)"
+        raise graph.error(ValueTypeError, f"a shape is a tuple of sizes, not {shape!r}", near)
+    found: list[int | str | None] = []
+    for size in shape:
+        if _whole(size) and 0 <= int(size) < 2**63:
+            found.append(int(size))
+        elif size is None or (isinstance(size, str) and _FREE_SIZE.fullmatch(size)):
+            found.append(size)
+        else:
+            raise graph.error(
+                ValueTypeError,
+                f"{size!r} in the shape {tuple(shape)!r} is no size",
+                "a size is a number from 0, the name of a free size ('n'), or None where it is not known",
+            )
+    return tuple(found)
 
 
 def _type_names() -> list[str]:
     names = [node.id for node in types.REGISTRY]
     return [*names, *(name[len("Tensor<") : -1] for name in names if name.startswith("Tensor<"))]
+
+
+_F32_MAX = float(np.finfo(np.float32).max)
 
 
 def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
@@ -59,20 +89,14 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
     Without one, arrays keep theirs, integers are I64, floats F32. ValueTypeError where the number is none of
     that type.
     """
-    if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
-        raise graph.error(
-            ValueTypeError,
-            "a list that holds values is no tensor",
-            "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number",
-        )
+    # What most constants are, first: a plain number that its type holds.
+    if type(value) is float and (wanted is None or wanted is types.TENSOR_F32) and _fits(value):
+        return np.array(value, np.float32)
+    if type(value) is int and (wanted is None or wanted is types.TENSOR_I64) and _fits(value):
+        return np.array(value, np.int64)
     if wanted is types.TENSOR_BF16:
         raise no_bfloat16(graph, "a constant")
-    natural = np.asarray(value)
-    if natural.dtype.kind not in "biuf" and not (natural.size == 0 and isinstance(value, (list, tuple))):
-        hint = "pass what a DSL call returned"
-        if hasattr(value, "after_values"):
-            hint = "it says when, and holds no value: pass it as after="
-        raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)
+    natural = _natural(graph, value)
     dtype = None if wanted is None or wanted.elem_type is None else types.dtype_of_elem(wanted.elem_type)
     if dtype is None:
         if isinstance(value, (np.ndarray, np.generic)):
@@ -81,22 +105,91 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
             kinds = {"b": np.bool_, "i": np.int64, "u": np.int64}
             dtype = np.dtype(kinds.get(natural.dtype.kind, np.float32))
     nbytes = natural.size * np.dtype(dtype).itemsize
+    refuse_too_large(graph, nbytes)
+    if natural.dtype == dtype:
+        return natural
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = natural.astype(dtype)
+    if not _holds(found, natural):
+        element = wanted if wanted is not None and wanted.elem_type is not None else types.tensor_type(dtype)
+        raise graph.error(
+            ValueTypeError,
+            f"{value!r} is no {element}",
+            "give a number that the type holds, or cast the other side with g.onnx.cast"
+            if wanted is not None
+            else "name an element type that holds it: g.constant(…, 'F64'), 'U64'",
+        )
+    return found
+
+
+def refuse_too_large(graph: Recorder, nbytes: int) -> None:
+    """TooLargeError for a constant of so many bytes that no program holds it."""
     if nbytes > artifact_size.MAX_BYTES:
         raise graph.error(
             TooLargeError,
             f"a constant of {nbytes:,} bytes, and a program holds {artifact_size.MAX_BYTES:,} at most",
             artifact_size.LOAD_INSTEAD,
         )
-    if natural.dtype != dtype:
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = natural.astype(dtype)
-        exact = natural.dtype.kind == "f" and dtype.kind == "f"
-        if not exact and natural.size and not np.array_equal(found.astype(natural.dtype), natural):
-            raise graph.error(
-                ValueTypeError, f"{value!r} is no {wanted or dtype}", "cast the other side with g.onnx.cast"
-            )
-        natural = found
-    return natural
+
+
+def _natural(graph: Recorder, value: object) -> Array:
+    """The array of a number, array or list, in an element type of tensors. ValueTypeError without one."""
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
+        raise graph.error(
+            ValueTypeError,
+            "a list that holds values is no tensor",
+            "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number",
+        )
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise graph.error(
+            ValueTypeError,
+            f"{value!r} has masked elements, and a tensor has no mask",
+            "fill them first: x.filled(0.0)",
+        )
+    try:
+        found = np.asarray(value)
+    except ValueError as error:
+        raise graph.error(
+            ValueTypeError,
+            f"{value!r} is no tensor: its rows differ in length",
+            "give all rows the same number of elements",
+        ) from error
+    if isinstance(value, (np.ndarray, np.generic)):
+        element_of(graph, value)
+        return found.astype(found.dtype.newbyteorder("="), copy=False)
+    if found.dtype.kind in "biuf" or (found.size == 0 and isinstance(value, (list, tuple))):
+        return found
+    if found.dtype.kind == "O" and all(isinstance(v, (int, float)) for v in found.ravel()):
+        raise graph.error(
+            ValueTypeError, f"{value!r} is beyond 64 bits", "the largest integer is 2**64 - 1, of U64"
+        )
+    hint = "pass what a DSL call returned"
+    if hasattr(value, "after_values"):
+        hint = "it says when, and holds no value: pass it as after="
+    raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)
+
+
+def element_of(graph: Recorder, array: Array | np.generic) -> TypeNode:
+    """The tensor type of a NumPy value, in whatever order its bytes are. ValueTypeError without one."""
+    try:
+        return types.tensor_type(array.dtype.newbyteorder("="))
+    except TypeRegistrationError:
+        raise graph.error(
+            ValueTypeError,
+            f"an array of dtype {array.dtype} is no tensor",
+            "make it one of numbers: np.asarray(a, np.float32); tensors hold BOOL, I8 … I64, U8 … U64, F16, "
+            "F32 and F64",
+        ) from None
+
+
+def _holds(found: Array, natural: Array) -> bool:
+    """Whether numbers are still what they were, but for the digits that a smaller float has not."""
+    if natural.dtype.kind == "f" and found.dtype.kind == "f":
+        return np.array_equal(np.isinf(found), np.isinf(natural))
+    # An integer that wraps may come back the same; its sign does not.
+    if not np.array_equal(found.astype(natural.dtype), natural):
+        return False
+    return found.dtype.kind == "b" or np.array_equal(found < 0, natural < 0)
 
 
 def no_bfloat16(graph: Recorder, what: str) -> ValueTypeError:
@@ -146,16 +239,63 @@ def as_attribute(graph: Recorder, op: str, name: str, kind: AttrKind, value: obj
     """The attribute value of a kind. AttributeValueError where the author's value is none."""
     converted = _convert(graph, name, kind, value)
     if converted is None:
+        takes = "True or False" if name in _FLAGS else KINDS.get(kind, "a value")
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        if all(isinstance(v, (int, float)) for v in numbers) and not all(map(_fits, numbers)):
+            takes = (
+                f"{takes} that {'F32' if kind in (AttrKind.FLOAT, AttrKind.FLOATS) else '64 bits'} can hold"
+            )
         raise graph.error(
             AttributeValueError,
             f"{op}: attribute {name} is {kind.name.lower()}, not {value!r}",
-            f"pass {KINDS.get(kind, 'a value')}",
+            f"pass {takes}",
         )
     return converted
 
 
-def _integer(value: object) -> bool:
-    return isinstance(value, (int, np.integer, np.bool_))
+# fmt: off
+_FLAGS = frozenset((
+    "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "count_include_pad",
+    "detect_negative", "detect_positive", "exclude_outside", "exclusive", "fmod", "input_forget", "inverse",
+    "is_causal", "keepdims", "largest", "linear_before_reset", "new_axis", "noop_with_empty_axes", "onesided",
+    "periodic", "reverse", "select_last_index", "sorted", "training_mode", "transA", "transB", "upper",
+))
+"""Attributes of ONNX that are whole numbers and mean yes or no."""
+
+_COUNTS = frozenset((
+    "axis", "batch_axis", "batch_dims", "blocksize", "delta", "fanout", "group", "hidden_size", "k", "min",
+    "n", "p",
+    "num_groups", "num_heads", "num_outputs", "seed", "size", "start", "end", "time_axis", "times",
+))
+"""Attributes of which True is no value."""
+# fmt: on
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _fits(value: Any) -> bool:
+    """Whether a number has 64 bits, or as a float those of F32."""
+    return bool(abs(value) <= _F32_MAX if isinstance(value, float) else -(2**63) <= value < 2**63)
+
+
+def _integer(value: object, name: str = "") -> bool:
+    """Whether a value is a whole number of 64 bits; True and False are 1 and 0 where they can be meant."""
+    if isinstance(value, (bool, np.bool_)):
+        return name not in _COUNTS and not name.endswith("_ns")
+    if not isinstance(value, (int, np.integer)) or not _fits(value):
+        return False
+    return name not in _FLAGS or int(value) in (0, 1)
+
+
+def _float(value: Any) -> float | None:
+    """A number as F32 holds it; None where it would be infinite there."""
+    if not _number(value) or (isinstance(value, int) and abs(value) > _F32_MAX):
+        return None
+    with np.errstate(over="ignore"):
+        found = float(np.float32(value))
+    return None if math.isinf(found) and not math.isinf(value) else found
 
 
 def _number(value: object) -> bool:
@@ -171,9 +311,9 @@ def _convert(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValu
     if kind is AttrKind.INT:
         if name in ("to", "dtype"):
             return element_number(graph, value)
-        return int(value) if _integer(value) else None
+        return int(value) if _integer(value, name) else None
     if kind is AttrKind.FLOAT:
-        return float(np.float32(value)) if _number(value) else None
+        return _float(value)
     if kind is AttrKind.STRING:
         return _text(value)
     if kind is AttrKind.TENSOR:
@@ -182,10 +322,11 @@ def _convert(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValu
         return value if isinstance(value, Subgraph) else None
     if kind is AttrKind.TYPE_PROTO:
         return as_type(graph, value)
-    if kind is AttrKind.INTS and sequence and all(map(_integer, value)):
+    if kind is AttrKind.INTS and sequence and all(_whole(v) and _fits(v) for v in value):
         return [int(v) for v in value]
-    if kind is AttrKind.FLOATS and sequence and all(map(_number, value)):
-        return [float(np.float32(v)) for v in value]
+    if kind is AttrKind.FLOATS and sequence:
+        numbers = [_float(v) for v in value]
+        return [n for n in numbers if n is not None] if None not in numbers else None
     if kind is AttrKind.STRINGS and sequence:
         texts = [_text(v) for v in value]
         return [t for t in texts if t is not None] if None not in texts else None

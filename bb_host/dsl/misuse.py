@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -12,6 +13,9 @@ from bb_edge.ir.suggestions import suggestion
 from bb_host.dsl.errors import CallError, UnknownAttributeError, authoring_error
 
 _C = TypeVar("_C", bound=type)
+
+_COUNTED = re.compile(r"\d+(?= positional| to \d| were| was)")
+"""Numbers of arguments in Python's message, which counts `self`."""
 
 
 class Suggests:
@@ -79,14 +83,15 @@ def fails_to_start(error: TypeError) -> bool:
 
 def _misuse(function: Callable[..., Any], spoken: str, kwargs: dict[str, Any], error: TypeError) -> CallError:
     parameters = list(inspect.signature(function).parameters.values())
+    what = str(error).rpartition("() ")[2] or str(error)
     if parameters and parameters[0].name == "self":
         parameters = parameters[1:]
+        what = _COUNTED.sub(lambda found: str(int(found[0]) - 1), what)
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for given in kwargs:
         if given not in names:
             hint = suggestion(given, names, "it takes ") or "it takes none"
             return authoring_error(CallError, f"{spoken} has no argument {given!r}", hint)
-    what = str(error).rpartition("() ")[2] or str(error)
     return authoring_error(CallError, f"{spoken}: {what}", f"write {_call_text(spoken, parameters)}")
 
 

@@ -19,7 +19,15 @@ from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
 from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
 from bb_host.dsl.kernel_fit import Misfit, fit, fitted_before
-from bb_host.dsl.literals import as_array, as_attribute, check_names, lift, no_bfloat16, type_hint
+from bb_host.dsl.literals import (
+    as_array,
+    as_attribute,
+    check_names,
+    element_of,
+    lift,
+    no_bfloat16,
+    type_hint,
+)
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft, SubgraphDraft
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
@@ -227,7 +235,7 @@ def _elements(
     for formal, value in given:
         if not isinstance(value, (Output, np.ndarray, np.generic)) or not formal.homogeneous:
             continue
-        node = value.node if isinstance(value, Output) else types.tensor_type(value.dtype)
+        node = value.node if isinstance(value, Output) else element_of(graph, value)
         if node.elem_type is None or formal.node is not None:
             continue
         known = found.setdefault(formal.type_str, node)
@@ -235,9 +243,19 @@ def _elements(
             raise graph.error(
                 ValueTypeError,
                 f"{schema.name} wants one element type, not {known} and {node}",
-                "cast one side with g.onnx.cast(x, to=…)",
+                _cast_hint([v for _, v in given]),
             )
     return found
+
+
+def _cast_hint(given: Sequence[object]) -> str:
+    """What to do where element types differ: NumPy's values are converted before they are recorded."""
+    arrays = [v for v in given if isinstance(v, (np.ndarray, np.generic))]
+    if not arrays:
+        return "cast one side with g.onnx.cast(x, to=…)"
+    if arrays[0].ndim:
+        return "convert the array: a.astype(np.float32), or another element type of the value"
+    return "a plain number takes the value's element type: float(number), int(number)"
 
 
 def _input(

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 
 def by_element(graph: Recorder, symbol: str, left: Value, right: Value) -> Output:
-    """Records `left symbol right` for `// % & | ^`. Raises ValueTypeError at the author's line."""
+    """Records `left symbol right` for `/ // % ** & | ^`. Raises ValueTypeError at the author's line."""
     a, b, kind = _pair(graph, symbol, left, right)
+    if symbol == "/":
+        return _divide(graph, a, b, kind)
+    if symbol == "**":
+        return _power(graph, a, b, kind)
     if symbol == "//":
         return _floor_divide(graph, a, b, kind)
     return _remainder(graph, a, b, kind) if symbol == "%" else _bits(graph, symbol, a, b, kind)
@@ -41,6 +45,36 @@ def invert(graph: Recorder, value: Output) -> Output:
 
 _LOGICAL = {"&": "And", "|": "Or", "^": "Xor"}
 _BITWISE = {"&": "BitwiseAnd", "|": "BitwiseOr", "^": "BitwiseXor"}
+
+
+def _divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
+    """Div on floats."""
+    if kind in ("b", "i", "u"):
+        whole = "x // y, which is exact" if kind == "u" else "g.onnx.div(x, y), which rounds toward zero"
+        raise _undefined("/", a, f"cast both sides for true division: g.onnx.cast(x, to='F32'); or {whole}")
+    return graph.onnx_op("Div", (a, b))
+
+
+def _power(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
+    """Pow of two operands of one element type: the result has that of the base, and rounds to it."""
+    if a.node is not b.node and a.node.elem_type is not None and b.node.elem_type is not None:
+        raise authoring_error(
+            ValueTypeError,
+            f"** wants one element type, not {a.node} and {b.node}",
+            "cast one side with g.onnx.cast(x, to=…); a plain number takes the value's element type",
+        )
+    if kind in ("b", "u"):
+        raise _undefined(
+            "**", a, "ONNX has powers of I32, I64 and floats: cast it first, g.onnx.cast(x, to='I64')"
+        )
+    exponent = graph.constant_value(b) if kind == "i" else None
+    if exponent is not None and (exponent < 0).any():
+        raise _undefined(
+            f"** {exponent.tolist()}",
+            a,
+            "an integer has no such power: cast it first, g.onnx.cast(x, to='F32')",
+        )
+    return graph.onnx_op("Pow", (a, b))
 
 
 def _floor_divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
 
 import numpy as np
 
+from bb_edge.ir import types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.errors import AnswerModeError, UnknownAttributeError, ValueTypeError, authoring_error
@@ -23,6 +24,31 @@ Value: TypeAlias = "Output | Literal"
 """What a tensor input takes."""
 
 
+_FAR = int(np.iinfo(np.int64).max)
+"""Beyond the end of every axis."""
+
+
+def _bound(number: object) -> int:
+    """A bound or a step of a slice; what lies beyond 64 bits lies beyond the end as well."""
+    if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
+        return max(-_FAR, min(int(number), _FAR))
+    raise authoring_error(
+        ValueTypeError, f"a slice goes by whole numbers, not by {number!r}", _index_hint(number)
+    )
+
+
+def _index_hint(entry: object) -> str:
+    if entry is None:
+        return "a new axis is g.onnx.unsqueeze(x, [0])"
+    if entry is Ellipsis:
+        return "write one slice per axis: x[:, 0]"
+    if isinstance(entry, (bool, np.bool_)):
+        return "True and False choose nothing here: g.onnx.where(condition, x, y), or x[0], x[1]"
+    if isinstance(entry, (float, str)):
+        return "write whole numbers: x[0], x[1:3]"
+    return "use g.onnx.gather(x, indices), or g.onnx.slice for bounds that are values"
+
+
 def _pair(first: Output, second: Output) -> tuple[Output, Output]:
     """Results of one expression, of which either may go unread."""
     for value in (first, second):
@@ -35,7 +61,8 @@ class Output:
 
     Operators record ONNX ops, elementwise as in NumPy:
 
-    - `+ - * / ** @ -x abs(x)`, `< > <= >=`, slicing; `==` is Equal and `!=` its Not, both BOOL.
+    - `+ - * @ -x abs(x)`, `< > <= >=`, slicing; `==` is Equal and `!=` its Not, both BOOL.
+    - `/` is Div on floats; integers are refused (ONNX rounds toward zero). `**` is Pow of one element type.
     - `//` is Floor(Div) on floats and Div on unsigned integers; signed integers are refused (ONNX rounds
       toward zero).
     - `%` has the sign of the divisor, as in Python: Mod on integers, x - y * floor(x / y) on floats.
@@ -128,10 +155,10 @@ class Output:
         return self._binary("Mul", other, self)
 
     def __truediv__(self, other: Value) -> Output:
-        return self._binary("Div", self, other)
+        return self._by_element("/", self, other)
 
     def __rtruediv__(self, other: Value) -> Output:
-        return self._binary("Div", other, self)
+        return self._by_element("/", other, self)
 
     def __floordiv__(self, other: Value) -> Output:
         return self._by_element("//", self, other)
@@ -154,10 +181,10 @@ class Output:
     def __pow__(self, other: Value, modulo: object = None) -> Output:
         if modulo is not None:
             raise authoring_error(ValueTypeError, "pow(x, y, z) cannot be recorded", "write x**y % z")
-        return self._binary("Pow", self, other)
+        return self._by_element("**", self, other)
 
     def __rpow__(self, other: Value) -> Output:
-        return self._binary("Pow", other, self)
+        return self._by_element("**", other, self)
 
     def __matmul__(self, other: Value) -> Output:
         return self._binary("MatMul", self, other)
@@ -242,27 +269,35 @@ class Output:
         axes: list[int] = []
         steps: list[int] = []
         drop: list[int] = []
+        sizes = () if self.shape is None else self.shape[: len(entries)]
+        known = len(sizes) == len(entries) and all(isinstance(size, int) for size in sizes)
+        gather = not known and self.node is not types.PEER_ID_VEC
         for axis, entry in enumerate(entries):
             if isinstance(entry, slice):
-                step = 1 if entry.step is None else entry.step
+                step = 1 if entry.step is None else _bound(entry.step)
                 if entry.start is None and entry.stop is None and step == 1:
                     continue
-                far = np.iinfo(np.int64).max
-                start = entry.start if entry.start is not None else (0 if step > 0 else far)
-                end = entry.stop if entry.stop is not None else (far if step > 0 else -far)
-            elif isinstance(entry, int):
-                self._within(entry, axis)
-                start, end, step = entry, (entry + 1 if entry != -1 else np.iinfo(np.int64).max), 1
+                start = _bound(entry.start) if entry.start is not None else (0 if step > 0 else _FAR)
+                end = _bound(entry.stop) if entry.stop is not None else (_FAR if step > 0 else -_FAR)
+            elif isinstance(entry, (int, np.integer)) and not isinstance(entry, bool):
+                self._within(int(entry), axis)
                 drop.append(axis)
+                if gather:
+                    continue
+                start, end, step = int(entry), (int(entry) + 1 if entry != -1 else _FAR), 1
             else:
                 raise authoring_error(
-                    ValueTypeError, f"an index is a number or a slice, not {entry!r}", "use g.onnx.gather(…)"
+                    ValueTypeError, f"an index is a number or a slice, not {entry!r}", _index_hint(entry)
                 )
             for target, number in ((starts, start), (ends, end), (axes, axis), (steps, step)):
-                target.append(int(number))
+                target.append(number)
         found: Output = self
         if axes:
             found = self.graph.onnx_op("Slice", (found, starts, ends, axes, steps))
+        if gather:  # an axis of open size may be too short, which only Gather finds
+            for axis in reversed(drop):
+                found = self.graph.onnx_op("Gather", (found, int(entries[axis])), axis=axis)  # type: ignore[arg-type]
+            return found
         return self.graph.onnx_op("Squeeze", (found, drop)) if drop else found
 
     def _within(self, index: int, axis: int) -> None:

@@ -23,6 +23,7 @@ from bb_host.construction import (
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.catalog_ops import call_op, find_op, snake
 from bb_host.dsl.errors import (
+    AttributeValueError,
     SlotError,
     UnknownOpError,
     ValueTypeError,
@@ -185,31 +186,31 @@ class ModelSlot(ComponentSlot):
     ROLE = keys.ROLE_MODEL
     DOMAIN = keys.ROLE_MODEL_DOMAIN
 
-    def forward(self, g: Graph, input: Value, after: After = UNORDERED) -> Output:
+    def forward(self, g: Graph, input: Value, *, after: After = UNORDERED) -> Output:
         """The model's output; keeps the activations of this execution for `backward`."""
         return self._one(g, "Forward", input, after=after)
 
-    def backward(self, g: Graph, grad: Value, after: After = UNORDERED) -> Output:
+    def backward(self, g: Graph, grad: Value, *, after: After = UNORDERED) -> Output:
         """Adds dL/dparameters to the model's gradient, for dL/doutput of the last `forward`. Yields a cmd."""
         return self._one(g, "Backward", grad, after=after)
 
-    def step(self, g: Graph, grads: Value | None = None, after: After = UNORDERED) -> Output:
+    def step(self, g: Graph, grads: Value | None = None, *, after: After = UNORDERED) -> Output:
         """Applies the own gradient and clears it, or `grads` (1-D F32) and leaves it. Yields a cmd."""
         return self._one(g, "Step", grads, after=after)
 
-    def evaluate(self, g: Graph, input: Value, target: Value, after: After = UNORDERED) -> Output:
+    def evaluate(self, g: Graph, input: Value, target: Value, *, after: After = UNORDERED) -> Output:
         """Mean loss, 0-D F32."""
         return self._one(g, "Evaluate", input, target, after=after)
 
-    def apply_delta(self, g: Graph, delta: Value, after: After = UNORDERED) -> Output:
+    def apply_delta(self, g: Graph, delta: Value, *, after: After = UNORDERED) -> Output:
         """Adds `delta`, 1-D F32, to the parameters; an empty one leaves them. Yields a cmd."""
         return self._one(g, "ApplyDelta", delta, after=after)
 
-    def load_parameters(self, g: Graph, params: Value, after: After = UNORDERED) -> Output:
+    def load_parameters(self, g: Graph, params: Value, *, after: After = UNORDERED) -> Output:
         """Sets the parameters from 1-D F32; an empty one leaves them. Yields a cmd."""
         return self._one(g, "LoadParameters", params, after=after)
 
-    def params(self, g: Graph, after: After = UNORDERED) -> Output:
+    def params(self, g: Graph, *, after: After = UNORDERED) -> Output:
         """All parameters, 1-D F32, in initializer order."""
         return self._one(g, "Params", after=after)
 
@@ -228,13 +229,14 @@ class AggregatorSlot(ComponentSlot):
         weight: Value | None = None,
         peer: Output | None = None,
         round: Value | None = None,
+        *,
         after: After = UNORDERED,
     ) -> Output:
         """Counts once per (round, peer), first wins. `weight` and `round` are 0-D. Yields a cmd."""
         return self._one(g, "Contribute", contribution, weight, peer, round, after=after)
 
     def aggregate(
-        self, g: Graph, stack: Value | None = None, after: After = UNORDERED
+        self, g: Graph, stack: Value | None = None, *, after: After = UNORDERED
     ) -> tuple[Output, Output]:
         """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
         first.
@@ -242,7 +244,7 @@ class AggregatorSlot(ComponentSlot):
         result, total = self.op(g, "Aggregate", stack, after=after)
         return result, total
 
-    def current_tensor(self, g: Graph, trigger: Output | None = None, after: After = UNORDERED) -> Output:
+    def current_tensor(self, g: Graph, trigger: Output | None = None, *, after: After = UNORDERED) -> Output:
         """The last aggregate, empty before the first."""
         return self._one(g, "CurrentTensor", trigger, after=after)
 
@@ -254,20 +256,20 @@ class DataSourceSlot(ComponentSlot):
     ROLE = keys.ROLE_DATA_SOURCE
     DOMAIN = keys.ROLE_DATA_LOADER_DOMAIN
 
-    def next_batch(self, g: Graph, after: After = UNORDERED) -> tuple[Output, Output]:
+    def next_batch(self, g: Graph, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(batch, labels); labels are absent where the source has none."""
         batch, labels = self.op(g, "NextBatch", after=after)
         return batch, labels
 
-    def num_samples(self, g: Graph, after: After = UNORDERED) -> Output:
+    def num_samples(self, g: Graph, *, after: After = UNORDERED) -> Output:
         """Samples in the shard, 0-D I64."""
         return self._one(g, "NumSamples", after=after)
 
-    def reset(self, g: Graph, trigger: Output, after: After = UNORDERED) -> Output:
+    def reset(self, g: Graph, trigger: Output, *, after: After = UNORDERED) -> Output:
         """Back to the first batch. Yields a trigger."""
         return self._one(g, "Reset", trigger, after=after)
 
-    def on_data_loaded(self, g: Graph, after: After = UNORDERED) -> Output:
+    def on_data_loaded(self, g: Graph, *, after: After = UNORDERED) -> Output:
         """A trigger, once the data is there."""
         return self._one(g, "OnDataLoaded", after=after)
 
@@ -293,15 +295,21 @@ class PeerSelectorSlot(ComponentSlot):
             raise authoring_error(SlotError, f"{peer_class!r} is no name for a class")
         self.peer_class = peer_class or ""
 
-    def sample(self, g: Graph, n: int, min: int = 0, after: After = UNORDERED) -> Output:
+    def sample(self, g: Graph, n: int, min: int = 0, *, after: After = UNORDERED) -> Output:
         """`n` peers at random, fewer where fewer are up, none where fewer than `min` are."""
+        if not isinstance(min, int) or isinstance(min, bool) or min < 0:
+            raise authoring_error(
+                AttributeValueError,
+                f"sample: min={min!r} is no number of peers",
+                "a whole number from 0: fewer peers than that are not taken at all",
+            )
         return self._one(g, "Sample", n=n, min=min or None, after=after)
 
-    def current_view(self, g: Graph, after: After = UNORDERED) -> Output:
+    def current_view(self, g: Graph, *, after: After = UNORDERED) -> Output:
         """All peers in view."""
         return self._one(g, "CurrentView", after=after)
 
-    def near_key(self, g: Graph, key: Value, n: int, after: After = UNORDERED) -> Output:
+    def near_key(self, g: Graph, key: Value, n: int, *, after: After = UNORDERED) -> Output:
         """The `n` peers in view that are nearest to a key (Bytes: `g.constant("name")`), nearest first."""
         return self._one(g, "NearKey", key, n=n, after=after)
 
@@ -313,15 +321,15 @@ class CodecSlot(ComponentSlot):
     ROLE = keys.ROLE_CODEC
     DOMAIN = keys.ROLE_COMPRESSOR_DOMAIN
 
-    def train_codebook(self, g: Graph, training: Value, after: After = UNORDERED) -> Output:
+    def train_codebook(self, g: Graph, training: Value, *, after: After = UNORDERED) -> Output:
         """Fits the codec to a sample. Yields a cmd."""
         return self._one(g, "TrainCodebook", training, after=after)
 
-    def compress(self, g: Graph, t: Value, after: After = UNORDERED) -> Output:
+    def compress(self, g: Graph, t: Value, *, after: After = UNORDERED) -> Output:
         """Encodes."""
         return self._one(g, "Compress", t, after=after)
 
-    def decompress(self, g: Graph, code: Value, after: After = UNORDERED) -> Output:
+    def decompress(self, g: Graph, code: Value, *, after: After = UNORDERED) -> Output:
         """Decodes."""
         return self._one(g, "Decompress", code, after=after)
 
@@ -333,16 +341,16 @@ class IndexSlot(ComponentSlot):
     ROLE = keys.ROLE_INDEX
     DOMAIN = keys.ROLE_INDEX_DOMAIN
 
-    def add(self, g: Graph, vec: Value, after: After = UNORDERED) -> Output:
+    def add(self, g: Graph, vec: Value, *, after: After = UNORDERED) -> Output:
         """Adds vectors, [n, d] or [d]. Yields a cmd."""
         return self._one(g, "Add", vec, after=after)
 
-    def search(self, g: Graph, query: Value, k: int, after: After = UNORDERED) -> tuple[Output, Output]:
+    def search(self, g: Graph, query: Value, k: int, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
         ids, distances = self.op(g, "Search", query, k=k, after=after)
         return ids, distances
 
-    def remove(self, g: Graph, id: Value, after: After = UNORDERED) -> Output:
+    def remove(self, g: Graph, id: Value, *, after: After = UNORDERED) -> Output:
         """Removes vectors by id. Yields a cmd."""
         return self._one(g, "Remove", id, after=after)
 

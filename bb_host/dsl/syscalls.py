@@ -65,7 +65,7 @@ class SyscallOps(Recorder):
         """
         return self._one("EventSource", kind=self._event_kind(kind))
 
-    def is_event(self, event: Output, kind: str | int, after: After = UNORDERED) -> Output:
+    def is_event(self, event: Output, kind: str | int, *, after: After = UNORDERED) -> Output:
         """Whether an EventKind is that kind, 0-D BOOL."""
         return self.as_tensor(event, after=after).equal(self._event_kind(kind))
 
@@ -103,7 +103,7 @@ class SyscallOps(Recorder):
 
     # --- triggers and time
 
-    def on_trigger(self, trigger: Output, after: After = UNORDERED) -> Output:
+    def on_trigger(self, trigger: Output, *, after: After = UNORDERED) -> Output:
         """A trigger on each arrival."""
         return self._one("OnTrigger", trigger, after=after)
 
@@ -111,40 +111,40 @@ class SyscallOps(Recorder):
         """A trigger after `n` arrivals on any of `inputs`, whatever the execution; re-arms."""
         return self._one("Threshold", *inputs, n=self._above_zero("n", n), after=after)
 
-    def after(self, trigger: Output, delay_ns: int, after: After = UNORDERED) -> Output:
+    def after(self, trigger: Output, delay_ns: int, *, after: After = UNORDERED) -> Output:
         """The trigger, `delay_ns` later, in the same execution."""
         return self._one("After", trigger, delay_ns=self._above_zero("delay_ns", delay_ns), after=after)
 
-    def sleep(self, trigger: Output, duration_ns: int, after: After = UNORDERED) -> Output:
+    def sleep(self, trigger: Output, duration_ns: int, *, after: After = UNORDERED) -> Output:
         """The trigger, `duration_ns` later, as an asynchronous op."""
         return self._one(
             "Sleep", trigger, duration_ns=self._above_zero("duration_ns", duration_ns), after=after
         )
 
-    def deadline_match(self, then: Output, timeout: Output, after: After = UNORDERED) -> Output:
+    def deadline_match(self, then: Output, timeout: Output, *, after: After = UNORDERED) -> Output:
         """The first of the two triggers, once per execution."""
         return self._one("DeadlineMatch", then, timeout, after=after)
 
-    def clock(self, trigger: Output, after: After = UNORDERED) -> Output:
+    def clock(self, trigger: Output, *, after: After = UNORDERED) -> Output:
         """Wall time as a Timestamp."""
         return self._one("Clock", trigger, after=after)
 
-    def rng_u64(self, trigger: Output, after: After = UNORDERED) -> Output:
+    def rng_u64(self, trigger: Output, *, after: After = UNORDERED) -> Output:
         """64 bits of the node's seeded generator, 0-D U64."""
         return self._one("RngU64", trigger, after=after)
 
-    def elapsed(self, since: Output, until: Output, after: After = UNORDERED) -> Output:
+    def elapsed(self, since: Output, until: Output, *, after: After = UNORDERED) -> Output:
         """Nanoseconds from one Timestamp to another, 0-D I64; below 0 where `until` is the earlier one."""
         return self._one("Elapsed", since, until, after=after)
 
     # --- numbers
 
-    def as_tensor(self, value: Output, after: After = UNORDERED) -> Output:
+    def as_tensor(self, value: Output, *, after: After = UNORDERED) -> Output:
         """The number of a Scalar, Timestamp (ns, I64), EventKind (I64) or CorrelationToken (U64), 0-D."""
         own = self.own(value)
         return self._one("AsTensor", own, to=number_type(self, own).elem_type, after=after)
 
-    def as_scalar(self, value: Value, after: After = UNORDERED) -> Output:
+    def as_scalar(self, value: Value, *, after: After = UNORDERED) -> Output:
         """A tensor of one element as a Scalar of its element type: F32, F64, F16, U8 or I32."""
         return self._one("AsScalar", value, after=after)
 
@@ -158,7 +158,7 @@ class SyscallOps(Recorder):
         """
         return self._one("Any", *inputs, group=group or None, after=after)
 
-    def gate(self, value: Value, trigger: Output, after: After = UNORDERED) -> Output:
+    def gate(self, value: Value, trigger: Output, *, after: After = UNORDERED) -> Output:
         """`value`, once `trigger` (anything) is there.
 
         Where `trigger` comes from an input that `value` does not depend on, the host may give it in an invoke
@@ -168,61 +168,61 @@ class SyscallOps(Recorder):
         """
         return self._one("Gate", value, trigger, after=after)
 
-    def pass_through(self, value: Value, after: After = UNORDERED) -> Output:
+    def pass_through(self, value: Value, *, after: After = UNORDERED) -> Output:
         """The value itself, of any type."""
         return self._one("PassThrough", value, after=after)
 
-    def tee(self, value: Value, fanout: int, after: After = UNORDERED) -> tuple[Output, ...]:
+    def tee(self, value: Value, fanout: int, *, after: After = UNORDERED) -> tuple[Output, ...]:
         """The value, `fanout` times."""
         return call_op(self, _row("Tee"), (value,), {"fanout": fanout}, after=after)
 
     # --- state of the op, bounded, across executions
 
-    def limit_acquire(self, name: str, trigger: Output, n: int, after: After = UNORDERED) -> Output:
+    def limit_acquire(self, name: str, trigger: Output, n: int, *, after: After = UNORDERED) -> Output:
         """The trigger, once one of the `n` permits of semaphore `name` is free; permits end with the
         execution.
         """
         return self._one("Limit.Acquire", trigger, name=name, n=self._above_zero("n", n), after=after)
 
-    def limit_release(self, name: str, trigger: Output, after: After = UNORDERED) -> Done:
+    def limit_release(self, name: str, trigger: Output, *, after: After = UNORDERED) -> Done:
         """Gives the execution's permit back."""
         return self._done("Limit.Release", trigger, name=name, after=after)
 
-    def serialize_enqueue(self, queue: str, value: Value, after: After = UNORDERED) -> Output:
+    def serialize_enqueue(self, queue: str, value: Value, *, after: After = UNORDERED) -> Output:
         """Appends to a FIFO. Yields a trigger."""
         return self._one("Serialize.Enqueue", value, queue=queue, after=after)
 
-    def serialize_dequeue(self, queue: str, trigger: Output, after: After = UNORDERED) -> Output:
+    def serialize_dequeue(self, queue: str, trigger: Output, *, after: After = UNORDERED) -> Output:
         """The oldest value of a FIFO."""
         return self._one("Serialize.Dequeue", trigger, queue=queue, after=after)
 
-    def hold_stash(self, slot: str, value: Value, after: After = UNORDERED) -> Done:
+    def hold_stash(self, slot: str, value: Value, *, after: After = UNORDERED) -> Done:
         """Keeps a value; a newer one replaces it."""
         return self._done("Hold.Stash", value, slot=slot, after=after)
 
-    def hold_flush(self, slot: str, trigger: Output, after: After = UNORDERED) -> Output:
+    def hold_flush(self, slot: str, trigger: Output, *, after: After = UNORDERED) -> Output:
         """Releases the value that is held."""
         return self._one("Hold.Flush", trigger, slot=slot, after=after)
 
-    def correlate_tag(self, trigger: Output, after: After = UNORDERED) -> Output:
+    def correlate_tag(self, trigger: Output, *, after: After = UNORDERED) -> Output:
         """A fresh CorrelationToken."""
         return self._one("CorrelateTag", trigger, after=after)
 
     # --- to the host
 
-    def app_emit(self, name: str, value: Value, after: After = UNORDERED) -> Done:
+    def app_emit(self, name: str, value: Value, *, after: After = UNORDERED) -> Done:
         """An AppEvent `name` with the value."""
         return self._done("AppEmit", value, name=name, after=after)
 
-    def app_notify(self, name: str, trigger: Output, after: After = UNORDERED) -> Done:
+    def app_notify(self, name: str, trigger: Output, *, after: After = UNORDERED) -> Done:
         """An AppEvent `name` without a value, when `trigger` (anything) arrives."""
         return self._done("AppNotify", trigger, name=name, after=after)
 
-    def record(self, name: str, value: Value, after: After = UNORDERED) -> Done:
+    def record(self, name: str, value: Value, *, after: After = UNORDERED) -> Done:
         """Into the node's telemetry ring `name`."""
         return self._done("Record", value, name=name, after=after)
 
-    def incr_metric(self, name: str, trigger: Output, delta: int = 1, after: After = UNORDERED) -> Done:
+    def incr_metric(self, name: str, trigger: Output, delta: int = 1, *, after: After = UNORDERED) -> Done:
         """Adds `delta`, 0 or more, to the program's counter `name` when `trigger` (anything) arrives.
 
         Metrics show it as `bb_<name>_total`, with underscores for what is no letter or digit; names that
@@ -232,15 +232,15 @@ class SyscallOps(Recorder):
 
     # --- peers and addresses
 
-    def own_peer(self, after: After = UNORDERED) -> Output:
+    def own_peer(self, *, after: After = UNORDERED) -> Output:
         """This node, as a PeerId."""
         return self._book("OwnPeer", after=after)
 
-    def own_addresses(self, after: After = UNORDERED) -> Output:
+    def own_addresses(self, *, after: After = UNORDERED) -> Output:
         """Where this node is reached, as an AddressVec; never empty."""
         return self._book("OwnAddresses", after=after)
 
-    def peer_at(self, peers: Output, index: Value, after: After = UNORDERED) -> Output:
+    def peer_at(self, peers: Output, index: Value, *, after: After = UNORDERED) -> Output:
         """One peer of a PeerIdVec, counted from 0, or from the end below 0.
 
         The op fails where there is none.
@@ -251,15 +251,15 @@ class SyscallOps(Recorder):
         """Single PeerIds as a PeerIdVec, which `net_out` and `request` take."""
         return self._one("PeerList", *peers, after=after)
 
-    def peer_count(self, peers: Output, after: After = UNORDERED) -> Output:
+    def peer_count(self, peers: Output, *, after: After = UNORDERED) -> Output:
         """How many peers a PeerIdVec has, 0-D I64."""
         return self._one("PeerCount", peers, after=after)
 
-    def address_of(self, peer: Output, after: After = UNORDERED) -> Output:
+    def address_of(self, peer: Output, *, after: After = UNORDERED) -> Output:
         """The address that names a peer, `/p2p/<peer>`: what brokers route by."""
         return self._book("AddressOf", peer, after=after)
 
-    def address_at(self, addresses: Output, index: Value, after: After = UNORDERED) -> Output:
+    def address_at(self, addresses: Output, index: Value, *, after: After = UNORDERED) -> Output:
         """One address of an AddressVec, counted as by `peer_at`."""
         return self._book("AddressAt", addresses, index, after=after)
 
@@ -267,18 +267,18 @@ class SyscallOps(Recorder):
         """Single Multiaddresses as an AddressVec."""
         return self._book("AddressList", *addresses, after=after)
 
-    def address_book_insert(self, peer: Output, address: Output, after: After = UNORDERED) -> Done:
+    def address_book_insert(self, peer: Output, address: Output, *, after: After = UNORDERED) -> Done:
         """Adds a peer, or one more address of it."""
         return self._enter("Insert", peer, address, after=after)
 
-    def address_book_insert_many(self, peer: Output, addresses: Output, after: After = UNORDERED) -> Done:
+    def address_book_insert_many(self, peer: Output, addresses: Output, *, after: After = UNORDERED) -> Done:
         """The same for several addresses."""
         return self._enter("InsertMany", peer, addresses, after=after)
 
-    def address_book_drop(self, peer: Output, after: After = UNORDERED) -> Done:
+    def address_book_drop(self, peer: Output, *, after: After = UNORDERED) -> Done:
         """One reference to a peer less: what `address_book_insert` added is gone."""
         return self._enter("Drop", peer, after=after)
 
-    def address_book_lookup(self, peer: Output, after: After = UNORDERED) -> Output:
+    def address_book_lookup(self, peer: Output, *, after: After = UNORDERED) -> Output:
         """All addresses of a peer, in order. The op fails where none is known."""
         return self._book("Lookup", peer, after=after)

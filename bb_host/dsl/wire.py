@@ -87,7 +87,7 @@ class Request(Suggests):
         """Who asks, as the asked peer sees it."""
         return self._ask.outputs[-1]
 
-    def reply(self, value: Payload, after: After = UNORDERED) -> None:
+    def reply(self, value: Payload, *, after: After = UNORDERED) -> None:
         """Records the reply: one value or a list. UnpairedWireRequest at a second one."""
         g = self._graph
         if self._reply is not None:
@@ -300,6 +300,10 @@ class WireOps(Recorder):
         meta = {keys.WIRE_ID_KEY: self.session.next_wire_id() if minted else ""}
         meta[keys.WIRE_CORRELATION_KEY] = correlation
         meta[keys.PORT_KEY] = port
+        if not isinstance(durable, bool):
+            raise self.error(
+                AttributeValueError, f"{port!r}: durable is {durable!r}", "it is True or False: durable=True"
+            )
         if durable:
             meta[keys.DURABLE_KEY] = "1"
         return meta

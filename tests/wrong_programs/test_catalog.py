@@ -380,7 +380,9 @@ class ServerFirst(Module):
             go = g.input("go", "Trigger")
         asked = g.net_out("ask", to, go)
         g.net_out(
-            "activations", asked.sender, MODEL.forward(g, g.constant(np.ones((1, 2), np.float32)), asked)
+            "activations",
+            asked.sender,
+            MODEL.forward(g, g.constant(np.ones((1, 2), np.float32)), after=asked),
         )
         with g.at("Server"):
             grad = g.input("grad", "F32", (1, 2))
