@@ -149,6 +149,7 @@ class Slot:
     state.
 
     `role` is a role's binding name (`keys.ROLES`); empty for a plain function attribute, which is no slot.
+    `where` is the line that declares it, `file.py:12`, while the program is compiled; no file holds it.
     """
 
     role: str
@@ -156,6 +157,7 @@ class Slot:
     at: str = ""
     peer_class: str = ""
     state: AttrValue | None = None
+    where: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         parts = [self.role or "attribute", self.concrete_type, self.at and f"at {self.at}"]

@@ -11,6 +11,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.counters import spelling
 from bb_host.compiler import flow
 from bb_host.compiler.errors import MalformedOp, label, named, source
+from bb_host.compiler.limits import ACQUIRE, RELEASE, check_limits
 from bb_host.compiler.options import Stats
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.program import Op
@@ -32,15 +33,14 @@ _PLACES = {
     ),
     "Limit.Release": ("name", "Limit.Acquire", "it fails: nothing acquires a permit", "g.limit_acquire"),
 }
-_ACQUIRE = "Limit.Acquire"
 _COUNTER = "IncrMetric"
-_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, _ACQUIRE, _COUNTER))
+_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, ACQUIRE, _COUNTER))
 
 
 def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Warns about halves without their other one; MalformedOp for a semaphore of two sizes.
 
-    MalformedOp too for two counters that are spelt alike.
+    MalformedOp too for two counters that are spelt alike, and for a limit that waits for itself.
     """
     for target in targets:
         found = [
@@ -54,6 +54,9 @@ def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
             _halves(found, target.main.name, stats)
             _sizes(found)
             _counters(found)
+            limits = [op for op in found if op.op_type in (ACQUIRE, RELEASE)]
+            if limits:
+                check_limits(target.functions, limits, stats)
 
 
 def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
@@ -73,7 +76,7 @@ def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
 def _sizes(found: Sequence[Op]) -> None:
     first: dict[str, Op] = {}
     for op in found:
-        if op.op_type == _ACQUIRE:
+        if op.op_type == ACQUIRE:
             other = first.setdefault(_place(op), op)
             if other.attrs.get("n") != op.attrs.get("n"):
                 sizes = f"{op.attrs.get('n')!r} permits here, and {other.attrs.get('n')!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from bb_edge.ir import keys, opsets
@@ -28,14 +28,17 @@ def warn_of_slots(
 ) -> None:
     """Warns about types that this host does not know, state that a restart loses, and unused bindings.
 
-    `resolved` are the slots of each partition main, by its key.
+    Misspelt classes of selectors, too. `resolved` are the slots of each partition main, by its key.
     """
     used: set[int] = set()
+    classes = dict.fromkeys(t.main.meta.get(keys.PARTITION_KEY, t.main.name) for t in targets)
     for target in targets:
         for name, slot in resolved[target.main.key].items():
             ops = target.ops.get(name, ())
             binding = options.binding(name, target.main.name)
-            component, where = None, source(ops[0]) if ops else ""
+            component, where = None, slot.where or (source(ops[0]) if ops else "")
+            if slot.role == keys.ROLE_PEER_SELECTOR and slot.peer_class not in classes:
+                _check_class(name, slot, classes, where, stats)
             if binding is not None:
                 used.add(id(binding))
                 component, where = binding.component, binding.where
@@ -50,6 +53,18 @@ def warn_of_slots(
                 binding.where,
                 "remove the binding, or call one of the slot's ops in the body",
             )
+
+
+def _check_class(name: str, slot: Slot, classes: Iterable[str], where: str, stats: Stats) -> None:
+    """A class that no partition has may be another program's: one of a like name is what was meant."""
+    near = suggestion(slot.peer_class, classes)
+    if near.startswith("did you mean"):
+        stats.warn(
+            "unknown-class",
+            f"slot {name!r}: no partition of this program is of class {slot.peer_class!r}: nobody is chosen",
+            where,
+            f"{near} A class of another program needs nothing more",
+        )
 
 
 def _check_type(

@@ -97,7 +97,7 @@ class ComponentSlot(Suggests):
     def build(self) -> tuple[Slot, tuple[Function, ...]]:
         """The slot's record, and the graphs that its construction state brings."""
         if not self.type_name:
-            return Slot(self.ROLE, "", self.at, self.peer_class), ()
+            return Slot(self.ROLE, "", self.at, self.peer_class, where=self.where), ()
         try:
             state, functions = construction_state(self.name, self.config)
             kind = class_of(self._component)
@@ -109,7 +109,7 @@ class ComponentSlot(Suggests):
             raise self._misfit(
                 f"{self.type_name} is a component of role {kind.ROLE}", f"it is one of {self.ROLE}"
             )
-        return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state), functions
+        return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state, self.where), functions
 
     def warnings(self) -> tuple[ProgramWarning, ...]:
         """What the slot's own config warns about."""

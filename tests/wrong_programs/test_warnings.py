@@ -681,11 +681,11 @@ def test_a_misspelt_type():
 
 def test_a_misspelt_type_in_the_slot():
     class Concrete(Module):
-        codec = CodecSlot("codec", "acme.Halves")
+        codec = CodecSlot("codec", "acme.Halves")  # <-
 
         def body(self, g):
             x = g.input("x", "F32", (4,))
-            g.output("y", self.codec.compress(g, x))  # <-
+            g.output("y", self.codec.compress(g, x))
 
     warned("unknown-component", "'acme.Halves'", program=Concrete())
 

@@ -124,9 +124,8 @@ def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slo
 def _bound(declared: Slot, binding: Binding | None) -> Slot:
     if binding is None:
         return declared
-    return Slot(
-        declared.role or binding.role, binding.type_name, declared.at, declared.peer_class, binding.state
-    )
+    role = declared.role or binding.role
+    return Slot(role, binding.type_name, declared.at, declared.peer_class, binding.state, declared.where)
 
 
 def _with_home(name: str, slot: Slot, target: TargetSlots) -> Slot:
