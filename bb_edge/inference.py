@@ -99,10 +99,13 @@ class Model:
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """All outputs by name, fresh arrays. Raises what a call raises."""
         if len(inputs) != len(self._names) or any(name not in inputs for name in self._names):
-            wrong = [name for name in self._names if name not in inputs] or [
-                name for name in inputs if name not in self.inputs
-            ]
-            raise InferenceError(f"input {wrong[0]!r} is missing or unknown", self._where)
+            missing = [name for name in self._names if name not in inputs]
+            unknown = [name for name in inputs if name not in self.inputs]
+            said = [f"input {name!r} is missing" for name in missing[:1]]
+            said += [f"it has no input {name!r}" for name in unknown[:1]]
+            raise InferenceError(
+                "; ".join(said), self._where, f"its inputs: {', '.join(self._names) or 'none'}"
+            )
         pairs = zip(self._names, self._declared, strict=True)
         arrays = [self._fitting(inputs[name], *declared) for name, declared in pairs]
         return dict(self._run(arrays))

@@ -154,7 +154,8 @@ class FedAvg(Aggregator):
         values = contribution if stack is None else stack
         if not self._allow_nonfinite and not np.isfinite(values).all():
             raise self._error(
-                "a contribution holds inf or nan", "lower the learning rate of the peer's training"
+                "a contribution holds inf or nan",
+                "lower the learning rate of the peer's training, or look at what its parameters began with",
             )
 
     def _first(self, number: int | None, peer: PeerId) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine import steps
 from bb_edge.engine.context import ControlContext
 from bb_edge.engine.outbound import Outbound, Unit
-from bb_edge.engine.parking import CapacityError, OpError
+from bb_edge.engine.parking import CapacityError, OpError, check_deadline
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -249,6 +249,7 @@ class ControlPlane:
     def park(self, pending: Reply, deadline_ns: int | None) -> Later:
         """See `ControlContext.later`. CapacityError where `max_component_calls` wait already."""
         engine = self.engine
+        check_deadline(deadline_ns)
         self.withdraw(pending)
         if len(self._replies) >= engine.config.max_component_calls:
             raise CapacityError(

@@ -59,6 +59,12 @@ def traced(
     return steps.OpCompleted if op.mode else steps.OpSink
 
 
+def check_deadline(deadline_ns: int | None) -> None:
+    """OpError for a deadline that has passed before it begins."""
+    if deadline_ns is not None and deadline_ns < 0:
+        raise OpError(f"a deadline of {deadline_ns} ns", hint="give nanoseconds from now on, or 0 for none")
+
+
 class Parking:
     """The parked ops of one node, bounded by `pending_async`; `sink` takes completions from any thread."""
 
@@ -152,6 +158,7 @@ class Parking:
         if ctx.later_token:
             self.withdraw(ctx.later_token)
             ctx.later_token = 0
+        check_deadline(deadline_ns)
         token = self.suspend(ctx, busy=True)
         ctx.later_token = token
         handle = self.pending[token].handle = make(self.sink, token)

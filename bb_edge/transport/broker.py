@@ -45,7 +45,9 @@ class Broker:
         parts = urlsplit(url)
         hint = "for example mqtt://192.168.1.10:1883"
         # A URL may hold a password, so no message repeats it whole.
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        shown = f"{parts.netloc.rpartition('@')[2]}{parts.path.rpartition('@')[2]}"
+        if parts.scheme:
+            shown = f"{parts.scheme}://{shown}"
         try:
             port = parts.port
         except ValueError as error:
@@ -56,10 +58,13 @@ class Broker:
         given = [name for name, value in files.items() if value is not None]
         if given and not tls:
             raise BrokerUrlError(
-                f"{', '.join(given)} given for {shown!r}, which is not encrypted", "broker", "write mqtts://…"
+                f"{', '.join(name.removesuffix('_file') for name in given)} given for {shown!r}, which is not"
+                " encrypted",
+                "broker",
+                "write mqtts://…",
             )
         if files.get("key_file") is not None and files.get("cert_file") is None:
-            raise BrokerUrlError("a key_file without a cert_file", "broker")
+            raise BrokerUrlError("a key without a cert", "broker", "give the certificate that it belongs to")
         return cls(
             parts.hostname,
             port or (8883 if tls else 1883),

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from bb_edge import PeerId, install
+from bb_edge import PeerId, install, open_model
 from bb_edge.cli import main
 from bb_edge.engine import steps
 from bb_edge.engine.bootstrap import BootstrapStatus
 from bb_edge.engine.config import ConfigError, NodeConfig
 from bb_edge.engine.snapshot import SnapshotError
+from bb_edge.inference import InferenceError
 from bb_edge.registry import Registry
 from bb_edge.roles import Codec, DataSource
 from bb_edge.roles.completion import Later
@@ -173,6 +174,13 @@ def test_a_component_that_cannot_be_written_costs_the_snapshot_alone(reads, regi
         node.snapshot(2)
 
 
+def test_a_deadline_below_zero(reads, registry, monkeypatch) -> None:
+    monkeypatch.setattr(Device, "gives", staticmethod(lambda ctx: ctx.later(deadline_ns=-5)))
+    found = polls(node_of(reads, registry), range(1, 3))
+    (failed,) = [s for s in found if isinstance(s, steps.OpFailed)]
+    assert "a deadline of -5 ns" in failed.text and failed.error.hint
+
+
 # --- bootstraps of components -----------------------------------------------------------------------------
 
 
@@ -266,6 +274,19 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("net") / "net.onnx"
     path.write_bytes(Compiler().compile(Net()).SerializeToString())
     return path
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "input 'x' is missing (its inputs: x)"),
+        ({"X": f32(1, 2, 3)}, "input 'x' is missing; it has no input 'X'"),
+        ({"x": f32(1, 2, 3), "y": f32(1)}, "it has no input 'y'"),
+    ],
+)
+def test_inputs_that_are_missing_or_unknown(given, said, net) -> None:
+    with refused(InferenceError, said, "its inputs: x", marked=False):
+        open_model(net).run(given)
 
 
 @pytest.mark.parametrize("case", ["an .npy", "cut off", "empty", "a text", "pickled"])

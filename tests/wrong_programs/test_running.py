@@ -17,6 +17,7 @@ from refusals import refused
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
 from bb_edge.config_file import ConfigFileError, RunConfig, load_config
+from bb_edge.transport.broker import BrokerUrlError
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
 from bb_host.diagnostics import ProgramWarning
 from bb_host.learn import mlp, trainable
@@ -189,6 +190,23 @@ def test_credentials_that_are_said_twice(url, beside) -> None:
     with refused(ConfigFileError, *beside, "URL", marked=False):
         RunConfig(broker=url, **beside).broker_record()
     assert RunConfig(broker="mqtt://u@h", password="x").broker_record().password == "x"
+
+
+@pytest.mark.parametrize(
+    ("url", "files", "words"),
+    [
+        ("127.0.0.1", {}, ("'127.0.0.1'", "mqtt://192")),
+        ("u:secret@h", {}, ("mqtt://192",)),
+        ("mqtt://h", {"ca": "x", "key": "y"}, ("ca, key given", "not encrypted", "mqtts://")),
+        ("mqtts://h", {"key": "y"}, ("a key without a cert", "certificate")),
+    ],
+)
+def test_brokers_that_cannot_be(url, files, words) -> None:
+    with refused(BrokerUrlError, *words, marked=False):
+        RunConfig(broker=url, **files).broker_record()
+    with pytest.raises(BrokerUrlError) as caught:
+        RunConfig(broker=url, **files).broker_record()
+    assert "secret" not in str(caught.value) and "_file" not in str(caught.value)
 
 
 def test_what_means_nothing_is_said() -> None:

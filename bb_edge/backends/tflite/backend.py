@@ -147,7 +147,7 @@ class TFLiteBackend(Backend):
 
         `inputs` and `outputs` are the types that are declared for its ports, None where none is.
         """
-        where = f"node {node.name!r} (Model)"
+        where = f"node {node.name!r} (Model)" if node.name else "a TFLite model of the artifact"
         if node.op_type != "Model":
             raise TFLiteModelError(f"unknown operator {node.op_type!r}", where)
         attributes = {attribute.name: attribute.s for attribute in node.attribute}
