@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
 from bb_edge.roles.component import Component
@@ -21,11 +23,45 @@ def pack_array(array: Array | None) -> bytes | None:
 
 
 def pack_state(component: Component, version: int, fields: Mapping[str, object]) -> bytes:
-    """`fields` are plain CBOR values; arrays go through `pack_array`."""
+    """The bytes that `serialize` returns; `StateReader` reads them back.
+
+    `fields` are plain values: None, true and false, integers, floats, texts, bytes, and lists and mappings of
+    them. A NumPy number (`np.int64(3)`) is taken as the Python number, an array goes through `pack_array`.
+    ComponentStateError names the field that is something else.
+    """
     import cbor2
 
-    packed: bytes = cbor2.dumps({"type": component.TYPE_NAME, "version": version, **fields}, canonical=True)
-    return packed
+    where = f"state of {component.TYPE_NAME}"
+    taken = sorted({"type", "version"} & set(fields))
+    if taken:
+        raise ComponentStateError(
+            f"pack_state: the field {taken[0]!r} is its own", where, "give the field another name"
+        )
+
+    def other(encoder: Any, value: object) -> None:
+        if not isinstance(value, np.generic) or isinstance(value, np.void):
+            raise TypeError(type(value).__name__)
+        encoder.encode(value.item())
+
+    def packed(plain: Mapping[str, object]) -> bytes:
+        data: bytes = cbor2.dumps(plain, canonical=True, default=other)
+        return data
+
+    misfits = (TypeError, ValueError, OverflowError, RecursionError, cbor2.CBOREncodeError)
+    try:
+        return packed({"type": component.TYPE_NAME, "version": version, **fields})
+    except misfits as error:
+        for name, value in fields.items():
+            try:
+                packed({name: value})
+            except misfits as inner:
+                raise ComponentStateError(
+                    f"pack_state: the field {name!r}, a {type(value).__name__}, "
+                    f"has no written form ({inner})",
+                    where,
+                    "give arrays as pack_array(array), else numbers, texts, bytes, lists and mappings",
+                ) from error
+        raise ComponentStateError(f"pack_state: {error}", where, "name the fields with texts") from error
 
 
 class StateReader:

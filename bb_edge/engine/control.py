@@ -100,8 +100,15 @@ class Outlet:
                 f"slot {self.name!r}",
                 f"it has: {known}",
             )
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise OpError(
+                f"{self.component.TYPE_NAME} sends a {type(payload).__name__} to its op {op!r}, "
+                "bytes are expected",
+                f"slot {self.name!r}",
+                "a text has .encode(), an array pack_array(…)",
+            )
         assert types.BYTES.wire_hash is not None
-        return Fill(suffix, payload, False, types.BYTES.wire_hash)
+        return Fill(suffix, bytes(payload), False, types.BYTES.wire_hash)
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""

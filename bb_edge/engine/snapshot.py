@@ -20,6 +20,7 @@ from bb_edge.engine import snapshot_executions as executions
 from bb_edge.engine import snapshot_tables as tables
 from bb_edge.engine.snapshot_parts import Parts, Shift
 from bb_edge.ir.errors import BBError
+from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire import cbor
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
             raise ValueError("other slots than the artifact's")
         for section, _, take in SECTIONS:
             take(parts, body[section], shift)
+    except ComponentStateError as error:
+        raise SnapshotDamagedError(f"{error.where}: {error.what}", "snapshot", error.hint) from error
     except _MISFITS as error:
         raise SnapshotDamagedError(
             f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"

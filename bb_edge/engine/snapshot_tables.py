@@ -78,28 +78,61 @@ def save_components(parts: Parts) -> list[Any]:
 
 
 def _serialized(parts: Parts, component: Component) -> bytes:
-    """ComponentStateError, with the slot, for whatever `serialize` raises: then there is no snapshot."""
+    """ComponentStateError, with the slot, for whatever `serialize` raises, and where it gives no bytes: then
+    there is no snapshot.
+    """
     try:
-        return component.serialize()
-    except BBError:
-        raise
+        state: object = component.serialize()
     # The border to users' components: the node goes on, and tries again later.
     except BaseException as error:
-        slots = parts.engine.slots
-        slot = next(slot for (_, slot), i in slots.items() if parts.engine.components[i] is component)
-        said = steps.failure_text(contained(error), f"{component.TYPE_NAME}.serialize")
-        raise ComponentStateError(said, f"slot {slot!r}", "mend the component") from error
+        raise _state_error(parts, component, "serialize", contained(error)) from error
+    if isinstance(state, bytes | bytearray | memoryview):
+        return bytes(state)
+    raise ComponentStateError(
+        f"{component.TYPE_NAME}.serialize gives a {type(state).__name__}, bytes are expected",
+        f"slot {_slot_of(parts, component)!r}",
+        "return pack_state(self, version, {…}), or b'' where there is nothing to keep",
+    )
+
+
+def _slot_of(parts: Parts, component: Component) -> str:
+    engine = parts.engine
+    return next(slot for (_, slot), i in engine.slots.items() if engine.components[i] is component)
+
+
+def _state_error(parts: Parts, component: Component, method: str, error: Exception) -> ComponentStateError:
+    """What one of the two methods raised, with the slot, the type, and the line of the component."""
+    from bb_edge.user_modules import fault_line  # only errors need it
+
+    if isinstance(error, BBError):
+        said = (
+            error.what
+            if isinstance(error, ComponentStateError) or not error.where
+            else f"{error.where}: {error.what}"
+        )
+    else:
+        said = steps.failure_text(error)
+    line = fault_line(error)
+    what = f"{component.TYPE_NAME}.{method}: {said}" + (f", at {line}" if line and line not in said else "")
+    hint = error.hint if isinstance(error, BBError) and error.hint else "mend the component"
+    return ComponentStateError(what, f"slot {_slot_of(parts, component)!r}", hint)
 
 
 def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
     for component, (name, state) in zip(parts.engine.components, data, strict=True):
         if name != component.TYPE_NAME:
             raise ValueError(f"the state of a {name} for a {component.TYPE_NAME}")
-        component.restore(state)
-        if not state and forgets(type(component)):
-            engine = parts.engine
-            slot = next(slot for (_, slot), i in engine.slots.items() if engine.components[i] is component)
-            engine.emit(steps.StateForgotten(slot, name))
+        forgotten = not state and forgets(type(component))
+        try:
+            component.restore(state)
+        except BaseException as error:
+            if state:
+                raise _state_error(parts, component, "restore", contained(error)) from error
+            contained(error)
+            # Nothing was written: by a class that kept no state then. It starts anew, as it was constructed.
+            forgotten = True
+        if forgotten:
+            parts.engine.emit(steps.StateForgotten(_slot_of(parts, component), name))
 
 
 # --- peers and links ------------------------------------------------------------------------------------

@@ -386,7 +386,8 @@ class SnapshotWanted(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class StateForgotten(EngineStep):
-    """A restore found nothing of a component that keeps state: its class does not override `serialize`.
+    """A restore found nothing of a component that keeps state: its class does not override `serialize`, or
+    did not when the snapshot was written.
 
     Emitted by the first poll after the restore, once per component.
     """

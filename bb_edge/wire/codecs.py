@@ -87,6 +87,17 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
         )
     if _ENCODERS.get(wire_hash, encode) is not encode or 0 < wire_hash < 0x1000:
         raise NotWireEligibleError(f"{node} has a codec already", "register_codec")
+    for name, function in (("encode", encode), ("decode", decode)):
+        if not callable(function):
+            raise NotWireEligibleError(
+                f"{name} of {node} is {function!r}, which cannot be called",
+                "register_codec",
+                "give a function",
+            )
+    if python_type is not None and not isinstance(python_type, type):
+        raise NotWireEligibleError(
+            f"python_type of {node} is {python_type!r}", "register_codec", "give a class"
+        )
     if python_type is not None and _HASH_OF_CLASS.get(python_type, wire_hash) != wire_hash:
         raise NotWireEligibleError(f"{python_type.__name__} stands for another type", "register_codec")
     _ENCODERS[wire_hash] = encode
@@ -171,13 +182,23 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
             f"no codec for type hash {type_hash:#x}", "wire", "register one with register_codec"
         )
     try:
-        return type_hash, encode(value)
+        data: object = encode(value)
     except NotWireEligibleError:
         raise
     # The border to registered codecs: whatever they raise on a value that they don't take.
     except Exception as error:
-        what = f"a {type(value).__name__} is no {types.by_wire_hash(type_hash)}: {error}"
+        kind = "" if type_hash < 0x1000 else f"{type(error).__name__}: "  # what ours say is enough
+        what = f"a {type(value).__name__} is no {types.by_wire_hash(type_hash)}: {kind}{error}"
         raise NotWireEligibleError(what, "wire") from error
+    if type(data) is bytes:
+        return type_hash, data
+    if isinstance(data, bytearray | memoryview):
+        return type_hash, bytes(data)
+    raise NotWireEligibleError(
+        f"encode of {types.by_wire_hash(type_hash)} gives a {type(data).__name__}, bytes are expected",
+        "wire",
+        "let the codec that register_codec was given return bytes",
+    )
 
 
 def _encode_tensor(value: object, type_hash: int) -> bytes:
@@ -274,7 +295,12 @@ def _decode(type_hash: int, payload: Buffer, depth: int) -> object:
         decode = _DECODERS.get(type_hash)
         if decode is None:
             raise WireReceiveError(WireReceiveErrorKind.UnknownTypeHash, f"{type_hash:#x}")
-        return decode(payload)
+        value = decode(payload)
+        if value is None:
+            raise WireReceiveError(
+                WireReceiveErrorKind.DecodeFailed, f"decode of {types.by_wire_hash(type_hash)} gives None"
+            )
+        return value
     except WireReceiveError:
         raise
     except MemoryError as error:
