@@ -63,7 +63,11 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, peer: Any) -> object:
         addresses = book.lookup(peer)
         if addresses is None:
-            raise OpError(f"peer {peer} has no known address", where=ctx.op.spec.name)
+            raise OpError(
+                f"peer {peer} has no known address",
+                ctx.op.spec.name,
+                "insert it first: g.address_book_insert",
+            )
         return tuple(addresses)
 
     return run

@@ -76,7 +76,8 @@ def element(values: Any, index: Any, what: str, ctx: Any) -> object:
         raise OpError(
             f"no {what} at {number}: the list has {len(values)}",
             where=ctx.op.spec.name,
-            hint="make the op wait for a list that is long enough, or slice: peers[0:1] may be empty",
+            hint="make the op wait for a list that is long enough"
+            + (", or slice: peers[0:1] may be empty" if what == "peer" else ""),
         )
     return values[number]
 

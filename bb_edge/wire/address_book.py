@@ -113,7 +113,9 @@ class AddressBook:
     def _entry(self, peer: PeerId) -> _Entry:
         entry = self._entries.get(peer)
         if entry is None:
-            raise UnknownPeerError("not in the address book", f"peer {peer}", "add it with add_peer")
+            raise UnknownPeerError(
+                "not in the address book", f"peer {peer}", "insert it first: g.address_book_insert"
+            )
         return entry
 
     def _check_length(self, peer: PeerId, addresses: tuple[Address, ...]) -> None:

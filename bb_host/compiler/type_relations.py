@@ -369,7 +369,10 @@ def _joined(op: Op, a: ValueType, b: ValueType, is_output: bool, terms: Terms) -
     if a is b or a == b:
         return a
     if not types.compatible(a.node, b.node):
-        raise conflict(op, f"its values differ: {described(terms, (*op.inputs, *op.outputs))}")
+        hint = "give it values of one type"
+        if types.TRIGGER in (a.node, b.node):
+            hint += "; g.threshold(1, value) is a trigger, whatever the value"
+        raise conflict(op, f"its values differ: {described(terms, (*op.inputs, *op.outputs))}", hint)
     node = a.node if types.is_subtype(a.node, b.node) else b.node
     if is_output:
         return ValueType(node, a.shape)

@@ -270,9 +270,13 @@ class Graph(Suggests, WireOps, SyscallOps):
         """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever."""
         for what, number in (("times", times), ("pause_ns", pause_ns)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-                raise self.error(AttributeValueError, f"rounds: {what} is a whole number, not {number!r}")
+                hint = "1 or more, or None for ever" if what == "times" else "0 or more: 5 * MS"
+                takes = "a whole number, not below 0,"
+                raise self.error(AttributeValueError, f"rounds: {what} is {takes} not {number!r}", hint)
         if times == 0:
-            raise self.error(AttributeValueError, "rounds: 0 times is no program", "None is for ever")
+            raise self.error(
+                AttributeValueError, "rounds: 0 times is no program", "say 1 or more, or None for ever"
+            )
         return Rounds(self, times or 0, pause_ns)
 
     # --- composites
@@ -280,9 +284,13 @@ class Graph(Suggests, WireOps, SyscallOps):
     def bundle(self, parts: Sequence[Value], *, after: After = UNORDERED) -> Output:
         """One Composite of several values, to travel or go to the host as one. EmptyBundleError for none."""
         if not isinstance(parts, (list, tuple)):
-            raise self.error(ValueTypeError, f"a bundle takes a list, not {parts!r}")
+            raise self.error(
+                ValueTypeError,
+                f"a bundle takes a list, not {parts!r}",
+                "write g.bundle([a, b]), or g.bundle([a])",
+            )
         if not parts:
-            raise self.error(EmptyBundleError, "a bundle of nothing")
+            raise self.error(EmptyBundleError, "a bundle of nothing", "give its parts: g.bundle([a, b])")
         values = [lift(self, part) for part in parts]
         found = self.fresh("bundle", ValueType(types.COMPOSITE))
         found.parts = tuple(v.type for v in values)
@@ -308,9 +316,20 @@ class Graph(Suggests, WireOps, SyscallOps):
             )
         parts = source.parts if part_types is None else tuple(as_type(self, like) for like in part_types)
         if not parts:
-            raise self.error(EmptyBundleError, "a bundle of nothing")
+            raise self.error(EmptyBundleError, "a bundle of nothing", "name the types of its parts")
         if source.parts and len(parts) != len(source.parts):
-            raise self.error(ArityError, f"the bundle has {len(source.parts)} parts, not {len(parts)}")
+            raise self.error(
+                ArityError,
+                f"the bundle has {len(source.parts)} parts, not {len(parts)}",
+                "leave part_types out: they are known where the bundle was recorded",
+            )
+        for number, (part, known) in enumerate(zip(parts, source.parts, strict=False)):
+            if not types.compatible(part.node, known.node):
+                raise self.error(
+                    ValueTypeError,
+                    f"part {number} of the bundle is a {known.node}, not a {part.node}",
+                    "leave part_types out: they are known where the bundle was recorded",
+                )
         outputs = [self.fresh(f"child_{i}", part) for i, part in enumerate(parts)]
         draft = Draft("Unbundle", keys.COMPOSITE_DOMAIN, [source], list(outputs), dict(self._children(parts)))
         self.order(draft, self.after_values(after))

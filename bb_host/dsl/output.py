@@ -263,6 +263,10 @@ class Output:
 
     def __getitem__(self, key: int | slice | tuple[int | slice, ...]) -> Output:
         """NumPy's basic indexing by numbers and slices, one entry per leading axis."""
+        if self.node is types.ADDRESS_VEC:
+            raise authoring_error(
+                ValueTypeError, f"{self!r} has no parts by index", "take one: g.address_at(addresses, 0)"
+            )
         entries = key if isinstance(key, tuple) else (key,)
         starts: list[int] = []
         ends: list[int] = []
@@ -275,6 +279,12 @@ class Output:
         for axis, entry in enumerate(entries):
             if isinstance(entry, slice):
                 step = 1 if entry.step is None else _bound(entry.step)
+                if step == 0:
+                    raise authoring_error(
+                        ValueTypeError,
+                        "a slice has a step of 0",
+                        "leave it out, or say 1, or -1 from the end",
+                    )
                 if entry.start is None and entry.stop is None and step == 1:
                     continue
                 start = _bound(entry.start) if entry.start is not None else (0 if step > 0 else _FAR)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from bb_host.dsl.slots import ComponentSlot
 
 
+_MANY_CALLS = 10
+"""So many open modules of one class, where Python's stack ends, call each other without end."""
+
+
 @dataclass(slots=True)
 class SlotUse:
     """One slot of the program, under its name."""
@@ -100,7 +104,17 @@ class Session:
         found = self.recorded.get(key)
         if found is None:
             self.seen.append(module)
-            found = self.recorded[key] = module._record(self, given)
+            try:
+                found = self.recorded[key] = module._record(self, given)
+            except RecursionError as error:
+                depth = sum(type(m) is type(module) for m in self.open_modules)
+                if depth < _MANY_CALLS:
+                    raise
+                raise authoring_error(
+                    ModuleError,
+                    f"module {module.module_name!r} calls another one of its class, {depth} deep and no end",
+                    "a program has no recursion: let the innermost module call no other, or use g.rounds",
+                ) from error
         return found
 
     def any_record(self, module: Module) -> ModuleRecord:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, Opset
 from bb_edge.ir.suggestions import suggestion
@@ -215,6 +217,21 @@ class ModelSlot(ComponentSlot):
         return self._one(g, "Params", after=after)
 
 
+def _check_weight(g: Graph, weight: object) -> None:
+    """ValueTypeError for a number that no aggregator weighs with."""
+    numbers = (
+        np.asarray(weight) if isinstance(weight, (int, float, list, tuple, np.ndarray, np.generic)) else None
+    )
+    if numbers is None or numbers.dtype.kind not in "biuf":
+        return  # recording says what is wrong with it
+    if numbers.size != 1 or not 0 <= float(numbers.reshape(())) < float("inf"):
+        raise g.error(
+            ValueTypeError,
+            f"a weight is one number, finite and not below 0, not {weight!r}",
+            "the number of samples, for example",
+        )
+
+
 @typed_calls
 class AggregatorSlot(ComponentSlot):
     """Joins contributions of many peers into one tensor."""
@@ -232,7 +249,9 @@ class AggregatorSlot(ComponentSlot):
         *,
         after: After = UNORDERED,
     ) -> Output:
-        """Counts once per (round, peer), first wins. `weight` and `round` are 0-D. Yields a cmd."""
+        """Counts once per (round, peer), first wins. `weight`, 0 or more, and `round`: 0-D. Yields a cmd."""
+        if weight is not None and not isinstance(weight, Output):
+            _check_weight(g, weight)
         return self._one(g, "Contribute", contribution, weight, peer, round, after=after)
 
     def aggregate(

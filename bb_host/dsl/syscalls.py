@@ -42,12 +42,13 @@ class SyscallOps(Recorder):
         return call_done(self, _row(op, keys.ADDRESS_BOOK_DOMAIN), args, {}, after=after)
 
     def _above_zero(self, what: str, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
-            hint = (
-                "write 30 * S or 5 * MS: from bb_host import MS, S" if what.endswith("_ns") else "1 or more"
-            )
-            raise self.error(AttributeValueError, f"{what} is a whole number above 0, not {value!r}", hint)
-        return value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
+            return value
+        hint = "write 30 * S or 5 * MS: from bb_host import MS, S" if what.endswith("_ns") else "1 or more"
+        takes = "a whole number above 0"
+        if isinstance(value, int) and value >= 2**63:
+            takes += ", at most 2**63 - 1"
+        raise self.error(AttributeValueError, f"{what} is {takes}, not {value!r}", hint)
 
     # --- entries: each firing starts an execution
 

@@ -267,7 +267,9 @@ class WireOps(Recorder):
             )
         if enough is not None and (not isinstance(enough, int) or isinstance(enough, bool) or enough < 1):
             raise self.error(
-                AttributeValueError, f"request {name!r}: enough is a number of peers, not {enough!r}"
+                AttributeValueError,
+                f"request {name!r}: enough is a number of peers above 0, not {enough!r}",
+                "say enough=1 or more, or leave it out to wait for all",
             )
         payload, single = self.payload(value, f"request {name!r}")
         targets = self.peers(peers)
@@ -339,10 +341,13 @@ class WireOps(Recorder):
 
     def _duration(self, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
+            takes = "a number of nanoseconds above 0"
+            if isinstance(value, int) and value >= 2**63:
+                takes += ", at most 2**63 - 1"
             raise self.error(
                 AttributeValueError,
-                f"deadline_ns is a number of nanoseconds above 0, not {value!r}",
-                "30 * S",
+                f"deadline_ns is {takes}, not {value!r}",
+                "write 30 * S: from bb_host import S",
             )
         on_deadline(self, value)
         return value
