@@ -199,7 +199,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path):
 def test_files_need_mqtts_and_a_key_needs_a_certificate():
     with pytest.raises(BrokerUrlError, match="ca given"):
         Broker.from_url("mqtt://h", ca_file="x")
-    with pytest.raises(BrokerUrlError, match="cert_file"):
+    with pytest.raises(BrokerUrlError, match="key without a cert"):
         Broker.from_url("mqtts://h", key_file="x")
     with pytest.raises(BrokerUrlError) as caught:
         Broker.from_url("http://user:secret@h")
