@@ -81,7 +81,7 @@ class Model:
         inputs = ", ".join(f"{name}: {declared}" for name, declared in self.inputs.items())
         return f"<Model {self.target}({inputs}) -> {', '.join(self.outputs) or 'nothing'}>"
 
-    def __call__(self, *arrays: object, **named: object) -> Any:
+    def __call__(self, /, *arrays: object, **named: object) -> Any:
         """The output, or a dict of them by name where the model has not exactly one.
 
         Inputs in order, or by name. InferenceError where they do not fit, and what the run raises.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir.errors import BBError
 from bb_edge.user_modules import add_load, load_all
-from bb_host.cli_models import add_export, list_trainable, started_from
+from bb_host.cli_models import add_export, list_trainable, named_by_file, started_from
 
 if TYPE_CHECKING:
     from bb_host.diagnostics import Policy, ProgramWarning
@@ -212,12 +212,13 @@ def error_line(error: BBError) -> str:
 def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.diagnostics import Policy
     from bb_host.edge.budget import Limits
+    from bb_host.edge.cleanup import parse_shapes
     from bb_host.edge.report import table, timings
     from bb_host.edge.target import build_edge
     from bb_host.source_file import read_source
 
     policy = Policy.parse(arguments.warnings)
-    if arguments.name and _sound_name(arguments.name) != arguments.name:
+    if arguments.name is not None and _sound_name(arguments.name) != arguments.name:
         hint = f"write letters, digits, '.', '-' and '_': --name {_sound_name(arguments.name)}"
         raise BBError(f"{arguments.name!r} is no name for files", "--name", hint)
     load_all(arguments.load)
@@ -226,12 +227,10 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.freeze or arguments.train:
         hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
         raise BBError("nothing is trained here", "--freeze, --train", hint)
-    source = read_source(arguments.file)
-    for text in arguments.params:
-        source = started_from(source, text)
+    source = started_from(read_source(arguments.file), arguments.params)
     if arguments.explain is not None and arguments.explain != "backend":
         return _explain(source, arguments.explain)
-    shapes = dict(_shape(text) for text in arguments.shape)
+    shapes = parse_shapes(arguments.shape)
     try:
         build = build_edge(
             source.module,
@@ -244,8 +243,10 @@ def _compile(arguments: argparse.Namespace) -> int:
             quantization=_quantization(arguments),
             name=arguments.name or _plain_name(source, arguments.file),
         )
-    except BBError:
+    except BBError as error:
         _show(source.warnings, policy)  # a warning may name the cause
+        if arguments.file.suffix == ".onnx":
+            error.where = named_by_file(error.where, arguments.file, source.module)
         raise
     shown, refused = _show((*source.warnings, *build.warnings), policy)
     if refused:
@@ -356,14 +357,6 @@ def _size(text: str) -> int:
         return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, dims = text.partition("=")
-    try:
-        return name, tuple(int(dim) for dim in dims.split(",") if dim)
-    except ValueError:
-        raise BBError(f"{text!r} is no shape", "--shape", "write it as NAME=1,3,224,224") from None
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,28 @@ if TYPE_CHECKING:
     from bb_host.diagnostics import ProgramWarning
     from bb_host.source_file import Source
 
-__all__ = ["add_export", "list_trainable", "started_from"]
+__all__ = ["add_export", "list_trainable", "named_by_file", "started_from"]
+
+_UNUSED: tuple[tuple[str, str, object], ...] = (
+    ("target", "--target", "edge"),
+    ("out", "--out", Path("build")),
+    ("shape", "--shape", []),
+    ("max_batch", "--max-batch", None),
+    ("ram", "--ram", None),
+    ("flash", "--flash", None),
+    ("interpreter", "--interpreter", None),
+    ("quantize", "--quantize", None),
+    ("calibrate", "--calibrate", None),
+    ("keep_float", "--keep-float", []),
+    ("like_litert", "--like-litert", False),
+    ("backend", "--backend", "auto"),
+    ("name", "--name", None),
+    ("force", "--force", False),
+    ("params", "--params", []),
+    ("timings", "--timings", False),
+    ("explain", "--explain", None),
+)
+"""Options of `bb-host compile` that a list of what is learned has no use for, with their defaults."""
 
 Show = Callable[[Sequence["ProgramWarning"]], "tuple[list[ProgramWarning], bool]"]
 """Prints warnings; gives those, and whether one of them is an error."""
@@ -23,43 +44,77 @@ Show = Callable[[Sequence["ProgramWarning"]], "tuple[list[ProgramWarning], bool]
 
 def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     """Lists what a model learns. The list comes before the refusal where the model cannot be trained."""
-    from bb_host.learn import import_onnx, trainable
+    from bb_host.learn import import_onnx
     from bb_host.learn.parameters import render
+    from bb_host.learn.trainable import TrainableSettings, make_trainable
 
     if arguments.file.suffix != ".onnx":
         hint = "print(trainable(file).table()) lists what it binds"
         raise BBError("it lists an ONNX model, not a program", f"--trainable {arguments.file}", hint)
+    if unused := [option for name, option, default in _UNUSED if getattr(arguments, name) != default]:
+        hint = "leave them out, or compile without --trainable"
+        raise BBError("--trainable only lists, and does not use them", ", ".join(unused), hint)
     imported = import_onnx(arguments.file, frozen=arguments.freeze, train=arguments.train)
     if arguments.json:
         learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
     else:
         print(render(imported.initializers), flush=True)
-    model = trainable(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    model = make_trainable(arguments.file, TrainableSettings(frozen=arguments.freeze, train=arguments.train))
     shown, refused = show([w.at(str(arguments.file)) for w in model.warnings()])
     if arguments.json:
         print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))
     return int(refused)
 
 
-def started_from(source: Source, text: str) -> Source:
-    """The source with the parameters of `[SLOT=]FILE.npz`."""
+def started_from(source: Source, texts: Sequence[str]) -> Source:
+    """The source with the parameters of each `[SLOT=]FILE.npz`, one per slot."""
     from bb_host.compiler.driver import as_program
-    from bb_host.learn.exchange import export_model, read_parameters, with_parameters
+    from bb_host.learn.exchange import export_model, model_slot, read_parameters, with_parameters
     from bb_host.plain import is_plain
     from bb_host.sparse_tensors import densified
 
-    slot, equals, path = text.partition("=")
-    if not equals or Path(text).is_file():
-        slot, path = "", text
-    given = read_parameters(path).arrays
-    if hasattr(source.module, "graph") and is_plain(source.module):
-        if slot:
-            raise BBError(f"slot {slot!r} of an ordinary model", "--params", f"leave it out: --params {path}")
-        model = densified(source.module)
-        export_model(model, given, path)
-        return replace(source, module=model)
-    program, compiler = with_parameters(as_program(source.module), source.compiler, slot or None, given, path)
-    return replace(source, module=program, compiler=compiler)
+    started: dict[str, str] = {}
+    for text in texts:
+        slot, equals, path = text.partition("=")
+        if not equals or Path(text).is_file():
+            slot, path = "", text
+        given = read_parameters(path).arrays
+        if hasattr(source.module, "graph") and is_plain(source.module):
+            if slot:
+                hint = f"leave it out: --params {path}"
+                raise BBError(f"slot {slot!r} of an ordinary model", "--params", hint)
+            _once(started, "", path, "the model")
+            model = densified(source.module)
+            export_model(model, given, path)
+            source = replace(source, module=model)
+            continue
+        program, compiler = as_program(source.module), source.compiler
+        name = model_slot(program, compiler, slot or None, path)
+        _once(started, name, path, f"slot {name!r}")
+        program, compiler = with_parameters(program, compiler, name, given, path)
+        source = replace(source, module=program, compiler=compiler)
+    return source
+
+
+def named_by_file(where: str, file: Path, model: Any) -> str:
+    """Where an error about an ordinary model is: the file, for its graph is called `main_graph` mostly."""
+    from bb_host.plain import is_plain, target_name
+
+    if not is_plain(model) or str(file) in where:
+        return where
+    for name in (model.graph.name, target_name(model.graph.name), target_name(file.stem)):
+        if where.startswith(prefix := f"model {name!r}"):
+            where = where.removeprefix(prefix).removeprefix(", ")
+            break
+    return ", ".join(filter(None, (str(file), where)))
+
+
+def _once(started: dict[str, str], name: str, path: str, what: str) -> None:
+    if name in started:
+        raise BBError(
+            f"{what} starts from two files: {started[name]}, {path}", "--params", "give one of them"
+        )
+    started[name] = path
 
 
 def add_export(verbs: Any) -> None:

@@ -24,6 +24,7 @@ import onnx.shape_inference
 from bb_edge.ir import keys, types
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.onnx_pb2 import TensorProto
+from bb_edge.ir.tensors import TensorError
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_edge.ir.types import ValueType
 from bb_host import artifact_size
@@ -57,6 +58,7 @@ Supports = Callable[[str, int], bool]
 """Whether a backend has an operator of ONNX's own domain at an opset version."""
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+_FLOATS = "convert the model to float32 or float16"
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 
 
@@ -136,8 +138,10 @@ def read_model(
             )
     try:
         body = read_graph(graph)
+    except TensorError as error:
+        raise InvalidModelError(error.what, f"{where}, {error.where}", "export it again") from error
     except (ProgramProtoError, TypeProtoError) as error:
-        raise UnsupportedValueError(error.what, f"{where}, {error.where}", error.hint) from error
+        raise UnsupportedValueError(error.what, f"{where}, {error.where}", error.hint or _FLOATS) from error
     constants = tuple(
         Op("Constant", "", (), (key,), {"value": value}) for key, value in body.initializers.items()
     )
@@ -341,19 +345,18 @@ def _check_elements(function: Function, where: str) -> None:
         for tensor in tensors:
             if tensor.elem_type == TensorProto.BFLOAT16 or types.dtype_of_elem(tensor.elem_type) is None:
                 raise UnsupportedValueError(
-                    f"a tensor of {_element_name(tensor.elem_type)}", f"{where}, {node_name(op)}"
+                    f"a tensor of {_element_name(tensor.elem_type)}", f"{where}, {node_name(op)}", _FLOATS
                 )
         to = op.attrs.get("to") if op.op_type == "Cast" else None
         if isinstance(to, int) and (to == TensorProto.BFLOAT16 or types.dtype_of_elem(to) is None):
-            raise UnsupportedValueError(f"a cast to {_element_name(to)}", f"{where}, {node_name(op)}")
+            place = f"{where}, {node_name(op)}"
+            raise UnsupportedValueError(f"a cast to {_element_name(to)}", place, _FLOATS)
 
 
 def _check_element(value: ValueType | None, where: str) -> None:
     elem = value.node.elem_type if value is not None else None
     if elem is not None and (elem == TensorProto.BFLOAT16 or types.dtype_of_elem(elem) is None):
-        raise UnsupportedValueError(
-            f"element type {_element_name(elem)}", where, "convert the model to float32 or float16"
-        )
+        raise UnsupportedValueError(f"element type {_element_name(elem)}", where, _FLOATS)
 
 
 def _element_name(elem: int) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from bb_edge.ir.errors import AuthoringError, BBError
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.errors import is_ours
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
@@ -103,6 +104,12 @@ def read_model(path: Path) -> Any:
     except (DecodeError, ValueError) as error:
         raise SourceFileError("no ONNX model", str(path), "copy the file again") from error
     if not model.graph.node and not model.functions:
+        if model.graph.input or model.graph.output:
+            what, hint = (
+                "its graph has no nodes: it computes nothing",
+                "add an Identity, or leave the model out",
+            )
+            raise SourceFileError(what, str(path), hint)
         what = "it is empty" if not path.stat().st_size else "no graph and no function in it"
         raise SourceFileError(f"no ONNX model: {what}", str(path), "copy or export the file again")
     try:
@@ -174,10 +181,19 @@ def _made(entry: Any, path: Path) -> Any:
 
 
 def _author_line(error: BaseException, path: Path) -> tuple[str, int]:
-    """The innermost frame in the file's own folder; the file itself where there is none."""
+    """The innermost frame in the file's own folder; the file itself where there is none.
+
+    What is frozen in Python (`<frozen os>`) is no file there, and packages may be installed in that folder.
+    """
     folder = path.resolve().parent
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if Path(f.filename).resolve().is_relative_to(folder)]
+
+    def is_own(file: str) -> bool:
+        found = Path(file).resolve()
+        if file.startswith("<") or not found.is_relative_to(folder) or is_ours(file):
+            return False
+        return not {"site-packages", "dist-packages"} & set(found.relative_to(folder).parts)
+
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
     return (own[-1].filename, own[-1].lineno or 0) if own else (str(path), 0)
 
 

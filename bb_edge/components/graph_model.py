@@ -60,8 +60,8 @@ class GraphModel(Model):
 
     TYPE_NAME: ClassVar[str] = "bb.GraphModel"
     CONFIG: ClassVar[Mapping[str, Setting]] = {
-        "learning_rate": Setting.number(0.1),
-        "momentum": Setting.number(0.0, 0.0),
+        "learning_rate": Setting.number(0.1, 0.0),
+        "momentum": Setting.number(0.0, 0.0, 1.0),
         "kept_activations": Setting.integer(64, 1),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)

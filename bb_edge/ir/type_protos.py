@@ -56,7 +56,9 @@ def from_type_proto(proto: TypeProto) -> ValueType:
         if node is None or node.elem_type != (elem or None):
             node = types.TENSOR if elem == 0 else types.tensor_of_elem(elem)
         if node is None:
-            raise TypeProtoError(f"no tensor type for element type {elem}", "TypeProto")
+            name = next((n for n, v in onnx_pb2.TensorProto.DataType.items() if v == elem), "unknown").lower()
+            hint = "use float32, or another type of numbers that docs/design/artifact.md names"
+            raise TypeProtoError(f"no tensor type for element type {elem} ({name})", "TypeProto", hint)
         if not proto.tensor_type.HasField("shape"):
             return ValueType(node)
         dims: list[int | str | None] = []

@@ -83,7 +83,8 @@ class Setting(NamedTuple):
                 return ""
             if self.maximum < _INF:
                 return f"must lie in [{self.minimum}, {self.maximum}], not {value}"
-            return f"must be finite and at least {self.minimum}, not {value}"
+            least = f" and at least {self.minimum}" if self.minimum > -_INF else ""
+            return f"must be finite{least}, not {value}"
         return ""
 
     def taken(self, value: object) -> object:

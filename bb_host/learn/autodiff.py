@@ -147,6 +147,15 @@ def _reverse(
     return {v: _total(g, partial.get(v, ())) for v in wrt}
 
 
+def refuse_operators(function: Function, wrt: Sequence[str]) -> None:
+    """NotDifferentiableError as `differentiate` raises it, for a function whose types are not known."""
+    wanted = set(wrt)
+    for op in function.ops:
+        if op.op_type not in STOPS and any(_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)):
+            wanted.update(v for v in op.outputs if v)
+    _refuse_without_rule(function.ops, wanted, function.outputs[0])
+
+
 def _has_rule(op: Op) -> bool:
     return op.op_type in RULES and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
@@ -167,8 +176,11 @@ def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> No
     order = {id(op): n for n, op in enumerate(ops)}
     groups = sorted(missing.items(), key=lambda item: order[id(item[1][0])])
     first = groups[0][1][0]
+    instead = ""
+    if {"GroupNormalization", "InstanceNormalization"} & missing.keys():
+        instead = "normalize with LayerNormalization, which can be trained; or "
     if len(groups) == 1 and len(groups[0][1]) == 1:
-        hint = "freeze the parameters before it, or write it in operators that have a rule"
+        hint = f"{instead}freeze the parameters before it, or write it in operators that have a rule"
         raise NotDifferentiableError(first, "there is no gradient rule for it", hint)
     named = "; ".join(
         f"{op_type} ({len(found)} times, first at {place_of(found[0])})"
@@ -177,7 +189,7 @@ def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> No
         for op_type, found in groups
     )
     what = f"operators without a gradient rule: {named}"
-    hint = "freeze the parameters before them, or write them in operators that have a rule"
+    hint = f"{instead}freeze the parameters before them, or write them in operators that have a rule"
     raise NotDifferentiableError(first, what, hint, tuple(n for n, _ in groups), "model")
 
 

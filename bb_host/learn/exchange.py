@@ -31,6 +31,7 @@ __all__ = [
     "ParameterMismatchError",
     "export_model",
     "has_external_data",
+    "model_slot",
     "read_parameters",
     "slot_model",
     "with_parameters",
@@ -181,14 +182,8 @@ def _inference(forward: Function, state: Subgraph, name: str) -> onnx.ModelProto
 # --- into a program -------------------------------------------------------------------------------
 
 
-def with_parameters(
-    program: Program, compiler: Compiler | None, slot: str | None, given: Mapping[str, Array], where: str
-) -> tuple[Program, Compiler | None]:
-    """The program and its bindings with other initial parameters in a slot.
-
-    `slot` may be None where one slot holds a model. Names, shapes and dtypes are exactly the model's. Raises
-    ParameterMismatchError, and LearnError for a slot without a model.
-    """
+def model_slot(program: Program, compiler: Compiler | None, slot: str | None, where: str) -> str:
+    """The slot that holds a model: the one that is named, or the only one. LearnError where there is none."""
     bindings = () if compiler is None else compiler.bindings
     models = _slots_of(program)
     models.update({b.slot: b.state for b in bindings if _is_model(b.state)})
@@ -200,6 +195,18 @@ def with_parameters(
     name = next(iter(models)) if slot is None else slot
     if name not in models:
         raise LearnError(f"no slot {name!r} is bound to a model", where, suggestion(name, models, "models: "))
+    return name
+
+
+def with_parameters(
+    program: Program, compiler: Compiler | None, slot: str | None, given: Mapping[str, Array], where: str
+) -> tuple[Program, Compiler | None]:
+    """The program and its bindings with other initial parameters in a slot.
+
+    `slot` may be None where one slot holds a model. Names, shapes and dtypes are exactly the model's. Raises
+    ParameterMismatchError, and LearnError for a slot without a model.
+    """
+    name = model_slot(program, compiler, slot, where)
 
     def refilled(holder: Any) -> Any:
         """A binding or slot; with the parameters where it holds that model."""
@@ -251,10 +258,18 @@ def _misfits(
         if array.shape != shape:
             found.append(f"{name!r} is {list(array.shape)}, the model's is {list(shape)}")
         elif array.dtype != dtype:
-            found.append(f"{name!r} is {array.dtype}, the model's is {dtype}")
+            found.append(f"{name!r} is {array.dtype}, the model's is {dtype}{_as_dtype(array, dtype)}")
+        elif array.dtype.kind == "f" and np.isnan(array).any():
+            found.append(f"{name!r} holds values that are no numbers (NaN)")
     if complete:
         found.extend(f"{name!r} is missing" for name in expected if name not in given)
     return found
+
+
+def _as_dtype(array: Array, dtype: Any) -> str:
+    """How to make it fit, where only the dtype is another."""
+    wanted = np.dtype(dtype)
+    return f": save it as array.astype('{wanted}')" if array.dtype.kind == wanted.kind == "f" else ""
 
 
 def _refuse(misfits: list[str], where: str, hint: str) -> None:

@@ -108,7 +108,11 @@ class GradientBuilder:
         """The rank of a forward value; NotDifferentiableError where it is unknown."""
         shape = self.shape(value)
         if shape is None:
-            raise NotDifferentiableError(op, f"the rank of {value!r} is unknown", "declare its shape")
+            hint = (
+                "export it so that shapes are known: torch.onnx.export(…, dynamo=True), or all input"
+                " dimensions but the batch as numbers"
+            )
+            raise NotDifferentiableError(op, f"the rank of {value!r} is unknown", hint)
         return len(shape)
 
     def static_dims(self, op: Op, value: str, axes: Sequence[int]) -> list[int]:

@@ -15,7 +15,9 @@ import onnx.inliner
 import onnx.version_converter
 from google.protobuf.message import DecodeError
 
+from bb_edge.components.parameter_file import METADATA
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
@@ -69,11 +71,18 @@ def import_onnx(
         raise ModelImportError("it is a program of ours and not a model", where, hint)
     kinds = exporter_kinds(model)
     model = _at_our_opset(model, where)
-    graph = read_graph(model.graph, where)
+    try:
+        graph = read_graph(model.graph, where)
+    except BBError as error:
+        hint = error.hint or "export it again"
+        raise ModelImportError(error.what, error.where, hint) from error
     initializers = {n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()}
     inputs = tuple(v for v in graph.inputs if v not in initializers)
     listed = choose(graph, initializers, kinds, frozen, train, where)
     parameters = {i.name: array_of(initializers[i.name]) for i in listed if i.learned}
+    if METADATA in parameters:
+        what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
+        raise ModelImportError(what, where, "rename it in the model, or freeze it")
     ops: list[Op] = []
     for key, tensor in initializers.items():
         if key not in parameters:
@@ -97,8 +106,11 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
             model = onnx.load(str(source))
         elif isinstance(source, bytes):
             model = onnx.ModelProto.FromString(source)
-        else:
+        elif isinstance(source, onnx.ModelProto):
             model = source
+        else:
+            hint = "give an ONNX file, its bytes or an onnx.ModelProto"
+            raise ModelImportError(f"no ONNX model: {source!r}", where, hint)
         onnx.checker.check_model(model)
     except OSError as error:
         raise ModelImportError(error.strerror or str(error), where, "name an ONNX file") from error

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, SupportsFloat
 
 import onnx
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import author_line, short_line
-from bb_host.learn.autodiff import Gradient, differentiate
+from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
 from bb_host.program import AttrValue, Function, Op, Subgraph
 
-__all__ = ["LOSSES", "Construction", "TrainableModel", "loss_function", "trainable"]
+__all__ = [
+    "LOSSES", "Construction", "TrainableModel", "TrainableSettings", "loss_function", "make_trainable",
+    "trainable",
+]  # fmt: skip
 
 LOSSES = ("softmax_cross_entropy", "mse")
 
@@ -104,7 +110,7 @@ class TrainableModel:
                     f"mean and variance of {place_of(norms[0])}{more} stay as they are in the file: training"
                     " does not update them",
                     hint="bring a model that was pre-trained, and freeze them to say that this is meant; or"
-                    " use LayerNormalization or GroupNormalization",
+                    " use LayerNormalization",
                 )
             )
         return tuple(found)
@@ -126,13 +132,26 @@ class TrainableModel:
         return Construction(state, tuple(functions))
 
 
-def _number(name: str, value: float) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise LearnError(
-            f"{name} must be a number, not {value!r}", f"{short_line(author_line())}, trainable", "write 0.1"
-        ) from error
+def _number(name: str, value: object, most: float = math.inf) -> float:
+    """A setting as a number from 0 to `most`: no bool, no text."""
+    if isinstance(value, (bool, str, bytes)) or not isinstance(value, SupportsFloat):
+        raise LearnError(f"{name} must be a number, not {value!r}", "trainable", "write 0.1")
+    number = float(value)
+    if not (math.isfinite(number) and 0 <= number <= most):
+        above = "" if most == math.inf else f" and at most {most:g}"
+        raise LearnError(f"{name} must be finite, at least 0{above}, not {value!r}", "trainable", "write 0.1")
+    return number
+
+
+def _patterns(name: str, given: object) -> tuple[str, ...]:
+    patterns = (given,) if isinstance(given, str) else given
+    if isinstance(patterns, Collection) and not isinstance(patterns, (bytes, Mapping)):
+        wrong = [p for p in patterns if not isinstance(p, str)]
+        if not wrong:
+            return tuple(patterns)
+        given = wrong[0]
+    what = f"{name} holds names of initializers, not {given!r}"
+    raise LearnError(what, "trainable", f'write {name}=["encoder.*"]')
 
 
 def _json(key: str, value: object) -> str:
@@ -172,17 +191,61 @@ def trainable(
     match a pattern of `frozen` (names or globs: `encoder.*`) are neither trained nor sent; those that match
     one of `train` are, whatever the rule says. `config` are keys of a subclass of GraphModel: `{"mu": 0.01}`.
 
-    Raises ModelImportError, NotDifferentiableError, LearnError.
+    Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
-    rate, kept = _number("learning_rate", learning_rate), _number("momentum", momentum)
-    if loss not in LOSSES:
-        raise LearnError(f"unknown loss {loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
-    imported = import_onnx(model, frozen=frozen, train=train)
+    settings = TrainableSettings(loss, learning_rate, momentum, learning, frozen, train, config)
+    try:
+        return make_trainable(model, settings)
+    except BBError as error:
+        error.where = ", ".join(filter(None, (short_line(author_line()), error.where)))
+        raise
+
+
+class TrainableSettings(NamedTuple):
+    """What `trainable` takes beside the model, as it came."""
+
+    loss: object = LOSSES[0]
+    learning_rate: object = 0.1
+    momentum: object = 0.0
+    learning: bool = True
+    frozen: object = ()
+    train: object = ()
+    config: object = None
+
+
+def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
+    """`trainable`, for who has no author's line: errors name the model's file alone."""
+    rate = _number("learning_rate", given.learning_rate)
+    kept = _number("momentum", given.momentum, 1.0)
+    if given.loss not in LOSSES:
+        raise LearnError(f"unknown loss {given.loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
+    if given.config is not None and not isinstance(given.config, Mapping):
+        what = f"config is a table of keys and values, not {given.config!r}"
+        raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
+    frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
     where = str(model) if isinstance(model, (str, Path)) else "model"
+    try:
+        imported = import_onnx(model, frozen=frozen, train=train)
+        imported, gradient = _differentiated(imported, given.learning, where)
+    except BBError as error:
+        if not error.where.startswith(where):
+            error.where = ", ".join(filter(None, (where, error.where)))
+        raise
+    return TrainableModel(imported, gradient, str(given.loss), rate, kept, dict(given.config or {}))
+
+
+def _differentiated(
+    imported: ImportedModel, learning: bool, where: str
+) -> tuple[ImportedModel, Gradient | None]:
     function = imported.function
     _exactly_one("inputs", imported.inputs, where)
     _exactly_one("outputs", function.outputs, where)
-    out = infer_types(function).get(function.outputs[0])
+    try:
+        out = infer_types(function).get(function.outputs[0])
+    except LearnError:
+        if learning:
+            refuse_operators(function, tuple(imported.parameters))  # which ONNX may have no types for
+        raise
     if out is None or out.node != TENSOR_F32:
         hint = "cast it to float32 in the model, or train the part before it"
         raise LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
@@ -200,7 +263,7 @@ def trainable(
             )
     else:
         imported = dataclasses.replace(imported, function=with_types(function))
-    return TrainableModel(imported, gradient, loss, rate, kept, dict(config or {}))
+    return imported, gradient
 
 
 def _exactly_one(what: str, names: Sequence[str], where: str) -> None:

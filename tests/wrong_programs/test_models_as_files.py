@@ -266,7 +266,7 @@ FILES: list[tuple[str, Callable[[], bytes], str]] = [
     ("html", lambda: b"<!DOCTYPE html><html>404</html>", "no ONNX model"),
     ("truncated", lambda: relu().SerializeToString()[:-7], "no ONNX model"),
     ("archive", lambda: b"PK\x03\x04" + bytes(60), "no ONNX model"),
-    ("graph without nodes", lambda: model([], [value("x", "N", 4)]).SerializeToString(), "no graph"),
+    ("graph without nodes", lambda: model([], [value("x", "N", 4)]).SerializeToString(), "has no nodes"),
 ]
 
 

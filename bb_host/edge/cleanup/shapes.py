@@ -21,7 +21,10 @@ class ShapeArgumentError(OnnxModelError):
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """`["x=1,3,224,224"]` as a mapping; `x=` is rank 0. ShapeArgumentError for anything else."""
+    """`["x=1,3,224,224"]` as a mapping; `x=` is rank 0.
+
+    ShapeArgumentError for anything else, and for one name twice.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, dims = text.rpartition("=")
@@ -29,8 +32,11 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             shape = tuple(int(dim) for dim in dims.split(",")) if dims.strip() else ()
         except ValueError:
             shape = (-1,)
-        if not equals or not name or any(dim < 0 for dim in shape):
-            raise ShapeArgumentError(f"--shape {text!r}", "arguments", "write --shape INPUT=1,3,224,224")
+        if not equals or not name or any(dim < 1 for dim in shape):
+            what = f"{text!r} is no shape; dimensions are whole numbers of 1 and more"
+            raise ShapeArgumentError(what, "--shape", "write it as NAME=1,3,224,224")
+        if name in found:
+            raise ShapeArgumentError(f"{name!r} is given twice", "--shape", "give one of them")
         found[name] = shape
     return found
 

@@ -379,7 +379,7 @@ def test_a_damaged_or_foreign_state_is_refused_and_changes_nothing(
         ({"forward": FORWARD, "train": LOSS}, {}, "it needs 7 and 4"),
         ({"forward": FORWARD, "loss": FORWARD}, {}, "must map"),
         (GRAPHS, {"learning_rte": 1.0}, "unknown configuration key"),
-        (GRAPHS, {"momentum": -1.0}, "at least 0"),
+        (GRAPHS, {"momentum": -1.0}, "must lie in \\[0.0, 1.0\\]"),
     ],
 )
 def test_what_cannot_be_built_says_why(

@@ -1,0 +1,354 @@
+"""Models and options that cannot be meant: each is refused with file, line and a way out."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import bb_edge
+from bb_edge.components.parameter_file import METADATA
+from bb_host.cli import main
+from bb_host.edge.target import build_edge
+from bb_host.learn import LearnError, ModelImportError, NotDifferentiableError, trainable
+from tests.aids.refusals import refused
+
+RNG = np.random.default_rng(0)
+
+
+def model(body, opset=18, of="float[N,4] x", to="float[N,3] y", **weights):
+    """`weights` are shapes or arrays, by name."""
+    found = parser.parse_model(
+        f'<ir_version: 9, opset_import: ["" : {opset}]> g ({of}) => ({to}) {{ {body} }}'
+    )
+    for name, given in weights.items():
+        array = given if isinstance(given, np.ndarray) else RNG.standard_normal(given).astype(np.float32)
+        found.graph.initializer.append(numpy_helper.from_array(array, name))
+    return found
+
+
+LINEAR = model("y=MatMul(x,w)", w=(4, 3))
+
+PROGRAM = """\
+from bb_edge.components import GraphModel
+from bb_host import Compiler, ModelSlot, Module
+from bb_host.learn import trainable
+
+class Scores(Module):
+    name = "Scores"
+    model = ModelSlot("model")
+
+    def body(self, g):
+        g.output("y", self.model.forward(g, g.input("x", "F32", (None, 4))))
+
+def program():
+    net = trainable({call})
+    return Scores(), Compiler().bind_model("model", GraphModel, net)
+"""
+LINE = PROGRAM.splitlines().index("    net = trainable({call})") + 1
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(LINEAR, "net.onnx")
+    return tmp_path
+
+
+@pytest.fixture
+def bb_host(capsys):
+    def run(*arguments):
+        code = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def program(here):
+    def write(call='"net.onnx"', name="scores.py"):
+        (here / name).write_text(PROGRAM.replace("{call}", call))
+        return name
+
+    return write
+
+
+# --- parameters ------------------------------------------------------------------------------------
+
+
+def test_a_parameter_with_the_name_of_the_metadata_is_refused():
+    named = model(f"y=MatMul(x,{METADATA})", **{METADATA: (4, 3)})
+    with refused(ModelImportError, METADATA, "rename it"):
+        trainable(named)  # <-
+    with pytest.raises(LearnError, match="nothing of it is learned"):
+        trainable(named, frozen=[METADATA])
+
+
+def params(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_two_files_for_one_model_are_refused(here, bb_host):
+    a, b = (params(f"{n}.npz", w=np.zeros((4, 3), np.float32)) for n in "ab")
+    code, _, err = bb_host("compile", "net.onnx", "--params", a, "--params", b)
+    assert code == 1 and "the model starts from two files: a.npz, b.npz" in err
+
+
+@pytest.mark.parametrize("slots", [("", ""), ("", "model="), ("model=", "model="), ("model=", "")])
+def test_two_files_for_one_slot_are_refused(here, bb_host, program, slots):
+    files = [params(f"{n}.npz", w=np.zeros((4, 3), np.float32)) for n in "ab"]
+    given = [option for s, f in zip(slots, files, strict=True) for option in ("--params", s + f)]
+    code, _, err = bb_host("compile", program(), *given)
+    assert code == 1 and "slot 'model' starts from two files: a.npz, b.npz" in err
+    assert not (here / "build").exists()
+
+
+@pytest.mark.parametrize("which", ["net.onnx", "scores.py"])
+def test_parameters_that_are_no_numbers_are_refused(here, bb_host, program, which):
+    program()
+    path = params("nan.npz", w=np.full((4, 3), np.nan, np.float32))
+    code, _, err = bb_host("compile", which, "--params", path)
+    assert code == 1 and "'w' holds values that are no numbers (NaN)" in err
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f4"])
+def test_parameters_of_another_float_say_how_to_save_them(here, bb_host, program, dtype):
+    path = params("p.npz", w=np.zeros((4, 3), dtype))
+    code, _, err = bb_host("compile", program(), "--params", path)
+    assert code == 1 and "save it as array.astype('float32')" in err
+
+
+# --- options that --trainable has no use for ------------------------------------------------------
+
+UNUSED = [
+    ("--shape", "bogus=1,2"), ("--quantize", "int8"), ("-o", "zz"), ("--ram", "1"), ("--flash", "1"),
+    ("--params", "none.npz"), ("--backend", "numpy"), ("--name", "a"), ("--force",), ("--max-batch", "2"),
+    ("--calibrate", "none.npz"), ("--keep-float", "a"), ("--like-litert",), ("--interpreter", "1M"),
+    ("--target", "portable"), ("--timings",), ("--explain", "backend"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", UNUSED, ids=lambda o: o[0])
+def test_options_that_a_list_does_not_use_are_refused(here, bb_host, option):
+    code, out, err = bb_host("compile", "net.onnx", "--trainable", *option)
+    name = {"-o": "--out"}.get(option[0], option[0])
+    assert (code, out) == (1, "") and f"{name}: --trainable only lists" in err
+
+
+def test_the_list_takes_what_it_uses(here, bb_host):
+    code, _, err = bb_host("compile", "net.onnx", "--trainable", "--freeze", "w", "--json", "-W", "error")
+    assert code == 1 and "nothing of it is learned" in err
+    assert bb_host("compile", "net.onnx", "--trainable", "--train", "w", "-W", "error")[0] == 0
+
+
+# --- trainable() in a program ---------------------------------------------------------------------
+
+LSTM = model(
+    "s=Unsqueeze(x,a) h,f=LSTM<hidden_size=3>(s,w,r) q=Squeeze(h,d) y=Identity(q)",
+    a=np.array([0]), d=np.array([0, 1]), w=(1, 12, 4), r=(1, 12, 3),
+)  # fmt: skip
+TWO_INPUTS = model("s=Add(x,z) y=MatMul(s,w)", of="float[N,4] x, float[N,4] z", w=(4, 3))
+FLOAT8 = model("c=Cast<to=1>(w) y=MatMul(x,c)", opset=19)
+FLOAT8.graph.initializer.append(
+    onnx.TensorProto(name="w", dims=[4, 3], data_type=onnx.TensorProto.FLOAT8E4M3FN, raw_data=bytes(12))
+)
+SHORT = model("y=MatMul(x,w)")
+SHORT.graph.initializer.append(
+    onnx.TensorProto(name="w", dims=[4, 3], data_type=onnx.TensorProto.FLOAT, raw_data=bytes(8))
+)
+OLD = model("y=MatMul(x,w)", w=(4, 3), of="float[2,4] x", to="float[2,3] y")
+OLD.opset_import[0].version = 99
+BAD_MODELS = {
+    "lstm": (LSTM, "there is no gradient rule"),
+    "two": (TWO_INPUTS, "2 inputs"),
+    "float8": (FLOAT8, "float8e4m3fn"),
+    "short": (SHORT, "name: w) raw_data size"),
+    "opset": (OLD, "opset"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_a_model_that_cannot_be_trained_names_the_line_and_the_file(here, bb_host, program, case):
+    found, words = BAD_MODELS[case]
+    onnx.save(found, "bad.onnx")
+    code, _, err = bb_host("compile", program('"bad.onnx"'))
+    assert code == 1 and err.startswith(f"scores.py:{LINE}: error: bad.onnx")
+    assert words in err and err.rstrip().endswith(")"), "no remedy"
+
+
+WRONG_CALLS = [
+    ('"net.onnx", loss="mae"', "unknown loss 'mae'"),
+    ('"net.onnx", learning_rate=-1', "learning_rate must be finite, at least 0, not -1"),
+    ('"net.onnx", learning_rate="0.1"', "learning_rate must be a number, not '0.1'"),
+    ('"net.onnx", learning_rate=True', "learning_rate must be a number, not True"),
+    ('"net.onnx", learning_rate=float("nan")', "learning_rate must be finite"),
+    ('"net.onnx", momentum=2.0', "momentum must be finite, at least 0 and at most 1, not 2.0"),
+    ('"net.onnx", momentum=None', "momentum must be a number, not None"),
+    ('"net.onnx", frozen=[3]', "frozen holds names of initializers, not 3"),
+    ('"net.onnx", frozen=None', "frozen holds names of initializers, not None"),
+    ('"net.onnx", train=7', "train holds names of initializers, not 7"),
+    ('"net.onnx", frozen=["nope*"]', "net.onnx: no initializer 'nope*' to freeze"),
+    ('"net.onnx", config=[1]', "config is a table of keys and values, not [1]"),
+    ("None", "no ONNX model: None"),
+    ("3", "no ONNX model: 3"),
+    ('"missing.onnx"', "missing.onnx: No such file or directory"),
+    ('"."', "Is a directory"),
+    ('b"junk"', "no valid ONNX model"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG_CALLS)
+def test_a_wrong_call_of_trainable_names_the_line(here, bb_host, program, call, words):
+    code, _, err = bb_host("compile", program(call))
+    assert code == 1 and err.startswith(f"scores.py:{LINE}: error: ")
+    assert words in err and err.rstrip().endswith(")"), "no remedy"
+
+
+def test_at_the_command_line_there_is_only_the_file(here, bb_host):
+    onnx.save(LSTM, "bad.onnx")
+    code, _, err = bb_host("compile", "bad.onnx", "--trainable")
+    assert code == 1 and err.startswith("bb-host: error: bad.onnx, LSTM")
+
+
+def test_errors_keep_their_kind():
+    with refused(NotDifferentiableError, "LSTM", "there is no gradient rule"):
+        trainable(LSTM)  # <-
+
+
+@pytest.mark.parametrize(("key", "value"), [("learning_rate", -1), ("learning_rate", "nan"), ("momentum", 2)])
+def test_a_device_refuses_what_trainable_refuses(here, bb_host, program, capsys, key, value):
+    from bb_edge.cli import main as edge
+
+    assert bb_host("compile", program())[0] == 0
+    command = ["check", "build/Scores.Scores.edge.onnx", "--set", f"model.{key}={value}"]
+    assert edge(command) == 1
+    found = "".join(capsys.readouterr())
+    assert key in found and "-inf" not in found
+
+
+# --- program files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [('os.environ["NOPE"]', "KeyError: 'NOPE'"), ("json.loads('{')", "JSONDecodeError"), ("1 / 0", "Zero")],
+)
+def test_what_python_raises_is_said_at_the_line_of_the_file(here, bb_host, line, words):
+    (here / "prog.py").write_text(f"import json, os\n{line}\n")
+    code, _, err = bb_host("compile", "prog.py")
+    assert code == 1 and "prog.py:2: error: " in err and words in err
+
+
+def test_packages_beside_the_program_are_not_the_author(here, bb_host):
+    package = here / "venv" / "lib" / "site-packages"
+    package.mkdir(parents=True)
+    (package / "somebodys.py").write_text("def fails():\n    raise RuntimeError('inside')\n")
+    (here / "prog.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport somebodys\n\nsomebodys.fails()\n"
+    )
+    code, _, err = bb_host("compile", "prog.py")
+    assert code == 1 and "prog.py:5: error: RuntimeError: inside" in err
+
+
+# --- what cannot be trained, and what to do instead -----------------------------------------------
+
+GROUPS = model(
+    "c=Conv(x,w) n=GroupNormalization<num_groups=2>(c,s,b) r=Relu(n) y=GlobalAveragePool(r)", opset=21,
+    of="float[N,2,4,4] x", to="float[N,4,1,1] y", w=(4, 2, 1, 1), s=(4,), b=(4,),
+)  # fmt: skip
+GROUPS_ALONE = model(
+    "c=Conv(x,w) y=GroupNormalization<num_groups=2>(c,s,b)", opset=21,
+    of="float[N,2,4,4] x", to="float[N,4,4,4] y", w=(4, 2, 1, 1), s=(4,), b=(4,),
+)  # fmt: skip
+INSTANCES = model(
+    "c=Conv(x,w) n=InstanceNormalization(c,s,b) y=Relu(n)",
+    of="float[N,2,4,4] x", to="float[N,4,4,4] y", w=(4, 2, 1, 1), s=(4,), b=(4,),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (GROUPS, "GroupNormalization"),
+        (GROUPS_ALONE, "GroupNormalization"),
+        (INSTANCES, "InstanceNormalization"),
+    ],
+)
+def test_normalizations_without_a_gradient_are_named_with_one_that_has_it(found, name):
+    with refused(NotDifferentiableError, name, "no gradient rule", "normalize with LayerNormalization"):
+        trainable(found)  # <-
+
+
+def test_the_hint_of_frozen_statistics_names_what_can_be_trained(here):
+    found = model(
+        "n=BatchNormalization(x,s,b,m,v) y=MatMul(n,w)", w=(4, 3), s=(4,), b=(4,), m=(4,), v=np.ones(4, "f")
+    )
+    (warning,) = trainable(found).warnings()
+    assert warning.code == "frozen-statistics"
+    assert "LayerNormalization" in warning.hint and "GroupNormalization" not in warning.hint
+
+
+def test_a_rank_that_is_unknown_has_a_remedy_that_can_be_followed():
+    body = "s=Shape(x) c=ConstantOfShape(s) k=NonZero(c) z=Squeeze(x) h=MatMul(z,w) y=Softmax(h)"
+    with refused(NotDifferentiableError, "the rank of", "dynamo=True"):
+        trainable(model(body, of="float[N,M,4] x", w=(4, 3)))  # <-
+
+
+# --- options of an ordinary model -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["x=0,4", "x=-1,4", "x", "x=a,4", "=1,4"])
+def test_shapes_that_are_none_are_refused(here, bb_host, shape):
+    code, _, err = bb_host("compile", "net.onnx", "--shape", shape)
+    assert code == 1 and f"--shape: '{shape}' is no shape" in err and "NAME=1,3,224,224" in err
+
+
+def test_a_shape_given_twice_is_refused(here, bb_host):
+    code, _, err = bb_host("compile", "net.onnx", "--shape", "x=1,4", "--shape", "x=2,4")
+    assert code == 1 and "'x' is given twice" in err
+
+
+def test_a_name_of_nothing_is_refused(here, bb_host):
+    code, _, err = bb_host("compile", "net.onnx", "--name", "")
+    assert code == 1 and "'' is no name for files" in err
+
+
+# --- ordinary models ------------------------------------------------------------------------------
+
+BF16 = model("c=Cast<to=1>(w) y=MatMul(x,c)", opset=19)
+BF16.graph.initializer.append(
+    onnx.TensorProto(name="w", dims=[4, 3], data_type=onnx.TensorProto.BFLOAT16, raw_data=bytes(24))
+)
+NO_NODES = onnx.ModelProto()
+NO_NODES.CopyFrom(model("y=Identity(x)", to="float[N,4] y"))
+del NO_NODES.graph.node[:]
+NO_NODES.graph.output[0].name = "x"
+WRONG_MODELS = {
+    "float8": (FLOAT8, "float8e4m3fn"),
+    "bfloat16": (BF16, "a tensor of bfloat16"),
+    "string": (model("y=Identity(x)", of="string[N] x", to="string[N] y"), "element type 8 (string)"),
+    "complex": (model("y=Identity(x)", of="complex64[N] x", to="complex64[N] y"), "(complex64)"),
+    "no nodes": (NO_NODES, "its graph has no nodes"),
+    "opset": (OLD, "opset 99"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_MODELS)
+def test_an_ordinary_model_that_is_refused_names_its_file_and_a_remedy(here, bb_host, case):
+    found, words = WRONG_MODELS[case]
+    onnx.save(found, "wrong.onnx")
+    code, _, err = bb_host("compile", "wrong.onnx")
+    assert code == 1 and err.startswith("bb-host: error: wrong.onnx") and words in err
+    assert err.rstrip().endswith(")"), "no remedy"
+    assert "model 'g'" not in err
+
+
+def test_an_input_may_be_called_self():
+    found = model("y=MatMul(self,w)", of="float[N,4] self", w=np.ones((4, 3), np.float32))
+    (artifact,) = build_edge(found).artifacts
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(bb_edge.open_model(artifact.data)(self=x), np.full((2, 3), 4.0))
