@@ -24,7 +24,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_reader import ModelReadError, read_model
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
-from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_edge.ir.types import ValueType, differing_dim, dtype_of_elem, shared_dims
 
 if TYPE_CHECKING:
     from bb_edge.engine.program import Program
@@ -72,6 +72,7 @@ class Model:
         self.program = program
         self._run = run
         self._names = tuple(self.inputs)
+        self._shared = shared_dims(self.inputs)
         self._declared = [
             (name, dtype_of_elem(value.node.elem_type or 0), value.shape)
             for name, value in self.inputs.items()
@@ -108,6 +109,11 @@ class Model:
             )
         pairs = zip(self._names, self._declared, strict=True)
         arrays = [self._fitting(inputs[name], *declared) for name, declared in pairs]
+        if self._shared:
+            shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
+            if differing := differing_dim(self._shared, shapes):
+                hint = "sizes of one name are equal: give arrays of such shapes"
+                raise InferenceError(differing, self._where, hint)
         return dict(self._run(arrays))
 
     @property
@@ -115,9 +121,12 @@ class Model:
         return f"{self.target} ({', '.join(self._names) or 'no inputs'})"
 
     def _fitting(self, value: object, name: str, dtype: np.dtype[Any] | None, shape: Any) -> Array:
-        if not isinstance(value, np.ndarray):
+        if type(value) is not np.ndarray:
+            if isinstance(value, np.ma.MaskedArray):
+                hint = "fill it: array.filled(value)"
+                raise InferenceError("a masked array, whose mask would be lost", f"input {name!r}", hint)
             try:
-                value = np.asarray(value, dtype)
+                value = np.asarray(value, None if isinstance(value, np.ndarray) else dtype)
             except (TypeError, ValueError) as error:
                 raise InferenceError(f"not an array of numbers: {error}", f"input {name!r}") from error
         if dtype is not None and value.dtype != dtype:

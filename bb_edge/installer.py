@@ -29,6 +29,7 @@ from bb_edge.engine.requests import Requests
 from bb_edge.engine.snapshot import Identity
 from bb_edge.engine.snapshot import read as read_snapshot
 from bb_edge.engine.snapshot_parts import Parts
+from bb_edge.inputs import decode_input
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -36,7 +37,7 @@ from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
-from bb_edge.node import Node, decode_input
+from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.renewal import renewal
 from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError

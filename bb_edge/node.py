@@ -20,69 +20,13 @@ from bb_edge.engine.neighbours import LIMITS_META, Neighbours
 from bb_edge.engine.poll import Cycle
 from bb_edge.engine.program import Program
 from bb_edge.engine.snapshot_parts import Parts
+from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.ir import types
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.wire.caps import PeerLimits, RaisedSite
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
 from bb_edge.wire.outbox import OutboxRecord
-
-
-class InvokeError(BBError):
-    """An invoke or event that cannot be taken: unknown target or input, too many or too large values."""
-
-
-def decode_input(graph: BoundGraph, name: str, value: object) -> object:
-    """A host's value for a function input: arrays pass, bytes for a tensor input are decoded.
-
-    Raises InvokeError where the value is not what the input declares.
-    """
-    declared = graph.slot.input_types.get(name)
-    where = f"{graph.target}, input {name!r}"
-    if declared is None or not types.is_subtype(declared.node, types.TENSOR):
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        try:
-            value = decode_tensor(value)
-        except TensorError as error:
-            raise InvokeError(error.what, where) from error
-    if not isinstance(value, np.ndarray):
-        value = np.asarray(value)
-    if value.dtype == object:
-        raise InvokeError("not a number array", where)
-    elem = declared.node.elem_type
-    if elem is not None and types.elem_of_dtype(value.dtype) != elem:
-        expected = types.dtype_of_elem(elem)
-        raise InvokeError(
-            f"dtype {value.dtype}, {expected} is expected", where, f"convert it: array.astype('{expected}')"
-        )
-    if declared.shape is not None:
-        fits = len(declared.shape) == value.ndim and all(
-            not isinstance(d, int) or d == n
-            for d, n in zip(declared.shape, value.shape)  # noqa: B905 (checked)
-        )
-        if not fits:
-            raise InvokeError(f"shape {value.shape}, {tuple(declared.shape)} is expected", where)
-    return value
-
-
-def expected_inputs(graph: BoundGraph) -> dict[str, tuple[int, np.dtype[Any], tuple[int, ...] | None]]:
-    """(site, dtype, shape) of the inputs that one comparison can accept: tensors of one dtype.
-
-    The shape is None where any will do; inputs with symbolic dimensions take the long way.
-    """
-    found = {}
-    for name, site in graph.slot.inputs.items():
-        declared = graph.slot.input_types[name]
-        elem = declared.node.elem_type
-        dtype = None if elem is None else types.dtype_of_elem(elem)
-        fixed = declared.shape is None or all(isinstance(d, int) for d in declared.shape)
-        if dtype is not None and fixed and elem == types.elem_of_dtype(dtype):
-            shape = None if declared.shape is None else tuple(d for d in declared.shape if isinstance(d, int))
-            found[name] = (site, dtype, shape)
-    return found
 
 
 class Node:
@@ -110,6 +54,7 @@ class Node:
         self._neighbours = neighbours
         self._mains = dict(mains)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
+        self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
         self.ingress = ingress
         self.program = program
         engine.actions.register("invoke", self._fill_inputs)
@@ -297,9 +242,10 @@ class Node:
         values: dict[int, object] = {}
         expected = self._expected[target]
         size = 0
+        named = False  # only inputs that take the long way have sizes with names
         for name, value in given.items():
             known = expected.get(name)
-            if known is not None and isinstance(value, np.ndarray):
+            if known is not None and type(value) is np.ndarray:
                 site, dtype, shape = known
                 if value.dtype is dtype and (shape is None or value.shape == shape):
                     values[site] = value
@@ -311,6 +257,9 @@ class Node:
                 )
             values[graph.slot.inputs[name]] = value = decode_input(graph, name, value)
             size += payload_bytes(value)
+            named = bool(self._shared[target])
+        if named:
+            check_shared(graph, self._shared[target], values)
         if size > config.invoke_bytes:
             raise InvokeError(
                 f"{size} bytes requested, {config.invoke_bytes} available for one invoke",
@@ -320,6 +269,12 @@ class Node:
         number = engine.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:
+            if graph.slot.inputs and not graph.starts and not any(op.pulls for op in graph.ops):
+                raise InvokeError(
+                    "no input is given, and nothing of it runs without one",
+                    target,
+                    f"inputs: {', '.join(graph.slot.inputs)}",
+                )
             claim_set = graph.claims.get(INVOKE, ())
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))

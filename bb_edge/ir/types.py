@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -233,3 +233,31 @@ class ValueType(NamedTuple):
         if self.shape is None:
             return self.node.id
         return f"{self.node.id}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+SharedDims: TypeAlias = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+"""Names of free sizes that stand at several places, each with its places: (input, axis)."""
+
+
+def shared_dims(declared: Mapping[str, ValueType]) -> SharedDims:
+    """Which free sizes of some inputs have to be equal: those of one name."""
+    places: dict[str, list[tuple[str, int]]] = {}
+    for name, kind in declared.items():
+        for axis, dim in enumerate(kind.shape or ()):
+            if isinstance(dim, str):
+                places.setdefault(dim, []).append((name, axis))
+    return tuple((dim, tuple(found)) for dim, found in places.items() if len(found) > 1)
+
+
+def differing_dim(shared: SharedDims, shapes: Mapping[str, Sequence[int]]) -> str:
+    """The first of these sizes that is not the same everywhere, in words; empty where all are.
+
+    `shapes` fit what is declared; an input without one is left out.
+    """
+    for dim, places in shared:
+        found = [(shapes[name][axis], name, axis) for name, axis in places if name in shapes]
+        for size, name, axis in found[1:]:
+            first, other, there = found[0]
+            if size != first:
+                return f"{dim!r} is {first} (axis {there} of {other!r}) and {size} (axis {axis} of {name!r})"
+    return ""

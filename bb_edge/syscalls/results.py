@@ -126,7 +126,7 @@ def _one(port: Port, kind: ValueType, where: str) -> Check:
         return command
     if types.is_subtype(node, types.TENSOR):
         return _tensor(kind, optional, wrong)
-    take = _taker(node)
+    take = taker(node)
 
     def other(value: object) -> object:
         if value is None and optional:
@@ -166,8 +166,8 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
     return tensor
 
 
-def _taker(node: TypeNode) -> Callable[[Any], object]:
-    """Gives the value as slots hold it; None where it is of another kind."""
+def taker(node: TypeNode) -> Callable[[Any], object]:
+    """Of a type that is no tensor: gives a value as slots hold it, None where it is of another kind."""
     if node in (types.PEER_ID_VEC, types.ADDRESS_VEC):
         item = PeerId if node == types.PEER_ID_VEC else Address
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from bb_edge.ir import keys, types
@@ -146,12 +146,40 @@ class ModuleCall(Suggests):
                     f"module {name!r}: input {port} expects a {wanted}, got {value!r}",
                     "pass a value of that type, or declare the input otherwise",
                 )
+        self._check_shapes(g, function, values)
         self._check_place(g, record)
         call = add_call(g, function, [values[port] for port in function.inputs], self._name or "", after)
         outputs = ModuleOutputs(g, name, dict(zip(function.outputs, call.outputs, strict=True)), record, call)
         if not boot:
             g.made.append(outputs)
         return outputs
+
+    def _check_shapes(self, g: Graph, function: Function, values: Mapping[str, Output]) -> None:
+        """What is known of the values' shapes fits what the inputs declare; names stand for one size each."""
+        name = self._module.module_name
+        sizes: dict[str, tuple[int, str]] = {}
+        for port, value in values.items():
+            wanted = function.types.get(port)
+            if wanted is None or wanted.shape is None or value.shape is None:
+                continue
+            fits = len(wanted.shape) == len(value.shape)
+            for want, have in zip(wanted.shape, value.shape, strict=False):
+                if isinstance(want, int) and isinstance(have, int):
+                    fits = fits and want == have
+                elif isinstance(want, str) and isinstance(have, int):
+                    first, where = sizes.setdefault(want, (have, port))
+                    if first != have:
+                        raise g.error(
+                            ValueTypeError,
+                            f"module {name!r}: {want!r} is {first} at input {where} and {have} at {port}",
+                            "pass values of equal sizes, or give the sizes names of their own",
+                        )
+            if not fits:
+                raise g.error(
+                    ValueTypeError,
+                    f"module {name!r}: input {port} expects a {wanted}, got {value!r}",
+                    "pass a value of that shape, or declare the input otherwise",
+                )
 
     def _check_place(self, g: Graph, record: ModuleRecord) -> None:
         """In a bootstrap no module may send; in a branch a module is tensor work alone, without bootstrap."""

@@ -11,7 +11,7 @@ from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.ingress import IngressFull
-from bb_edge.node import InvokeError
+from bb_edge.inputs import InvokeError
 
 ADD = """
 program Demo {module=Demo}

@@ -15,9 +15,9 @@ from bb_edge.engine.bootstrap import (
     UnknownInput,
     UnknownTarget,
 )
+from bb_edge.inputs import InvokeError
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
-from bb_edge.node import InvokeError
 from bb_edge.registry import Registry
 from bb_edge.roles import Index
 
