@@ -17,6 +17,7 @@ GATE_DOMAIN = f"{PREFIX}.gate"
 COMPOSITE_DOMAIN = f"{PREFIX}.composite"
 ADDRESS_BOOK_DOMAIN = f"{PREFIX}.address_book"
 MODULE_DOMAIN = f"{PREFIX}.module"  # hoisted sub-modules, named by content hash
+HOIST_PREFIX = "Hoist_"  # of their names: `Hoist_<module>_<hash>`
 BACKEND_DOMAIN = f"{PREFIX}.backend"  # BackendSubgraph carriers: calls of functions of this domain
 TFLITE_DOMAIN = f"{PREFIX}.tflite"  # `Model`: a region of a backend function as one TFLite flatbuffer
 COMPONENT_DOMAIN = f"{PREFIX}.component"  # graphs a component brings: "<slot>.forward", "<slot>.train", …

@@ -8,10 +8,13 @@ from bb_host.program import Op
 
 
 def label(op: Op) -> str:
-    """How messages call an op: its name, else its type and first output."""
+    """How messages call an op: its name, else its type and first output. A hoisted module goes by its own."""
+    kind = op.op_type
+    if kind.startswith(keys.HOIST_PREFIX) and op.domain == keys.MODULE_DOMAIN:
+        kind = kind.removeprefix(keys.HOIST_PREFIX).rpartition("_")[0]
     if op.name:
-        return f"{op.op_type} {op.name!r}"
-    return f"{op.op_type} → {op.outputs[0]}" if op.outputs else op.op_type
+        return f"{kind} {op.name!r}"
+    return f"{kind} → {op.outputs[0]}" if op.outputs else kind
 
 
 def source(op: Op) -> str:

@@ -53,7 +53,7 @@ class _Hoister:
         canonical = _canonical(self.redirect(function))
         digest = hashlib.sha256(to_bytes(Program("", (_hashed(canonical),)))).hexdigest()[:16]
         hoisted = dataclasses.replace(
-            canonical, name=f"Hoist_{function.name}_{digest}", domain=keys.MODULE_DOMAIN
+            canonical, name=f"{keys.HOIST_PREFIX}{function.name}_{digest}", domain=keys.MODULE_DOMAIN
         )
         self.done[function.key] = hoisted
         self.named[function.key] = hoisted.key

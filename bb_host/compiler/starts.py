@@ -9,7 +9,7 @@ Constants, and syscalls that read nothing else, come with each invoke and with t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from bb_edge.ir import keys, opsets
@@ -19,7 +19,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.errors import label, source
 from bb_host.compiler.joins import Joins
 from bb_host.compiler.options import Stats
-from bb_host.dsl.remarks import has_effect
+from bb_host.dsl.remarks import has_effect, matters
 from bb_host.program import Function, Op
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
@@ -35,8 +35,11 @@ def _entry_kinds() -> frozenset[tuple[str, str]]:
 # --- flows ------------------------------------------------------------------------------------------------
 
 
-def warn_of_dead_flows(main: Function, stats: Stats) -> None:
-    """Warns, once per flow, about what no entry and no input of a partition that has some leads to."""
+def warn_of_dead_flows(main: Function, library: Mapping[tuple[str, str], Function], stats: Stats) -> None:
+    """Warns, once per flow, about what no entry and no input of a partition that has some leads to.
+
+    Calls of functions of the `library` that only compute are no loss: recording said that nothing reads them.
+    """
     entries = _entry_kinds()
     there = flow.summary(main.ops)
     by_inputs = entries.isdisjoint(there.kinds)
@@ -53,7 +56,7 @@ def warn_of_dead_flows(main: Function, stats: Stats) -> None:
         lost = [name for op in ops for name in op.outputs if name in outputs]
         if lost and by_inputs:
             continue  # an output shows that it is meant: an invoke without inputs brings it
-        effects = [op for op in ops if has_effect(op.domain, op.op_type)]
+        effects = [op for op in ops if matters(op.domain, op.op_type, library)]
         if not (lost or effects) or any(keys.ON_INVOKE_KEY in op.meta for op in ops):
             continue
         first = ops[0]

@@ -5,7 +5,7 @@ A counter that the node's own would be mixed up with, or that counts down, is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
@@ -151,7 +151,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     for draft in drafts:
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
-        if draft.op_type == "Constant" or _matters(draft.domain, draft.op_type, called):
+        if draft.op_type == "Constant" or matters(draft.domain, draft.op_type, called):
             continue
         if draft.op_type == "Forward" and draft.meta.get(keys.SLOT_KEY) in backward:
             continue  # `backward` needs what it keeps
@@ -174,12 +174,12 @@ def _all(drafts: Iterable[Draft], read: set[int]) -> Iterator[Draft]:
                 yield from _all(value.drafts, read)
 
 
-def _matters(domain: str, op_type: str, called: dict[tuple[str, str], Function]) -> bool:
+def matters(domain: str, op_type: str, called: Mapping[tuple[str, str], Function]) -> bool:
     """Whether an op has an effect; a call has one if its callee does more than compute."""
     callee = called.get((domain, op_type))
     if callee is None:
         return has_effect(domain, op_type)
-    return any(_matters(op.domain, op.op_type, called) for op in callee.ops)
+    return any(matters(op.domain, op.op_type, called) for op in callee.ops)
 
 
 # --- the program ------------------------------------------------------------------------------------------

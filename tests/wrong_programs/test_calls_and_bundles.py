@@ -17,6 +17,7 @@ from bb_edge.ir.values import TRIGGER
 from bb_host import Compiler, Graph, Module, S
 from bb_host.edge.symbolize import SourceMap
 from bb_host.edge.target import build_edge
+from tests.aids.refusals import warned
 
 Body = Callable[[Graph], Any]
 
@@ -63,6 +64,35 @@ def test_each_call_of_a_module_counts_for_itself(module: Any, part: type[Module]
     ]
     first = next(time for time, _ in found)
     assert found == [(time, topic) for time in (first, first + 2) for topic in ("a", "b")]
+
+
+class Doubles(Module):
+    def body(self, g: Graph) -> None:
+        g.output("y", g.input("x", "F32", (2,)) * 2.0)
+
+
+class Records(Module):
+    """Has an effect, and stays a function: it records what it is given."""
+
+    def body(self, g: Graph) -> None:
+        g.record("ring", g.onnx.relu(g.input("x", "F32", (2,))))
+
+
+def test_a_call_that_nothing_reads_is_warned_of_once(module: Any) -> None:
+    def body(g: Graph) -> None:
+        g.app_notify("pulsed", g.pulse())
+        g.call(Doubles(), "c", x=g.constant([1.0, 2.0]))  # <-
+
+    warned("unread-result", "Doubles", program=module(body))
+
+
+def test_a_call_that_nothing_starts_goes_by_its_module(module: Any) -> None:
+    def body(g: Graph) -> None:
+        g.app_notify("pulsed", g.pulse())
+        g.call(Records(), "c", x=g.constant([1.0, 2.0]))  # <-
+
+    warning = warned("never-started", "Records 'c'", program=module(body))
+    assert "Hoist" not in warning.render()
 
 
 # --- bundles ----------------------------------------------------------------------------------------------

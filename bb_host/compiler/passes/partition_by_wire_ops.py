@@ -58,6 +58,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     parts = _split(root, home)
     starts = {} if bootstrap is None else _split(bootstrap, home)
     order = _order(home, parts, starts)
+    library = {f.key: f for f in others}
     functions: list[Function] = []
     mains: list[tuple[Function, Joins | None]] = []
     everything = {**({} if bootstrap is None else bootstrap.slots), **root.slots}
@@ -67,7 +68,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         joins = check_joins(main)
         if joins is not None:
             check_executions(main, joins)
-        warn_of_dead_flows(main, stats)
+        warn_of_dead_flows(main, library, stats)
         mains.append((main, joins))
         functions.append(main if joins is None else order_answers(main, joins))
         if bootstrap is not None and where in starts:
