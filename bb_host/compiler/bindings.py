@@ -17,6 +17,7 @@ from bb_host.construction import (
     construction_warnings,
 )
 from bb_host.dsl.errors import author_line, short_line
+from bb_host.dsl.recorder import PORT_NAME
 from bb_host.program import Program
 
 
@@ -28,6 +29,7 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
     """
     line = short_line(author_line())
     where = f"{line}, bind_{role}({slot!r})"
+    _check_names(role, slot, target, line)
     if role not in keys.ROLES:
         raise BindingError(f"no role {role!r}", where, f"roles: {', '.join(keys.ROLES)}")
     type_name = component if isinstance(component, str) else getattr(component, "TYPE_NAME", None)
@@ -60,6 +62,20 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
         tuple(w.at(line) for w in warned),
         declared_types(known, state, where),
     )
+
+
+def _check_names(role: str, slot: object, target: object, line: str) -> None:
+    """BindingError where slot or target is no name that a program could have."""
+    where = f"{line}, bind_{role}"
+    if not isinstance(slot, str) or not PORT_NAME.fullmatch(slot):
+        name = getattr(slot, "name", "slot")
+        raise BindingError(
+            f"{slot!r} is no name for a slot", where, f"name it: bind_{role}({str(name)!r}, …)"
+        )
+    if target is not None and (not isinstance(target, str) or not PORT_NAME.fullmatch(target)):
+        raise BindingError(
+            f"{target!r} is no name for a class", where, "name one of the program's: target='Server'"
+        )
 
 
 def check_against(program: Program, options: Options) -> None:

@@ -146,9 +146,11 @@ class Compiler(Suggests):
 
         Nanoseconds; 0 declares none.
         """
-        if budget_ns < 0:
+        if not isinstance(budget_ns, int) or isinstance(budget_ns, bool) or not 0 <= budget_ns < 2**63:
             raise InfeasibleDeadline(
-                f"a budget of {budget_ns} ns", "with_per_hop_budget_ns", "give 0 or more"
+                f"a budget of {budget_ns!r} ns",
+                f"{short_line(author_line())}, with_per_hop_budget_ns",
+                "give whole nanoseconds, 0 or more: 500 * MS, from bb_host import MS",
             )
         return replace(self, per_hop_budget_ns=budget_ns)
 

@@ -14,6 +14,11 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NOT_THE_AUTHORS = (_PACKAGE, os.path.dirname(os.path.abspath(np.__file__)) + os.sep)
 """Folders whose frames are passed by: `np.mean(x)` is called at the author's line, not in NumPy."""
 
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+"""Python's own, passed by as well: `statistics.mean(x)`. What is installed beneath it may be the author's."""
+
+_INSTALLED = tuple(f"{_LIBRARY}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+
 
 class PortNameError(AuthoringError):
     """A port's name is taken, or is no name."""
@@ -104,7 +109,7 @@ def is_ours(file: str) -> bool:
 
 
 def author_line() -> tuple[str, int]:
-    """File and line of the innermost frame outside this package and NumPy: the author's."""
+    """File and line of the innermost frame outside this package, NumPy and Python's library: the author's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _IS_NOT_THE_AUTHORS[frame.f_code.co_filename]:
         frame = frame.f_back
@@ -115,7 +120,8 @@ class _NotTheAuthors(dict[str, bool]):
     """Whether a file is not the author's, by name; remembered, since every op asks some ten times."""
 
     def __missing__(self, file: str) -> bool:
-        self[file] = found = file.startswith(_NOT_THE_AUTHORS)
+        library = file.startswith((_LIBRARY, "<frozen ")) and not file.startswith(_INSTALLED)
+        self[file] = found = library or file.startswith(_NOT_THE_AUTHORS)
         return found
 
 

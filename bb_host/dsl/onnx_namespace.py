@@ -384,6 +384,7 @@ class OnnxOps:
         other.
         """
         refuse_constant_condition(self._graph, "If", cond)
+        self._one_element("if_", "the condition", cond)
         branches = [self._branch(name, fn, ()) for name, fn in (("then", then_branch), ("else", else_branch))]
         counts = [len(b.outputs) for b in branches]
         if counts[0] != counts[1]:
@@ -418,6 +419,14 @@ class OnnxOps:
         The result is the last carried values, then the scanned ones, stacked.
         """
         graph = self._graph
+        if isinstance(max_trip, (bool, np.bool_)):
+            raise graph.error(
+                ValueTypeError,
+                f"loop: max_trip is {max_trip}, and no number of passes",
+                "write loop(n, cond, *initial, body=…); None is for ever",
+            )
+        self._one_element("loop", "max_trip", max_trip)
+        self._one_element("loop", "the condition", cond)
         carried = [lift(graph, v) for v in initial]
         formals = [
             ("iteration", ValueType(types.TENSOR_I64, ())),
@@ -431,8 +440,11 @@ class OnnxOps:
                 f"the loop's body yields {len(draft.outputs)} values, not {1 + len(carried)} or more",
                 "return (condition, *carried values, *scanned values)",
             )
+        self._check_carried(draft.outputs, carried)
         trip = None if max_trip is None else lift(graph, max_trip, types.TENSOR_I64)
         first = None if cond is None else lift(graph, cond, types.TENSOR_BOOL)
+        if first is None and not carried:  # ONNX wants two inputs
+            first = graph.constant(True)
         count = len(draft.outputs) - 1
         if count == 0:
             raise graph.error(
@@ -448,6 +460,40 @@ class OnnxOps:
                 inner.node, (None, *inner.shape) if scanned and inner.shape is not None else None
             )
         return found
+
+    def _check_carried(self, yielded: Sequence[Output], carried: Sequence[Output]) -> None:
+        """ValueTypeError where a loop's body yields another type than the next pass takes."""
+        again = yielded[0]
+        if not types.compatible(again.node, types.TENSOR_BOOL):
+            raise self._graph.error(
+                ValueTypeError,
+                f"the loop's body yields {again!r} as its condition, and a condition is BOOL",
+                "return a comparison (x > 0), True, or the condition that came in",
+            )
+        self._one_element("loop", "the condition that the body yields", again)
+        for number, (first, later) in enumerate(zip(carried, yielded[1:], strict=False)):
+            known = first.node.elem_type is not None and later.node.elem_type is not None
+            if known and first.node is not later.node:
+                raise self._graph.error(
+                    ValueTypeError,
+                    f"the loop's body makes {later.node} of the carried value {number}, which begins as "
+                    f"{first.node}",
+                    "begin with that type, g.constant(0, 'F32'), or cast in the body: g.onnx.cast(x, to=…)",
+                )
+
+    def _one_element(self, call: str, what: str, value: object) -> None:
+        """ValueTypeError where something has, as far as is known, more elements than one, or none."""
+        shape: Sequence[int | str | None] | None = None
+        if isinstance(value, Output):
+            shape = value.shape
+        elif value is not None:
+            shape = as_array(self._graph, value, None).shape
+        if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
+            raise self._graph.error(
+                ValueTypeError,
+                f"{call}: {what} is one number, not {value!r}",
+                "pick or reduce: x[0], g.onnx.reduce_max(g.onnx.cast(x, to='I32'), keepdims=False)",
+            )
 
     def _branch(
         self, name: str, fn: Callable[..., Any], formals: Sequence[tuple[str, ValueType]]

@@ -47,6 +47,7 @@ class _Formal:
     optional: bool
     variadic: bool
     homogeneous: bool
+    least: int  # values that a variadic one takes at least
     node: TypeNode | None  # where the schema fixes the type
 
 
@@ -67,6 +68,7 @@ def _formal(formal: Any, only: Mapping[str, str]) -> _Formal:
         formal.option == option.Optional,
         formal.option == option.Variadic,
         formal.is_homogeneous,
+        formal.min_arity,
         _fixed(only.get(formal.type_str, formal.type_str)),
     )
 
@@ -201,7 +203,7 @@ def _bind(
             )
             if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
                 rest = rest[0]
-            if not rest and not formal.optional:
+            if not rest and formal.least:
                 raise graph.error(
                     ArityError,
                     f"{schema.name} wants at least one value for {formal.name}",

@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bb_host.dsl.errors import (
     ForeignValueError,
     OpInSubgraph,
     PortNameError,
+    UnknownAttributeError,
     ValueTypeError,
     WireInSubgraph,
     author_line,
@@ -85,6 +86,21 @@ class SubgraphDraft:
     drafts: list[Draft]
 
 
+class Ports(dict[str, Output]):
+    """The ports of a graph by name. Its attribute is one letter away from the call that declares one."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self._call = call
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise authoring_error(
+            UnknownAttributeError,
+            f"a Graph has no call {self._call + 's'!r}",
+            f"did you mean {self._call!r}?",
+        )
+
+
 class Recorder:
     """Records one function (or one subgraph of it, with `parent` set).
 
@@ -100,8 +116,8 @@ class Recorder:
         self.at_scopes: list[str] = [] if parent is None else list(parent.at_scopes)
         self.invoke_scopes: list[str] = []
         self.module_scopes: list[str] = [name] if parent is None else list(parent.module_scopes)
-        self.inputs: dict[str, Output] = {}
-        self.outputs: dict[str, Output] = {}
+        self.inputs: dict[str, Output] = Ports("input")
+        self.outputs: dict[str, Output] = Ports("output")
         self.input_classes: dict[str, str] = {}
         self.slots_used: dict[str, None] = {} if parent is None else parent.slots_used
         self.may_go_unread: list[Output] = [] if parent is None else parent.may_go_unread

@@ -73,7 +73,7 @@ def _known_targets(targets: list[TargetSlots], options: Options) -> None:
         if binding.target is not None and binding.target not in names:
             raise BindingError(
                 f"the program has no partition {binding.target!r}",
-                f"bind_{binding.role}({binding.slot!r})",
+                f"{binding.where + ', ' if binding.where else ''}bind_{binding.role}({binding.slot!r})",
                 suggestion(binding.target, names, "its partitions: "),
             )
 
