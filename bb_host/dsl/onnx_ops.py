@@ -112,7 +112,7 @@ def unknown_operator(graph: Recorder, name: str) -> UnknownOpError:
     """The error for a name that is no operator of the recorded opset."""
     from bb_host.dsl.onnx_namespace import OnnxOps
 
-    methods = [method for method in vars(OnnxOps) if not method.startswith("_")]
+    methods = [method for method in dir(OnnxOps) if not method.startswith("_")]
     near = suggestion(name, [*methods, *map(snake, _names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
     return graph.error(UnknownOpError, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)

@@ -1,0 +1,189 @@
+"""If and Loop: branches and bodies recorded by functions of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.errors import ArityError, ValueTypeError
+from bb_host.dsl.literals import as_array, lift
+from bb_host.dsl.misuse import fails_to_start, typed_calls
+from bb_host.dsl.onnx_ops import call_onnx, refuse_constant_condition
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.recorder import UNORDERED, After, SubgraphDraft
+
+if TYPE_CHECKING:
+    from bb_host.dsl.graph import Graph
+
+
+@typed_calls
+class ControlFlow:
+    """What `g.onnx` has of operators that hold graphs."""
+
+    _graph: Graph
+    _meta: dict[str, str]
+
+    def op(
+        self,
+        name: str,
+        *inputs: object,
+        outputs: int | None = None,
+        after: After = UNORDERED,
+        **attrs: object,
+    ) -> Any:
+        """Any operator by its name: one Output, or a tuple where it has several."""
+        return call_onnx(self._graph, name, inputs, attrs, outputs=outputs, after=after, meta=self._meta)
+
+    def if_(
+        self,
+        cond: Value,
+        then_branch: Callable[[Graph], Any],
+        else_branch: Callable[[Graph], Any],
+        *,
+        after: After = UNORDERED,
+    ) -> Any:
+        """`If`: each branch is a function of a graph that returns the branch's values, as many as the
+        other.
+        """
+        refuse_constant_condition(self._graph, "If", cond)
+        self._one_element("if_", "the condition", cond)
+        branches = [self._branch(name, fn, ()) for name, fn in (("then", then_branch), ("else", else_branch))]
+        counts = [len(b.outputs) for b in branches]
+        if counts[0] != counts[1]:
+            raise self._graph.error(
+                ArityError,
+                f"then yields {counts[0]} values, else {counts[1]}",
+                "return the same number of values from both branches",
+            )
+        found = self.op(
+            "If",
+            lift(self._graph, cond, types.TENSOR_BOOL),
+            then_branch=branches[0],
+            else_branch=branches[1],
+            outputs=counts[0],
+            after=after,
+        )
+        outputs = (found,) if isinstance(found, Output) else found
+        for value, a, b in zip(outputs, branches[0].outputs, branches[1].outputs, strict=True):
+            value.type = a.type if a.type == b.type else ValueType(types.join(a.node, b.node))
+        return found
+
+    def loop(
+        self,
+        max_trip: Value | None,
+        cond: Value | None,
+        *initial: Value,
+        body: Callable[..., Any],
+        after: After = UNORDERED,
+    ) -> Any:
+        """`Loop`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
+
+        The result is the last carried values, then the scanned ones, stacked.
+        """
+        graph = self._graph
+        if isinstance(max_trip, (bool, np.bool_)):
+            raise graph.error(
+                ValueTypeError,
+                f"loop: max_trip is {max_trip}, and no number of passes",
+                "write loop(n, cond, *initial, body=…); None is for ever",
+            )
+        self._one_element("loop", "max_trip", max_trip)
+        self._one_element("loop", "the condition", cond)
+        carried = [lift(graph, v) for v in initial]
+        formals = [
+            ("iteration", ValueType(types.TENSOR_I64, ())),
+            ("keep_going", ValueType(types.TENSOR_BOOL, ())),
+            *(("carried", ValueType(v.node)) for v in carried),
+        ]
+        draft = self._branch("body", body, formals)
+        if len(draft.outputs) < 1 + len(carried):
+            raise graph.error(
+                ArityError,
+                f"the loop's body yields {len(draft.outputs)} values, not {1 + len(carried)} or more",
+                "return (condition, *carried values, *scanned values)",
+            )
+        self._check_carried(draft.outputs, carried)
+        trip = None if max_trip is None else lift(graph, max_trip, types.TENSOR_I64)
+        first = None if cond is None else lift(graph, cond, types.TENSOR_BOOL)
+        if first is None and not carried:  # ONNX wants two inputs
+            first = graph.constant(True)
+        count = len(draft.outputs) - 1
+        if count == 0:
+            raise graph.error(
+                ArityError,
+                "the loop's body yields nothing but its condition",
+                "carry a value, or return one to be stacked",
+            )
+        found = self.op("Loop", trip, first, *carried, body=draft, outputs=count, after=after)
+        outputs = (found,) if isinstance(found, Output) else found
+        for i, (value, inner) in enumerate(zip(outputs, draft.outputs[1:], strict=True)):
+            scanned = i >= len(carried) and inner.shape is not None
+            value.type = ValueType(
+                inner.node, (None, *inner.shape) if scanned and inner.shape is not None else None
+            )
+        return found
+
+    def _check_carried(self, yielded: Sequence[Output], carried: Sequence[Output]) -> None:
+        """ValueTypeError where a loop's body yields another type than the next pass takes."""
+        again = yielded[0]
+        if not types.compatible(again.node, types.TENSOR_BOOL):
+            raise self._graph.error(
+                ValueTypeError,
+                f"the loop's body yields {again!r} as its condition, and a condition is BOOL",
+                "return a comparison (x > 0), True, or the condition that came in",
+            )
+        self._one_element("loop", "the condition that the body yields", again)
+        for number, (first, later) in enumerate(zip(carried, yielded[1:], strict=False)):
+            known = first.node.elem_type is not None and later.node.elem_type is not None
+            if known and first.node is not later.node:
+                raise self._graph.error(
+                    ValueTypeError,
+                    f"the loop's body makes {later.node} of the carried value {number}, which begins as "
+                    f"{first.node}",
+                    "begin with that type, g.constant(0, 'F32'), or cast in the body: g.onnx.cast(x, to=…)",
+                )
+
+    def _one_element(self, call: str, what: str, value: object) -> None:
+        """ValueTypeError where something has, as far as is known, more elements than one, or none."""
+        shape: Sequence[int | str | None] | None = None
+        if isinstance(value, Output):
+            shape = value.shape
+        elif value is not None:
+            shape = as_array(self._graph, value, None).shape
+        if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
+            raise self._graph.error(
+                ValueTypeError,
+                f"{call}: {what} is one number, not {value!r}",
+                "pick or reduce: x[0], g.onnx.reduce_max(g.onnx.cast(x, to='I32'), keepdims=False)",
+            )
+
+    def _branch(
+        self, name: str, fn: Callable[..., Any], formals: Sequence[tuple[str, ValueType]]
+    ) -> SubgraphDraft:
+        inner = self._graph.subgraph(name)
+        inputs = [inner.fresh(hint, value) for hint, value in formals]
+        graph, around = self._graph, self._graph.open_branch
+        graph.open_branch = inner
+        try:
+            result = fn(inner, *inputs)
+        except TypeError as error:
+            if not fails_to_start(error):
+                raise
+            takes = ", ".join(["g", *(hint for hint, _ in formals)])
+            raise self._graph.error(
+                ArityError, f"{name} is called with ({takes}): {error}", f"write: lambda {takes}: …"
+            ) from None
+        finally:
+            graph.open_branch = around
+        values = result if isinstance(result, (list, tuple)) else (result,)
+        outputs: list[Output] = []
+        for value in values:
+            lifted = lift(inner, value)
+            if lifted.graph is not inner or any(lifted is o for o in (*inputs, *outputs)):
+                lifted = inner.onnx_op("Identity", (lifted,))
+            outputs.append(lifted)
+        return SubgraphDraft(name, inputs, outputs, inner.drafts)
