@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
+from bb_edge.cli.run import _notes
 from bb_edge.config_file import ConfigFileError, RunConfig, load_config
 from bb_edge.transport.broker import BrokerUrlError
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
@@ -315,3 +317,43 @@ def test_what_run_refuses_a_dry_run_refuses(case, verb, configured, capsys) -> N
 def test_a_dry_run_of_what_is_right(configured, capsys) -> None:
     assert main(["check", *configured(metrics="127.0.0.1:9100", save_model="m", trace="t.json")]) == 0
     assert "Tells (class self): runs" in capsys.readouterr().out
+
+
+# --- what is said while it runs -----------------------------------------------------------------------------
+
+
+class Ticks(Module):
+    """It has no rounds at all."""
+
+    name = "Ticks"
+
+    def body(self, g: Any) -> None:
+        g.app_notify("t", g.interval(20_000_000))
+
+
+def test_until_done_without_an_end_is_said(tmp_path) -> None:
+    (tmp_path / "ticks.onnx").write_bytes(Compiler().compile(Ticks()).SerializeToString())
+    words = ["run", "ticks.onnx", "--target", "Ticks", "--peer", "k", "--broker", "mqtt://127.0.0.1:1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bb_edge.cli", *words, "--until-done"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as node:
+        assert node.stdout is not None and node.stderr is not None
+        assert json.loads(node.stdout.readline())["event"] == "t"
+        node.terminate()
+        assert "--until-done: no rounds here have an end" in node.stderr.read()
+        node.stdout.read()
+    assert node.returncode == 0
+
+
+def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
+    (tmp_path / "net.tune.json").write_text("{")
+    bound = Compiler().bind_backend(
+        "backend", "bb.TFLiteBackend", {"tuning": str(tmp_path / "net.tune.json")}
+    )
+    node = install(PeerId.from_name("k"), (), bound.compile(Ticks()).SerializeToString(), ["Ticks"], seed=1)
+    (note,) = _notes(node)
+    assert "net.tune.json" in note and "left aside" in note and "tune again" in note
