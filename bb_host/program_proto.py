@@ -60,14 +60,23 @@ def from_proto(model: Any) -> Program:
     naming the value, for names that are no text, and for sparse tensors that cannot be written out.
     """
     try:
-        return _read_program(densified(model))
+        try:
+            return _read_program(model)
+        except _HoldsSparseTensors:  # rare: nobody looks for them beforehand
+            return _read_program(densified(model))
     except SparseTensorError as error:
         raise ProgramProtoError(error.what, error.where, error.hint) from error
     except UnicodeError as error:  # some protobuf runtimes decode at access, others hand out bytes
         raise ProgramProtoError(f"a name is no text: {error}", "model") from error
 
 
+class _HoldsSparseTensors(Exception):
+    """A model whose sparse tensors have to be written out before it is read."""
+
+
 def _read_program(model: Any) -> Program:
+    if model.graph.sparse_initializer:
+        raise _HoldsSparseTensors
     meta = _meta(model, "model")
     graph_name = model.graph.name
     name = meta.get(keys.MODULE_KEY) or graph_name
@@ -188,12 +197,15 @@ def _read_op(node: Any, where: str) -> Op:
     attrs = {a.name: read_attribute(a, where) for a in node.attribute} if node.attribute else {}
     meta = {entry.key: entry.value for entry in node.metadata_props}
     inputs, outputs = tuple(node.input), tuple(node.output)
-    _check_text(where, node.op_type, node.domain, node.name, *inputs, *outputs, *attrs, *meta, *meta.values())
+    op_type, domain, name = node.op_type, node.domain, node.name
+    _check_text(where, op_type, domain, name, *inputs, *outputs, *attrs, *meta, *meta.values())
+    if "sparse_value" in attrs and op_type == "Constant":
+        raise _HoldsSparseTensors
     extra = b""
     # Protos of the onnx package before 1.18 have no device configurations.
     if node.overload or node.doc_string or getattr(node, "device_configurations", None):
         extra = _rest(node, _NODE_REST, NodeProto)
-    return Op(node.op_type, node.domain, inputs, outputs, attrs, meta, node.name, extra)
+    return Op(op_type, domain, inputs, outputs, attrs, meta, name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:
@@ -279,7 +291,9 @@ def array_of(value: np.ndarray[Any, np.dtype[Any]] | RawTensor) -> np.ndarray[An
 
 
 def read_graph(graph: Any, where: str = "") -> Subgraph:
-    """The light form of a GraphProto."""
+    """The light form of a GraphProto, whose sparse tensors are written out by now (`densified`)."""
+    if graph.sparse_initializer:
+        raise _HoldsSparseTensors
     where = f"{where}, graph {graph.name}" if where else f"graph {graph.name}"
     types, foreign = _read_types([*graph.input, *graph.output, *graph.value_info], where)
     inputs, outputs = tuple(i.name for i in graph.input), tuple(o.name for o in graph.output)

@@ -45,11 +45,7 @@ def _capture(graph: Subgraph, outer: set[str], found: dict[str, None]) -> None:
 
 def has_subgraph(op: Op) -> bool:
     """Whether a branch or loop body hangs on the op."""
-    if op.attrs:
-        for value in op.attrs.values():
-            if type(value) is Subgraph:
-                return True
-    return False
+    return Subgraph in map(type, op.attrs.values())
 
 
 def reads(op: Op) -> tuple[str, ...]:
@@ -178,14 +174,17 @@ def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
 
 
 def _summarize(ops: tuple[Op, ...]) -> Summary:
-    kinds = frozenset([(op.domain, op.op_type) for op in ops])
+    """One walk per field, in Python's own loops where it can be: it runs some forty times a compilation."""
+    places = [op.domain for op in ops]
+    kinds = frozenset(zip(places, [op.op_type for op in ops], strict=True))
     meta = frozenset().union(*[op.meta for op in ops])
-    nested = [op for op in ops if op.attrs and has_subgraph(op)]
+    nested = [op for op in ops if op.attrs and Subgraph in map(type, op.attrs.values())]
     inner = {o.domain for op in nested for _, graph in op.subgraphs() for o in walk_ops(graph.ops)}
-    domains = {domain for domain, _ in kinds}
+    domains = set(places)
     wire: list[int] = []
     if keys.WIRE_DOMAIN in domains:
-        wire = [index for index, op in enumerate(ops) if op.domain == keys.WIRE_DOMAIN]
+        for _ in range(places.count(keys.WIRE_DOMAIN)):
+            wire.append(places.index(keys.WIRE_DOMAIN, wire[-1] + 1 if wire else 0))
     return Summary(kinds, frozenset(domains | inner), meta, bool(nested), tuple(wire))
 
 

@@ -43,8 +43,8 @@ def warn_of_dead_flows(main: Function, library: Mapping[tuple[str, str], Functio
     entries = _entry_kinds()
     there = flow.summary(main.ops)
     by_inputs = entries.isdisjoint(there.kinds)
-    if by_inputs and not main.inputs:
-        return
+    if by_inputs and (not main.inputs or there.domains.issubset(_ONNX)):
+        return  # invokes are the only way in, or there are no effects that could be lost
     dead, constant = _dead(main.ops, entries, there.has_subgraphs)
     outputs = set(main.outputs)
     if not main.inputs and constant:

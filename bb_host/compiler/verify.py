@@ -123,16 +123,13 @@ def values_problem(function: Function, typed: bool) -> str:
 def _is_sound(function: Function, typed: bool) -> bool:
     """Whether nothing can be wrong: the same checks over whole tuples. False only asks for a closer look."""
     known = {*function.inputs, ""}
-    expected = len(known)
+    expected = len(known) + sum(map(len, [op.outputs for op in function.ops]))
     branches = flow.summary(function.ops).has_subgraphs
+    covers, add = known.issuperset, known.update
     for op in function.ops:
-        if not known.issuperset(op.inputs):
+        if not covers(op.inputs) or (branches and op.attrs and not covers(flow.reads(op))):
             return False
-        if branches and op.attrs and not known.issuperset(flow.reads(op)):
-            return False
-        outputs = op.outputs
-        expected += len(outputs)
-        known.update(outputs)
+        add(op.outputs)
     if len(known) != expected or not known.issuperset(function.outputs):
         return False
     if not typed or function.domain == keys.COMPONENT_DOMAIN:

@@ -71,7 +71,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
     """Rule 8."""
-    if _EVENTS.isdisjoint(flow.summary(function.ops).kinds):
+    if not outputs or _EVENTS.isdisjoint(flow.summary(function.ops).kinds):
         return
     for op in function.ops:
         topic = op.attrs.get("name") if (op.domain, op.op_type) in _EVENTS else None
