@@ -44,6 +44,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "UnsupportedValueError",
     "as_model",
+    "contradicts",
     "infer_types",
     "node_name",
     "read_model",
@@ -455,3 +456,16 @@ def infer_types(function: Function) -> Function:
         return function
     typed = {key: value for key, value in found.items() if value.node.elem_type}
     return dataclasses.replace(function, types={**function.types, **typed})
+
+
+def contradicts(function: Function) -> bool:
+    """Whether shapes fit with no unknown sizes at all: by ONNX's inference, from the inputs alone."""
+    types = {name: value for name, value in function.types.items() if name in function.inputs}
+    model = as_model(dataclasses.replace(function, types=types))
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.outputs)
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    except onnx.shape_inference.InferenceError:
+        return True
+    return False

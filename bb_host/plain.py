@@ -24,12 +24,13 @@ from bb_edge.backends import NumPyBackend
 from bb_edge.backends.fitting import fit
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.ir import keys
-from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.edge.cleanup import clean_up, fix_shapes
 from bb_host.onnx_model import (
     Refusal,
     UnsupportedOperatorError,
+    contradicts,
     infer_types,
     read_model,
     refuse_training,
@@ -141,42 +142,63 @@ def _stripped(op: Op) -> Op:
 # --- what the device would refuse -----------------------------------------------------------------
 
 
-def _refuse_misfits(function: Function) -> None:
-    """Fits every kernel once: element types and attributes that it refuses are found here.
+_SIZES = (1, 2, 3, 8, 32)
+"""What unknown dimensions are tried as."""
 
-    Where an input's shape is not fully known, its unknown dims count as 1, and shapes that do not fit say
-    nothing.
+
+def _refuse_misfits(function: Function) -> None:
+    """Fits every kernel once: element types, attributes and shapes that it refuses are found here.
+
+    Where an input's shape is not fully known, its unknown dims count as 1. Shapes that do not fit then are
+    refused only if they fit with no other size, and ONNX's own inference finds them wrong whatever the size.
     """
-    specs = [_spec(function.types.get(name)) for name in function.inputs]
-    known = [spec for spec, _ in specs if spec is not None]
-    if len(known) != len(specs):
+    known = _specs(function, _SIZES[0])
+    if known is None:
         return
-    exact = all(certain for _, certain in specs)
+    exact = all(isinstance(d, int) for name in function.inputs for d in function.types[name].shape or ())
+    error = _misfit(function, known)
+    if error is None:
+        return
+    hint = ""
+    if not isinstance(error.__cause__, (UnsupportedDtypeError, KernelAttributeError, UnsupportedOpError)):
+        hint = "its shapes contradict each other: export it again, and look at what this operator reads"
+        for size in () if exact else _SIZES[1:]:
+            again = _misfit(function, _specs(function, size) or known)
+            if again is None or again.where != error.where:
+                return
+            error = again
+        if not exact and not contradicts(function):
+            return
+    op_type = next(
+        (
+            op.op_type
+            for op in function.ops
+            if error.where.endswith(f"({op.op_type})") or error.where.startswith(f"{op.op_type} ")
+        ),
+        "",
+    )
+    refusal = Refusal(error.where, op_type, function.opsets[keys.ONNX_DOMAIN], error.what)
+    raise UnsupportedOperatorError([refusal], f"model {function.name!r}", hint) from error
+
+
+def _misfit(function: Function, specs: Sequence[TensorSpec]) -> BackendError | None:
     try:
         program = _BACKEND.prepare(function_to_proto(function))
         assert isinstance(program, NumPyProgram)
-        fit(program.graph, known, {})
+        fit(program.graph, specs, {})
     except BackendError as error:
-        kind = (UnsupportedDtypeError, KernelAttributeError, UnsupportedOpError)
-        if not exact and not isinstance(error.__cause__, kind):
-            return
-        op_type = next(
-            (
-                op.op_type
-                for op in function.ops
-                if error.where.endswith(f"({op.op_type})") or error.where.startswith(f"{op.op_type} ")
-            ),
-            "",
-        )
-        refusal = Refusal(error.where, op_type, function.opsets[keys.ONNX_DOMAIN], error.what)
-        raise UnsupportedOperatorError([refusal], f"model {function.name!r}") from error
+        return error
+    return None
 
 
-def _spec(value: ValueType | None) -> tuple[TensorSpec | None, bool]:
-    if value is None or value.shape is None:
-        return None, False
-    dtype = dtype_of_elem(value.node.elem_type or 0)
-    if dtype is None:
-        return None, False
-    shape = tuple(d if isinstance(d, int) else 1 for d in value.shape)
-    return TensorSpec(np.dtype(dtype), shape), all(isinstance(d, int) for d in value.shape)
+def _specs(function: Function, size: int) -> list[TensorSpec] | None:
+    """The inputs with that size for what is unknown; None where more than sizes is."""
+    found = []
+    for name in function.inputs:
+        value = function.types.get(name)
+        dtype = None if value is None or value.shape is None else dtype_of_elem(value.node.elem_type or 0)
+        if value is None or dtype is None:
+            return None
+        shape = tuple(d if isinstance(d, int) else size for d in value.shape or ())
+        found.append(TensorSpec(np.dtype(dtype), shape))
+    return found

@@ -228,8 +228,9 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         imported = import_onnx(model, frozen=frozen, train=train)
         imported, gradient = _differentiated(imported, given.learning, where)
     except BBError as error:
-        if not error.where.startswith(where):
-            error.where = ", ".join(filter(None, (where, error.where)))
+        inner = "" if error.where in ("model", "function model", where) else error.where
+        if not inner.startswith(where):
+            error.where = ", ".join(filter(None, (where, inner)))
         raise
     return TrainableModel(imported, gradient, str(given.loss), rate, kept, dict(given.config or {}))
 

@@ -352,3 +352,38 @@ def test_an_input_may_be_called_self():
     (artifact,) = build_edge(found).artifacts
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(bb_edge.open_model(artifact.data)(self=x), np.full((2, 3), 4.0))
+
+
+# --- shapes that cannot fit -----------------------------------------------------------------------
+
+MISFITS = {
+    "product": model("y=MatMul(x,w)", of="float[N,5] x", w=(4, 3)),
+    "sum": model("h=MatMul(x,w) y=Add(h,b)", w=(4, 3), b=(7,)),
+    "layer": model("f=Flatten(x) y=Gemm(f,w)", of="float[N,3,2,2] x", w=(11, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["auto", "numpy"])
+@pytest.mark.parametrize("case", MISFITS)
+def test_shapes_that_fit_with_no_batch_are_refused(here, bb_host, case, backend):
+    onnx.save(MISFITS[case], "misfit.onnx")
+    code, _, err = bb_host("compile", "misfit.onnx", "--backend", backend)
+    assert code == 1 and err.startswith("bb-host: error: misfit.onnx: cannot run")
+    assert "its shapes contradict each other" in err
+    assert not (here / "build").exists()
+
+
+FITTING = {
+    "a batch of eight": model("y=Reshape(x,s)", to="float[A,4] y", s=np.array([8, 4])),
+    "two that are added": model("y=Add(x,z)", of="float[N,4] x, float[M,4] z", to="float[N,4] y"),
+    "a height of sixteen": model(
+        "f=Flatten(x) y=MatMul(f,w)", of="float[N,1,H,W] x", to="float[N,3] y", w=(256, 3)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FITTING)
+def test_shapes_that_fit_with_some_size_are_compiled(here, bb_host, case):
+    onnx.save(FITTING[case], "fits.onnx")
+    code, _, err = bb_host("compile", "fits.onnx")
+    assert (code, err) == (0, "")
