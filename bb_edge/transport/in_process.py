@@ -41,6 +41,9 @@ class Simulation:
 
     Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair. Without `presence` nobody
     tells the nodes of each other.
+
+    `seen` is every step that the nodes gave and that is no envelope, in order: `seen[0].step` with its
+    `.peer` and `.at_ns`. `delivered` and `lost` count envelopes, `now_ns` is the time.
     """
 
     def __init__(

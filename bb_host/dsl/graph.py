@@ -267,7 +267,11 @@ class Graph(Suggests, WireOps, SyscallOps):
         return Scope(self.module_scopes, self.port_name(name, "the module scope", ()), self)
 
     def rounds(self, times: int | None = None, pause_ns: int = 0) -> Rounds:
-        """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever."""
+        """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever.
+
+        A round whose requests asked nobody does not count: behind a back-off it is run again, with the same
+        number, and what it emitted comes again.
+        """
         for what, number in (("times", times), ("pause_ns", pause_ns)):
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
                 hint = "1 or more, or None for ever" if what == "times" else "0 or more: 5 * MS"

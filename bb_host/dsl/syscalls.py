@@ -57,7 +57,7 @@ class SyscallOps(Recorder):
         return self._one("Pulse")
 
     def interval(self, period_ns: int) -> Output:
-        """A Timestamp every `period_ns`."""
+        """A Timestamp every `period_ns`. Where a trigger is wanted: `g.threshold(1, tick)`."""
         return self._one("Interval", period_ns=self._above_zero("period_ns", period_ns))
 
     def event_source(self, kind: str | int) -> Output:
@@ -212,7 +212,7 @@ class SyscallOps(Recorder):
     # --- to the host
 
     def app_emit(self, name: str, value: Value, *, after: After = UNORDERED) -> Done:
-        """An AppEvent `name` with the value."""
+        """An AppEvent `name` with the value. `bb-edge run` prints of Bytes their number: `{"bytes": 2}`."""
         return self._done("AppEmit", value, name=name, after=after)
 
     def app_notify(self, name: str, trigger: Output, *, after: After = UNORDERED) -> Done:
