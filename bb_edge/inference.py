@@ -99,6 +99,10 @@ class Model:
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """All outputs by name, fresh arrays. Raises what a call raises."""
+        given: object = inputs
+        if type(given) is not dict and not isinstance(given, Mapping):
+            what = f"inputs are given by name, not as {type(given).__name__}"
+            raise InferenceError(what, self._where, "run({name: array}), or call it with arrays: model(x)")
         if len(inputs) != len(self._names) or any(name not in inputs for name in self._names):
             missing = [name for name in self._names if name not in inputs]
             unknown = [name for name in inputs if name not in self.inputs]
@@ -168,6 +172,12 @@ def _open(
     components: Mapping[str, Mapping[str, object]],
 ) -> Model:
     if not isinstance(artifact, bytes | str | os.PathLike):
+        from bb_edge.engine.program import Program
+
+        given: object = artifact
+        if not isinstance(given, Program):
+            hint = "give a path, the bytes of an artifact, or what bb_edge.load gave"
+            raise InferenceError(f"{type(given).__name__} is no artifact", "open_model", hint)
         return _on_a_node(artifact, target, components)
     data = artifact
     tuning = None

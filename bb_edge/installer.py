@@ -43,7 +43,7 @@ from bb_edge.renewal import renewal
 from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.syscalls.table import binder
-from bb_edge.targets import InstallError, chosen_targets
+from bb_edge.targets import InstallError, check_arguments, chosen_targets
 from bb_edge.wire.delivery import LinkConfig, Links
 from bb_edge.wire.outbox import Outbox
 
@@ -101,6 +101,7 @@ def install(
     """
     if isinstance(program, bytes | bytearray | memoryview):
         program = load(bytes(program))
+    check_arguments(peer_id, addresses, program)
     chosen = chosen_targets(program, targets)
     return _Installer(
         peer_id,

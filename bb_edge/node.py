@@ -23,6 +23,7 @@ from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
+from bb_edge.syscalls.results import described
 from bb_edge.wire.caps import PeerLimits, RaisedSite
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
@@ -234,7 +235,9 @@ class Node:
         nothing.
         """
         graph = self._mains.get(target) or self._graph(target)
-        given = inputs or {}
+        given = {} if inputs is None else inputs
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise InvokeError(f"inputs are given by name, not as {described(given)}", target, "{name: value}")
         engine = self._engine
         config = engine.config
         if len(given) > config.invoke_inputs:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from bb_edge.engine.program import Program, Target
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.syscalls.results import described
 
-__all__ = ["InstallError", "UnknownTargetError", "chosen_targets"]
+__all__ = ["InstallError", "UnknownTargetError", "check_arguments", "chosen_targets"]
 
 
 class InstallError(BBError):
@@ -60,3 +62,24 @@ def chosen_targets(program: Program, targets: Sequence[str]) -> tuple[Target, ..
             )
         chosen[found.name] = found
     return tuple(chosen.values())
+
+
+def check_arguments(peer_id: object, addresses: object, program: object) -> None:
+    """InstallError for what is easily taken for a peer, its addresses or a program."""
+    for fits, given, wanted, hint in (
+        (isinstance(peer_id, PeerId), peer_id, "a PeerId", "PeerId.from_name(…), or of the node's key"),
+        (
+            isinstance(addresses, Sequence) and not isinstance(addresses, bytes | str),
+            addresses,
+            "a list of binary multiaddrs",
+            "() for none",
+        ),
+        (
+            isinstance(program, Program),
+            program,
+            "a program",
+            "give the bytes of an artifact, or bb_edge.load of them: Path(…).read_bytes()",
+        ),
+    ):
+        if not fits:
+            raise InstallError(f"{described(given)} is not {wanted}", "install", hint)

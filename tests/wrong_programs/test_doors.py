@@ -13,6 +13,7 @@ from bb_edge.engine import steps
 from bb_edge.inference import InferenceError
 from bb_edge.inputs import InvokeError
 from bb_edge.ir.values import TRIGGER
+from bb_edge.targets import InstallError
 from bb_host import Graph, Module
 from bb_host.dsl.errors import ValueTypeError
 from bb_host.edge import compile_edge
@@ -172,3 +173,42 @@ def test_a_modules_input_gets_what_fits(shape: Any, module: Callable[..., Module
         g.output("y", g.call(module(inner((2, 3)), name="Inner"), a=x)["z"])
 
     module(body).record()
+
+
+# --- other things in the place of peers, programs and inputs ----------------------------------------------
+
+
+def test_inputs_without_names(module: Callable[..., Module]) -> None:
+    x = np.ones(3, np.float32)
+    node = install(ME, (), edge(module(doubled)), ["Main"], NodeConfig(), seed=1)
+    model = open_model(edge(module(doubled)))
+    wrong: Any
+    for wrong in ([x], x, (x,), "x"):
+        with refused(InvokeError, "by name", marked=False):
+            node.invoke("Main", wrong)
+        with refused(InferenceError, "by name", "model(x)", marked=False):
+            model.run(wrong)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"peer_id": "me"}, ["str 'me' is not a PeerId", "PeerId.from_name"]),
+        ({"addresses": None}, ["None is not a list"]),
+        ({"addresses": b"abc"}, ["bytes is not a list"]),
+        ({"program": "net.edge.onnx"}, ["'net.edge.onnx' is not a program", "read_bytes"]),
+        ({"program": None}, ["None is not a program"]),
+    ],
+)
+def test_other_things_are_not_installed(
+    changed: Any, words: list[str], module: Callable[..., Module]
+) -> None:
+    given: dict[str, Any] = {"peer_id": ME, "addresses": (), "program": edge(module(doubled))}
+    with refused(InstallError, *words, marked=False):
+        install(**{**given, **changed}, targets=["Main"])
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["net.edge.onnx"]])
+def test_what_is_no_artifact_is_not_opened(wrong: Any) -> None:
+    with refused(InferenceError, type(wrong).__name__, "bb_edge.load", marked=False):
+        open_model(wrong)
