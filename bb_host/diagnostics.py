@@ -28,6 +28,7 @@ CODES: Final[Mapping[str, str]] = {
     "min-above-n": "`min` above `n`: a sample takes fewer peers than it waits for",
     "missing-half": "one of two syscalls that work together, such as a stash without flush",
     "nested-limit": "a limit is acquired by an execution that holds permits of it",
+    "misspelt-name": "an attribute of a module that is nearly called as one that is read",
     "never-started": "a flow that no entry, port or input of its partition starts",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",

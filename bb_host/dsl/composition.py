@@ -22,7 +22,7 @@ from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.module_ports import expose, port_names
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
 from bb_host.dsl.recorder import UNORDERED, After, Draft
-from bb_host.dsl.session import ModuleRecord, is_engine_op
+from bb_host.dsl.session import RECORDING, ModuleRecord, is_engine_op
 from bb_host.program import Function
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ class ModuleCall(Suggests):
         self._phase = phase
         self._inputs: dict[str, Value] = {}
         self._repeated = ""
+        session = RECORDING.get()
+        if session is not None:
+            session.begin(
+                self, f"a call of module {module.module_name!r} is not recorded", "end it with .build(g)"
+            )
 
     def input(self, name: str, value: Value) -> ModuleCall:
         """Gives an input port its value."""
@@ -106,6 +111,7 @@ class ModuleCall(Suggests):
 
         Raises UnknownPortError for inputs that the module does not have, or has and did not get.
         """
+        g.session.end(self)
         name = self._module.module_name
         if self._repeated:
             raise g.error(PortNameError, f"input {self._repeated!r} of {name!r} is given twice")

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
 class Scope:
     """A `with` block that pushes a name and pops it."""
 
-    def __init__(self, stack: list[str], name: str, graph: Graph) -> None:
+    def __init__(self, stack: list[str], name: str, graph: Graph, call: str) -> None:
+        graph.session.begin(self, f"{call} stands without `with`, and does nothing", f"write: with {call}:")
         self._stack = stack
         self._name = name
         self._graph = graph
 
     def __enter__(self) -> Graph:
+        self._graph.session.end(self)
         self._stack.append(self._name)
         return self._graph
 
@@ -252,7 +254,9 @@ class Graph(Suggests, WireOps, SyscallOps):
                 f"a scope of class {peer_class!r} stands in a branch or loop body",
                 "a branch runs where its If or Loop runs: put that one into the scope",
             )
-        return AtScope(self.at_scopes, self.port_name(peer_class, "the class", ()), self)
+        return AtScope(
+            self.at_scopes, self.port_name(peer_class, "the class", ()), self, f"g.at({peer_class!r})"
+        )
 
     def on_invoke(self) -> Scope:
         """`with g.on_invoke():` the host starts the flows inside, by `invoke` without inputs.
@@ -260,11 +264,12 @@ class Graph(Suggests, WireOps, SyscallOps):
         Says so to the compiler, which warns about flows that nothing starts beside entries, and keeps
         syscalls over constants from running with the only entry.
         """
-        return Scope(self.invoke_scopes, "1", self)
+        return Scope(self.invoke_scopes, "1", self, "g.on_invoke()")
 
     def with_module(self, name: str) -> Scope:
         """`with g.with_module("cell"):` ops inside carry the name in their place in the module tree."""
-        return Scope(self.module_scopes, self.port_name(name, "the module scope", ()), self)
+        checked = self.port_name(name, "the module scope", ())
+        return Scope(self.module_scopes, checked, self, f"g.with_module({name!r})")
 
     def rounds(self, times: int | None = None, pause_ns: int = 0) -> Rounds:
         """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever.

@@ -16,8 +16,8 @@ from bb_host.dsl.errors import ModuleError, author_line, authoring_error, is_our
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import Suggests, fails_to_start
 from bb_host.dsl.recorder import PORT_NAME, UNORDERED
-from bb_host.dsl.remarks import unused_slots
-from bb_host.dsl.session import ModuleRecord, Session
+from bb_host.dsl.remarks import misspelt, unused_slots
+from bb_host.dsl.session import RECORDING, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.program import Function, Program, Slot
 from bb_host.program_proto import to_proto
@@ -75,7 +75,12 @@ class Module(Suggests):
     def record(self) -> Program:
         """The same in the light form."""
         session = Session(root=(self.domain, self.module_name))
-        root = self._record(session, {})
+        before = RECORDING.set(session)
+        try:
+            root = self._record(session, {})
+        finally:
+            RECORDING.reset(before)
+        session.refuse_halves()
         children = [f for f in session.functions() if f not in (root.function, root.bootstrap)]
         bodies = [f for f in children if f.domain != keys.COMPONENT_DOMAIN and not _is_bootstrap(f)]
         bootstraps = [root.bootstrap] if root.bootstrap is not None else []
@@ -167,6 +172,13 @@ class Module(Suggests):
         self._record_into(body, self.body)
         session.open_graphs.pop()
         body.finish()
+        for spelt, meant in misspelt(self, Module):
+            body.warn(
+                "misspelt-name",
+                f"module {name!r} has {spelt!r}, which nothing reads",
+                f"did you mean {meant!r}?",
+                self._class_line(),
+            )
         if not body.drafts and not body.outputs:
             body.warn(
                 "empty-body",

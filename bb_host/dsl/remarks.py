@@ -6,6 +6,7 @@ A counter that the node's own would be mixed up with, or that counts down, is re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
@@ -180,6 +181,35 @@ def matters(domain: str, op_type: str, called: Mapping[tuple[str, str], Function
     if callee is None:
         return has_effect(domain, op_type)
     return any(matters(op.domain, op.op_type, called) for op in callee.ops)
+
+
+# --- one module -------------------------------------------------------------------------------------------
+
+
+def misspelt(module: object, base: type) -> Iterator[tuple[str, str]]:
+    """Texts and methods of a module that are nearly called as what `base` reads: (name, what is read)."""
+    found: dict[str, object] = {}
+    for cls in type(module).__mro__:
+        if cls is base:
+            break
+        found.update(vars(cls))
+    found.update(vars(module))
+    for name, value in found.items():
+        wanted = ("name", "home", "domain") if isinstance(value, str) else ("body", "bootstrap")
+        if name in wanted or name.startswith("_") or not isinstance(value, (str, FunctionType)):
+            continue
+        if isinstance(value, FunctionType) and value.__code__.co_argcount != 2:
+            continue
+        for meant in wanted:
+            near = abs(len(name) - len(meant)) < 2 and len(set(name) ^ set(meant)) < 2
+            if near and (sorted(name) == sorted(meant) or _alike(name, meant)):
+                yield name, meant
+
+
+def _alike(name: str, meant: str) -> bool:
+    import difflib
+
+    return difflib.SequenceMatcher(None, name, meant).ratio() > 0.85
 
 
 # --- the program ------------------------------------------------------------------------------------------

@@ -30,6 +30,12 @@ class Rounds(Suggests):
         self._line = author_line()
         self._round: Output | None = None
         self._used = False
+        graph.session.begin(
+            self, "g.rounds(…) stands without `with`: nothing repeats", "write: with g.rounds(…) as start:"
+        )
+
+    def __repr__(self) -> str:
+        return "<rounds: no value; the number is .round, and after= takes it>"
 
     @property
     def round(self) -> Output:
@@ -46,6 +52,7 @@ class Rounds(Suggests):
 
     def __enter__(self) -> Rounds:
         g = self._graph
+        g.session.end(self)
         if self._round is not None:
             raise g.error(RoundsError, "these rounds were entered before", "call g.rounds again")
         if g.open_rounds:

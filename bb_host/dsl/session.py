@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.errors import ModuleError, SlotError, authoring_error
+from bb_host.dsl.errors import ModuleError, SlotError, author_line, authoring_error
 from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _MANY_CALLS = 10
 """So many open modules of one class, where Python's stack ends, call each other without end."""
+
+
+RECORDING: ContextVar[Session | None] = ContextVar("recording", default=None)
+"""The session that is being recorded: calls of modules begin without a graph."""
 
 
 @dataclass(slots=True)
@@ -62,8 +67,22 @@ class Session:
     open_graphs: list[Graph] = field(default_factory=list)  # of the bodies that are being recorded
     seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     warnings: list[ProgramWarning] = field(default_factory=list)
+    halves: dict[int, tuple[object, str, str, tuple[str, int]]] = field(default_factory=dict)
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, half: object, what: str, hint: str) -> None:
+        """Notes what does nothing until its other half is written: a `with`, a `.build(g)`."""
+        self.halves[id(half)] = (half, what, hint, author_line())
+
+    def end(self, half: object) -> None:
+        """The other half."""
+        self.halves.pop(id(half), None)
+
+    def refuse_halves(self) -> None:
+        """ModuleError, at its line, for the first half whose other one was forgotten."""
+        for _, what, hint, line in self.halves.values():
+            raise authoring_error(ModuleError, what, hint, line)
 
     def next_wire_id(self) -> str:
         self.wire_ids += 1
