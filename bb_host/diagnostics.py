@@ -33,6 +33,7 @@ CODES: Final[Mapping[str, str]] = {
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
+    "shared-parameter": "a parameter that several layers read: it is trained as one",
     "short-deadline": "a deadline below a millisecond",
     "short-period": "an interval or a delay below a millisecond",
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",

@@ -94,6 +94,8 @@ class Initializer:
     why: str
     frozen: bool = False
     """Not learned because its author says so."""
+    readers: tuple[str, ...] = ()
+    """Of what is learned and several layers share, though nobody asked for it: the operators that read it."""
 
     @property
     def count(self) -> int:
@@ -195,7 +197,12 @@ def _decide(
         element = TensorProto.DataType.Name(tensor.elem_type).lower()
 
     def is_(learned: bool, why: str, frozen: bool = False) -> Initializer:
-        return Initializer(name, shape, element, learned, why, frozen)
+        readers = uses.readers(name) if learned and name not in forced else ()
+        if len(readers) < 2:
+            return Initializer(name, shape, element, learned, why, frozen)
+        return Initializer(
+            name, shape, element, learned, f"{why}, and {len(readers) - 1} more", frozen, readers
+        )
 
     never = f"{element}: only float32 is learned" if element != "float32" else uses.never(name)
     if name in forced and never:
@@ -261,6 +268,11 @@ class _Uses:
     def layer(self, name: str) -> str:
         """What of which layer an initializer is: "weight of Conv 'c1'"; empty where it is of none."""
         return self._layers.get(name, "")
+
+    def readers(self, name: str) -> tuple[str, ...]:
+        """The operators on the model's own values that read an initializer, or what is made of it alone."""
+        found = {id(op): op for op, _, _ in self._through(name) if self._fed.intersection(op.outputs)}
+        return tuple(place_of(op) for op in found.values())
 
     def never(self, name: str) -> str:
         """Why an initializer cannot be learned at all; empty where it can."""

@@ -80,7 +80,7 @@ class TrainableModel:
         return f"<TrainableModel: {self.parameter_count:,} parameters in {tensors} tensors, loss {self.loss}>"
 
     def warnings(self) -> tuple[ProgramWarning, ...]:
-        """Parameters that training does not change, and statistics that it does not update.
+        """Parameters that training does not change or that layers share, and statistics that it leaves.
 
         Where the model is bound, `bb-host compile` and `Compiler.compile` show them.
         """
@@ -94,6 +94,17 @@ class TrainableModel:
             )
             for name, end in self.gradient.unreached
         ]
+        for shared in (i for i in self.initializers if i.readers):
+            first = " and ".join(shared.readers[:2])
+            more = f" and {len(shared.readers) - 2} more" if len(shared.readers) > 2 else ""
+            found.append(
+                ProgramWarning(
+                    "shared-parameter",
+                    f"the parameter {shared.name!r} is trained as one for {first}{more}",
+                    hint=f"train=[{shared.name!r}] (--train {shared.name}) says that this is meant; exporters"
+                    " merge equal initializers: export without that, or once they differ",
+                )
+            )
         held = {i.name for i in self.initializers if i.frozen}
         norms = [
             op

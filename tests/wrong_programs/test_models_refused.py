@@ -387,3 +387,42 @@ def test_shapes_that_fit_with_some_size_are_compiled(here, bb_host, case):
     onnx.save(FITTING[case], "fits.onnx")
     code, _, err = bb_host("compile", "fits.onnx")
     assert (code, err) == (0, "")
+
+
+# --- parameters that several layers read ----------------------------------------------------------
+
+SHARED = {
+    "twice": model("h=MatMul(x,w) r=Relu(h) y=MatMul(r,w)", to="float[N,4] y", w=(4, 4)),
+    "through Identity": model(
+        "v=Identity(w) h=MatMul(x,w) r=Relu(h) y=MatMul(r,v)", to="float[N,4] y", w=(4, 4)
+    ),
+    "transposed": model(
+        "v=Transpose(w) h=MatMul(x,w) r=Relu(h) y=MatMul(r,v)", to="float[N,4] y", w=(4, 4)
+    ),
+    "a bias": model(
+        "h=MatMul(x,a) i=Add(h,w) r=Relu(i) j=MatMul(r,b) y=Add(j,w)", to="float[N,4] y",
+        a=(4, 4), b=(4, 4), w=(4,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_a_parameter_that_several_layers_read_is_warned_of(case):
+    found = trainable(SHARED[case])
+    (warning,) = found.warnings()
+    assert warning.code == "shared-parameter" and "'w' is trained as one for " in warning.what
+    assert next(i.why for i in found.initializers if i.name == "w").endswith(", and 1 more")
+    assert trainable(SHARED[case], train=["w"]).warnings() == ()
+    assert trainable(SHARED[case], frozen=["w"], learning=False).warnings() == ()
+
+
+def test_a_weight_that_is_normalized_has_one_reader():
+    found = model("n=Mul(v,v) u=Div(v,n) w=Mul(u,g) y=MatMul(x,w)", v=(4, 3), g=(1, 3))
+    assert trainable(found).warnings() == ()
+
+
+def test_the_warning_of_a_shared_parameter_reaches_the_command_line(here, bb_host, program):
+    onnx.save(SHARED["twice"], "net.onnx")
+    for arguments in (("net.onnx", "--trainable"), (program(),)):
+        code, _, err = bb_host("compile", *arguments, "-W", "error=shared-parameter")
+        assert code == 1 and "[shared-parameter]" in err
