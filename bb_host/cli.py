@@ -221,6 +221,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.name is not None and _sound_name(arguments.name) != arguments.name:
         hint = f"write letters, digits, '.', '-' and '_': --name {_sound_name(arguments.name)}"
         raise BBError(f"{arguments.name!r} is no name for files", "--name", hint)
+    _check_options(arguments)
     load_all(arguments.load)
     if arguments.trainable:
         return list_trainable(arguments, lambda found: _show(found, policy))
@@ -271,6 +272,21 @@ def _compile(arguments: argparse.Namespace) -> int:
     if arguments.timings:
         print(timings(build.passes, build.steps_ns))
     return 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Options that the others leave without an effect are refused before anything is read."""
+    portable = arguments.target == "portable"
+    for option, idle in (
+        ("--backend", portable and arguments.backend != "auto"),
+        ("--max-batch", portable and arguments.max_batch is not None),
+        ("--explain backend", portable and arguments.explain == "backend"),
+    ):
+        if idle:
+            hint = "leave out one of them: the portable form is not made for a backend, nor planned"
+            raise BBError(f"{option} has no effect with --target portable", "bb-host compile", hint)
+    if arguments.explain is not None and arguments.json:
+        raise BBError("--explain has no form as JSON", "bb-host compile", "leave out --json")
 
 
 def _plain_name(source: Source, file: Path) -> str:

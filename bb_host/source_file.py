@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 import warnings
@@ -47,8 +48,12 @@ def read_source(path: Path) -> Source:
         return Source(read_model(path))
     if path.suffix != ".py":
         raise SourceFileError(f"neither .py nor .onnx: {path.name!r}", str(path), "name a program or a model")
-    with _issued() as issued:
-        source = _read_program(path)
+    here = os.getcwd()
+    try:
+        with _issued() as issued:
+            source = _read_program(path)
+    finally:
+        os.chdir(here)  # what the file does with its folder does not move the command line's paths
     return replace(source, warnings=(*issued, *getattr(source.module, "warnings", ())))
 
 

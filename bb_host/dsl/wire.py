@@ -219,8 +219,10 @@ class WireOps(Recorder):
     ) -> Received:
         """Sends `value` to each of `peers` and returns it as its receivers see it, with `.sender`.
 
-        A list travels in one envelope and comes back as a tuple. `durable`: survives a restart on both sides.
-        `deadline_ns`: dropped, and counted, where it has not arrived by then.
+        A list of values travels in one envelope and comes back as a tuple; a list of numbers alone is one
+        tensor, `[1.0, 2]` an F32[2]. Peers of an input (`g.input("to", "PeerIdVec")`) have no class: their
+        partition is called as the input is. `durable`: survives a restart on both sides. `deadline_ns`:
+        dropped, and counted, where it has not arrived by then.
         """
         self._may_send(f"net_out {name!r}")
         name = self.port_name(name, "the network port", self.ports)

@@ -199,3 +199,36 @@ def test_an_ops_name_in_a_domain_of_ones_own(compute: Callable[..., dict[str, An
         g.output("z", g.call(Relu(), x=g.input("x", "F32", (2,)))["y"])
 
     assert compute(body, {"x": np.array([-1, 2], np.float32)})["z"].tolist() == [-2, 4]
+
+
+# --- options ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--target", "portable", "--backend", "tflite"], "--backend has no effect"),
+        (["--target", "portable", "--max-batch", "3"], "--max-batch has no effect"),
+        (["--target", "portable", "--explain", "backend"], "--explain backend has no effect"),
+        (["--explain", "3", "--json"], "--explain has no form as JSON"),
+    ],
+)
+def test_an_option_without_effect(
+    options: list[str], words: str, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(PROGRAM + GOOD)
+    assert main(["compile", str(path), "-o", str(tmp_path / "out"), *options]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert "leave out" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_changes_its_folder_moves_no_output(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    path = write("import os\nos.chdir('elsewhere')\n" + PROGRAM + GOOD)
+    assert main(["compile", path.name, "-o", "out"]) == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir())[0] == "Net.Net.edge.map.json"
