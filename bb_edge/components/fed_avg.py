@@ -82,6 +82,11 @@ class FedAvg(Aggregator):
             allow_nonfinite=read["allow_nonfinite"],
         )
 
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """Contributions are of floating point."""
+        return {"Contribute.contribution": "Float"}
+
     # --- the Contract ----------------------------------------------------------------------------------
 
     def contribute(

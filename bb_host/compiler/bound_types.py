@@ -44,14 +44,18 @@ class Promise:
     """One port's type.
 
     `leading` allows any dimensions before those of the shape, `or_empty` an empty vector in its place.
+    `floating` leaves of a Tensor those of floating point.
     """
 
     type: ValueType
     leading: bool = False
     or_empty: bool = False
+    floating: bool = False
 
     def __str__(self) -> str:
         node, shape = self.type
+        if self.floating:
+            return "F32, F64 or F16"
         if shape is None:
             return print_type(self.type)
         dims = ["?" if not isinstance(d, int) else str(d) for d in shape]
@@ -118,6 +122,8 @@ def _elements(state: Subgraph) -> int:
 
 # --- what a component class says --------------------------------------------------------------------------
 
+_FLOAT = "Float"
+_FLOATS = frozenset((types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16))
 _TYPE = re.compile(r"(?P<name>[\w<>]+)(?:\[(?P<dims>[^]]*)\])?")
 
 
@@ -181,7 +187,9 @@ def _construction(state: AttrValue) -> tuple[Mapping[str, object], Mapping[str, 
 
 
 def _parsed(text: str) -> Promise:
-    """`F32[?,4]`, `F32[…,4]` or `F32[...,4]` (any dimensions before), `I64`, `Tensor[n]`, `PeerIdVec`."""
+    """`F32[?,4]`, `F32[…,4]` (any dimensions before, or `...`), `I64`, `Tensor[n]`, `Float`, `PeerIdVec`."""
+    if text == _FLOAT:
+        return Promise(ValueType(types.TENSOR), floating=True)
     match = _TYPE.fullmatch(text.replace(" ", ""))
     node: TypeNode | None = None
     if match is not None:
@@ -284,6 +292,8 @@ def _agrees(known: ValueType, promise: Promise, sizes: dict[str, int]) -> bool:
     node, shape = promise.type
     if not types.compatible(known.node, node):
         return False
+    if promise.floating and known.node is not types.TENSOR and known.node not in _FLOATS:
+        return False
     if known.shape is None or shape is None:
         return True
     if promise.or_empty and known.shape == (0,):
@@ -312,7 +322,7 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
     verb = "takes" if port.is_input else "yields"
     slot = op.meta.get(keys.SLOT_KEY, "")
     empty = " or an empty vector" if port.promise.or_empty else ""
-    wanted = types.compatible(known.node, promise.type.node)
+    wanted = types.compatible(known.node, promise.type.node) and not promise.floating
     remedy = "give it that shape" if wanted else f"cast it with g.onnx.cast(x, to={_element(promise)!r})"
     return TypeConstraintFailed(
         f"{role} {slot!r} {verb} {promise}{empty} as {port.name}, got {print_type(known)}",
@@ -322,4 +332,4 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
 
 
 def _element(promise: Promise) -> str:
-    return print_type(ValueType(promise.type.node))
+    return "F32" if promise.floating else print_type(ValueType(promise.type.node))

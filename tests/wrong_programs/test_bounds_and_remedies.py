@@ -76,6 +76,28 @@ def test_refused_with_a_way_out(record: Any, kind: type, words: tuple[str, ...],
         record(body)
 
 
+@pytest.mark.parametrize("dtype", ["I64", "U8", "BOOL"])
+@pytest.mark.parametrize("bound", [True, False])
+def test_an_average_of_whole_numbers_is_refused(module: Any, dtype: str, bound: bool) -> None:
+    slot = AggregatorSlot("agg") if bound else agg
+
+    def body(g: Graph) -> None:
+        slot.contribute(g, g.input("x", dtype, (3,)), 1.0)  # <-
+
+    compiler = Compiler().bind_aggregator("agg", "bb.FedAvg") if bound else Compiler()
+    with refused(TypeConstraintFailed, "F32, F64 or F16", f"{dtype}[3]", "g.onnx.cast(x, to='F32')"):
+        compiler.compile(module(body))
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F64", "F16"])
+def test_an_average_of_floats_compiles(module: Any, dtype: str) -> None:
+    def body(g: Graph) -> None:
+        agg.contribute(g, g.input("x", dtype, (3,)), 1.0)
+        g.output("y", agg.current_tensor(g, g.pulse()))
+
+    Compiler().compile(module(body))
+
+
 def test_the_largest_numbers_are_recorded(module: Any) -> None:
     def body(g: Graph) -> None:
         g.app_notify("a", g.threshold(2**63 - 1, g.interval(2**63 - 1)))
