@@ -24,6 +24,7 @@ from bb_host.dsl.errors import (
 from bb_host.dsl.literals import TypeLike, as_type, lift, no_bfloat16
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
+from bb_host.dsl.onnx_ops import onnx_name
 from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
 from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
@@ -115,6 +116,9 @@ class Graph(Suggests, WireOps, SyscallOps):
         """The address book's ops."""
         self.wire = OpenWire(self)
         """Wire ops by hand, without partner."""
+
+    def _elsewhere(self, name: str) -> str:
+        return "" if onnx_name(name) is None else f"ONNX operators are g.onnx's: g.onnx.{name}(…)"
 
     # --- ports
 

@@ -33,6 +33,10 @@ class Suggests:
         name = type(self).__name__
         return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
+    def _elsewhere(self, name: str) -> str:
+        """The hint for a name that another thing has; empty where none does."""
+        return ""
+
 
 def unknown_attribute(thing: Suggests, name: str) -> AttributeError:
     """The error for an attribute that a thing lacks; Python's own for names that begin with `_`.
@@ -45,7 +49,7 @@ def unknown_attribute(thing: Suggests, name: str) -> AttributeError:
     if name.startswith("_"):
         return AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=thing)
     known = [known for known in dir(thing) if not known.startswith("_")]
-    hint = suggestion(name, known, "it has ")
+    hint = thing._elsewhere(name) or suggestion(name, known, "it has ")
     return authoring_error(UnknownAttributeError, f"{thing._spoken()} has no {name!r}", hint)
 
 

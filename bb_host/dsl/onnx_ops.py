@@ -342,6 +342,13 @@ def _results(
             f"{schema.name} has at most {len(formals)} outputs, not {count}",
             f"its outputs: {', '.join(f.name for f in formals)}",
         )
+    least = sum(1 for f in formals if not f.optional and not f.variadic)
+    if count < least:
+        raise graph.error(
+            ArityError,
+            f"{schema.name} has at least {least} outputs, not {count}",
+            f"its outputs: {', '.join(f.name for f in formals)}; take one of the tuple",
+        )
     shapes = _shapes(graph, schema, bound, attrs, count)
     hint = snake(schema.name) if schema.name != "Constant" else "const"
     found = []

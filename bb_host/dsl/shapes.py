@@ -24,7 +24,7 @@ SAME_AS_FIRST = frozenset((
     "Neg", "Abs", "Sqrt", "Exp", "Log", "Relu", "Sigmoid", "Tanh", "Identity", "Softmax", "LogSoftmax",
     "LeakyRelu", "Gelu", "Elu", "Selu", "Erf", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Sin",
     "Cos", "Floor", "Ceil", "Round", "Sign", "Clip", "Dropout", "Not", "IsNaN", "IsInf", "Reciprocal", "Cast",
-    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterElements", "ScatterND",
+    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterND",
 ))
 BROADCAST = frozenset((
     "Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where",
@@ -274,6 +274,11 @@ def _gather_elements(shapes: Sequence[Shape], attrs: Mapping[str, object], known
     return shapes[1]
 
 
+def _scatter_elements(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
+    _gather_elements(shapes, attrs, known)
+    return shapes[0]
+
+
 def _top_k(shapes: Sequence[Shape], attrs: Mapping[str, object], known: Known) -> Shape:
     shape, axis = shapes[0], attrs.get("axis", -1)
     k = _ints(known[1]) if len(known) > 1 else None
@@ -327,6 +332,7 @@ _RULES: dict[str, Rule] = {
     "Unsqueeze": _unsqueeze,
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "ScatterElements": _scatter_elements,
     "TopK": _top_k,
     "Split": _split,
     "Expand": _expand,

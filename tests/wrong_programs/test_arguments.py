@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from bb_host import Graph, ModelSlot, PeerSelectorSlot
-from bb_host.dsl.errors import AttributeValueError, CallError, ValueTypeError
+from bb_host.dsl.errors import (
+    ArityError,
+    AttributeValueError,
+    CallError,
+    UnknownAttributeError,
+    ValueTypeError,
+)
 from tests.aids.refusals import refused
 
 MODEL, PEERS = ModelSlot("model"), PeerSelectorSlot("peers")
@@ -51,6 +57,15 @@ REFUSED: list[Case] = [
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=-1)),  # <-
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=True)),  # <-
     (AttributeValueError, "True or False", lambda g, x, p: g.net_out("p", p, x, durable="no")),  # <-
+    # names and numbers of results
+    (UnknownAttributeError, "g.onnx.relu(…)", lambda g, x, p: g.relu(x)),  # <-
+    (UnknownAttributeError, "g.onnx.matmul(…)", lambda g, x, p: g.matmul(x, x)),  # <-
+    (UnknownAttributeError, "did you mean 'output'?", lambda g, x, p: g.outputs("y", x)),  # <-
+    (UnknownAttributeError, "did you mean 'input'?", lambda g, x, p: g.inputs("y", "F32")),  # <-
+    (ArityError, "at least 2 outputs", lambda g, x, p: g.onnx.top_k(x, [2], outputs=1)),  # <-
+    (ValueTypeError, "index 7 is out of range", lambda g, x, p: g.onnx.scatter(x, [[7]], [[1.0]])),  # <-
+    (ValueTypeError, "index -5 is", lambda g, x, p: g.onnx.scatter(x, [[-5]], [[1.0]], axis=1)),  # <-
+    (ValueTypeError, "<rounds: no value", lambda g, x, p: g.clock(g.rounds(3))),  # <-
 ]
 # fmt: on
 
