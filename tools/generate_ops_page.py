@@ -38,6 +38,12 @@ state of its own. What a round emits before it asks nobody is emitted again when
 the same number. An interval yields a `Timestamp`; where a trigger is wanted, `g.threshold(1, tick)` is one.
 """
 
+BRANCHES = """\
+`If` and `Loop` hold graphs; programs give functions that record them. `g.onnx.if_(cond, then_branch,
+else_branch)`: each is `branch(g)` and returns as many values as the other. `g.onnx.loop(max_trip, cond,
+*initial, body=…)`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
+"""
+
 TITLES = {
     keys.SYSCALL_DOMAIN: "The framework's primitives: `g.pulse()`, `g.after(…)`, `g.app_emit(…)`, …",
     keys.WIRE_DOMAIN: "Recorded by `g.net_out` and `g.request`; by hand through `g.wire`.",
@@ -67,6 +73,7 @@ def page() -> str:
         parts.append("\n".join(_section(table)))
     aliases = ", ".join(f"`{name}` ({op})" for name, op in sorted(opsets.ONNX_ALIASES.items()))
     parts.append(f"Aliases, recorded as other operators: {aliases}.\n")
+    parts.append(BRANCHES)
     return "\n".join(parts)
 
 

@@ -34,7 +34,9 @@ class Module(Suggests):
     """A program, or a part of one. Subclasses set `name` and `home` and override `body`.
 
     - `name`: letters, digits, `_`, `-`, `.`; the class's name where it is empty.
-    - `home`: the peer class where things belong that nothing else places; `self` for programs of one class.
+    - `home`: the peer class of inputs and entries (`g.pulse()`, `g.rounds()`) outside of `with g.at(…)`, and
+      with them of what reads them; `self` for programs of one class. In a program of several, what nothing
+      leads to (`g.own_peer()`, a slot without `at=`) says its class: `at=`, `with g.at(…)` or `after=`.
     - `domain`: the ONNX domain of the recorded functions.
     - Slots are attributes, of the class or of the instance: `model = ModelSlot("model")`.
     """
