@@ -121,6 +121,7 @@ def write_model(model: onnx.ModelProto, path: str | Path, external: bool = False
         written = []
         for file in made:
             if file.exists():
+                file.chmod(0o644)  # onnx writes weights for their owner alone
                 os.replace(file, path.parent / file.name)
                 written.append(path.parent / file.name)
     return written

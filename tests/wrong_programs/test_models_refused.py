@@ -426,3 +426,25 @@ def test_the_warning_of_a_shared_parameter_reaches_the_command_line(here, bb_hos
     for arguments in (("net.onnx", "--trainable"), (program(),)):
         code, _, err = bb_host("compile", *arguments, "-W", "error=shared-parameter")
         assert code == 1 and "[shared-parameter]" in err
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_an_array_for_calibration_that_is_no_input_is_refused(here, bb_host):
+    samples = np.ones((8, 4), np.float32)
+    for extra in ("X", "labels"):
+        params("cal.npz", x=samples, **{extra: samples})
+        code, _, err = bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")
+        assert code == 1 and f"{extra!r} is no input" in err and err.rstrip().endswith(")")
+    params("cal.npz", x=samples)
+    assert bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")[0] == 0
+
+
+def test_an_exported_model_and_its_weights_have_one_mode(here, bb_host):
+    big = model("y=MatMul(x,w)", of="float[N,64] x", to="float[N,64] y", w=(64, 64))
+    onnx.save(big, "big.onnx", save_as_external_data=True, location="big.onnx.data", size_threshold=0)
+    params("p.npz", w=np.zeros((64, 64), np.float32))
+    assert bb_host("export", "--params", "p.npz", "big.onnx", "-o", "trained.onnx")[0] == 0
+    modes = {(here / name).stat().st_mode & 0o777 for name in ("trained.onnx", "trained.onnx.data")}
+    assert modes == {0o644}

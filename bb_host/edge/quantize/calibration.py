@@ -23,6 +23,7 @@ import numpy as np
 
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.edge.cleanup.values import constant_array, is_onnx
@@ -39,6 +40,7 @@ __all__ = [
     "observe",
     "observed_bodies",
     "read_calibration",
+    "refuse_unknown",
     "runs",
 ]
 
@@ -151,6 +153,18 @@ def observed_values(function: Function) -> Function:
 def observed_bodies(program: Program) -> dict[FunctionKey, Function]:
     """A program's backend functions, so."""
     return {f.key: observed_values(f) for f in program.functions if f.domain == keys.BACKEND_DOMAIN}
+
+
+def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> None:
+    """CalibrationError for an array that no target reads."""
+    known: dict[str, None] = {}
+    for main in (f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"):
+        for name in (*main.inputs, *_readable(main)):
+            known.update({name: None, f"{main.name}.{name}": None})
+    for name in data:
+        if name not in known:
+            hint = suggestion(name, [n for n in known if "." not in n], "inputs: ")
+            raise CalibrationError(f"{name!r} is no input", where, hint or "leave it out")
 
 
 def observe(program: Program, main: Function, target: str, data: Mapping[str, Array]) -> Observation:

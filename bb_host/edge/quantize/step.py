@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bb_edge.ir import keys
 from bb_host.edge.quantize.accuracy import Accuracy, compare
 from bb_host.edge.quantize.biases import corrected
-from bb_host.edge.quantize.calibration import observe
+from bb_host.edge.quantize.calibration import observe, refuse_unknown
 from bb_host.edge.quantize.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.edge.quantize.half import halve
 from bb_host.edge.quantize.qdq import Quantized, has_pairs, quantize_function, weighted
@@ -65,6 +65,7 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     for function in chosen:
         if function.key in found.missing:
             _refuse_missing(main, function, found.missing[function.key], asked.data, target)
+    refuse_unknown(program, asked.data, where)
     done: dict[tuple[str, str], Quantized] = {}
     for f in chosen:
         ranges = found.ranges.get(f.key, {}) if asked.like_litert else found.with_headroom(f.key)
