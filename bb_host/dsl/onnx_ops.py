@@ -24,7 +24,6 @@ from bb_host.dsl.literals import (
     as_attribute,
     check_names,
     element_of,
-    lift,
     no_bfloat16,
     type_hint,
 )
@@ -269,7 +268,7 @@ def _input(
         wanted = formal.node or elements.get(formal.type_str)
         if wanted is None and schema.name in _FLOATING and formal.homogeneous:
             wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
-        return lift(graph, as_array(graph, value, wanted))
+        return graph.tensor_constant(as_array(graph, value, wanted))
     value = graph.own(value)
     if value.node is types.PEER_ID_VEC and formal.node is None and _passes_peers(schema, formal):
         return value

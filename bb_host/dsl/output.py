@@ -24,6 +24,8 @@ Value: TypeAlias = "Output | Literal"
 """What a tensor input takes."""
 
 
+_FLOATS = (types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16)
+
 _FAR = int(np.iinfo(np.int64).max)
 """Beyond the end of every axis."""
 
@@ -111,6 +113,11 @@ class Output:
             graph = self._recorder(op, left, right)
         return graph.onnx_op(op, (left, right))
 
+    def _divide(self, left: Value, right: Value) -> Output:
+        if self.type.node in _FLOATS:  # the other one is of the same type, or is refused
+            return self._binary("Div", left, right)
+        return self._by_element("/", left, right)
+
     def _by_element(self, symbol: str, left: Value, right: Value) -> Output:
         """Operators whose meaning hangs on the element type."""
         from bb_host.dsl.operators import by_element
@@ -155,10 +162,10 @@ class Output:
         return self._binary("Mul", other, self)
 
     def __truediv__(self, other: Value) -> Output:
-        return self._by_element("/", self, other)
+        return self._divide(self, other)
 
     def __rtruediv__(self, other: Value) -> Output:
-        return self._by_element("/", other, self)
+        return self._divide(other, self)
 
     def __floordiv__(self, other: Value) -> Output:
         return self._by_element("//", self, other)
