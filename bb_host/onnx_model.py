@@ -241,7 +241,9 @@ def _opset(model: onnx.ModelProto, where: str) -> int:
     ]
     if changed:
         raise UnsupportedOperatorError(
-            changed, where, f"convert it to opset {OLDEST_OPSET} or later with onnx.version_converter"
+            changed,
+            where,
+            "export it again with opset 13 or later; onnx.version_converter needs a batch that is a number",
         )
     return OLDEST_OPSET
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +88,10 @@ class SavedModels:
     """
 
     def __init__(
-        self, node: Node, storage: Storage, models: list[_Model], every: int, output: Output
+        self, node: Node, folder: Path, storage: Storage, models: list[_Model], every: int, output: Output
     ) -> None:
         self._node = node
+        self._folder = folder
         self._storage = storage
         self._models = models
         self._every = every
@@ -143,6 +144,8 @@ class SavedModels:
                 self._rounds = self._every  # the node's work goes on; the next round tries again
                 self._output.log("error", f"the model in slot {model.slot!r} was not saved: {error}")
                 continue
+            with suppress(OSError):  # it is to be shared, and a state folder's files are their owner's alone
+                (self._folder / f"{model.slot}.npz").chmod(0o644)
             model.written(arrays, updates)
             self.written += 1
 
@@ -157,7 +160,7 @@ def open_saved(
     found = models_of(folder, node)
     storage = board.storage(folder)
     stack.callback(storage.close)
-    return SavedModels(node, storage, list(found.values()), every, output)
+    return SavedModels(node, folder, storage, list(found.values()), every, output)
 
 
 def models_of(folder: Path, node: Node) -> dict[str, _Model]:

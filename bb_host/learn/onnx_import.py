@@ -111,6 +111,8 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
         else:
             hint = "give an ONNX file, its bytes or an onnx.ModelProto"
             raise ModelImportError(f"no ONNX model: {source!r}", where, hint)
+        if not model.ByteSize():
+            raise ModelImportError("no ONNX model: it is empty", where, "copy or export the file again")
         onnx.checker.check_model(model)
     except OSError as error:
         raise ModelImportError(error.strerror or str(error), where, "name an ONNX file") from error
@@ -120,6 +122,9 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
         ValueError,
     ) as error:  # UnicodeDecodeError is a ValueError
         detail = (str(error).strip().splitlines() or ["damaged"])[0]
+        if "should be stored in" in detail or "External data" in detail or "should be file inside" in detail:
+            hint = "the file of its weights belongs beside it, as it was when it was exported"
+            raise ModelImportError(f"its weights cannot be read: {detail}", where, hint) from error
         hint = "export it again; onnx.checker.check_model says what it is missing"
         raise ModelImportError(f"no valid ONNX model: {detail}", where, hint) from error
     try:
@@ -147,8 +152,10 @@ def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         try:
             model = onnx.version_converter.convert_version(model, onnx_opset.VERSION)
         except (RuntimeError, onnx.version_converter.ConvertError) as error:
-            what = f"it cannot be converted from opset {version} to {onnx_opset.VERSION}: {error}"
-            raise ModelImportError(what, where, "export it again with a newer opset") from error
+            said = str(error).strip()
+            reason = "" if "Assertion" in said else f": {said}"  # which is about ONNX's own code
+            what = f"it cannot be converted from opset {version} to {onnx_opset.VERSION}{reason}"
+            raise ModelImportError(what, where, "export it again with opset 13 or later") from error
     return model
 
 

@@ -448,3 +448,31 @@ def test_an_exported_model_and_its_weights_have_one_mode(here, bb_host):
     assert bb_host("export", "--params", "p.npz", "big.onnx", "-o", "trained.onnx")[0] == 0
     modes = {(here / name).stat().st_mode & 0o777 for name in ("trained.onnx", "trained.onnx.data")}
     assert modes == {0o644}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--trainable",)])
+def test_weights_that_are_missing_are_said_alike(here, bb_host, arguments):
+    big = model("y=MatMul(x,w)", of="float[N,64] x", to="float[N,64] y", w=(64, 64))
+    onnx.save(big, "big.onnx", save_as_external_data=True, location="big.onnx.data", size_threshold=0)
+    (here / "big.onnx.data").unlink()
+    code, _, err = bb_host("compile", "big.onnx", *arguments)
+    assert code == 1 and "big.onnx: its weights cannot be read" in err and "belongs beside it" in err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--trainable",)])
+def test_an_empty_file_is_said_alike(here, bb_host, arguments):
+    (here / "empty.onnx").write_bytes(b"")
+    code, _, err = bb_host("compile", "empty.onnx", *arguments)
+    assert code == 1 and "empty.onnx: no ONNX model: it is empty" in err
+
+
+@pytest.mark.parametrize("arguments", [(), ("--trainable",)])
+def test_an_opset_of_old_has_a_remedy_that_works(here, bb_host, arguments):
+    old = model("y=Gemm<broadcast=1>(x,w,b)", opset=6, w=(4, 3), b=(3,))
+    old.ir_version = 3
+    for tensor in old.graph.initializer:
+        old.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, 1, list(tensor.dims)))
+    onnx.save(old, "old.onnx")
+    code, _, err = bb_host("compile", "old.onnx", *arguments)
+    assert code == 1 and err.startswith("bb-host: error: old.onnx")
+    assert "Assertion" not in err and "export it again with opset 13 or later" in err

@@ -290,6 +290,14 @@ def test_each_round_that_changed_a_model_is_saved(saving, node):
     np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 2 * np.ones(3))
 
 
+def test_a_saved_model_can_be_read_by_others(node, tmp_path):
+    with ExitStack() as stack:
+        saved = open_saved(tmp_path / "m", 1, None, node, detect(), Output(False, "error"), stack)
+        invoke(node, delta=np.ones(15, np.float32))
+        saved.beat(1)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "m").glob("*.npz")} == {0o644}
+
+
 def test_every_n_rounds_and_at_the_end(saving, node):
     disk, saved = saving(every=3)
     for _ in range(2):

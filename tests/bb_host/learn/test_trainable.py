@@ -318,7 +318,7 @@ def graph_of(op: str, inputs: int = 1, outputs: int = 1, elem: int = TensorProto
         (graph_of("Abs", elem=TensorProto.INT64), "output is"),
         (graph_of("Mine", domain="user.ops"), "domain 'user.ops'"),
         (b"\xff\xff\xff", "no valid ONNX model"),
-        (b"", "no valid ONNX model"),
+        (b"", "no ONNX model: it is empty"),
     ],
 )
 def test_models_that_cannot_be_trained_are_refused(model, what):
