@@ -11,9 +11,9 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -213,12 +213,31 @@ def _author_line(cls: object) -> str:
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     file = frame.f_code.co_filename
-    if file.startswith((_PACKAGE, "<")):
+    if file.startswith((_PACKAGE, "<", _HOST)):
+        place = _class_line(cls)
+        if place:
+            return place
         return f"{getattr(cls, '__module__', '')}.{getattr(cls, '__qualname__', cls)}"
     return f"{os.path.basename(file)}:{frame.f_lineno}"
 
 
+def _class_line(cls: object) -> str:
+    """`file.py:12` where a class is written that an entry point names; "" where nobody knows."""
+    module = sys.modules.get(getattr(cls, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or file.startswith(_PACKAGE) or not isinstance(cls, type):
+        return ""
+    import inspect  # only errors need it
+
+    try:
+        return f"{os.path.basename(file)}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return os.path.basename(file)
+
+
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+_HOST = os.path.join(os.path.dirname(_PACKAGE.rstrip(os.sep)), "bb_host") + os.sep
 
 _default = Registry()
 
@@ -228,6 +247,10 @@ def default_registry() -> Registry:
     return _default
 
 
-def register(cls: type[_C]) -> type[_C]:
-    """Class decorator: registers a component in the default registry."""
-    return _default.register(cls)
+@overload
+def register(cls: type[_C]) -> type[_C]: ...
+@overload
+def register() -> Callable[[type[_C]], type[_C]]: ...
+def register(cls: type[_C] | None = None) -> type[_C] | Callable[[type[_C]], type[_C]]:
+    """Class decorator: registers a component in the default registry; `@register()` does the same."""
+    return _default.register if cls is None else _default.register(cls)

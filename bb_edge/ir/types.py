@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,6 +37,9 @@ def compute_wire_hash(name: str, version: int) -> int:
     return fnv1a_64(f"{name}@{version}".encode())
 
 
+_NAME = re.compile(r"[\w.<>-]+")
+
+
 class TypeRegistry:
     """Types by id, denotation and wire hash."""
 
@@ -67,6 +71,15 @@ class TypeRegistry:
         TypeRegistrationError where the name stands for another parent or version, or the hash is taken.
         """
         above = ANY if parent is None else parent
+        taken = f"Tensor<{name}>" in self._by_id
+        if taken or not isinstance(name, str) or len(name) < 2 or not _NAME.fullmatch(name):
+            raise TypeRegistrationError(
+                f"{name!r} means a tensor of that element type"
+                if taken
+                else f"{name!r} is no name of a type",
+                "register_type",
+                'name it after your package: "acme.Point"',
+            )
         return self.add(TypeNode(name, above, False, name, compute_wire_hash(name, version), None, version))
 
     def by_id(self, name: str) -> TypeNode | None:

@@ -173,6 +173,8 @@ class Backend(Component):
                 f"{cls.__module__}.{cls.__qualname__}",
                 "put @classmethod above it; what only a backend at work knows goes into supports(self, …)",
             )
+        if cls._own_execute and not cls.__module__.startswith("bb_edge."):
+            _callable_as_execute(cls)
         cls._own_primitives = frozenset(
             op
             for op, name in PRIMITIVE_METHODS.items()
@@ -443,6 +445,20 @@ class Backend(Component):
     def _reduce(self, op_type: str, a: Tensor, axes: Sequence[int], keepdims: bool) -> Tensor:
         parameters = {1: _ints(axes)} if len(axes) else None
         return self.primitive(op_type, (a,), {"keepdims": int(keepdims)}, parameters)[0]
+
+
+def _callable_as_execute(kind: type[Backend]) -> None:
+    """ContractError where `execute` cannot take what it is called with."""
+    from bb_edge.roles.method_check import not_taking  # what ships passes its tests without
+
+    for what, hint in not_taking(kind, "execute", ("graph", "inputs", "attrs")):
+        raise ContractError(what, f"{kind.__module__}.{kind.__qualname__}", hint)
+    try:
+        inspect.signature(kind.execute).bind(None, "graph", "inputs")
+    except TypeError as error:
+        what = f"execute{inspect.signature(kind.execute)} cannot be called as execute(graph, inputs): {error}"
+        hint = "define it as def execute(self, graph, inputs, attrs=None)"
+        raise ContractError(what, f"{kind.__module__}.{kind.__qualname__}", hint) from error
 
 
 def _ints(values: Sequence[int] | range) -> Array:

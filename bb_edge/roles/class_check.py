@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
-from bb_edge.ir import keys
-from bb_edge.ir.errors import BBError
+from bb_edge.ir import keys, types
+from bb_edge.ir.opsets import Effect, OpDef, Opset, opset
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
@@ -21,6 +22,7 @@ from bb_edge.roles.contracts import (
     method_name,
 )
 from bb_edge.roles.errors import ContractError
+from bb_edge.roles.method_check import CLASS_HOOKS, HOOKS, near_misses, not_taking, own_methods, unfit
 from bb_edge.roles.settings import REQUIRED, Setting
 
 __all__ = ["check_class"]
@@ -40,10 +42,7 @@ def check_class(kind: type[Component]) -> None:
 
 
 def _faults(kind: type[Component]) -> Iterator[tuple[str, str]]:
-    if not isinstance(kind.TYPE_NAME, str) or not kind.TYPE_NAME:
-        yield "the class has no TYPE_NAME", f'name it: TYPE_NAME = "package.{kind.__name__}"'
-    elif "|" in kind.TYPE_NAME:
-        yield f"TYPE_NAME {kind.TYPE_NAME!r} holds a |, which separates bindings", "leave it out"
+    yield from _name(kind)
     if kind.ROLE not in keys.ROLES:
         near = _near(kind.ROLE, keys.ROLES) if isinstance(kind.ROLE, str) else ""
         what = f"ROLE {kind.ROLE!r} is no role" if kind.ROLE else "the class has no ROLE"
@@ -54,14 +53,39 @@ def _faults(kind: type[Component]) -> Iterator[tuple[str, str]]:
     contract = _CONTRACTS[kind.ROLE]
     if kind.ROLE in _DERIVED and not issubclass(kind, contract):
         yield f"a component of role {kind.ROLE} is a subclass of {contract.__name__}", "derive it from that"
+    others = [c for role, c in _CONTRACTS.items() if role != kind.ROLE and role != keys.ROLE_PROTOCOL]
+    for other in others:
+        if issubclass(kind, other):
+            yield (
+                f"the class derives from two Contracts, {contract.__name__} and {other.__name__}",
+                "write a class for each; only ProtocolComponent goes with another one",
+            )
     yield from _missing(kind, contract)
-    for name in ("construct", "atomic_opset"):
-        if isinstance(inspect.getattr_static(kind, name, None), type(lambda: 0)):
-            yield f"{name} is called on the class", f"write @classmethod above `def {name}`"
+    yield from unfit(kind)
     yield from _uncallable(kind, contract)
+    yield from _state(kind)
     if issubclass(kind, ProtocolComponent):
         yield from _own_ops(kind)
+    yield from near_misses(kind, {**_promised(contract), **HOOKS, **CLASS_HOOKS})
+    yield from _flags(kind)
+    yield from _storage_types(kind)
     yield from _settings(kind)
+
+
+def _name(kind: type[Component]) -> Iterator[tuple[str, str]]:
+    name: object = kind.TYPE_NAME
+    name_it = f'name it: TYPE_NAME = "package.{kind.__name__}"'
+    if not isinstance(name, str) or not name:
+        yield "the class has no TYPE_NAME", name_it
+    elif "|" in name:
+        yield f"TYPE_NAME {name!r} holds a |, which separates bindings", "leave it out"
+    elif name.startswith("bb.") and not kind.__module__.startswith("bb_edge."):
+        yield f"TYPE_NAME {name!r} begins with bb., as only built-in ones do", name_it
+    elif not _TYPE_NAME.fullmatch(name):
+        yield f"TYPE_NAME {name!r} is no package and name with a dot between", name_it
+
+
+_TYPE_NAME = re.compile(r"[\w-]+(\.[\w-]+)+")
 
 
 def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple[str, str]]:
@@ -72,7 +96,7 @@ def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple
     missing = [
         name
         for name in sorted(wanted)
-        if not callable(method := getattr(kind, name, None)) or getattr(method, "__isabstractmethod__", False)
+        if not hasattr(kind, name) or getattr(getattr(kind, name), "__isabstractmethod__", False)
     ]
     if getattr(kind.construct, "__func__", None) is Component.__dict__["construct"].__func__:
         missing.append("construct")
@@ -81,7 +105,7 @@ def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple
     said = ", ".join(_signature(kind, contract, name) for name in missing)
     hints = [
         f"it has {name!r}: {near}"
-        for name in _own_methods(kind)
+        for name in own_methods(kind)
         if not hasattr(contract, name) and (near := suggestion(name, missing)).endswith("?")
     ]
     yield f"the class lacks {said}", " ".join(hints) or "define what is missing"
@@ -95,64 +119,134 @@ def _signature(kind: type[Component], contract: type[Component], name: str) -> s
     return f"{name}({', '.join(names)})"
 
 
-def _own_methods(kind: type[Component]) -> list[str]:
-    """Public methods of the author's own classes."""
-    return [
-        name
-        for base in kind.__mro__
-        if not base.__module__.startswith("bb_edge.roles")
-        for name, value in vars(base).items()
-        if not name.startswith("_") and (callable(value) or isinstance(value, (classmethod, staticmethod)))
-    ]
-
-
 def _uncallable(kind: type[Component], contract: type[Component]) -> Iterator[tuple[str, str]]:
     """Methods of the Contract that cannot take what they are called with."""
-    for name, promised in vars(contract).items():
-        if name.startswith("_") or not inspect.isfunction(promised) or contract is Backend:
-            continue
-        given = list(inspect.signature(promised).parameters.values())
-        positional = [p.name for p in given if p.kind is p.POSITIONAL_OR_KEYWORD]
-        named = [p.name for p in given if p.kind is p.KEYWORD_ONLY]
-        yield from _not_taking(kind, name, positional[1:], named)
+    for name, positional in _promised(contract).items():
+        given = inspect.signature(getattr(contract, name)).parameters.values()
+        yield from not_taking(kind, name, positional, [p.name for p in given if p.kind is p.KEYWORD_ONLY])
 
 
-def _not_taking(
-    kind: type[Component], name: str, positional: Sequence[str], named: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    method = inspect.getattr_static(kind, name, None)
-    if not inspect.isfunction(method):
+def _promised(contract: type[Component]) -> dict[str, list[str]]:
+    """The methods of a Contract, with what each is given by position."""
+    if contract is Backend:  # looks at its own, where a class is made
+        return {}
+    return {
+        name: [
+            p.name for p in inspect.signature(own).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
+        ][1:]
+        for name, own in vars(contract).items()
+        if not name.startswith("_") and inspect.isfunction(own)
+    }
+
+
+def _state(kind: type[Component]) -> Iterator[tuple[str, str]]:
+    """`serialize` and `restore` go together."""
+    writes = kind.serialize is not Component.serialize
+    reads = kind.restore is not Component.restore
+    if writes != reads:
+        there, lacks = ("serialize", "restore(self, state)") if writes else ("restore", "serialize(self)")
+        name = lacks.partition("(")[0]
+        near = _near(name, (own for own in own_methods(kind) if own != there))
+        yield f"the class has {there} and no {name}", f"{near}define {lacks} too"
+
+
+def _flags(kind: type[Component]) -> Iterator[tuple[str, str]]:
+    for name in ("shared", "concurrent", "restartable", "stateless"):
+        value = getattr(kind, name)
+        if not isinstance(value, bool) and (name != "stateless" or value is not None):
+            yield f"{name} is {value!r:.40}", f"write {name} = True or {name} = False"
+    needs: object = kind.NEEDS
+    if not isinstance(needs, tuple | list):
+        yield f"NEEDS is {needs!r:.40}", 'write NEEDS = ("forward",)'
+
+
+def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:
+    """`STORAGE_TYPES` names ports that there are, and types that there are."""
+    declared: object = getattr(kind, "STORAGE_TYPES", None)
+    if declared is None:
         return
-    signature = inspect.signature(method)
-    try:
-        signature.bind(None, *positional, **dict.fromkeys(named))
-    except TypeError as error:
-        call = ", ".join((*positional, *(f"{n}=…" for n in named)))
-        what = f"{name}{signature} cannot be called as {name}({call}): {error}"
+    if not isinstance(declared, Mapping):
         yield (
-            what,
-            f"define it as def {name}({', '.join(('self', *positional, *(('*', *named) if named else ())))})",
+            f"STORAGE_TYPES is a {type(declared).__name__}, a mapping is expected",
+            'write STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}',
         )
+        return
+    ports = _ports(kind)
+    for port, name in declared.items():
+        if port not in ports:
+            yield f"STORAGE_TYPES: no port {port!r}", suggestion(port, ports, "its ports: ")
+        if not isinstance(name, str) or types.by_id(name) is None:
+            known = [node.id for node in types.REGISTRY]
+            yield f"STORAGE_TYPES: no type {name!r}", suggestion(name, known, "register it, or take one of ")
+
+
+def _ports(kind: type[Component]) -> list[str]:
+    """`<Op>.<port>` of all ops that a class may offer."""
+    rows: list[OpDef] = []
+    for domain, role in keys.ROLE_OF_DOMAIN.items():
+        if role == kind.ROLE and (table := opset(domain)) is not None:
+            rows += table.ops.values()
+    if issubclass(kind, ProtocolComponent):
+        rows += kind.atomic_opset().ops.values()
+    return [f"{op.name}.{port.name}" for op in rows for port in (*op.inputs, *op.outputs)]
 
 
 def _own_ops(kind: type[ProtocolComponent]) -> Iterator[tuple[str, str]]:
     """The ops that a protocol brings, and their methods."""
     try:
-        table = kind.atomic_opset()
-        ops = list(table.ops.values())
-    except (BBError, ValueError, KeyError, TypeError, AttributeError, NameError) as error:
+        table: object = kind.atomic_opset()
+    except Exception as error:  # noqa: BLE001 (the author's code)
         yield f"atomic_opset() fails: {type(error).__name__}: {error}", "mend it: it returns Table(…).opset()"
         return
+    if not isinstance(table, Opset):
+        yield f"atomic_opset() gives {table!r:.60}", "let it return OpTable(…).opset()"
+        return
+    if not table.domain or any(
+        table.domain == own or table.domain.startswith(f"{own}.")
+        for own in (keys.ONNX_DOMAIN_ALIAS, keys.PREFIX)
+    ):
+        yield f"its ops are of {table.domain!r}, a domain of the catalog", "write OpTable(cls.TYPE_NAME)"
+    ops = list(table.ops.values())
+    for op in ops:
+        yield from _row(op)
     for op in ops:
         name = method_name(op.name)
         if not callable(getattr(kind, name, None)):
-            near = _near(name, _own_methods(kind))
+            near = _near(name, own_methods(kind))
             yield f"its op {op.name} has no method", f"{near}define {name}(self, ctx, …)"
         if op.remote:
-            yield from _not_taking(kind, name, ("ctx", "sender", "payload"), ())
+            yield from not_taking(kind, name, ("ctx", "sender", "payload"), ())
         else:
             inputs = ("ctx", *(port.name for port in op.inputs))
-            yield from _not_taking(kind, name, inputs, [attr.name for attr in op.attrs])
+            yield from not_taking(kind, name, inputs, [attr.name for attr in op.attrs])
+
+
+def _row(op: OpDef) -> Iterator[tuple[str, str]]:
+    """A row of a protocol's own table that says nothing that a program could be compiled from."""
+    if not op.name.isidentifier():
+        yield f"its op {op.name!r} has no name of letters and digits", 'name it like "ReadRow"'
+    if method_name(op.name) in _TAKEN:
+        yield (
+            f"its op {op.name} would be {method_name(op.name)!r}, which means something else",
+            "rename the op",
+        )
+    effect: object = op.effect
+    if not isinstance(effect, Effect):
+        yield f"its op {op.name} has effect={effect!r}", f"write Effect.{str(effect).upper()}"
+    for port in (*op.inputs, *op.outputs):
+        if not port.name.isidentifier():
+            yield f"its op {op.name} has a port without a name: {port.name!r}", 'write "name:Type"'
+        elif not port.type:
+            yield f"port {port.name!r} of its op {op.name} has no type", f'write "{port.name}:Tensor<F32>"'
+        elif not (port.is_variable and port.type.isupper()) and types.by_id(port.type) is None:
+            near = suggestion(port.type, [node.id for node in types.REGISTRY], "register it, or take one of ")
+            yield f"port {port.name!r} of its op {op.name}: no type {port.type!r}", near
+
+
+_TAKEN = frozenset(
+    (*HOOKS, *CLASS_HOOKS, "name", "type_name", "config", "at", "op", "opset", "build", "where")
+)
+"""What the class calls its hooks, and a program a slot's own: `slot.name` is no op."""
 
 
 def _settings(kind: type[Component]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.roles.errors import ContractError
 
 if TYPE_CHECKING:
     from bb_edge.roles.component import Component
@@ -40,16 +41,24 @@ class Setting(NamedTuple):
     @classmethod
     def integer(cls, default: object = REQUIRED, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
         """A whole number."""
+        _range(minimum, maximum)
         return cls("integer", default, minimum, maximum)
 
     @classmethod
     def number(cls, default: object = REQUIRED, minimum: float = -_INF, maximum: float = _INF) -> Setting:
         """A finite number; it reads as a float."""
+        _range(minimum, maximum)
         return cls("number", default, minimum, maximum)
 
     @classmethod
     def text(cls, default: object = REQUIRED, choices: Iterable[str] = ()) -> Setting:
         """A text, one of `choices` where there are any."""
+        if isinstance(choices, str):
+            raise ContractError(
+                f"choices of a setting are {choices!r}, one text",
+                "Setting.text",
+                f'write choices=("{choices}",), or each choice as a text of its own',
+            )
         return cls("text", default, choices=tuple(choices))
 
     @classmethod
@@ -92,6 +101,13 @@ class Setting(NamedTuple):
         return float(value) if self.kind == "number" and isinstance(value, int) else value
 
 
+def _range(minimum: float, maximum: float) -> None:
+    if minimum > maximum:
+        raise ContractError(
+            f"no number lies in [{minimum}, {maximum}]", "Setting", f"exchange {minimum} and {maximum}"
+        )
+
+
 class Misfit(NamedTuple):
     """A configuration that a class does not take."""
 
@@ -125,7 +141,7 @@ def misfit(kind: type[Component], config: Mapping[str, object], complete: bool) 
             return Misfit(key, "unknown configuration key", _known(key, known, kind))
         if value is None and setting.default is None:
             continue
-        wrong = "missing configuration key" if value is None else setting.wrong(value)
+        wrong = setting.wrong(value)
         if wrong:
             return Misfit(key, wrong, _remedy(setting))
     for key, setting in known.items() if complete else ():

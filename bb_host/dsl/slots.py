@@ -417,13 +417,25 @@ class ProtocolSlot(ComponentSlot):
     ) -> None:
         super().__init__(name, type, config, at=at)
         declared = getattr(type, "atomic_opset", None)
-        found = opset if opset is not None else declared() if callable(declared) else None
+        found: object = opset
+        if opset is None and callable(declared):
+            try:
+                found = declared()
+            except Exception as error:  # the component author's code
+                raise authoring_error(
+                    SlotError,
+                    f"protocol slot {name!r}: atomic_opset() fails: {error.__class__.__name__}: {error}",
+                    "mend it: it returns OpTable(cls.TYPE_NAME).opset()",
+                ) from error
         if found is None:
             raise authoring_error(
                 SlotError,
                 f"protocol slot {name!r} has no opset",
                 "give a type with atomic_opset(), or opset=",
             )
+        if not isinstance(found, Opset):
+            hint = "give the class as the second argument, or opset=C.atomic_opset()"
+            raise authoring_error(SlotError, f"protocol slot {name!r}: {found!r:.60} is no opset", hint)
         self._opset: Opset = found
 
     def opset(self) -> Opset:
