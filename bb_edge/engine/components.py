@@ -21,5 +21,7 @@ def origin_of(op: BoundOp, components: Sequence[Component]) -> str:
     """The component behind an op: `slot 'cam' (acme.Camera.next_batch)`; empty where none is."""
     if op.component < 0:
         return ""
+    if components[op.component].ROLE == keys.ROLE_BACKEND:
+        return f"backend {components[op.component].TYPE_NAME}"
     component, slot = components[op.component], op.spec.meta.get(keys.SLOT_KEY, "")
     return f"slot {slot!r} ({component.TYPE_NAME}.{method_name(op.spec.op_type)})"

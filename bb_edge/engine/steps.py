@@ -23,13 +23,18 @@ class EngineStep:
 def failure_text(error: BaseException, origin: str = "") -> str:
     """An error as a log tells it: `slot 'cam' (acme.Camera.next_batch): OSError: camera unplugged`.
 
-    Typed errors of ours say enough without their class, and name the slot once.
+    Typed errors of ours say enough without their class, and name the slot once. What a component's code
+    raised otherwise names the line.
     """
     if isinstance(error, BBError):
         slot = origin.partition(" (")[0]
         said = str(error).removeprefix(f"{slot}: ") if slot else str(error)
     else:
         said = " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").splitlines())
+        from bb_edge.user_modules import fault_line  # only errors need it
+
+        line = fault_line(error) if origin else ""
+        said += f", at {line}" if line else ""
     return f"{origin}: {said}" if origin else said
 
 

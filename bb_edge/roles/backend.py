@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.primitives import PRIMITIVES
+from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import BackendError, BackendRunError, ContractError, MaterializeError
 
@@ -111,9 +113,30 @@ class ExecutedProgram(BackendProgram):
         self._backend = backend
         self._function = function
         self._resident = resident
+        self._expected = _expected(function, self.output_names)
+
+    def declare(self, caller: FunctionProto) -> None:
+        """Takes what the function that the graph was cut from says of the graph's outputs."""
+        self._expected.update(_expected(caller, self.output_names))
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return self.arrays(self._backend.execute(self._function, self._handles(inputs)))
+        return self.arrays(self._called("execute", self._function, self._handles(inputs)))
+
+    def _called(self, name: str, *arguments: object) -> object:
+        """BackendRunError, with the backend and the line, for what its own code raises."""
+        try:
+            return getattr(self._backend, name)(*arguments)
+        except BBError:
+            raise
+        # The border to users' backends.
+        except Exception as error:
+            from bb_edge.user_modules import fault_line  # only errors need it
+
+            line = fault_line(error)
+            if type(self._backend).dispatch is Backend.dispatch:
+                name = "execute"  # which the default of dispatch is
+            said = f"{name} raises {type(error).__name__}: {error}" + (f", at {line}" if line else "")
+            raise BackendRunError(said, f"backend {self._backend.TYPE_NAME}", "mend the backend") from error
 
     def dispatch(
         self, inputs: Sequence[Array], attrs: BackendAttrs, completion: CompletionHandle | None
@@ -121,7 +144,7 @@ class ExecutedProgram(BackendProgram):
         """Runs the graph for an op of the engine: its results, or the `Later` that the backend answers."""
         from bb_edge.roles.completion import Later
 
-        found = self._backend.dispatch(self._function, self._handles(inputs), attrs, completion)
+        found = self._called("dispatch", self._function, self._handles(inputs), attrs, completion)
         return found if isinstance(found, Later) else self.arrays(found)
 
     def arrays(self, found: object) -> tuple[Array, ...]:
@@ -143,7 +166,23 @@ class ExecutedProgram(BackendProgram):
                 where,
                 "return every output of the graph, by name",
             )
-        return tuple(self._backend.to_array(found[name]) for name in self.output_names)
+        arrays = tuple([self._backend.to_array(found[name]) for name in self.output_names])
+        for name, array in zip(self.output_names, arrays, strict=True):
+            self._hold(name, found[name], array, where)
+        return arrays
+
+    def _hold(self, name: str, handle: object, array: object, where: str) -> None:
+        """BackendRunError where an output is not what the graph declares."""
+        dtype, rank = self._expected.get(name, (None, -1))
+        if isinstance(handle, list | tuple | int | float) or not isinstance(array, np.ndarray):
+            what = f"its output {name!r} is a {type(handle).__name__}, an array is expected"
+            raise BackendRunError(what, where, f"give np.asarray(value, np.{dtype or 'float32'})")
+        if dtype is not None and array.dtype != dtype:
+            what = f"its output {name!r} is {array.dtype}, the graph declares {dtype}"
+            raise BackendRunError(what, where, f"give array.astype('{dtype}')")
+        if rank >= 0 and array.ndim != rank:
+            what = f"its output {name!r} has {array.ndim} dimensions, the graph declares {rank}"
+            raise BackendRunError(what, where, "give an array of as many dimensions")
 
     def _handles(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
         if len(inputs) != len(self.input_names):
@@ -154,6 +193,17 @@ class ExecutedProgram(BackendProgram):
         for name, array in zip(self.input_names, inputs, strict=True):
             given[name] = self._backend.from_array(array)
         return given
+
+
+def _expected(function: FunctionProto, names: Sequence[str]) -> dict[str, tuple[np.dtype[Any], int]]:
+    """Dtype, and number of dimensions (-1: unknown), of the values that a function declares."""
+    found = {}
+    for info in function.value_info:
+        tensor = info.type.tensor_type
+        dtype = dtype_of_elem(tensor.elem_type) if info.type.HasField("tensor_type") else None
+        if dtype is not None and info.name in names:
+            found[info.name] = (dtype, len(tensor.shape.dim) if tensor.HasField("shape") else -1)
+    return found
 
 
 class Backend(Component):

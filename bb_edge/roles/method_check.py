@@ -67,6 +67,8 @@ def not_taking(
 ) -> Iterator[Fault]:
     """A method that cannot take what it is called with, takes it in another order, or answers no call."""
     method: object = getattr(kind, name, None)
+    if method is None:
+        return  # nothing by that name, or not offered; what has to be there is looked for elsewhere
     if not callable(method):
         raw = inspect.getattr_static(kind, name, None)
         said = "a property" if isinstance(raw, property) else f"{raw!r:.40}"

@@ -152,6 +152,9 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
     run: Run
     if isinstance(program, ExecutedProgram):
+        caller = env.functions.get((env.graph.slot.domain, env.graph.slot.name))
+        if caller is not None:
+            program.declare(caller)
         run = _executed(op, env, program, backend, take, give)
     else:
         run_program = program.run

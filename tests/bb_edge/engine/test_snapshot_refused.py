@@ -145,6 +145,8 @@ class Stubborn(Codec):
     def serialize(self) -> bytes:
         raise BBError("it has lost count", self.where, "count anew")
 
+    def restore(self, state: bytes) -> None: ...
+
     def compress(self, ctx: Any, t: Any) -> Any:
         return t
 
