@@ -13,8 +13,9 @@ from bb_edge.engine.executions import BoundOp, Lane
 from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
-from bb_edge.roles.backend import Backend, BackendAttrs, ExecutedProgram
+from bb_edge.roles.backend import Backend, BackendAttrs
 from bb_edge.roles.completion import CompletionHandle, Later
+from bb_edge.roles.executed import ExecutedProgram
 from bb_edge.syscalls import peer_lists
 from bb_edge.syscalls.role_ops import calls_of
 
