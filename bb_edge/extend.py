@@ -235,6 +235,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
     module, _, own = home.partition(":")
     value: object = getattr(importlib.import_module(module), own or name)
+    if isinstance(value, type) and getattr(value, "__module__", "") is None:
+        value.__module__ = module  # protobuf leaves it open, and help() asks
     globals()[name] = value  # kept, so that this runs once per name
     return value
 

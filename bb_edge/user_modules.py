@@ -96,15 +96,58 @@ def _import_file(name: str) -> ModuleType:
         raise UserModuleError("Python cannot import it", name, "give FILE.py or the dotted name of a module")
     module, loader = importlib.util.module_from_spec(spec), spec.loader
     sys.modules[module_name] = module  # dataclasses and pickling look a class's module up
+    before = set(sys.modules)
     try:
         _guarded(lambda: loader.exec_module(module), name)
+        _refuse_strangers(path, [m for n, m in list(sys.modules.items()) if n not in before])
     except BBError:
         del sys.modules[module_name]  # half a module is none: the next attempt reads the file again
         raise
     return module
 
 
+def _refuse_strangers(path: Path, new: Iterable[ModuleType]) -> None:
+    """UserModuleError where a file, or what it brought along, got the neighbour of another file.
+
+    Python keeps one module per name: who comes second gets the first one's.
+    """
+    folder = path.parent
+    files = [path, *(Path(f) for m in new if isinstance(f := m.__dict__.get("__file__"), str))]
+    for file in files:
+        if file.parent != folder or file.suffix != ".py":
+            continue
+        for line, wanted in _imports(file):
+            own = folder / f"{wanted}.py"
+            got = getattr(sys.modules.get(wanted), "__file__", None)
+            if not isinstance(got, str) or not own.is_file() or os.path.realpath(got) == str(own):
+                continue
+            if os.path.dirname(os.path.realpath(got)) in _searched:
+                raise UserModuleError(
+                    f"it imports {wanted!r} and gets {_shown(got)}, not {_shown(str(own))} beside it",
+                    f"{_shown(str(file))}:{line}",
+                    "give one of the two files another name",
+                )
+
+
+def _imports(file: Path) -> list[tuple[int, str]]:
+    """The modules that a file names in absolute imports, with their lines."""
+    import ast  # only for users' files
+
+    found = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name.partition(".")[0]) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.append((node.lineno, node.module.partition(".")[0]))
+    return found
+
+
+_searched: set[str] = set()
+"""The folders of the files that were loaded."""
+
+
 def _search_also(folder: str) -> None:
+    _searched.add(folder)
     if folder not in sys.path:
         sys.path.append(folder)
 

@@ -9,7 +9,10 @@ from typing import TypeAlias
 
 from bb_edge.backends import NumPyBackend, TFLiteBackend
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.registry import RegistryError, default_registry
+from bb_edge.user_modules import fault_line
+from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Options
 from bb_host.program import Program
 
@@ -47,7 +50,25 @@ def supports_of(type_name: str, component: type | None = None) -> Supports | Non
         except (RegistryError, ImportError, AttributeError):
             return None
     found = getattr(component, "supports", None)
-    return found if inspect.ismethod(found) else None
+    if not inspect.ismethod(found):
+        return None
+    ask: Supports = found
+
+    def supports(op_type: str, version: int) -> bool:
+        try:
+            return bool(ask(op_type, version))
+        except BBError:
+            raise
+        except Exception as error:  # the backend author's code
+            line = fault_line(error)
+            raise BindingError(
+                f"{type_name} cannot say whether it has {op_type}: {type(error).__name__}: {error}"
+                + (f", at {line}" if line else ""),
+                f"backend {type_name}",
+                "let supported_ops() return a frozenset of operator names",
+            ) from error
+
+    return supports
 
 
 __all__ = ["Supports", "runs_on_kernels", "supports_of"]

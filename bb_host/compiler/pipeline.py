@@ -20,7 +20,7 @@ from bb_host.compiler import verify
 from bb_host.compiler.errors import StageError, UnknownStage
 from bb_host.compiler.options import Options, Stats
 from bb_host.diagnostics import ProgramWarning, in_order
-from bb_host.program import Program
+from bb_host.program import Function, Op, Program
 
 PRE_PASS_NAMES = ("refine_polymorphic_value_info", "validate_bootstrap_composition")
 """Run before the canonical passes: they need the bindings, and the whole table of functions."""
@@ -137,16 +137,51 @@ def _foreign(one: Stage, program: Program, options: Options, stats: Stats) -> Pr
     except Exception as error:
         raise StageError(
             f"stage {one.NAME!r} raises {type(error).__name__}: {error}",
-            os.path.basename(fault_line(error)) or f"with_stage({one.NAME!r})",
+            os.path.basename(fault_line(error)) or _place(one),
             "mend it, or refuse a program with an error of bb_host.compiler.errors",
         ) from error
     if not isinstance(found, Program):
         raise StageError(
             f"stage {one.NAME!r} returns {'nothing' if found is None else repr(found)}",
-            f"with_stage({one.NAME!r})",
+            _place(one),
             "return the program, the same object where nothing changes",
         )
+    wrong = _malformed(found, stats)
+    if wrong:
+        raise StageError(
+            f"stage {one.NAME!r} {wrong}",
+            _place(one),
+            "change a program with dataclasses.replace, and keep the kinds of its fields",
+        )
     return found
+
+
+def _place(one: Stage) -> str:
+    """`file.py:12` of a stage's `run`, and its name."""
+    code = getattr(getattr(one.run, "__func__", one.run), "__code__", None)
+    line = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}, " if code is not None else ""
+    return f"{line}with_stage({one.NAME!r})"
+
+
+def _malformed(program: Program, stats: Stats) -> str:
+    """What a stage from outside gives that is of no program; "" where all is well."""
+    functions: object = program.functions
+    if not isinstance(functions, tuple | list) or not functions:
+        return f"returns a program whose functions are {functions!r:.60}"
+    for function in functions:
+        if not isinstance(function, Function):
+            return f"returns a program with {function!r:.60} among its functions"
+        ops: object = function.ops
+        if not isinstance(ops, tuple | list):
+            return f"returns function {function.name!r} whose ops are {ops!r:.60}"
+        for op in ops:
+            if not isinstance(op, Op):
+                return f"returns function {function.name!r} with {op!r:.60} among its ops"
+    for warning in stats.warnings:
+        place: object = warning.where
+        if not isinstance(place, str):
+            return f"warns at {place!r:.60}: where is a text (errors.source(op) gives it)"
+    return ""
 
 
 def run_pipeline(
