@@ -182,7 +182,8 @@ class GraphModel(Model):
     def adjust_gradient(self, gradient: Array) -> None:
         """For subclasses: changes the gradient that `step` is about to apply, 1-D f32, in place.
 
-        The default leaves it: plain gradient descent.
+        The default leaves it: plain gradient descent. What it returns would be lost: the step fails with a
+        ComponentError where that is not None.
         """
 
     def views(self, flat: Array) -> tuple[Array, ...]:
@@ -248,7 +249,12 @@ class GraphModel(Model):
             if not self._has_gradient:
                 gradient.fill(0)
             self._has_gradient = False
-        self.adjust_gradient(gradient)
+        given: object = self.adjust_gradient(gradient)  # type: ignore[func-returns-value]
+        if given is not None:
+            raise ComponentError(
+                f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
+                hint="change the gradient in place: gradient += …, gradient[...] = …",
+            )
         if self._velocity is not None:
             np.multiply(self._velocity, self._momentum, out=self._velocity)
             np.add(self._velocity, gradient, out=self._velocity)

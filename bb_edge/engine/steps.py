@@ -30,7 +30,11 @@ def failure_text(error: BaseException, origin: str = "") -> str:
         slot = origin.partition(" (")[0]
         said = str(error).removeprefix(f"{slot}: ") if slot else str(error)
     else:
-        said = " ".join(f"{type(error).__name__}: {error}".removesuffix(": ").splitlines())
+        try:
+            text = str(error)
+        except Exception:  # noqa: BLE001 (an exception class of a component's own)
+            text = "its text cannot be made"
+        said = " ".join(f"{type(error).__name__}: {text}".removesuffix(": ").splitlines())
         from bb_edge.user_modules import fault_line  # only errors need it
 
         line = fault_line(error) if origin else ""

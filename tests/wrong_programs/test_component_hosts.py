@@ -88,7 +88,7 @@ def backend_of(answer):
 @pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: {}["x"]])
 def test_a_backend_that_cannot_say_what_it_has(answer):
     compiler = Compiler().bind_backend("backend", backend_of(answer))
-    with refused(BindingError, "acme.Own cannot say whether it has Add", "frozenset", marked=False):
+    with refused(BindingError, "acme.Own cannot say whether it has ", "frozenset", marked=False):
         compiler.compile(Sums())
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
-from bb_edge.extend import Backend, Codec
+from bb_edge.extend import Backend, Codec, GraphModel
 from bb_edge.registry import Registry
-from bb_host import CodecSlot, Compiler, Module
+from bb_host import CodecSlot, Compiler, ModelSlot, Module
 from bb_host.edge import compile_edge
+from bb_host.learn import mlp, trainable
 from bb_host.program_proto import to_bytes
 
 X = np.ones((2, 3), np.float32)
@@ -130,3 +131,46 @@ def test_a_backend_that_gives_what_is_declared():
         node = install(PeerId.from_name("n"), (), data, ["Sums"], registry=registry)
         node.invoke("Sums", {"x": X})
         assert [s.value.tolist() for s in node.poll(1) if isinstance(s, steps.AppEvent)] == [(X + 1).tolist()]
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def raises_mute(self, ctx, t):
+    raise Mute
+
+
+def test_an_exception_without_words():
+    kind = type("Fails", (Fails,), {"compress": raises_mute})
+    text = failure(to_bytes(Compiler().bind_codec("codec", kind).compile_program(Coded())), "Coded", kind)
+    assert "acme.Fails.compress): Mute: its text cannot be made" in text
+
+
+class Trains(Module):
+    model = ModelSlot("model")
+
+    def body(self, g):
+        grad, x = g.input("grad", "F32", (2, 3)), g.input("x", "F32", (2, 4))
+        out = self.model.forward(g, x)
+        learned = self.model.backward(g, grad, after=out)
+        g.output("p", self.model.params(g, after=self.model.step(g, after=learned)))
+
+
+def test_an_adjusted_gradient_that_is_returned():
+    kind = type(
+        "Prox",
+        (GraphModel,),
+        {"TYPE_NAME": "acme.Prox", "adjust_gradient": lambda self, gradient: 2 * gradient},
+    )
+    registry = Registry()
+    registry.register(kind)
+    data = to_bytes(
+        Compiler().bind_model("model", kind, trainable(mlp([4, 3], seed=1))).compile_program(Trains())
+    )
+    node = install(PeerId.from_name("n"), (), data, ["Trains"], registry=registry)
+    node.invoke("Trains", {"x": np.ones((2, 4), np.float32), "grad": X})
+    (failed,) = [s for s in node.poll(1) if isinstance(s, steps.OpFailed)]
+    assert "acme.Prox.adjust_gradient gives a ndarray, which nobody reads" in failed.text
+    assert "in place" in failed.text
