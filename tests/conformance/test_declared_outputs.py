@@ -132,15 +132,15 @@ def heard(artifact: bytes, target: str, inputs: dict[str, Any], **config: Any) -
 # --- every program ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def compared() -> Counter[str]:
-    """How many programs were compared, and how many of them ran."""
-    return Counter()
+def test_every_program_keeps_and_delivers_its_outputs(shard: Path) -> None:
+    compared: Counter[str] = Counter()
+    for file in files():
+        compare(file, shard, compared)
+    assert compared["compiled"] >= 50 and compared["ran"] >= 60 > 4 * compared["failed"], compared
 
 
-@pytest.mark.xdist_group("every program")  # one worker counts them all
-@pytest.mark.parametrize("file", files())
-def test_a_program_keeps_and_delivers_its_outputs(file: str, shard: Path, compared: Counter[str]) -> None:
+def compare(file: str, shard: Path, compared: Counter[str]) -> None:
+    """Compares the programs of a file; counts how many were compiled, refused and run."""
     for name, module in modules(file):
         program, forms = None, []
         with warnings.catch_warnings():
@@ -172,14 +172,6 @@ def test_a_program_keeps_and_delivers_its_outputs(file: str, shard: Path, compar
             assert opened.outputs == here
             assert list(opened.run(inputs)) == list(here)
             compared["ran"] += 1
-
-
-@pytest.mark.xdist_group("every program")
-def test_there_were_programs(compared: Counter[str]) -> None:
-    """Behind the ones above; alone there is nothing to count."""
-    if not compared:
-        pytest.skip("runs with the whole file")
-    assert compared["compiled"] >= 50 and compared["ran"] >= 60 > 4 * compared["failed"], compared
 
 
 @pytest.mark.parametrize("seed", range(8))
