@@ -184,7 +184,11 @@ def element_of(graph: Recorder, array: Array | np.generic) -> TypeNode:
 
 def _holds(found: Array, natural: Array) -> bool:
     """Whether numbers are still what they were, but for the digits that a smaller float has not."""
-    if natural.dtype.kind == "f" and found.dtype.kind == "f":
+    both_float = natural.dtype.kind == "f" and found.dtype.kind == "f"
+    if not natural.ndim:  # most constants are one number, for which NumPy's functions are slow
+        before, after = natural.item(), found.item()
+        return math.isinf(before) == math.isinf(after) if both_float else bool(before == after)
+    if both_float:
         return np.array_equal(np.isinf(found), np.isinf(natural))
     # An integer that wraps may come back the same; its sign does not.
     if not np.array_equal(found.astype(natural.dtype), natural):
