@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import bb_edge.extend
-from bb_edge.extend import Backend
-from bb_host import Compiler, Module
+from bb_edge.extend import Backend, Codec, register
+from bb_host import CodecSlot, Compiler, Module
 from bb_host.compiler.errors import BindingError, StageError
 from tests.aids.refusals import refused
 
@@ -90,6 +90,23 @@ def test_a_backend_that_cannot_say_what_it_has(answer):
     compiler = Compiler().bind_backend("backend", backend_of(answer))
     with refused(BindingError, "acme.Own cannot say whether it has ", "frozenset", marked=False):
         compiler.compile(Sums())
+
+
+class Trained(Module):
+    codec = CodecSlot("codec")
+
+    def body(self, g):
+        x = g.input("x", "F32", (2,))
+        trained = self.codec.train_codebook(g, x)  # <-
+        g.output("y", self.codec.compress(g, x, after=trained))
+
+
+def test_an_optional_op_that_the_class_leaves_out():
+    members = {"construct": classmethod(lambda cls, env: cls()), "compress": lambda self, ctx, t: t}
+    members["decompress"] = lambda self, ctx, code: code
+    kind = register(type("Plain", (Codec,), {"TYPE_NAME": "acme.Untrained", **members}))
+    with refused(BindingError, "acme.Untrained does not offer TrainCodebook", "define train_codebook"):
+        Compiler().bind_codec("codec", kind).compile(Trained())
 
 
 # --- passes ---------------------------------------------------------------------------------------------

@@ -11,22 +11,25 @@
    `#<target>` behind where targets have different bindings.
 6. A slot name has one number throughout the program, and every op that runs on it carries it.
 7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings.
-8. A binding for a partition that the program does not have is refused: `BindingError`.
+8. A binding for a partition that the program does not have is refused: `BindingError`. So is one to a class
+   that leaves out an optional op of its role that the program uses.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.roles.contracts import method_name, offers
 from bb_host.compiler import flow
 from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
 from bb_host.compiler.pairs import check_pairs
 from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
+from bb_host.construction import ConstructionError, class_of
 from bb_host.program import Function, Op, Program, Slot
 
 NAME = "resolve_slots"
@@ -111,6 +114,7 @@ def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slo
             continue
         stats.count("slots_resolved")
         found[name] = _with_home(name, _bound(declared, binding), target)
+        _offered(found[name].concrete_type, target.ops.get(name, ()))
     if keys.ROLE_BACKEND not in found or not found[keys.ROLE_BACKEND].is_concrete:
         binding = options.binding(keys.ROLE_BACKEND, main.name)
         default = Slot(keys.ROLE_BACKEND, DEFAULT_BACKEND, state=EMPTY_STATE)
@@ -119,6 +123,21 @@ def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slo
         stats.count("slots_resolved")
         found[keys.ROLE_BACKEND] = _bound(default, binding)
     return found
+
+
+def _offered(type_name: str, ops: Iterable[Op]) -> None:
+    """BindingError, at the op, where the class of a slot leaves an op of its role out that is optional."""
+    try:
+        kind = class_of(type_name) if type_name else None
+    except ConstructionError:
+        return  # where it is bound, or on the device, that is said
+    for op in ops:
+        if kind is not None and op.domain in keys.ROLE_DOMAINS and not offers(kind, op.op_type):
+            raise BindingError(
+                f"{type_name} does not offer {op.op_type}",
+                hint=f"define {method_name(op.op_type)} in its class, bind another one, or leave the op out",
+                op=op,
+            )
 
 
 def _bound(declared: Slot, binding: Binding | None) -> Slot:
