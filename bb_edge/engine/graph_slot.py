@@ -370,13 +370,22 @@ class _Builder:
     def _types(self) -> tuple[dict[str, ValueType], dict[int, ValueType]]:
         """The types of the function's inputs, and those of what components' ops write, by site."""
         declared = {info.name: info.type for info in self.function.value_info}
+        read: dict[bytes, ValueType] = {}  # most values are of a few types
+
+        def type_of(name: str) -> ValueType:
+            content = declared[name].SerializeToString()
+            found = read.get(content)
+            if found is None:
+                found = read[content] = from_type_proto(declared[name])
+            return found
+
         try:
             inputs = {
-                name: from_type_proto(declared[name]) if name in declared else ValueType(types.ANY)
+                name: type_of(name) if name in declared else ValueType(types.ANY)
                 for name in self.function.input
             }
             outputs = {
-                self.site_of[name]: from_type_proto(declared[name])
+                self.site_of[name]: type_of(name)
                 for node, _, meta, _ in self.nodes
                 if keys.SLOT_KEY in meta
                 for name in node.output

@@ -131,8 +131,11 @@ def _offered(type_name: str, ops: Iterable[Op]) -> None:
         kind = class_of(type_name) if type_name else None
     except ConstructionError:
         return  # where it is bound, or on the device, that is said
-    for op in ops:
-        if kind is not None and op.domain in keys.ROLE_DOMAINS and not offers(kind, op.op_type):
+    if kind is None:
+        return
+    first = {(op.domain, op.op_type): op for op in reversed(tuple(ops))}
+    for (domain, op_type), op in first.items():
+        if domain in keys.ROLE_DOMAINS and not offers(kind, op_type):
             raise BindingError(
                 f"{type_name} does not offer {op.op_type}",
                 hint=f"define {method_name(op.op_type)} in its class, bind another one, or leave the op out",
