@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -260,7 +261,9 @@ def test_an_exception_carries_its_class_slot_and_type(sourced, monkeypatch) -> N
     registry.register(Peers)
     found = one_run(registry, sourced, "Sourced", {"batch": f32(0)})
     (failed,) = [s for s in found if isinstance(s, steps.OpFailed)]
-    assert failed.text == "slot 'data' (acme.Source.next_batch): OSError: camera unplugged"
+    said, _, line = failed.text.partition(", at ")
+    assert said == "slot 'data' (acme.Source.next_batch): OSError: camera unplugged"
+    assert re.fullmatch(r".*test_devices\.py:\d+", line)
     assert isinstance(failed.error, OSError)
 
 
