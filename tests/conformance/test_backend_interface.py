@@ -116,7 +116,7 @@ def test_operators_that_onnx_defines_by_others_run_by_their_definition() -> None
 def test_an_older_opset_runs_where_nothing_has_changed(opset: int) -> None:
     model = _model("g (float[2] x) => (float[2] y) { y = Floor (x) }", opset)
     if opset == 3:
-        with pytest.raises(UnsupportedOperatorError, match="opset 7 or later"):
+        with pytest.raises(UnsupportedOperatorError, match="export it again with opset 13"):
             backend.prepare(model)
         return
     (y,) = backend.run_model(model, [np.array([1.5, -1.5], np.float32)])
