@@ -96,7 +96,7 @@ class RunConfig:
         return found if self.password is None else replace(found, password=self.password)
 
     def unused(self) -> list[str]:
-        """A warning for each thing that is said and means nothing, for want of something else."""
+        """A warning for each setting that has no effect because another one is missing."""
         found = []
         said = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
         if self.state is None:

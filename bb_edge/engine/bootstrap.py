@@ -343,7 +343,7 @@ class Bootstraps:
             raise UnknownTarget(
                 f"no bootstrap of {what} {name!r} here",
                 "bootstrap",
-                suggestion(name, among, "there are: ") or "there is none at all",
+                suggestion(name, among, "there are: ") or "there are none",
             )
         return planned
 
