@@ -1,11 +1,12 @@
-"""The board: clock, entropy, memory, storage, watchdog, thermal and power. Imports the standard library only.
+"""The board of a node: clock, entropy, memory, storage, watchdog, thermal and power.
 
 >>> board = detect()
 >>> board.clock.monotonic_ns() <= board.clock.monotonic_ns()
 True
 
-A node is handed these functions; nothing in it asks the machine by itself. :class:`FakeBoard` is the board of
-simulations. A board that lacks a function which a node cannot do without is refused by :func:`detect`.
+A node receives these functions and never asks the machine by itself. :func:`detect` refuses a board that
+lacks what a node needs. The fakes for simulations and tests are in :mod:`bb_shims.testing`; this package
+never imports them. It imports nothing beyond the standard library.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from .errors import (
     StorageFullError,
     WatchdogError,
 )
-from .fake_board import FakeBoard, FakeClock, FakeMemory, FakePower, FakeThermal, FakeWatchdog, SeededEntropy
-from .fake_disk import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 from .memory import LinuxMemory, Memory, MemoryInfo, require_memory
 from .power import GenericPower, JetsonPower, Power, PowerStatus, RaspberryPiPower
 from .storage import MAX_NAME_BYTES, AtomicStorage, Storage, open_folder
@@ -63,19 +62,6 @@ __all__ = [
     "open_folder",
     "Disk",
     "LinuxDisk",
-    # simulations
-    "FakeBoard",
-    "FakeClock",
-    "SeededEntropy",
-    "FakeMemory",
-    "FakeThermal",
-    "FakePower",
-    "FakeWatchdog",
-    "FakeDisk",
-    "Fault",
-    "FaultKind",
-    "CrashMode",
-    "PowerCut",
     # errors
     "ShimError",
     "BoardError",

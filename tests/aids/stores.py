@@ -9,7 +9,7 @@ from bb_edge.state import (
     StateStore,
     StoreLimits,
 )
-from bb_shims import CrashMode, FakeDisk
+from bb_shims.testing import CrashMode, FakeDisk
 
 Opened = Callable[..., StateStore]
 Look = Callable[[FakeDisk], Recovered]

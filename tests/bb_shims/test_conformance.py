@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import bb_shims
-from bb_shims import Board, FakeBoard, MissingFileError, Storage, StorageError, detect
+from bb_shims import Board, MissingFileError, Storage, StorageError, detect
+from bb_shims.testing import FakeBoard
 
 BOARDS = ("this machine", "generic", "rpi", "jetson", "fake")
 

@@ -6,18 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bb_shims import (
-    WALL_FLOOR_NS,
-    ClockError,
-    CrashMode,
-    FakeBoard,
-    FakeDisk,
-    Fault,
-    FaultKind,
-    MissingFileError,
-    PowerCut,
-    StorageError,
-)
+from bb_shims import WALL_FLOOR_NS, ClockError, MissingFileError, StorageError
+from bb_shims.testing import CrashMode, FakeBoard, FakeDisk, Fault, FaultKind, PowerCut
 
 S = 1_000_000_000
 

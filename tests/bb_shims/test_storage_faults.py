@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bb_shims import (
-    AtomicStorage,
-    CrashMode,
-    FakeDisk,
-    Fault,
-    FaultKind,
-    PowerCut,
-    StorageError,
-    StorageFullError,
-)
+from bb_shims import AtomicStorage, StorageError, StorageFullError
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 FAULTS = (FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN)
 CUTS = (FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER)

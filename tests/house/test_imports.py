@@ -49,6 +49,11 @@ def test_kernels_and_shims_stand_alone(root: Path, module: str) -> None:
     assert {name.split(".")[0] for name in loaded if name.startswith("bb_")} == {module}
 
 
+def test_a_board_brings_no_fakes_along(root: Path) -> None:
+    statement = "import bb_shims; bb_shims.detect()"
+    assert {name for name in loaded_by(root, statement) if "fake" in name or "testing" in name} == set()
+
+
 def test_shims_need_the_standard_library_only(root: Path) -> None:
     assert "numpy" not in loaded_by(root, "import bb_shims")
 

@@ -12,7 +12,8 @@ from bb_edge.loading import load
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper
 from bb_edge.transport.in_process import Simulation
-from bb_shims import AtomicStorage, CrashMode, FakeDisk, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import CrashMode, FakeDisk
 
 SERVER_BYTES, CLIENT_BYTES = 150_000, 25_000
 SERVER_SYNCS, CLIENT_SYNCS = 8, 3

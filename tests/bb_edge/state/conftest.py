@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from bb_edge.state import Recovered, StateStore, StoreLimits
-from bb_shims import AtomicStorage, FakeDisk, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import FakeDisk
 
 Opened = Callable[..., StateStore]
 Look = Callable[[FakeDisk], Recovered]

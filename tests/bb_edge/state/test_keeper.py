@@ -13,7 +13,7 @@ from bb_edge.state import Recovered, StateDamagedError, StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, key_bytes, restore
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
-from bb_shims import CrashMode, FakeDisk, Fault, FaultKind
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
 PEER = PeerId.from_name("other")
 S = 1_000_000_000

@@ -16,7 +16,7 @@ from bb_edge.state import (
     StoreLimits,
     frames,
 )
-from bb_shims import CrashMode, FakeDisk, Fault, FaultKind
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
 
 def test_an_empty_folder(make_store: Opened) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from bb_edge.state import Recovered, StateError, StateStore, frames, segments
-from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 FAULTS = (FaultKind.FAIL, FaultKind.FULL, FaultKind.TORN)
 CUTS = (FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER)

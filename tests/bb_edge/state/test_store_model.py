@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from bb_edge.state import Recovered, StateError, StateStore, segments
-from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 RECORD = st.binary(max_size=60)
 

@@ -12,7 +12,8 @@ from bb_edge.state import (
     frames,
     segments,
 )
-from bb_shims import CrashMode, FakeDisk, Fault, FaultKind, StorageError
+from bb_shims import StorageError
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
 
 def test_a_record_comes_back_once_however_often_it_was_added(make_store: Opened) -> None:

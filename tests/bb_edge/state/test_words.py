@@ -26,7 +26,8 @@ from bb_edge.state import (
 from bb_edge.state.files import Files, Log
 from bb_edge.state.keeper import Keeper, key_bytes
 from bb_edge.wire.resend import EnvelopeKey
-from bb_shims import AtomicStorage, CrashMode, FakeDisk, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import CrashMode, FakeDisk
 
 Opened = Callable[..., StateStore]
 TINY = StoreLimits(journal_bytes=100, outbox_bytes=200, snapshot_bytes=50)

@@ -15,7 +15,7 @@ import tracemalloc
 from dataclasses import dataclass
 from itertools import islice
 
-from bb_shims import FakeDisk
+from bb_shims.testing import FakeDisk
 from simulated.ledger import Ledger
 from simulated.network import MS, Weather
 from simulated.plan import Plan, S

@@ -21,7 +21,8 @@ from bb_edge.ir.address import Address
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.transport.driver import next_due_ns
-from bb_shims import AtomicStorage, CrashMode, FakeDisk, Fault, FaultKind, PowerCut, StorageError
+from bb_shims import AtomicStorage, StorageError
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 from simulated.ledger import Ledger
 from simulated.network import CALM, MS, Network
 from simulated.plan import Plan, S, Seat, plan_of

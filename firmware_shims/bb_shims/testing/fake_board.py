@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import random
 
-from .board import Board
-from .clock import WALL_FLOOR_NS
-from .entropy import check_count
-from .errors import ClockError, StorageError
+from bb_shims.board import Board
+from bb_shims.clock import WALL_FLOOR_NS
+from bb_shims.entropy import check_count
+from bb_shims.errors import ClockError, StorageError
+from bb_shims.memory import MemoryInfo
+from bb_shims.power import PowerStatus
+from bb_shims.storage import FOLDER_IN_USE, AtomicStorage
+
 from .fake_disk import CrashMode, FakeDisk
-from .memory import MemoryInfo
-from .power import PowerStatus
-from .storage import FOLDER_IN_USE, AtomicStorage
 
 
 class FakeClock:
