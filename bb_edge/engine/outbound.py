@@ -48,12 +48,12 @@ class Outbound:
         self._links = links
         self._local = local
         self.units: deque[Unit] = deque()
-        self._greeted: dict[PeerId, int] = {}  # peer -> version of our addresses that it has seen
+        # Peers that an envelope has told our addresses, the one told longest ago first.
+        self._greeted: dict[PeerId, None] = {}
         # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
         self.planned: dict[bytes, int] = {}
         self._own_limits = PeerLimits.of(engine.config.caps)
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
-        self.addresses_version = 1
         # None on a node whose driver keeps nothing on disk.
         self.durable: DurableSends | None = None
         engine.actions.register("reply.put_off", self._put_off_is_over)
@@ -226,22 +226,24 @@ class Outbound:
             if remaining <= 0:
                 engine.count("deadlines.expired")
                 return
-        made = Envelope(
+        message = Envelope(
             fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
         )
         to_self = unit.peer == engine.own_peer
-        if engine.local_addresses and self._greeted.get(unit.peer) != self.addresses_version:
-            made.src_addresses = engine.local_addresses
-            if len(self._greeted) >= engine.config.max_peers:
-                self._greeted.pop(next(iter(self._greeted)))
-            self._greeted[unit.peer] = self.addresses_version
+        greets = bool(engine.local_addresses) and unit.peer not in self._greeted
+        if greets:
+            message.src_addresses = engine.local_addresses
         resend = unit.kind != envelope.NONE and not to_self
         try:
-            key = self._links.stamp(unit.peer, made, now_ns, resend=resend, deadline_ns=unit.deadline_ns)
+            key = self._links.stamp(unit.peer, message, now_ns, resend=resend, deadline_ns=unit.deadline_ns)
         except DeliveryError as error:
             self.lost(unit, error.what)
             return
-        data = envelope.encode(made)
+        data = envelope.encode(message)
+        if greets and len(data) > self._limits(unit.peer).total_bytes:
+            greets = False  # what it carries matters more; a smaller envelope tells the addresses
+            message.src_addresses = ()
+            data = envelope.encode(message)
         if self.too_large(unit, len(data)):
             if resend:
                 self._links.cancel(key)
@@ -251,11 +253,20 @@ class Outbound:
         if to_self:
             if not self._local(data):
                 self.lost(unit, "own ingress queue full")
-            return
-        if resend:
-            self._keep(key, data)
-            self.asked(unit, key)
-        engine.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
+                return
+        else:
+            if resend:
+                self._keep(key, data)
+                self.asked(unit, key)
+            engine.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
+        if greets:
+            self._has_greeted(unit.peer)
+
+    def _has_greeted(self, peer: PeerId) -> None:
+        """Remembers that an envelope with our addresses has left for the peer."""
+        if len(self._greeted) >= self._engine.config.max_peers:
+            del self._greeted[next(iter(self._greeted))]
+        self._greeted[peer] = None
 
     def too_large(self, unit: Unit, size: int) -> bool:
         """Whether the peer would refuse an envelope of that size; it is lost then, and said so."""

@@ -14,6 +14,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.neighbours import LIMITS_META
 from bb_edge.installer import install
+from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
@@ -48,13 +49,18 @@ SENDER = PeerId.from_name("l")
 
 @pytest.fixture
 def pair(compile_text):
-    """`pair(receiver caps, planned bytes, sender config)`: (simulation, sender)."""
+    """`pair(receiver caps, planned bytes, sender config, sender's addresses)`: (simulation, sender)."""
 
-    def make(caps: Any = SMALL, planned: int = 0, sender: NodeConfig | None = None) -> Any:
+    def make(
+        caps: Any = SMALL,
+        planned: int = 0,
+        sender: NodeConfig | None = None,
+        addresses: tuple[bytes, ...] = (),
+    ) -> Any:
         stamp = f", wire.max_bytes={planned}" if planned else ""
         data = compile_text(TEXT.format(planned=stamp))
         sim = Simulation(seed=3)
-        left = install(SENDER, (), data, ["L"], sender or NodeConfig.host(), seed=1)
+        left = install(SENDER, addresses, data, ["L"], sender or NodeConfig.host(), seed=1)
         right = install(PeerId.from_name("r"), (), data, ["R"], NodeConfig(caps=caps), seed=2)
         for node in (left, right):
             sim.add(node)
@@ -118,6 +124,58 @@ def test_whole_envelopes_are_judged_too(pair):
     assert ["envelope of" in reason for reason in dropped(sim)] == [True, True]
     assert refused(sim) == [] and arrived(sim) == ["x", "z"]
     assert len(sim.events("missing")) == 1
+
+
+HERE = Address.empty().with_peer(SENDER).to_bytes()
+
+
+def leaves(node: Any, sim: Simulation, size: int) -> list[Any]:
+    """What becomes of one `y` of that many bytes: the addresses that its envelope tells, or why it is lost."""
+    node.invoke("L", {"y": array(size)})
+    outcome: list[Any] = []
+    for _ in range(3):
+        for step in node.poll(sim.now_ns):
+            if isinstance(step, steps.SendEnvelope):
+                outcome.append(envelope.decode(step.payload, HOST_CAPS).src_addresses)
+            elif isinstance(step, steps.OutboundDropped):
+                outcome.append(step.reason)
+    return outcome
+
+
+def test_the_first_envelope_to_a_peer_tells_the_addresses(pair):
+    sim, left = pair(addresses=(HERE,))
+    assert [leaves(left, sim, 40) for _ in range(3)] == [[(HERE,)], [()], [()]]
+
+
+def test_addresses_are_left_out_where_they_make_an_envelope_too_large(pair):
+    """The value leaves, and the next envelope that has room tells the addresses."""
+    caps = dataclasses.replace(SMALL, total_bytes=1000, fill_bytes=4000)
+    sim, left = pair(caps, addresses=(HERE,))
+    assert [leaves(left, sim, size) for size in (940, 940, 40, 40)] == [[()], [()], [(HERE,)], [()]]
+
+
+def test_an_envelope_that_never_leaves_has_told_no_addresses(pair):
+    caps = dataclasses.replace(SMALL, total_bytes=1000, fill_bytes=4000)
+    sim, left = pair(caps, addresses=(HERE,))
+    (reason,) = leaves(left, sim, 980)
+    assert reason.startswith("an envelope of")
+    assert leaves(left, sim, 40) == [(HERE,)]
+
+
+@pytest.mark.parametrize(("max_peers", "told_again"), [(2, True), (3, False)])
+def test_the_peer_told_longest_ago_is_forgotten_where_there_are_too_many(pair, max_peers, told_again):
+    sim, left = pair(sender=NodeConfig.host().with_(max_peers=max_peers), addresses=(HERE,))
+
+    def tells(name: str) -> bool:
+        """Whether an envelope tells the addresses to that peer, the only one that is up."""
+        peer = PeerId.from_name(name)
+        address = Address.empty().with_peer(peer).to_bytes()
+        left.peer_presence(peer, True, (address,), {}, epoch=sim.now_ns, classes=("R",))
+        (addresses,) = leaves(left, sim, 40)
+        left.peer_presence(peer, False, epoch=sim.now_ns)
+        return addresses == (HERE,)
+
+    assert [tells(name) for name in "rstr"] == [True, True, True, told_again]
 
 
 def test_sends_share_an_envelope_only_as_far_as_the_receiver_takes_it(pair):
