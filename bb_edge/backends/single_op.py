@@ -63,12 +63,13 @@ def direct_call(program: NumPyProgram) -> Callable[..., Array] | None:
 def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
     act: Act | None = None
     ufunc: Act | None = None
+    refused: object = None  # the last plan without a short way, so that it is not asked again at each run
     ndarray = np.ndarray
     shape: tuple[int, ...] = ()
     dtype: Any = None
 
     def call(_ctx: object, a: Array) -> Array:
-        nonlocal act, ufunc, shape, dtype
+        nonlocal act, ufunc, refused, shape, dtype
         result: Array
         if ufunc is not None and a.dtype is dtype:
             result = ufunc(a)
@@ -81,10 +82,12 @@ def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
                 pass  # the planned way gives the error its place
         plan = program.plan_for((a,))
         result = plan.run((a,))[0]
-        act = _act(plan, (a,))
-        if act is not None:
-            shape, dtype = a.shape, a.dtype
-            ufunc = act if isinstance(act, np.ufunc) else None
+        if plan is not refused:
+            if (short := _act(plan, (a,))) is None:
+                refused = plan
+            else:
+                act, shape, dtype = short, a.shape, a.dtype
+                ufunc = act if isinstance(act, np.ufunc) else None
         return result
 
     return call
@@ -93,6 +96,7 @@ def _direct_one(program: NumPyProgram) -> Callable[..., Array]:
 def _direct_two(program: NumPyProgram) -> Callable[..., Array]:
     act: Act | None = None
     ufunc: Act | None = None
+    refused: object = None  # the last plan without a short way, so that it is not asked again at each run
     ndarray = np.ndarray
     shape_a: tuple[int, ...] = ()
     shape_b: tuple[int, ...] = ()
@@ -100,7 +104,7 @@ def _direct_two(program: NumPyProgram) -> Callable[..., Array]:
     dtype_b: Any = None
 
     def call(_ctx: object, a: Array, b: Array) -> Array:
-        nonlocal act, ufunc, shape_a, shape_b, dtype_a, dtype_b
+        nonlocal act, ufunc, refused, shape_a, shape_b, dtype_a, dtype_b
         result: Array
         if ufunc is not None and a.dtype is dtype_a and b.dtype is dtype_a:
             try:
@@ -123,12 +127,14 @@ def _direct_two(program: NumPyProgram) -> Callable[..., Array]:
                 pass  # the planned way gives the error its place
         plan = program.plan_for((a, b))
         result = plan.run((a, b))[0]
-        act = _act(plan, (a, b))
-        if act is not None:
-            shape_a, dtype_a, shape_b, dtype_b = a.shape, a.dtype, b.shape, b.dtype
-            # Of different dtypes, NumPy 1 looks at values where one is a scalar.
-            same = isinstance(act, np.ufunc) and a.dtype is b.dtype
-            ufunc = act if same else None
+        if plan is not refused:
+            if (short := _act(plan, (a, b))) is None:
+                refused = plan
+            else:
+                act, shape_a, dtype_a, shape_b, dtype_b = short, a.shape, a.dtype, b.shape, b.dtype
+                # Of different dtypes, NumPy 1 looks at values where one is a scalar.
+                same = isinstance(act, np.ufunc) and a.dtype is b.dtype
+                ufunc = act if same else None
         return result
 
     return call

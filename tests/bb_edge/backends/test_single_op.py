@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bb_edge.backends import NumPyBackend
+from bb_edge.backends import NumPyBackend, single_op
 from bb_edge.roles.errors import BackendRunError
 
 Make = Callable[..., Any]
@@ -114,6 +115,48 @@ def test_the_same_array_twice_and_constants(make: Make) -> None:
     a = np.arange(3, dtype=np.float32)
     for _ in range(3):
         np.testing.assert_array_equal(square.run([a])[0], a * a)
+
+
+NO_SHORT_WAY: dict[str, tuple[str, str, Mapping[str, object]]] = {
+    "Softmax": ("Softmax", "a", {"axis": -1}),
+    "Transpose": ("Transpose", "a", {}),
+    "one array twice": ("Add", "a a", {}),
+    "the inputs the other way round": ("Sub", "b a", {}),
+}
+
+
+def times_asked(run: Callable[..., object], *runs: Sequence[Any]) -> int:
+    """How often a plan is asked for its short way while `run` is called with each of these inputs."""
+    asked = 0
+
+    def profile(frame: Any, event: str, _argument: object) -> None:
+        nonlocal asked
+        asked += event == "call" and frame.f_code is single_op._act.__code__
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        for inputs in runs:
+            run(inputs)
+    finally:
+        sys.setprofile(before)
+    return asked
+
+
+@pytest.mark.parametrize("case", NO_SHORT_WAY)
+def test_a_plan_without_a_short_way_is_asked_for_one_once(case: str, make: Make) -> None:
+    op_type, arguments, attrs = NO_SHORT_WAY[case]
+    names = " ".join(sorted(set(arguments.split())))
+    program = NumPyBackend().prepare(make(names, "y", [(op_type, arguments, "y", attrs)]))
+    arrays = [np.ones((4, 4), np.float32) for _ in names.split()]
+    assert times_asked(program.run, *[arrays] * 10) == 1
+
+
+def test_what_one_plan_cannot_do_says_nothing_of_the_next(make: Make) -> None:
+    """ONNX's quotient of integers is more than one call, that of floats is NumPy's own."""
+    program = NumPyBackend().prepare(make("a b", "y", [("Div", "a b", "y")]))
+    whole, floats = [np.array([7, -7])] * 2, [np.array([7.0, -7.0])] * 2
+    assert times_asked(program.run, whole, whole, floats, floats, whole, floats) == 2
 
 
 def test_overflow_stays_silent_and_the_callers_settings_come_back(make: Make) -> None:
