@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bb_edge.callable_program import load
     from bb_edge.engine.config import NodeConfig
     from bb_edge.engine.program import Program
     from bb_edge.inference import open_model
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from bb_edge.ir.address import Address
     from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
-    from bb_edge.loading import load
     from bb_edge.node import Node
     from bb_edge.registry import register
 
@@ -48,7 +48,7 @@ _HOMES = {
     "PeerId": "bb_edge.ir.ids",
     "Program": "bb_edge.engine.program",
     "install": "bb_edge.installer",
-    "load": "bb_edge.loading",
+    "load": "bb_edge.callable_program",
     "open_model": "bb_edge.inference",
     "register": "bb_edge.registry",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -16,7 +16,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
 
-__all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "LoadedProgram", "MissingPassport", "load"]
+__all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load", "load_as"]
 
 MAX_FUNCTIONS = 10_000
 """More functions than any program has; a bound on the work that hostile bytes can cause."""
@@ -38,35 +38,20 @@ class IncompatibleRuntime(LoadError):
     """The artifact needs something that this runtime has not: a passport version, an opset."""
 
 
-class LoadedProgram(Program):
-    """What `load` gives: a Program, and its only target as a function.
+P = TypeVar("P", bound=Program)
 
-    >>> model = load("build/classify.edge.onnx")    # doctest: +SKIP
-    >>> y = model(x)                                # doctest: +SKIP
 
-    The first call installs the target on a node of its own, without peers. Where cold start or several
-    targets matter, `bb_edge.open_model` takes the artifact itself.
+def load(data: bytes | str | os.PathLike[str]) -> Program:
+    """Parses, checks and resolves an artifact, given as its bytes or its path.
+
+    Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError, and nothing else, whatever the
+    bytes. Raises OSError where the path cannot be read.
     """
-
-    __slots__ = ("_model",)
-
-    def __call__(self, *arrays: object, **named: object) -> Any:
-        """Runs the target on arrays, in order or by name, as `bb_edge.inference.Model` does."""
-        model = getattr(self, "_model", None)
-        if model is None:
-            from bb_edge.inference import open_model
-
-            model = open_model(self)
-            object.__setattr__(self, "_model", model)
-        return model(*arrays, **named)
+    return load_as(Program, data)
 
 
-def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
-    """Parses, checks and resolves an artifact, its bytes or its path, once.
-
-    Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError; whatever the bytes, nothing
-    else. OSError where the path cannot be read.
-    """
+def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
+    """Does what `load` does, and gives the program as a subclass of Program."""
     if isinstance(data, str | os.PathLike):
         with open(data, "rb") as file:
             data = file.read()
@@ -77,7 +62,7 @@ def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
     except (DecodeError, RuntimeError, SystemError, ValueError) as error:  # SystemError: protobuf 3.20
         raise DamagedArtifact("not a serialized ONNX model", "artifact", "copy the file again") from error
     try:
-        return _program(model, data)
+        return _program(kind, model, data)
     except LoadError:
         raise
     except BBError as error:
@@ -86,7 +71,7 @@ def load(data: bytes | str | os.PathLike[str]) -> LoadedProgram:
         raise DamagedArtifact(f"{type(error).__name__}: {error}", "artifact") from error
 
 
-def _program(model: ModelProto, data: bytes) -> LoadedProgram:
+def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
     used = _check_texts(model)
     meta = {entry.key: entry.value for entry in model.metadata_props}
     passport = meta.get(keys.COMPILED_KEY)
@@ -121,7 +106,7 @@ def _program(model: ModelProto, data: bytes) -> LoadedProgram:
     targets = _targets(meta, graphs, functions)
     if not targets:
         raise DamagedArtifact("no partition in it", "artifact", "compile the program again")
-    return LoadedProgram(
+    return kind(
         meta.get(keys.MODULE_KEY, ""),
         targets,
         graphs,

@@ -8,7 +8,6 @@ Built-ins and entry points are imported when a program first names them.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +19,8 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from bb_edge.roles.component import Component
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RegistryError",
     "UnregisteredConcreteError",
     "default_registry",
+    "load_all",
     "register",
 ]
 
@@ -75,7 +77,7 @@ class Registry:
     def __init__(self, built_in: Mapping[str, str] | None = None, entry_points: bool = True) -> None:
         self._classes: dict[str, type[Component]] = {}
         self._built_in = dict(BUILT_IN if built_in is None else built_in)
-        self._entry_points: Mapping[str, importlib.metadata.EntryPoint] | None = None if entry_points else {}
+        self._entry_points: Mapping[str, EntryPoint] | None = None if entry_points else {}
 
     def register(self, cls: type[_C]) -> type[_C]:
         """Registers a class under its TYPE_NAME; to be used as a decorator.
@@ -194,10 +196,12 @@ class Registry:
             )
         return self.register(loaded)
 
-    def _points(self) -> Mapping[str, importlib.metadata.EntryPoint]:
+    def _points(self) -> Mapping[str, EntryPoint]:
         if self._entry_points is None:
-            found = importlib.metadata.entry_points(group=keys.COMPONENT_ENTRY_POINTS)
-            self._entry_points = {point.name: point for point in found}
+            from importlib.metadata import entry_points  # slow to import, and most programs need no entry point
+
+            points = entry_points(group=keys.COMPONENT_ENTRY_POINTS)
+            self._entry_points = {point.name: point for point in points}
         return self._entry_points
 
 
@@ -245,6 +249,15 @@ _default = Registry()
 def default_registry() -> Registry:
     """The registry that `install` uses unless it is given another."""
     return _default
+
+
+def load_all(names: Iterable[str]) -> None:
+    """Loads files and modules into the default registry, in order.
+
+    Raises RegistryError, which names the line at fault.
+    """
+    for name in names:
+        _default.load_module(name)
 
 
 @overload

@@ -19,7 +19,7 @@ from types import ModuleType
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 
-__all__ = ["UserModuleError", "add_load", "fault_line", "import_user_module", "is_file_name", "load_all"]
+__all__ = ["UserModuleError", "add_load", "fault_line", "import_user_module", "is_file_name"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OURS = tuple(os.path.join(os.path.dirname(_HERE), name) + os.sep for name in ("bb_edge", "bb_host"))
@@ -38,14 +38,6 @@ def add_load(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.py",
         help="a file, or a module by its dotted name, that registers components (repeatable)",
     )
-
-
-def load_all(names: Iterable[str]) -> None:
-    """Loads files and modules in order. RegistryError names the line at fault."""
-    from bb_edge.registry import default_registry
-
-    for name in names:
-        default_registry().load_module(name)
 
 
 def is_file_name(name: str) -> bool:

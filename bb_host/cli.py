@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir.errors import BBError
-from bb_edge.user_modules import add_load, load_all
+from bb_edge.registry import load_all
+from bb_edge.user_modules import add_load
 from bb_host.cli_models import add_export, list_trainable, named_by_file, started_from
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import numpy as np
 from bb_edge.cli.arguments import file_name
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.ir.types import dtype_of_elem
-from bb_edge.user_modules import add_load, load_all
+from bb_edge.registry import load_all
+from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -36,7 +37,7 @@ import sys
 import numpy as np
 import bb_edge
 if sys.argv[4:]:
-    from bb_edge.user_modules import load_all
+    from bb_edge.registry import load_all
     load_all(sys.argv[4:])
 model = bb_edge.open_model(sys.argv[1], sys.argv[2])
 with np.load(sys.argv[3]) as inputs:

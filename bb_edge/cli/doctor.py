@@ -22,7 +22,8 @@ from bb_edge import __version__
 from bb_edge.cli.arguments import file_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.user_modules import add_load, load_all
+from bb_edge.registry import load_all
+from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig

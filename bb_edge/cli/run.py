@@ -18,7 +18,8 @@ from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.user_modules import add_load, load_all
+from bb_edge.registry import load_all
+from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig

@@ -37,7 +37,7 @@ class C(Codec):
 
 
 def loaded(folder, *files):
-    code = "import sys; from bb_edge.user_modules import load_all\ntry: load_all(sys.argv[1:])\n"
+    code = "import sys; from bb_edge.registry import load_all\ntry: load_all(sys.argv[1:])\n"
     code += "except Exception as e: print(type(e).__name__, e)"
     done = subprocess.run([sys.executable, "-c", code, *files], cwd=folder, capture_output=True, text=True)
     return done.stdout + done.stderr

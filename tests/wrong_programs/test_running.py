@@ -356,4 +356,4 @@ def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
     )
     node = install(PeerId.from_name("k"), (), bound.compile(Ticks()).SerializeToString(), ["Ticks"], seed=1)
     (note,) = _notes(node)
-    assert "net.tune.json" in note and "left aside" in note and "tune again" in note
+    assert "net.tune.json" in note and "tuning ignored" in note and "tune again" in note

@@ -1,4 +1,4 @@
-"""The backend of functions with `Model` nodes: TFLite for these, NumPy for everything between them."""
+"""The backend of functions with `Model` nodes: TFLite runs these, NumPy what lies between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.backends.tflite.bodies import MAX_DEPTH, Preparation
 from bb_edge.backends.tflite.errors import TFLiteInterpreterError, TFLiteModelError
-from bb_edge.backends.tflite.probe import interpreter
+from bb_edge.backends.tflite.probe import MAX_THREADS, interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.ir import keys
 from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DEPTH", "TFLiteBackend"]
 
-MAX_THREADS = 64
-
 
 class TFLiteBackend(Backend):
-    """Configuration: `threads` of an interpreter (default 1), `tuning` (the path of what `bb-edge bench
-    --tune` wrote), and what the NumPy backend takes.
+    """Runs `Model` nodes on a TFLite interpreter and all other ops on the NumPy backend.
 
-    `fallbacks` counts the models that run on NumPy for want of an interpreter; `notes` say, model by model,
-    what runs it and why. The kernels are loaded where something runs on NumPy, and not before: most devices
-    start many more models than they mix.
+    Configuration: `threads` of an interpreter (default 1), `tuning` (path of the file that `bb-edge bench
+    --tune` wrote), and `arena_limit` of the NumPy backend.
+
+    `fallbacks` counts the models that run on NumPy because no interpreter runs here; `notes` say, model by
+    model, what runs it and why. The kernels are imported when something first runs on NumPy: a program that
+    is one model never needs them, and starts faster without.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.TFLiteBackend"
@@ -59,15 +59,15 @@ class TFLiteBackend(Backend):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> TFLiteBackend:
-        read = env.settings(cls)
-        made = cls(read["arena_limit"], shared_arena=True, threads=read["threads"])
-        if path := read["tuning"]:
-            made.take_tuning(path)
-        return made
+        settings = env.settings(cls)
+        backend = cls(settings["arena_limit"], shared_arena=True, threads=settings["threads"])
+        if path := settings["tuning"]:
+            backend.take_tuning(path)
+        return backend
 
     @property
     def numpy(self) -> NumPyBackend:
-        """What runs everything but models."""
+        """The NumPy backend that runs everything but models; made at its first use."""
         if self._numpy is None:
             from bb_edge.backends.numpy_backend import NumPyBackend
 
@@ -75,7 +75,10 @@ class TFLiteBackend(Backend):
         return self._numpy
 
     def take_tuning(self, path: str) -> None:
-        """Takes what was measured on this device; a file that is none, or of another, is left aside."""
+        """Reads what was measured on this device.
+
+        A file that is damaged, or was measured on another device, is ignored; `notes` say why.
+        """
         from pathlib import Path
 
         from bb_edge.backends.tflite.tuning import TuningError, load_tuning
@@ -83,7 +86,7 @@ class TFLiteBackend(Backend):
         try:
             self.tuning = load_tuning(Path(path), interpreter())
         except TuningError as error:
-            self.notes.append(f"tuning is left aside: {error}")
+            self.notes.append(f"tuning ignored: {error}")
 
     def enter(self) -> object:
         return None if self._numpy is None else self._numpy.enter()
@@ -118,7 +121,7 @@ class TFLiteBackend(Backend):
         return self.numpy.primitive(op_type, inputs, attributes, parameters, n_outputs)
 
     def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Array:
-        """A read-only array over the payload itself, where it is aligned."""
+        """A read-only array; it shares the payload's memory where the payload is aligned."""
         from bb_edge.roles.wire_tensors import tensor_from_wire
 
         return tensor_from_wire(type_hash, payload)
@@ -137,15 +140,26 @@ class TFLiteBackend(Backend):
         functions: Functions | None = None,
         resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
-        """Besides what the NumPy backend raises: TFLiteModelError, TFLiteInterpreterError."""
-        return Preparation(self, functions or {}).prepare(function, resident or {}, {}, 0)
+        """Prepares a function whose body may hold `Model` nodes.
+
+        Raises TFLiteModelError, TFLiteInterpreterError, and what `NumPyBackend.prepare` raises.
+        """
+        preparation = Preparation(self.model, self._prepare_operators, functions or {})
+        return preparation.prepare(function, resident or {}, {}, 0)
+
+    def _prepare_operators(
+        self, function: FunctionProto, functions: Functions, resident: Mapping[str, Array]
+    ) -> BackendProgram:
+        return self.numpy.prepare(function, functions, resident)
 
     def model(
         self, node: Any, functions: Functions, inputs: Sequence[ValueType | None], outputs: Sequence[Any]
     ) -> BackendProgram | FunctionProto:
         """What runs a `Model` node: its flatbuffer's program, or the function that it falls back on.
 
-        `inputs` and `outputs` are the types that are declared for its ports, None where none is.
+        `inputs` and `outputs` are the types declared for its ports, None where a type is not declared.
+        Raises TFLiteModelError for a node or flatbuffer that is not sound, TFLiteInterpreterError where no
+        interpreter runs here and the node has no fallback.
         """
         where = f"node {node.name!r} (Model)" if node.name else "a TFLite model of the artifact"
         if node.op_type != "Model":
@@ -157,7 +171,7 @@ class TFLiteBackend(Backend):
         on_numpy = measured is not None and not measured.threads and attributes.get("fallback")
         if chosen.make is not None and not on_numpy:
             threads = measured.threads if measured is not None and measured.threads else self.threads
-            made = TFLiteProgram(
+            program = TFLiteProgram(
                 chosen.make,
                 bytes(model),
                 bytes(digest),
@@ -166,9 +180,9 @@ class TFLiteBackend(Backend):
                 threads,
                 where,
             )
-            made.expect(inputs, outputs)
+            program.expect(inputs, outputs)
             self.notes.append(f"{where}: {chosen.package}, threads {threads}")
-            return made
+            return program
         if not attributes.get("fallback"):
             raise TFLiteInterpreterError(
                 f"no TFLite interpreter runs here: {chosen.why_not}",
@@ -181,10 +195,10 @@ class TFLiteBackend(Backend):
             len(node.input),
             len(node.output),
         ):
-            raise TFLiteModelError(f"its fallback {name!r} is missing or does not fit", where)
+            raise TFLiteModelError(f"its fallback {name!r} is missing, or has other inputs or outputs", where)
         if on_numpy:
-            self.notes.append(f"{where}: NumPy, which was measured to be faster here")
+            self.notes.append(f"{where}: NumPy, which measured faster on this device")
         else:
             self.fallbacks += 1
-            self.notes.append(f"{where}: NumPy, for there is {chosen}")
+            self.notes.append(f"{where}: NumPy, because there is {chosen}")
         return fallback

@@ -1,8 +1,12 @@
-"""Bodies with `Model` nodes: cut into runs of plain operators and models, one program each, in order."""
+"""Prepares functions that mix `Model` nodes with plain operators.
+
+A body is cut into segments: each model is one, and so is each run of operators between two models. Every
+segment becomes a program of its own; they run in the order of the body.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.backends.tflite.errors import TFLiteModelError
@@ -11,52 +15,75 @@ from bb_edge.roles.backend import BackendProgram, Functions
 from bb_edge.roles.errors import BackendRunError, BackendWalkError
 
 if TYPE_CHECKING:
-    from bb_edge.backends.tflite.backend import TFLiteBackend
+    from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.ir.tensors import Array
     from bb_edge.ir.types import ValueType
+
+    MakeModel = Callable[
+        [Any, Functions, Sequence[ValueType | None], Sequence[ValueType | None]],
+        BackendProgram | FunctionProto,
+    ]
+    PrepareOperators = Callable[[FunctionProto, Functions, Mapping[str, Array]], BackendProgram]
 
 __all__ = ["MAX_DEPTH", "MAX_PROGRAMS", "Preparation"]
 
 MAX_DEPTH = 16
-"""Functions that call functions with models in them."""
+"""How deep functions with models may call one another; the compiler writes two levels."""
 
 MAX_PROGRAMS = 1024
-"""Of one body, those of the functions that it calls included: calls of calls would be any number."""
+"""Programs that one body may become, those of the functions that it calls included.
+
+Real models become fewer than a hundred. Without a bound, functions that each call another one twice would
+make 2^MAX_DEPTH of them.
+"""
 
 _GRAPH = 5
+"""AttributeProto.GRAPH, without importing the messages."""
 
 Types = Mapping[str, "ValueType"]
 
 
 class Preparation:
-    """Makes a body's program. `BackendWalkError` for what is no sound body."""
+    """Makes the program of a body.
 
-    def __init__(self, backend: TFLiteBackend, functions: Functions) -> None:
-        self._backend, self._functions = backend, functions
+    `make_model` gives what runs a `Model` node: a program, or the function to prepare in its place.
+    `prepare_operators` prepares a function without models. Raises BackendWalkError for a body that is not
+    sound, and what these two raise.
+    """
+
+    def __init__(
+        self, make_model: MakeModel, prepare_operators: PrepareOperators, functions: Functions
+    ) -> None:
+        self._make_model, self._prepare_operators = make_model, prepare_operators
+        self._functions = functions
         self._with_models: dict[tuple[str, str], bool] = {}
-        self._made = 0
+        self._programs = 0
 
     def prepare(
         self, function: Any, resident: Mapping[str, Array], declared: Types, depth: int
     ) -> BackendProgram:
-        """`declared` are types that the function's caller knows of its ports."""
+        """Gives the program of a function.
+
+        `resident` are inputs that never change, by name; `declared` are types that the function's caller
+        knows of its ports; `depth` counts the calls down to this function.
+        """
         where = f"graph {function.name!r}"
         if depth > MAX_DEPTH:
             raise BackendWalkError(f"functions nest deeper than {MAX_DEPTH}", where)
         if not self._has_model(function, 0):
             self._count(where)
-            return self._backend.numpy.prepare(function, self._functions, resident)
+            return self._prepare_operators(function, self._functions, resident)
         types = {**declared, **_declared(function)}
         nodes = list(function.node)
         if len(nodes) == 1 and not resident and _same_ports(nodes[0], function):
             return self._call(nodes[0], types, depth)
         unknown = sorted(set(resident) - set(function.input))
         if unknown:
-            raise BackendRunError(f"resident input {unknown[0]!r} is no input of it", where)
+            raise BackendRunError(f"resident {unknown[0]!r} is not an input of the graph", where)
         segments = [_Segment(function, run) for run in self._runs(nodes)]
         wanted = set(function.output)
         for segment in reversed(segments):
-            segment.output = [name for name in segment.made if name in wanted]
+            segment.output = [name for name in segment.produced if name in wanted]
             wanted |= set(segment.reads)
         known = set(function.input)
         steps: list[tuple[BackendProgram, tuple[str, ...], tuple[str, ...]]] = []
@@ -64,26 +91,26 @@ class Preparation:
             first = segment.node[0]
             if self._is_special(first, 0):
                 program = self._call(first, types, depth)
-                given, made = tuple(first.input), tuple(first.output)
+                reads, produces = tuple(first.input), tuple(first.output)
             else:
                 self._count(where)
                 segment.input = [name for name in segment.reads if name in known]
                 own = {name: resident[name] for name in segment.input if name in resident}
-                program = self._backend.numpy.prepare(segment, self._functions, own)  # type: ignore[arg-type]
-                given, made = tuple(n for n in segment.input if n not in own), tuple(segment.output)
-            missing = [name for name in given if name not in known]
+                program = self._prepare_operators(segment, self._functions, own)  # type: ignore[arg-type]
+                reads, produces = tuple(n for n in segment.input if n not in own), tuple(segment.output)
+            missing = [name for name in reads if name not in known]
             if missing:
                 raise BackendWalkError(f"nothing produces {missing[0]!r}", where)
-            twice = [name for i, name in enumerate(made) if name in known or name in made[:i]]
+            twice = [name for i, name in enumerate(produces) if name in known or name in produces[:i]]
             if twice:
                 raise BackendWalkError(f"{twice[0]!r} is produced twice", where)
-            known.update(made)
-            steps.append((program, given, made))
+            known.update(produces)
+            steps.append((program, reads, produces))
         return _Chain(function, steps, resident)
 
     def _count(self, where: str) -> None:
-        self._made += 1
-        if self._made > MAX_PROGRAMS:
+        self._programs += 1
+        if self._programs > MAX_PROGRAMS:
             raise BackendWalkError(f"more than {MAX_PROGRAMS} models and runs of operators", where)
 
     def _call(self, node: Any, types: Types, depth: int) -> BackendProgram:
@@ -91,14 +118,14 @@ class Preparation:
         outputs = [types.get(name) for name in node.output]
         if node.domain == keys.TFLITE_DOMAIN:
             self._count(f"node {node.name!r} (Model)")
-            found = self._backend.model(node, self._functions, inputs, outputs)
-            if isinstance(found, BackendProgram):
-                return found
-            callee: Any = found
+            runner = self._make_model(node, self._functions, inputs, outputs)
+            if isinstance(runner, BackendProgram):
+                return runner
+            callee: Any = runner
         else:
             callee = self._functions[(node.domain, node.op_type)]
             if (len(callee.input), len(callee.output)) != (len(node.input), len(node.output)):
-                raise BackendWalkError("a call does not fit its function", f"graph {callee.name!r}")
+                raise BackendWalkError("a call has other inputs or outputs than its function", f"graph {callee.name!r}")
         names = (*callee.input, *callee.output)
         known = {n: t for n, t in zip(names, (*inputs, *outputs), strict=True) if t is not None}
         return self.prepare(callee, {}, known, depth + 1)
@@ -132,7 +159,7 @@ class Preparation:
 
 
 def _declared(function: Any) -> dict[str, ValueType]:
-    """The types that a function states of its values."""
+    """The types that a function declares for its values, by name."""
     if not function.value_info:
         return {}
     from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
@@ -144,7 +171,7 @@ def _declared(function: Any) -> dict[str, ValueType]:
 
 
 class _Segment:
-    """Nodes in a row as a function of their own: what `lower` reads of one."""
+    """A run of nodes with the fields of a FunctionProto that lowering reads."""
 
     def __init__(self, function: Any, nodes: Sequence[Any]) -> None:
         self.name = function.name
@@ -154,14 +181,14 @@ class _Segment:
         self.attribute_proto: tuple[Any, ...] = tuple(function.attribute_proto)
         self.metadata_props: tuple[Any, ...] = ()
         self.input: list[str] = []
-        self.made = list(dict.fromkeys(name for node in nodes for name in node.output if name))
-        self.output = list(self.made)
-        own = set(self.made)
+        self.produced = list(dict.fromkeys(name for node in nodes for name in node.output if name))
+        self.output = list(self.produced)
+        own = set(self.produced)
         self.reads = list(dict.fromkeys(n for n in _reads(nodes, 0) if n and n not in own))
 
 
 class _Chain(BackendProgram):
-    """Programs one after the other, values by position."""
+    """Runs programs one after the other; values are kept by position."""
 
     def __init__(self, function: Any, steps: Sequence[Any], resident: Mapping[str, Array]) -> None:
         self.input_names = tuple(name for name in function.input if name not in resident)
@@ -172,9 +199,9 @@ class _Chain(BackendProgram):
             numbers[name] = len(numbers)
         self._resident = list(resident.values())
         self._steps = []
-        for program, given, made in steps:
-            inputs = tuple(numbers[name] for name in given)
-            for name in made:
+        for program, reads, produces in steps:
+            inputs = tuple(numbers[name] for name in reads)
+            for name in produces:
                 numbers[name] = len(numbers)
             self._steps.append((program.run, inputs))
         missing = [name for name in self.output_names if name not in numbers]
@@ -182,24 +209,24 @@ class _Chain(BackendProgram):
             raise BackendWalkError(f"nothing produces the output {missing[0]!r}", where)
         self._outputs = tuple(numbers[name] for name in self.output_names)
         # An output must be fresh and the caller's alone: not an input, not the same array twice.
-        n_given = len(self.input_names) + len(self._resident)
-        self._copied = tuple(v < n_given or v in self._outputs[:i] for i, v in enumerate(self._outputs))
+        n_inputs = len(self.input_names) + len(self._resident)
+        self._copied = tuple(v < n_inputs or v in self._outputs[:i] for i, v in enumerate(self._outputs))
         self._where = where
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         if len(inputs) != len(self.input_names):
-            raise BackendRunError(f"{len(inputs)} inputs given, it has {len(self.input_names)}", self._where)
+            raise BackendRunError(f"expected {len(self.input_names)} inputs, got {len(inputs)}", self._where)
         values = [*inputs, *self._resident]
-        for run, given in self._steps:
-            values += run([values[i] for i in given])
+        for run, positions in self._steps:
+            values += run([values[i] for i in positions])
         pairs = zip(self._outputs, self._copied, strict=True)
         return tuple(values[i].copy() if copied else values[i] for i, copied in pairs)
 
 
 def _reads(nodes: Sequence[Any], depth: int) -> Iterator[str]:
-    """Names that nodes read, bodies of If and Loop included."""
+    """The names that nodes read, those in bodies of If and Loop included."""
     if depth > MAX_DEPTH * 2:
-        raise BackendWalkError("bodies nest too deeply")
+        raise BackendWalkError(f"bodies of If and Loop nest deeper than {MAX_DEPTH * 2}")
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:

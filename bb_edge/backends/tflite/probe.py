@@ -9,10 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["INTERPRETERS", "Interpreter", "attempt", "interpreter"]
+__all__ = ["INTERPRETERS", "MAX_THREADS", "Interpreter", "attempt", "interpreter"]
 
 INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
 """(package, distribution), in the order of preference."""
+
+MAX_THREADS = 64
+"""Threads that one interpreter may be configured to use.
+
+More than the cores of any board that this runtime is meant for, so a larger number is a typing error.
+"""
 
 NOT_INSTALLED = "not installed"
 

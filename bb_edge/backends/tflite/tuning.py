@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bb_edge.backends.tflite.backend import MAX_THREADS
-from bb_edge.backends.tflite.probe import Interpreter
+from bb_edge.backends.tflite.probe import MAX_THREADS, Interpreter
 from bb_edge.roles.errors import BackendError
 
 __all__ = ["Choice", "TuningError", "load_tuning", "save_tuning", "signature"]

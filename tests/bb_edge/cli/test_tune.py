@@ -108,7 +108,7 @@ def test_a_file_of_another_device_is_left_aside(artifact, tmp_path):
         backend = TFLiteBackend()
         backend.take_tuning(str(place))
         assert backend.tuning == {}
-        assert "left aside" in backend.notes[0]
+        assert "ignored" in backend.notes[0]
         bb_edge.open_model(artifact)(X)
     with pytest.raises(TuningError):
         load_tuning(tmp_path / "nowhere.json", interpreter())
