@@ -198,7 +198,9 @@ class Registry:
 
     def _points(self) -> Mapping[str, EntryPoint]:
         if self._entry_points is None:
-            from importlib.metadata import entry_points  # slow to import, and most programs need no entry point
+            from importlib.metadata import (
+                entry_points,
+            )  # slow to import, and most programs need no entry point
 
             points = entry_points(group=keys.COMPONENT_ENTRY_POINTS)
             self._entry_points = {point.name: point for point in points}

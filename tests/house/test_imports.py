@@ -1,10 +1,12 @@
-"""What an import drags along, seen from a fresh interpreter."""
+"""What an import drags along, seen from a fresh interpreter, and that no modules import each other."""
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,87 @@ def test_the_ir_lives_beside_the_onnx_package(root: Path) -> None:
     pytest.importorskip("onnx")
     for first, second in [("onnx", "bb_edge.ir.onnx_pb2"), ("bb_edge.ir.onnx_pb2", "onnx")]:
         assert {"onnx", "bb_edge.ir.onnx_pb2"} <= loaded_by(root, f"import {first}\nimport {second}")
+
+
+# --- circles ------------------------------------------------------------------------------------------
+
+IN_CIRCLES = ("bb_edge.engine", "bb_edge.roles", "bb_edge.backends.program", "bb_edge.backends.single_op")
+"""Modules, and packages of modules, that still import each other. This list only ever gets shorter."""
+
+
+def import_graph(folder: Path) -> dict[str, set[str]]:
+    """Module -> modules of the same package that it imports, anywhere in its file.
+
+    Imports in functions and under TYPE_CHECKING count: they tie modules together as much as any other.
+    """
+    files = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        names = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(module, path.stem == "__init__", node)
+                inner = {f"{base}.{alias.name}" for alias in node.names}
+                names |= inner & files.keys()
+                if not inner <= files.keys():
+                    names.add(base)
+        graph[module] = (names & files.keys()) - {module}
+    return graph
+
+
+def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
+    """The module that `from … import` names, relative ones spelled out."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    parts = parts[: len(parts) - node.level + is_package]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The modules that import each other, directly or through others: one sorted list per circle."""
+    reached = {module: _reached_from(graph, module) for module in graph}
+    members = {
+        tuple(sorted(other for other in reached[module] if module in reached[other])) for module in graph
+    }
+    return sorted(list(circle) for circle in members if circle)
+
+
+def _reached_from(graph: Mapping[str, set[str]], module: str) -> set[str]:
+    reached: set[str] = set()
+    ahead = set(graph[module])
+    while ahead:
+        reached |= ahead
+        ahead = set().union(*(graph[name] for name in ahead)) - reached
+    return reached
+
+
+def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
+    package = tmp_path / "pack"
+    package.mkdir()
+    sources = {
+        "__init__": "",
+        "a": "from pack import b",
+        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pack.c import thing",
+        "c": "def late():\n    from . import a",
+        "d": "import pack.a",
+    }
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+    assert circles(import_graph(package)) == [["pack.a", "pack.b", "pack.c"]]
+
+
+@pytest.mark.parametrize("package", ["bb_edge", "bb_kernels", "bb_shims"])
+def test_no_modules_import_each_other(package_folders: dict[str, Path], package: str) -> None:
+    """Every import counts, those in functions and under TYPE_CHECKING too."""
+    unknown = [
+        circle
+        for circle in circles(import_graph(package_folders[package]))
+        if any(module not in IN_CIRCLES and module.rpartition(".")[0] not in IN_CIRCLES for module in circle)
+    ]
+    assert unknown == []

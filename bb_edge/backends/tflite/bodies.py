@@ -125,7 +125,9 @@ class Preparation:
         else:
             callee = self._functions[(node.domain, node.op_type)]
             if (len(callee.input), len(callee.output)) != (len(node.input), len(node.output)):
-                raise BackendWalkError("a call has other inputs or outputs than its function", f"graph {callee.name!r}")
+                raise BackendWalkError(
+                    "a call has other inputs or outputs than its function", f"graph {callee.name!r}"
+                )
         names = (*callee.input, *callee.output)
         known = {n: t for n, t in zip(names, (*inputs, *outputs), strict=True) if t is not None}
         return self.prepare(callee, {}, known, depth + 1)
