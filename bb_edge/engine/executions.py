@@ -272,7 +272,6 @@ class Execution:
         "cohort",
         "cohorts",
         "deadline_ns",
-        "duplicate",
         "expired",
         "failed",
         "frames",
@@ -311,7 +310,6 @@ class Execution:
         self.children = 0  # running children
         self.failed = False
         self.expired = False
-        self.duplicate = False
         self.acknowledged = (
             False  # its envelope is durable: its sender will not repeat it, so no gate stops it
         )

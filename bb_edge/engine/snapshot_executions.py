@@ -19,10 +19,13 @@ from bb_edge.engine.snapshot_parts import Parts, Shift, frame_name, op_name, reg
 from bb_edge.roles.errors import CompletionLostError
 from bb_edge.wire import envelope
 
+_NO_FLAG = ""
+"""The place of a flag that older versions wrote and never set: always False, so that rows keep their form."""
+
 _FLAGS = (
     "failed",
     "expired",
-    "duplicate",
+    _NO_FLAG,
     "acknowledged",
     "bootstrap",
     "claimed",
@@ -51,7 +54,7 @@ def _execution_row(parts: Parts, execution: Execution) -> dict[str, Any]:
         "id": execution.id,
         "target": execution.target,
         "state": execution.state.value,
-        "flags": [getattr(execution, name) for name in _FLAGS],
+        "flags": [name != _NO_FLAG and getattr(execution, name) for name in _FLAGS],
         "numbers": [getattr(execution, name) for name in _NUMBERS],
         "deadline_ns": execution.deadline_ns,
         "claim_set": list(execution.claim_set),
@@ -95,7 +98,8 @@ def restore_executions(parts: Parts, data: Any, shift: Shift) -> None:
         execution = engine.pool.revive(row["id"], row["target"], bool(row["parent"]))
         execution.state = State(row["state"])
         for name, value in zip(_FLAGS, row["flags"], strict=True):
-            setattr(execution, name, value)
+            if name != _NO_FLAG:
+                setattr(execution, name, value)
         for name, value in zip(_NUMBERS, row["numbers"], strict=True):
             setattr(execution, name, value)
         execution.deadline_ns = shift.time(row["deadline_ns"])

@@ -1,10 +1,9 @@
-"""The five gates (semantics §6). Rx gates read the verdicts that were taken at ingress; they never mark
-anything.
+"""The five gates of a wire path; those behind a Recv never mark anything.
 
-What reaches a Recv has passed the same checks at the border already: a duplicate was acknowledged and
-dropped,
-a source that does not heed a back-off was refused. The gates keep that true for values that come to a graph
-another way (an `invoke` that feeds a Recv's readers), and stand where a policy can be changed at run time.
+The border decides before an envelope becomes an execution: it drops a repeated one, acknowledged again, and
+refuses a source that does not heed a back-off. `DedupGateRx` is therefore a mark alone: the graph shows where
+values are known to be new. The other two ask once more when the values reach them, which may be long after
+the envelope arrived.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ def _pass(values: tuple[object, ...]) -> object:
 
 
 def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-
     def run(ctx: Any, *values: object) -> object:
-        if ctx.execution.duplicate:
-            engine.count("gates.dedup_rx.dropped")
-            return None
         return _pass(values)
 
     return run

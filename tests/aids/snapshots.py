@@ -49,7 +49,7 @@ def stands_in(node: Node, snapshot: bytes, now_ns: int, but: Collection[str] = (
 
 _OF_EXECUTION = (
     *("id", "target", "state", "pending", "waits_outside", "asking", "children", "failed", "expired"),
-    *("duplicate", "acknowledged", "bootstrap", "queued", "claimed", "claim_set", "claim_timer", "source"),
+    *("acknowledged", "bootstrap", "queued", "claimed", "claim_set", "claim_timer", "source"),
     *("cause", "deadline_ns", "bytes_held", "answer_bytes", "requests_made", "asked_somebody", "notify"),
 )
 _OF_COHORT = (

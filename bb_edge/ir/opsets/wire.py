@@ -90,7 +90,7 @@ _w.op(
 
 _g = Table(keys.GATE_DOMAIN)
 for _name, _doc in (
-    ("DedupGateRx", "Drops an envelope that was delivered before."),
+    ("DedupGateRx", "Marks values as new: an envelope delivered before is dropped on arrival."),
     ("PeerHealthGateRx", "Drops what a peer below the health threshold sends."),
     ("BackoffGateRx", "Drops what a peer sends that was told to back off and does not."),
 ):

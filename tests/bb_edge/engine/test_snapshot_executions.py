@@ -255,6 +255,19 @@ def test_who_cannot_be_asked_again_is_named_with_who_asks(compile_text):
     ]
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_a_flag_that_only_older_versions_had_keeps_its_place(compile_text, written):
+    world, data = asking(compile_text)
+    body = body_of(data)
+    rows = body["executions"][2]
+    before = [row["flags"][:] for row in rows]
+    for row in rows:
+        row["flags"][2] = written
+    again = world.install(resealed(body), 5)
+    assert [row["flags"] for row in body_of(again.snapshot(5))["executions"][2]] == before
+    assert before and all(flags[2] is False and len(flags) == 9 for flags in before)
+
+
 @pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[-1]]])
 @pytest.mark.parametrize("part", ["flags", "numbers", "waiting"])
 def test_rows_of_another_length_are_damage(compile_text, part, change):

@@ -13,10 +13,13 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.parking import OpError
 from bb_edge.installer import install
-from bb_edge.ir.address import Address, AddressError
+from bb_edge.ir.address import Address, AddressError, site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
+from bb_edge.wire import envelope
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import Envelope, Fill
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -123,6 +126,27 @@ def test_rx_gates(bed):
   syscall.AppEmit<name="r">(r)"""
     b = bed.run(body, "x: F32, s: PeerIdVec", {"x": f32(3), "s": (PEER,)})
     assert b.events("c")[0].tolist() == [3] and b.events("r") == [(PEER,)]
+    clean(b)
+
+
+@pytest.mark.covers("gate", "DedupGateRx")
+@pytest.mark.parametrize("base", [0, 1], ids=["best effort", "durable"])
+def test_an_envelope_that_is_delivered_twice_reaches_the_gate_once(bench, base):
+    b = bench("""program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  x0: F32, s0: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  x: F32, s: PeerIdVec = gate.DedupGateRx(x0, s0)
+  syscall.AppEmit<name="x">(x)
+  syscall.AppEmit<name="s">(s)
+""")
+    type_hash, payload = encode_value(f32(3))
+    fill = Fill(site_suffix(0xA1), payload, False, type_hash)
+    data = envelope.encode(Envelope(fills=[fill], epoch=3, seq=1, base=base))
+    for _ in range(2):
+        b.node.deliver_inbound(data, PEER)
+        b.settle()
+    assert [x.tolist() for x in b.events("x")] == [[3]] and b.events("s") == [(PEER,)]
+    assert b.node.counters["ingress.duplicates"] == 1
     clean(b)
 
 
