@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated.__main__ import Tally, simulate
+from simulated.__main__ import Tally, differing, simulate, write_hashes
 from simulated.network import CALM
 from simulated.plan import Plan, plan_of
 from simulated.world import World, WorldError
@@ -81,6 +81,16 @@ def test_the_same_seed_gives_the_same_trace_in_any_process():
     env = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == here
+
+
+def test_traces_that_differ_from_those_written_are_named(tmp_path):
+    path = tmp_path / "hashes.json"
+    hashes = simulate(range(3, 6), short=True).hashes
+    write_hashes(path, 3, hashes)
+    assert differing(path, 3, hashes) == [] == differing(path, 4, hashes[1:])
+    assert differing(path, 3, [hashes[0], "", hashes[2]]) == [4]
+    with pytest.raises(KeyError, match="6"):
+        differing(path, 6, hashes)
 
 
 @pytest.mark.parametrize("kind", ["federation", "gossip", "nested"])

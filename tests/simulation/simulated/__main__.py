@@ -2,6 +2,8 @@
 
 Prints what was delivered, which faults there were, and for each failure the seed that replays it:
 `./dev simulate --start SEED --seeds 1`. Exit code 1 where a world failed.
+
+A change of structure alone changes no trace: `--hashes FILE` before it, `--same-as FILE` after it.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ import argparse
 import functools
 import gc
 import hashlib
+import json
 import multiprocessing
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from simulated.plan import plan_of
 from simulated.world import World, WorldError
@@ -82,12 +86,26 @@ def simulate_all(start: int, seeds: int, jobs: int, short: bool = False, tell: b
     return total
 
 
+def write_hashes(path: Path, start: int, hashes: list[str]) -> None:
+    """Writes the trace hash of each seed, as JSON."""
+    by_seed = {str(seed): digest for seed, digest in enumerate(hashes, start)}
+    path.write_text(json.dumps(by_seed, indent=0) + "\n")
+
+
+def differing(path: Path, start: int, hashes: list[str]) -> list[int]:
+    """The seeds whose trace is not the one that `write_hashes` wrote. KeyError for a seed that it did not."""
+    written = json.loads(path.read_text())
+    return [seed for seed, digest in enumerate(hashes, start) if written[str(seed)] != digest]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser("./dev simulate", description="federations under faults, by seed")
     parser.add_argument("--seeds", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--short", action="store_true", help="the smaller worlds of the test command")
+    parser.add_argument("--hashes", type=Path, metavar="FILE", help="write each seed's trace hash there")
+    parser.add_argument("--same-as", type=Path, metavar="FILE", help="fail where a trace is not as written")
     options = parser.parse_args()
     began = time.monotonic()
     total = simulate_all(options.start, options.seeds, max(1, options.jobs), options.short, tell=True)
@@ -97,6 +115,12 @@ def main() -> int:
     for title, counts in (("faults", total.faults), ("seen", total.seen)):
         print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in counts.most_common()))
     print(f"trace hash {digest}")
+    if options.hashes:
+        write_hashes(options.hashes, options.start, total.hashes)
+    if options.same_as:
+        others = differing(options.same_as, options.start, total.hashes)
+        total.failures += [f"seed {seed}: another trace than in {options.same_as}" for seed in others]
+        print(f"traces as in {options.same_as}: {total.seeds - len(others)} of {total.seeds}")
     for failure in total.failures:
         seed = failure.split(":")[0].removeprefix("seed ")
         print(f"replay: ./dev simulate --seeds 1 --start {seed}" + (" --short" if options.short else ""))
