@@ -7,6 +7,7 @@ and small constants: a program has many ops and few kinds of them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -24,12 +25,13 @@ from bb_kernels import (
     supported,
 )
 
-__all__ = ["Misfit", "fit"]
+__all__ = ["MOST_REMEMBERED", "Misfit", "fit", "question"]
 
 _MOST_CONSTANT = 1024
 """Elements: a larger constant is data, whose values decide no shape."""
 
-_MOST_REMEMBERED = 8192
+MOST_REMEMBERED = 8192
+"""Answers that are kept: a program has fewer kinds of ops."""
 
 _BATCHED = frozenset(
     (
@@ -72,55 +74,46 @@ def fit(
     `inputs` has None for an input that is left out, `known` the values of inputs that are constants. A size
     that is not known counts as 1, and what does not fit then is refused only where sizes play no part.
     """
-    key = _key(op_type, version, attrs, inputs, known, n_outputs)
-    if key is None:
+    for value in inputs:
+        if value is not None and (value.shape is None or value.node.elem_type is None):
+            return None
+    constants = [None if a is None or a.size > _MOST_CONSTANT else a for a in known]
+    asked = question(op_type, attrs, inputs, constants, n_outputs)
+    if asked is None:
         return None
+    key = (version, *asked)
     if key in _seen:
         found = _seen[key]
     else:
-        found = _fit(op_type, version, attrs, inputs, known, n_outputs)
-        if len(_seen) < _MOST_REMEMBERED:
+        found = _fit(op_type, version, attrs, inputs, constants, n_outputs)
+        if len(_seen) < MOST_REMEMBERED:
             _seen[key] = found
     if isinstance(found, Misfit):
         raise Misfit(str(found), found.universal, found.attribute)
     return found
 
 
-def fitted_before(
+def question(
     op_type: str,
-    version: int,
-    attrs: Mapping[str, object],
-    inputs: Sequence[ValueType | None],
-    known: Sequence[Array | None],
-    n_outputs: int,
-) -> tuple[ValueType, ...] | None:
-    """What `fit` has found for the same question; None where it was never asked, or found no types."""
-    found = _seen.get(_key(op_type, version, attrs, inputs, known, n_outputs))  # type: ignore[arg-type]
-    return found if isinstance(found, tuple) else None
-
-
-def _key(
-    op_type: str,
-    version: int,
     attrs: Mapping[str, object],
     inputs: Sequence[ValueType | None],
     known: Sequence[Array | None],
     n_outputs: int,
 ) -> tuple[object, ...] | None:
-    """What the answer depends on; None where there is none to be had."""
-    key: list[object] = [op_type, version, n_outputs]
+    """All that the shapes of an op's results depend on, as a key; None for attributes that no key holds.
+
+    A large constant of fractions is data and plays no part; one of whole numbers may hold indices.
+    """
+    key: list[object] = [op_type, n_outputs]
     for value in inputs:
-        if value is None:
-            key.append(None)
-        elif value.shape is None or value.node.elem_type is None:
-            return None
-        else:
-            key += (value.node.elem_type, value.shape)
-    for array in known:
-        if array is not None and array.size <= _MOST_CONSTANT:
-            key.append(array.tobytes())
-        else:
-            key.append(None)
+        key.append(None if value is None else (value.node.elem_type, value.shape))
+    for number, array in enumerate(known):
+        if array is None:
+            continue
+        if array.size <= _MOST_CONSTANT:
+            key += (number, array.tobytes())
+        elif array.dtype.kind != "f":
+            key += (number, hashlib.blake2b(array.tobytes()).digest())
     for name, attr in attrs.items():
         if isinstance(attr, (int, float, bytes)):
             key += (name, type(attr), attr)
@@ -138,7 +131,7 @@ def _fit(
     version: int,
     attrs: Mapping[str, object],
     inputs: Sequence[ValueType | None],
-    known: Sequence[Array | None],
+    constants: Sequence[Array | None],
     n_outputs: int,
 ) -> _Found:
     if not supported(op_type, version):
@@ -157,7 +150,6 @@ def _fit(
         unknown = [i for i, dim in enumerate(value.shape) if not isinstance(dim, int)]
         exact &= not unknown or (unknown == [0] and number == 0 and op_type in _BATCHED)
         specs.append(TensorSpec(np.dtype(dtype), tuple(d if isinstance(d, int) else 1 for d in value.shape)))
-    constants = [None if a is None or a.size > _MOST_CONSTANT else a for a in known]
     try:
         prepared = prepare(op_type, version, attrs, specs, constants, n_outputs)
     except KernelError as error:

@@ -17,8 +17,14 @@ from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.dsl.catalog_ops import snake
-from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
-from bb_host.dsl.kernel_fit import Misfit, fit, fitted_before
+from bb_host.dsl.errors import (
+    ArityError,
+    AttributeValueError,
+    UnknownOpError,
+    ValueTypeError,
+    author_line,
+)
+from bb_host.dsl.kernel_fit import MOST_REMEMBERED, Misfit, fit, question
 from bb_host.dsl.literals import (
     as_array,
     as_attribute,
@@ -48,6 +54,7 @@ class _Formal:
     homogeneous: bool
     least: int  # values that a variadic one takes at least
     node: TypeNode | None  # where the schema fixes the type
+    is_tensor: bool  # no sequence, optional or map
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,12 @@ class _Schema:
     outputs: tuple[_Formal, ...]
     attrs: Mapping[str, AttrKind]
     required: tuple[str, ...]
+    hint: str
+    """What its results are called."""
+    fewest: int
+    """Outputs that it cannot do without."""
+    usual: int
+    """Outputs that a call has which asks for no number of them."""
 
 
 def _formal(formal: Any, only: Mapping[str, str]) -> _Formal:
@@ -69,6 +82,7 @@ def _formal(formal: Any, only: Mapping[str, str]) -> _Formal:
         formal.is_homogeneous,
         formal.min_arity,
         _fixed(only.get(formal.type_str, formal.type_str)),
+        not formal.type_str.startswith(("seq", "optional", "map")),
     )
 
 
@@ -102,6 +116,7 @@ def _names() -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=1024)
 def onnx_name(spelling: str) -> str | None:
     """`reduce_sum`, `ReduceSum`, `and_` → ONNX's name; None where ONNX has no such operator."""
     return _names().get(spelling.replace("_", "").lower())
@@ -129,12 +144,16 @@ def _schema(name: str) -> _Schema | None:
         for c in schema.type_constraints
         if len(c.allowed_type_strs) == 1
     }
+    outputs = tuple(_formal(f, only) for f in schema.outputs)
     return _Schema(
         name,
         tuple(_formal(f, only) for f in schema.inputs),
-        tuple(_formal(f, only) for f in schema.outputs),
+        outputs,
         {n: _kind(a) for n, a in schema.attributes.items()},
         tuple(n for n, a in schema.attributes.items() if a.required),
+        snake(name) if name != "Constant" else "const",
+        sum(not f.optional and not f.variadic for f in outputs),
+        max(1, sum(not f.optional for f in outputs)),
     )
 
 
@@ -163,20 +182,20 @@ def call_onnx(
     schema = None if op_type is None else _schema(op_type)
     if schema is None:
         raise unknown_operator(graph, name)
-    kwargs = {key: value for key, value in kwargs.items() if value is not None}
     if kwargs:
+        kwargs = {key: value for key, value in kwargs.items() if value is not None}
         inputs_alone = [f.name for f in schema.inputs if f.name not in schema.attrs]
         check_names(graph, schema.name, kwargs, [*schema.attrs, *inputs_alone])
     bound = _bind(graph, schema, args, kwargs)
-    attrs = _attrs(graph, schema, kwargs)
-    if types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
+    attrs = _attrs(graph, schema, kwargs) if kwargs or schema.required else {}
+    if attrs and types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
         raise no_bfloat16(graph, schema.name)
     results = _results(graph, schema, bound, attrs, outputs)
     inputs = [value for _, value in bound]
     while inputs and inputs[-1] is None:
         inputs.pop()
-    draft = Draft(schema.name, keys.ONNX_DOMAIN, inputs, list(results), dict(attrs), dict(meta or {}))
-    gates = graph.order(draft, graph.after_values(after))
+    draft = Draft(schema.name, keys.ONNX_DOMAIN, inputs, list(results), attrs, dict(meta or {}))
+    gates = [] if after is UNORDERED else graph.order(draft, graph.after_values(after))
     graph.add(draft)
     if gates:
         results = [graph.gated(value, gates) for value in results]
@@ -341,22 +360,21 @@ def _results(
             f"{schema.name} has at most {len(formals)} outputs, not {count}",
             f"its outputs: {', '.join(f.name for f in formals)}",
         )
-    least = sum(1 for f in formals if not f.optional and not f.variadic)
-    if count < least:
+    if count < schema.fewest:
         raise graph.error(
             ArityError,
-            f"{schema.name} has at least {least} outputs, not {count}",
+            f"{schema.name} has at least {schema.fewest} outputs, not {count}",
             f"its outputs: {', '.join(f.name for f in formals)}; take one of the tuple",
         )
     shapes = _shapes(graph, schema, bound, attrs, count)
-    hint = snake(schema.name) if schema.name != "Constant" else "const"
+    hint, line = schema.hint, author_line()
     found = []
     for i in range(count):
         formal = formals[min(i, len(formals) - 1)]
         node = _result_node(schema, formal, bound, attrs)
         name = hint if count == 1 else f"{hint}_{formal.name}" if not formal.variadic else f"{hint}_{i}"
         shape = shapes[i] if i < len(shapes) and types.is_subtype(node, types.TENSOR) else None
-        found.append(graph.fresh(name, ValueType(node, shape)))
+        found.append(graph.fresh(name, ValueType(node, shape), line=line))
     return found
 
 
@@ -376,7 +394,7 @@ def _output_count(
                 "or say how many parts with outputs=",
             )
         return number
-    return max(1, sum(1 for f in schema.outputs if not f.optional))
+    return schema.usual
 
 
 def _result_node(
@@ -394,7 +412,7 @@ def _result_node(
     value = attrs.get("value")
     if isinstance(value, np.ndarray):
         return types.tensor_type(value.dtype)
-    if formal.homogeneous and not formal.type_str.startswith(("seq", "optional", "map")):
+    if formal.homogeneous and formal.is_tensor:
         for other, given in bound:
             if given is not None and other.type_str == formal.type_str and other.homogeneous:
                 if types.is_subtype(given.node, types.TENSOR) or given.node is types.PEER_ID_VEC:
@@ -409,6 +427,9 @@ def _constants(graph: Recorder, bound: Sequence[tuple[_Formal, Output | None]]) 
     return [None if value is None else graph.constant_value(value) for _, value in bound]
 
 
+_shapes_found: dict[tuple[object, ...], tuple[Shape, ...]] = {}
+
+
 def _shapes(
     graph: Recorder,
     schema: _Schema,
@@ -420,26 +441,29 @@ def _shapes(
     value = attrs.get("value")
     if schema.name == "Constant":
         return [tuple(value.shape) if isinstance(value, np.ndarray) else None]
-    given = [None if v is None else v.type for _, v in bound]
-    shapes = [None if t is None else t.shape for t in given]
-    if not shapes:
+    if not bound:
         return ()
+    given = [None if v is None else v.type for _, v in bound]
     known = _constants(graph, bound)
-    asked = (schema.name, onnx_catalog.VERSION, attrs, given, known, count)
-    again = fitted_before(*asked)
+    asked = question(schema.name, attrs, given, known, count)
+    again = None if asked is None else _shapes_found.get(asked)
     if again is not None:
-        return [t.shape for t in again]
+        return again
+    shapes = [None if t is None else t.shape for t in given]
     try:
         check_axes(schema.name, shapes, attrs, known)
         first = onnx_shape(schema.name, shapes, attrs, known)
-        fitted = fit(*asked)
+        fitted = fit(schema.name, onnx_catalog.VERSION, attrs, given, known, count)
     except ValueError as error:
         if isinstance(error, Misfit) and not error.universal:
             return ()  # another backend may take it: the compiler knows which one is bound
         raise graph.error(
             ValueTypeError, f"{schema.name}: {error}", "the shapes are " + _described(bound)
         ) from error
-    return (first,) if fitted is None else [t.shape for t in fitted]
+    found = (first,) if fitted is None else tuple(t.shape for t in fitted)
+    if asked is not None and len(_shapes_found) < MOST_REMEMBERED:
+        _shapes_found[asked] = found
+    return found
 
 
 def _described(bound: Sequence[tuple[_Formal, Output | None]]) -> str:

@@ -145,9 +145,15 @@ class Recorder:
         where = draft.meta[keys.SOURCE_LINE_KEY]
         self.session.warnings.append(ProgramWarning(code, what, where, hint))
 
-    def fresh(self, hint: str, type: ValueType, cls: type[Output] = Output) -> Output:
-        """A handle for a value that an op of this graph will yield."""
-        return cls(self, type, hint, author_line())
+    def fresh(
+        self,
+        hint: str,
+        type: ValueType,
+        cls: type[Output] = Output,
+        line: tuple[str, int] | None = None,
+    ) -> Output:
+        """A handle for a value that an op of this graph will yield; `line` is the author's, where known."""
+        return cls(self, type, hint, author_line() if line is None else line)
 
     def own(self, value: object, what: str = "a value") -> Output:
         """Checks that something is a value of this graph, or of one around it."""
@@ -155,7 +161,9 @@ class Recorder:
             raise self.error(
                 ValueTypeError, f"{what} is wanted, not {value!r}", "pass what a DSL call returned"
             )
-        graph: Recorder | None = self
+        if value.graph is self:
+            return value
+        graph = self.parent
         while graph is not None:
             if value.graph is graph:
                 return value
@@ -207,7 +215,9 @@ class Recorder:
             draft.meta[keys.AT_CLASS_KEY] = self.at_scopes[-1]
         if self.invoke_scopes:
             draft.meta[keys.ON_INVOKE_KEY] = self.invoke_scopes[-1]
-        draft.meta[keys.SOURCE_LINE_KEY] = short_line(author_line())
+        # The outputs come from the same call of the author's, and have found its line.
+        line = draft.outputs[0].line if draft.outputs else author_line()
+        draft.meta[keys.SOURCE_LINE_KEY] = short_line(line)
         self.drafts.append(draft)
         return draft
 
@@ -336,9 +346,8 @@ class Recorder:
             names.fix(value, port)
         for port, value in self.outputs.items():
             names.fix(value, port)
-        ops = tuple(_finish(draft, names) for draft in self.drafts)
         value_types = {port: value.type for port, value in self.inputs.items()}
-        _collect_types(self.drafts, names, value_types)
+        ops = tuple([_finish(draft, names, value_types) for draft in self.drafts])
         return Function(
             name,
             domain,
@@ -383,34 +392,40 @@ class _Names:
         if value is None:
             return ""
         name = self._names.get(id(value))
-        while name is None:
-            count = self._counts[value.hint] = self._counts.get(value.hint, 0) + 1
-            candidate = f"{value.hint}_{count}"
-            if candidate not in self._taken:
-                name = candidate
-                self.fix(value, name)
+        return self._new(value) if name is None else name
+
+    def _new(self, value: Output) -> str:
+        hint = value.hint
+        count = self._counts.get(hint, 0) + 1
+        while (name := f"{hint}_{count}") in self._taken:
+            count += 1
+        self._counts[hint] = count
+        self.fix(value, name)
         return name
 
 
-def _finish(draft: Draft, names: _Names) -> Op:
-    inputs = tuple(names.of(v) for v in draft.inputs)
-    attrs: dict[str, AttrValue] = {}
-    for key, value in draft.attrs.items():
-        attrs[key] = _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
-    # ONNX refuses a node with neither inputs nor outputs, such as a call of a bootstrap: one output left out.
-    outputs = tuple(names.of(v) for v in draft.outputs) or (() if inputs else ("",))
-    return Op(draft.op_type, draft.domain, inputs, outputs, attrs, draft.meta, draft.name)
+def _finish(draft: Draft, names: _Names, value_types: dict[str, ValueType]) -> Op:
+    """The op of a draft; adds the types of its outputs."""
+    inputs = tuple([names.of(value) for value in draft.inputs])
+    attrs: dict[str, Any] = draft.attrs
+    if SubgraphDraft in map(type, attrs.values()):
+        attrs = {
+            key: _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
+            for key, value in attrs.items()
+        }
+    outputs = []
+    for value in draft.outputs:
+        name = names.of(value)
+        value_types[name] = value.type
+        outputs.append(name)
+    if not inputs and not outputs:
+        # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
+        outputs.append("")
+    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name)
 
 
 def _finish_subgraph(draft: SubgraphDraft, names: _Names) -> Subgraph:
-    inputs = tuple(names.of(v) for v in draft.inputs)
-    ops = tuple(_finish(d, names) for d in draft.drafts)
-    value_types = dict(zip(inputs, (v.type for v in draft.inputs), strict=True))
-    _collect_types(draft.drafts, names, value_types)
-    return Subgraph(draft.name, inputs, tuple(names.of(v) for v in draft.outputs), ops, value_types)
-
-
-def _collect_types(drafts: Iterable[Draft], names: _Names, into: dict[str, ValueType]) -> None:
-    for draft in drafts:
-        for value in draft.outputs:
-            into[names.of(value)] = value.type
+    inputs = tuple([names.of(value) for value in draft.inputs])
+    value_types = dict(zip(inputs, (value.type for value in draft.inputs), strict=True))
+    ops = tuple([_finish(inner, names, value_types) for inner in draft.drafts])
+    return Subgraph(draft.name, inputs, tuple(map(names.of, draft.outputs)), ops, value_types)
