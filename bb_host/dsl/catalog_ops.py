@@ -11,7 +11,13 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.dsl.errors import ArityError, AttributeValueError, UnknownOpError, ValueTypeError
+from bb_host.dsl.errors import (
+    ArityError,
+    AttributeValueError,
+    UnknownOpError,
+    ValueTypeError,
+    author_line,
+)
 from bb_host.dsl.literals import KINDS, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft
@@ -37,6 +43,9 @@ def snake(op_type: str) -> str:
 
 def find_op(graph: Recorder, domain: str, name: str) -> OpDef:
     """The row of an op, by its name or its spelling as a call. UnknownOpError where there is none."""
+    exact = opsets.lookup(domain, name)
+    if exact is not None:
+        return exact
     table = opsets.opset(domain)
     wanted = name.replace("_", "").replace(".", "").lower()
     for op_name, op in {} if table is None else table.ops.items():
@@ -107,11 +116,12 @@ def _record(
 ) -> Draft:
     variables: dict[str, ValueType] = {}
     inputs = _bind_inputs(graph, op, args, kwargs, variables)
-    attrs = _bind_attrs(graph, op, kwargs)
+    attrs = _bind_attrs(graph, op, kwargs) if op.attrs else {}
     outputs = _outputs(graph, op, inputs, attrs, variables, hint)
     draft = Draft(op.name, op.domain, inputs, outputs, dict(attrs), dict(meta or {}))
-    gates = graph.order(draft, graph.after_values(after))
-    assert not gates
+    if after is not UNORDERED:
+        gates = graph.order(draft, graph.after_values(after))
+        assert not gates
     while draft.inputs and draft.inputs[-1] is None:
         draft.inputs.pop()
     graph.add(draft)
@@ -121,9 +131,10 @@ def _record(
 
 def yields_nothing(op: OpDef) -> bool:
     """Whether the op's only output says that it has run."""
-    return bool(op.outputs) and all(
-        p.type == types.TRIGGER.id and p.ready is Ready.OPTIONAL for p in op.outputs
-    )
+    for port in op.outputs:
+        if port.ready is not Ready.OPTIONAL or port.type != types.TRIGGER.id:
+            return False
+    return bool(op.outputs)
 
 
 def _bind_inputs(
@@ -135,10 +146,14 @@ def _bind_inputs(
 ) -> list[Output | None]:
     ports = op.inputs
     attr_names = [a.name for a in op.attrs]
-    check_names(graph, op.name, kwargs, [*attr_names, *(p.name for p in ports if p.name not in attr_names)])
-    variadic = next((p for p in ports if p.variadic), None)
-    if op.name in _SINGLE_PORTS:
-        variadic = None
+    if kwargs:
+        named = [*attr_names, *(p.name for p in ports if p.name not in attr_names)]
+        check_names(graph, op.name, kwargs, named)
+    variadic = None
+    for port in ports:
+        if port.variadic and op.name not in _SINGLE_PORTS:
+            variadic = port
+            break
     if variadic is None and len(args) > len(ports):
         hint = f"its inputs: {', '.join(p.name for p in ports) or 'none'}; attributes go by name"
         raise graph.error(ArityError, f"{op.name} takes {_count(len(ports), 'input')}, not {len(args)}", hint)
@@ -240,9 +255,14 @@ def _outputs(
     variables: Mapping[str, ValueType],
     hint: str,
 ) -> list[Output]:
+    if yields_nothing(op):
+        return []
+    line = author_line()
+    if op.relation == "same_each":
+        return [graph.fresh(value.hint, value.type, line=line) for value in inputs if value is not None]
     found: list[Output] = []
     hint = hint or snake(op.name)
-    for port in op.outputs if not yields_nothing(op) else ():
+    for port in op.outputs:
         count = 1
         if port.variadic:
             fanout = attrs.get("fanout", 1)
@@ -256,8 +276,6 @@ def _outputs(
         for i in range(count):
             if op.relation == "constant":
                 value_type = _constant_type(graph, attrs["value"])
-            elif op.relation == "same_each":
-                continue
             elif op.relation in _NUMBER_TYPES:
                 value_type = _NUMBER_TYPES[op.relation](graph, op, inputs, attrs)
             elif port.is_variable:
@@ -265,9 +283,7 @@ def _outputs(
             else:
                 value_type = ValueType(_node(port.type), CATALOG_SHAPES.get((op.name, port.name)))
             name = hint if len(op.outputs) == 1 or hint.endswith(port.name) else f"{hint}_{port.name}"
-            found.append(graph.fresh(name if count == 1 else f"{name}_{i}", value_type))
-    if op.relation == "same_each":
-        found = [graph.fresh(value.hint, value.type) for value in inputs if value is not None]
+            found.append(graph.fresh(name if count == 1 else f"{name}_{i}", value_type, line=line))
     return found
 
 

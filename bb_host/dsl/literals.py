@@ -81,6 +81,8 @@ def _type_names() -> list[str]:
 
 
 _F32_MAX = float(np.finfo(np.float32).max)
+_F32_WHOLE = 2**24
+"""Up to here F32 holds every whole number."""
 
 
 def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
@@ -94,6 +96,8 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
         return np.array(value, np.float32)
     if type(value) is int and (wanted is None or wanted is types.TENSOR_I64) and _fits(value):
         return np.array(value, np.int64)
+    if type(value) is int and wanted is types.TENSOR_F32 and -_F32_WHOLE <= value <= _F32_WHOLE:
+        return np.array(value, np.float32)
     if wanted is types.TENSOR_BF16:
         raise no_bfloat16(graph, "a constant")
     natural = _natural(graph, value)

@@ -123,7 +123,7 @@ class Recorder:
         self.may_go_unread: list[Output] = [] if parent is None else parent.may_go_unread
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
-        self._constants: dict[tuple[str, str, bytes], Output] = {}
+        self._constants: dict[tuple[object, ...], Output] = {}
         self._arrays: dict[int, Array] = {}
 
     def __repr__(self) -> str:
@@ -292,7 +292,7 @@ class Recorder:
         array.setflags(write=False)
         key = None
         if array.size <= _MOST_SHARED:
-            key = ("_".join(self.module_scopes), f"{array.dtype.str}{array.shape}", array.tobytes())
+            key = ("_".join(self.module_scopes), array.dtype, array.shape, array.tobytes())
             graph: Recorder | None = self
             while graph is not None:
                 if key in graph._constants:

@@ -149,8 +149,7 @@ class ComponentSlot(Suggests):
         self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
     ) -> tuple[Output, ...]:
         """Any op of the slot by its name; its outputs as a tuple."""
-        self._is_graph(g)
-        return self._call(g, self._find(g, name), inputs, attrs, after)
+        return self._all(g, name, *inputs, after=after, **attrs)
 
     def _is_graph(self, g: object) -> None:
         if not isinstance(g, Recorder):
@@ -168,8 +167,15 @@ class ComponentSlot(Suggests):
     ) -> tuple[Output, ...]:
         return call_op(g, op, inputs, attrs, after=after, meta=self.node_meta(g))
 
+    def _all(
+        self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
+    ) -> tuple[Output, ...]:
+        """What `op` does, for methods that have checked their arguments."""
+        self._is_graph(g)
+        return self._call(g, self._find(g, name), inputs, attrs, after)
+
     def _one(self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object) -> Output:
-        return self.op(g, name, *inputs, after=after, **attrs)[0]
+        return self._all(g, name, *inputs, after=after, **attrs)[0]
 
 
 def _type_name(slot: str, component: type) -> str:
@@ -260,7 +266,7 @@ class AggregatorSlot(ComponentSlot):
         """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
         first.
         """
-        result, total = self.op(g, "Aggregate", stack, after=after)
+        result, total = self._all(g, "Aggregate", stack, after=after)
         return result, total
 
     def current_tensor(self, g: Graph, trigger: Output | None = None, *, after: After = UNORDERED) -> Output:
@@ -277,7 +283,7 @@ class DataSourceSlot(ComponentSlot):
 
     def next_batch(self, g: Graph, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(batch, labels); labels are absent where the source has none."""
-        batch, labels = self.op(g, "NextBatch", after=after)
+        batch, labels = self._all(g, "NextBatch", after=after)
         return batch, labels
 
     def num_samples(self, g: Graph, *, after: After = UNORDERED) -> Output:
@@ -366,7 +372,7 @@ class IndexSlot(ComponentSlot):
 
     def search(self, g: Graph, query: Value, k: int, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
-        ids, distances = self.op(g, "Search", query, k=k, after=after)
+        ids, distances = self._all(g, "Search", query, k=k, after=after)
         return ids, distances
 
     def remove(self, g: Graph, id: Value, *, after: After = UNORDERED) -> Output:

@@ -104,6 +104,20 @@ def test_a_cast_to_a_type_that_onnx_does_not_have(record: Record, to: int) -> No
         record(lambda g: g.onnx.cast(g.input("x", np.float32), to=to))  # <-
 
 
+def test_an_index_in_a_large_constant_is_looked_at_in_every_op_of_a_kind(record: Record) -> None:
+    inside = np.zeros(2000, np.int64)
+    outside = inside.copy()
+    outside[1500] = 7
+
+    def body(g: Graph) -> None:
+        v = g.input("v", np.float32, [4])
+        g.output("first", g.onnx.gather(v, inside))
+        g.output("second", g.onnx.gather(v, outside))  # <-
+
+    with refused(ValueTypeError, "index 7 is out of range for an axis of 4"):
+        record(body)
+
+
 AT_COMPILING: list[tuple[Callable[..., Any], type[Any], str]] = [
     (lambda g, v, **_: g.onnx.cast(v, to=8), TypeConstraintFailed, "data type 8 is not supported"),  # <-
     (lambda g, v, **_: g.onnx.gelu(v, approximate="exact"), MalformedOp, "approximate='exact'"),  # <-
