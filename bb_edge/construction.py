@@ -39,7 +39,7 @@ def build(kind: type[Component], env: ComponentEnv) -> Component:
 
 
 def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> ComponentError:
-    from bb_edge.user_modules import fault_line
+    from bb_edge.ir.fault_lines import fault_line
 
     line, text = fault_line(error), str(error)
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.types import by_id as find_type
     from bb_edge.ir.values import TRIGGER, Composite, Trigger
     from bb_edge.registry import RegistryError, register
-    from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
+    from bb_edge.roles.backend import Backend
     from bb_edge.roles.completion import CompletionHandle, Later
     from bb_edge.roles.component import Component, ComponentEnv
     from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, ProtocolCtx, Scheduler
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         OptionalMethodError,
         UnsupportedOpsError,
     )
+    from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
     from bb_edge.roles.settings import Setting
     from bb_edge.wire.codecs import register_codec
 
@@ -163,9 +164,9 @@ _HOMES = {
     "PeerSelector": "bb_edge.roles.contracts",
     "ProtocolComponent": "bb_edge.roles.contracts",
     "Backend": "bb_edge.roles.backend",
-    "BackendAttrs": "bb_edge.roles.backend",
-    "BackendProgram": "bb_edge.roles.backend",
-    "Functions": "bb_edge.roles.backend",
+    "BackendAttrs": "bb_edge.roles.programs",
+    "BackendProgram": "bb_edge.roles.programs",
+    "Functions": "bb_edge.roles.programs",
     "Ctx": "bb_edge.roles.context",
     "ProtocolCtx": "bb_edge.roles.context",
     "PeerView": "bb_edge.roles.context",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bb_edge.engine.program import Program
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.node import Node
-    from bb_edge.roles.backend import BackendProgram
+    from bb_edge.roles.programs import BackendProgram
 
 __all__ = ["TUNING_SUFFIX", "InferenceError", "Model", "open_model", "tuning_of"]
 

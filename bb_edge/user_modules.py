@@ -17,12 +17,10 @@ from pathlib import Path
 from types import ModuleType
 
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.fault_lines import fault_line, shown_path
 from bb_edge.ir.suggestions import suggestion
 
-__all__ = ["UserModuleError", "add_load", "fault_line", "import_user_module", "is_file_name"]
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_OURS = tuple(os.path.join(os.path.dirname(_HERE), name) + os.sep for name in ("bb_edge", "bb_host"))
+__all__ = ["UserModuleError", "add_load", "import_user_module", "is_file_name"]
 
 
 class UserModuleError(BBError):
@@ -115,8 +113,8 @@ def _refuse_strangers(path: Path, new: Iterable[ModuleType]) -> None:
                 continue
             if os.path.dirname(os.path.realpath(got)) in _searched:
                 raise UserModuleError(
-                    f"it imports {wanted!r} and gets {_shown(got)}, not {_shown(str(own))} beside it",
-                    f"{_shown(str(file))}:{line}",
+                    f"it imports {wanted!r} and gets {shown_path(got)}, not {shown_path(str(own))} beside it",
+                    f"{shown_path(str(file))}:{line}",
                     "give one of the two files another name",
                 )
 
@@ -160,7 +158,7 @@ def _guarded(load: Callable[[], object], name: str) -> ModuleType:
     try:
         return load()  # type: ignore[return-value]
     except SyntaxError as error:
-        place = f"{_shown(error.filename)}:{error.lineno}" if error.filename and error.lineno else name
+        place = f"{shown_path(error.filename)}:{error.lineno}" if error.filename and error.lineno else name
         raise UserModuleError(f"SyntaxError: {error.msg}", place, "mend that line") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and _is_asked_for(error.name, name):
@@ -199,26 +197,3 @@ def _remedy(error: BaseException, name: str) -> str:
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "load the package by its dotted name instead of the file"
     return "mend that line"
-
-
-def fault_line(error: BaseException) -> str:
-    """`file.py:12`: the innermost line of a user's own code in an error's traceback; "" without one."""
-    import traceback  # only errors need it
-
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", *_OURS)) and f"{os.sep}importlib{os.sep}" not in frame.filename
-    ]
-    if not frames:
-        return ""
-    folder = os.path.dirname(os.path.realpath(frames[0].filename)) + os.sep
-    own = [frame for frame in frames if os.path.realpath(frame.filename).startswith(folder)]
-    return f"{_shown(own[-1].filename)}:{own[-1].lineno}"
-
-
-def _shown(file: str) -> str:
-    """A file as one would name it from here."""
-    here = os.getcwd() + os.sep
-    real = os.path.realpath(file)
-    return real[len(here) :] if real.startswith(here) else real

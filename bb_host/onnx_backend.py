@@ -25,8 +25,8 @@ import onnx.shape_inference
 
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir.types import dtype_of_elem
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.programs import BackendProgram
 from bb_host.onnx_model import NEWEST_OPSET, OnnxModelError, read_model, refuse_unsupported
 from bb_host.program_proto import function_to_proto
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from bb_edge.backends.lowering import Body, FlatNode
 from bb_edge.ir.types import dtype_of_elem
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError, BackendWalkError, UnsupportedOpsError
+from bb_edge.roles.programs import BackendProgram
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array

@@ -21,8 +21,8 @@ import numpy as np
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
-from bb_edge.roles.backend import Functions
 from bb_edge.roles.errors import BackendWalkError
+from bb_edge.roles.programs import Functions
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array

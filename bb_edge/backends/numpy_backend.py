@@ -17,9 +17,10 @@ from bb_edge.backends.stored_plan import StoredPlan, decode
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import from_tensor_proto
-from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
+from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
+from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.settings import Setting
 from bb_edge.roles.wire_tensors import tensor_from_wire
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate, prepare, supported, supported_ops

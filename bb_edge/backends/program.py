@@ -24,8 +24,8 @@ from bb_edge.backends.plan import Placed, Placing, PlanLimits, StaticPlan
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.backends.single_op import direct_call, short_run
 from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.programs import BackendProgram
 from bb_kernels import KernelError, Prepared, TensorSpec
 
 if TYPE_CHECKING:

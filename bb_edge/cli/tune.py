@@ -25,8 +25,8 @@ from bb_edge.backends.tflite.tuning import Choice, save_tuning
 from bb_edge.inference import TUNING_SUFFIX
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_reader import read_model
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendError
+from bb_edge.roles.programs import BackendProgram
 
 ROUNDS = 25
 SECONDS = 2.0

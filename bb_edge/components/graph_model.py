@@ -19,10 +19,10 @@ from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.programs import BackendProgram
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:

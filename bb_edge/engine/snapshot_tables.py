@@ -102,7 +102,7 @@ def _slot_of(parts: Parts, component: Component) -> str:
 
 def _state_error(parts: Parts, component: Component, method: str, error: Exception) -> ComponentStateError:
     """What one of the two methods raised, with the slot, the type, and the line of the component."""
-    from bb_edge.user_modules import fault_line  # only errors need it
+    from bb_edge.ir.fault_lines import fault_line  # only errors need it
 
     if isinstance(error, BBError):
         said = (

@@ -35,7 +35,7 @@ def failure_text(error: BaseException, origin: str = "") -> str:
         except Exception:  # noqa: BLE001 (an exception class of a component's own)
             text = "its text cannot be made"
         said = " ".join(f"{type(error).__name__}: {text}".removesuffix(": ").splitlines())
-        from bb_edge.user_modules import fault_line  # only errors need it
+        from bb_edge.ir.fault_lines import fault_line  # only errors need it
 
         line = fault_line(error) if origin else ""
         said += f", at {line}" if line else ""

@@ -1,8 +1,10 @@
-"""The Contracts: what a Backend, Model, Index, Aggregator, Codec, DataSource, PeerSelector and Protocol
-promises.
+"""The Contracts of components: what a backend, a model, an aggregator and so on must offer.
 
 `Component` is the base of every concrete one, `ComponentEnv` what it is built from, `Ctx` what its methods
 get, `Later` how they answer later; `TRIGGER` and `Composite` are the values that are neither arrays nor ids.
+
+Modules import downwards only: errors, completion, settings < context, programs, tensor_primitives <
+component < contracts, backend < class_check.
 """
 
 from __future__ import annotations
@@ -11,14 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bb_edge.roles.backend import (
-        PRIMITIVE_METHODS,
-        Backend,
-        BackendAttrs,
-        BackendProgram,
-        Functions,
-        Tensor,
-    )
+    from bb_edge.roles.backend import Backend
     from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
     from bb_edge.roles.component import Component, ComponentEnv
     from bb_edge.roles.context import AddressBookView, Bus, Ctx, PeerView, ProtocolCtx, Scheduler
@@ -50,7 +45,9 @@ if TYPE_CHECKING:
         RoleError,
         UnsupportedOpsError,
     )
+    from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions, Preparer, Tensor
     from bb_edge.roles.settings import Setting
+    from bb_edge.roles.tensor_primitives import PRIMITIVE_METHODS, TensorPrimitives
     from bb_edge.roles.values import TRIGGER, Composite, Trigger
 
 __all__ = [
@@ -78,7 +75,9 @@ __all__ = [
     "BackendAttrs",
     "BackendProgram",
     "Functions",
+    "Preparer",
     "Tensor",
+    "TensorPrimitives",
     "PRIMITIVE_METHODS",
     # what the engine gives
     "Ctx",
@@ -107,17 +106,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(
-        (
-            "PRIMITIVE_METHODS",
-            "Backend",
-            "BackendAttrs",
-            "BackendProgram",
-            "Functions",
-            "Tensor",
-        ),
-        "backend",
-    ),
+    "Backend": "backend",
+    **dict.fromkeys(("BackendAttrs", "BackendProgram", "Functions", "Preparer", "Tensor"), "programs"),
+    **dict.fromkeys(("PRIMITIVE_METHODS", "TensorPrimitives"), "tensor_primitives"),
     **dict.fromkeys(
         (
             "CompletionHandle",
@@ -195,5 +186,5 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value  # kept, so that this runs once per name
+    globals()[name] = value  # stored, so that this runs once per name
     return value

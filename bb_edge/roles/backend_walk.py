@@ -1,14 +1,14 @@
-"""How each side of the Backend Contract is built from the other (backend_contract.txt).
+"""How each side of a backend's Contract is built from the other.
 
-`execute_single` wraps one operator into a function for `execute`; `execute_by_primitives` walks a graph and
-calls the typed primitives. A backend that has neither for an op is refused, so the two can never call each
+`execute_single` wraps one operator into a function for `execute`; `execute_by_primitives` calls one typed
+primitive per node of a graph. A backend that has neither for an op is refused, so the two never call each
 other in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,10 +16,11 @@ from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.roles.errors import BackendWalkError, UnsupportedOpsError
+from bb_edge.roles.programs import Tensor
+from bb_edge.roles.tensor_primitives import TensorPrimitives
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
-    from bb_edge.roles.backend import Backend, Tensor
 
 __all__ = ["check_supported", "execute_by_primitives", "execute_single", "make_attribute"]
 
@@ -27,7 +28,11 @@ _Attribute = onnx_pb2.AttributeProto
 
 
 def make_attribute(name: str, value: object) -> onnx_pb2.AttributeProto:
-    """An AttributeProto of a plain value: int, float, str, bytes, list of ints or floats, TensorProto."""
+    """Returns the AttributeProto of a plain value.
+
+    That is an int, float, str, bytes, array, TensorProto, or a list of ints or of floats. Raises
+    BackendWalkError for anything else.
+    """
     attribute = _Attribute(name=name)
     if isinstance(value, (bool, int, np.integer)):
         attribute.type, attribute.i = _Attribute.INT, int(value)
@@ -50,12 +55,22 @@ def make_attribute(name: str, value: object) -> onnx_pb2.AttributeProto:
         attribute.type = _Attribute.FLOATS
         attribute.floats.extend(float(v) for v in value)
     else:
-        raise BackendWalkError(f"no attribute can hold a {type(value).__name__}", f"attribute {name!r}")
+        raise BackendWalkError(
+            f"an attribute cannot hold a {type(value).__name__}",
+            f"attribute {name!r}",
+            "give an int, float, str, bytes, array, TensorProto, or a list of numbers",
+        )
     return attribute
 
 
-def check_supported(backend: Backend, function: onnx_pb2.FunctionProto) -> None:
-    """UnsupportedOpsError names every operator of a function, its subgraphs' too, that `supports` denies."""
+def check_supported(
+    function: onnx_pb2.FunctionProto, supports: Callable[[str, int, str], bool], backend: str
+) -> None:
+    """Raises UnsupportedOpsError with the names of all operators that a function uses and a backend lacks.
+
+    `supports(op, version, domain)` says which it has. Operators in subgraphs count as well. `backend` is the
+    TYPE_NAME that the error names.
+    """
     versions = {imported.domain: imported.version for imported in function.opset_import}
     version = versions.get(keys.ONNX_DOMAIN, versions.get(keys.ONNX_DOMAIN_ALIAS, ONNX_VERSION))
     foreign: set[str] = set()
@@ -64,34 +79,34 @@ def check_supported(backend: Backend, function: onnx_pb2.FunctionProto) -> None:
         for node in pending.pop():
             pending.extend(a.g.node for a in node.attribute if a.HasField("g"))
             own = node.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-            if not backend.supports(
-                node.op_type, version if own else versions.get(node.domain, 1), node.domain
-            ):
+            if not supports(node.op_type, version if own else versions.get(node.domain, 1), node.domain):
                 foreign.add(node.op_type if own else f"{node.domain}.{node.op_type}")
     if foreign:
         raise UnsupportedOpsError(
             foreign,
             f"graph {function.name!r}",
             "bind a backend that has them, or add them to its supported_ops()",
-            backend.TYPE_NAME,
+            backend,
         )
 
 
 def execute_single(
-    backend: Backend,
+    execute: Callable[[onnx_pb2.FunctionProto, Mapping[str, Tensor]], Mapping[str, Tensor]],
     op_type: str,
     inputs: Sequence[Tensor],
     attributes: Mapping[str, object],
     parameters: Mapping[int, Array],
     n_outputs: int,
 ) -> tuple[Tensor, ...]:
-    """Runs one operator through `backend.execute`; UnsupportedOpsError where `execute` is the default."""
-    if not backend._own_execute:
-        raise UnsupportedOpsError((op_type,), f"backend {backend.TYPE_NAME or type(backend).__name__}")
+    """Runs one operator through a backend's `execute`, as a function of one node.
+
+    `inputs` are handles; `parameters` are arrays by their position among the operator's inputs, and become
+    constants of the function. Returns the handles of `n_outputs` outputs.
+    """
     function = onnx_pb2.FunctionProto(name=op_type, domain=keys.BACKEND_DOMAIN)
     function.opset_import.add(domain=keys.ONNX_DOMAIN, version=ONNX_VERSION)
     names: list[str] = []
-    given: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     handles = iter(inputs)
     for position in range(len(inputs) + len(parameters)):
         name = f"in_{position}"
@@ -101,27 +116,27 @@ def execute_single(
             constant.attribute.append(make_attribute("value", to_tensor_proto(parameters[position])))
         else:
             function.input.append(name)
-            given[name] = next(handles)
+            values[name] = next(handles)
     outputs = [f"out_{position}" for position in range(n_outputs)]
     function.output.extend(outputs)
     node = function.node.add(op_type=op_type, input=names, output=outputs)
     node.attribute.extend(make_attribute(name, value) for name, value in attributes.items())
-    found = backend.execute(function, given)
-    return tuple(found[name] for name in outputs)
+    results = execute(function, values)
+    return tuple(results[name] for name in outputs)
 
 
 class _Node:
-    """One node of a walk: its handles, its plain attributes, and parameters as ints."""
+    """One node of a walk, with its handles, its plain attributes, and its parameters as integers."""
 
     def __init__(
         self,
-        backend: Backend,
+        primitives: TensorPrimitives,
         proto: onnx_pb2.NodeProto,
         values: Mapping[str, Tensor],
         known: Mapping[str, Array],
     ) -> None:
         self.proto = proto
-        self._backend = backend
+        self._primitives = primitives
         self._values = values
         self._known = known
         self._attributes = {a.name: a for a in proto.attribute}
@@ -135,7 +150,9 @@ class _Node:
 
     def _value(self, name: str) -> Tensor:
         if name not in self._values:
-            raise BackendWalkError(f"nothing produces the value {name!r}", _where(self.proto))
+            raise BackendWalkError(
+                f"nothing produces the value {name!r}", _where(self.proto), "sort the nodes topologically"
+            )
         return self._values[name]
 
     def integer(self, name: str, default: int) -> int:
@@ -143,13 +160,15 @@ class _Node:
         return default if attribute is None else attribute.i
 
     def ints(self, name: str, position: int | None = None) -> list[int]:
-        """Integers from the attribute of older operator versions, or from the input of newer ones."""
+        """Returns integers of the attribute `name` (older opsets) or of the input `position` (newer ones)."""
         if name in self._attributes:
             return list(self._attributes[name].ints)
         if position is None or position >= len(self.proto.input) or not self.proto.input[position]:
             return []
         source = self.proto.input[position]
-        array = self._known[source] if source in self._known else self._backend.to_array(self._value(source))
+        array = (
+            self._known[source] if source in self._known else self._primitives.to_array(self._value(source))
+        )
         return [int(v) for v in array.reshape(-1)]
 
     def tensor(self, name: str) -> onnx_pb2.TensorProto:
@@ -165,35 +184,36 @@ def _where(node: onnx_pb2.NodeProto) -> str:
     )
 
 
-_Call = Callable[["Backend", _Node], "Tensor | tuple[Tensor, ...]"]
+_Call = Callable[[TensorPrimitives, _Node], Any]
+"""Runs a node; gives the handle of its one output, or a tuple of handles."""
 
 
 def _unary(method: str) -> _Call:
-    return lambda backend, node: getattr(backend, method)(node.handle(0))
+    return lambda primitives, node: getattr(primitives, method)(node.handle(0))
 
 
 def _binary(method: str) -> _Call:
-    return lambda backend, node: getattr(backend, method)(node.handle(0), node.handle(1))
+    return lambda primitives, node: getattr(primitives, method)(node.handle(0), node.handle(1))
 
 
 def _reduce(method: str) -> _Call:
-    def call(backend: Backend, node: _Node) -> Tensor:
+    def call(primitives: TensorPrimitives, node: _Node) -> Tensor:
         axes = node.ints("axes", 1)
         if not axes and node.integer("noop_with_empty_axes", 0):
-            return backend.identity(node.handle(0))
-        return getattr(backend, method)(node.handle(0), axes, bool(node.integer("keepdims", 1)))
+            return primitives.identity(node.handle(0))
+        return getattr(primitives, method)(node.handle(0), axes, bool(node.integer("keepdims", 1)))
 
     return call
 
 
-def _split(backend: Backend, node: _Node) -> tuple[Tensor, ...]:
+def _split(primitives: TensorPrimitives, node: _Node) -> tuple[Tensor, ...]:
     data, axis, count = node.handle(0), node.integer("axis", 0), len(node.proto.output)
     sizes = node.ints("split", 1)
     if not sizes:
-        length = backend.to_array(data).shape[axis]
+        length = primitives.to_array(data).shape[axis]
         chunk = -(-length // count)
         sizes = [min(chunk, length - i * chunk) for i in range(count)]
-    return tuple(backend.split(data, axis, sizes))
+    return tuple(primitives.split(data, axis, sizes))
 
 
 _CALLS: Mapping[str, _Call] = {
@@ -223,15 +243,21 @@ _CALLS: Mapping[str, _Call] = {
 
 
 def execute_by_primitives(
-    backend: Backend,
+    primitives: TensorPrimitives,
+    own: Collection[str],
     graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto,
     inputs: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Runs a graph whose nodes are topologically ordered primitives; refuses others before anything runs."""
+    """Runs a graph of topologically sorted nodes, each by the typed primitive of its operator.
+
+    `own` are the operators whose primitives do not lead back to `execute`. Returns the handles of the graph's
+    outputs by name. Raises UnsupportedOpsError for other operators before anything runs, and BackendWalkError
+    where nothing produces a value that a node or an output needs.
+    """
     foreign = {
         node.op_type if node.domain in ("", keys.ONNX_DOMAIN_ALIAS) else f"{node.domain}.{node.op_type}"
         for node in graph.node
-        if node.op_type not in backend._own_primitives or node.domain not in ("", keys.ONNX_DOMAIN_ALIAS)
+        if node.op_type not in own or node.domain not in ("", keys.ONNX_DOMAIN_ALIAS)
     }
     if foreign:
         raise UnsupportedOpsError(foreign, f"graph {graph.name!r}")
@@ -240,12 +266,12 @@ def execute_by_primitives(
     if isinstance(graph, onnx_pb2.GraphProto):
         wanted = [info.name for info in graph.output]
         for initializer in graph.initializer:
-            values.setdefault(initializer.name, backend.constant(initializer))
+            values.setdefault(initializer.name, primitives.constant(initializer))
     else:
         wanted = list(graph.output)
     for proto in graph.node:
-        node = _Node(backend, proto, values, known)
-        result = _CALLS[proto.op_type](backend, node)
+        node = _Node(primitives, proto, values, known)
+        result = _CALLS[proto.op_type](primitives, node)
         if proto.op_type == "Constant":
             known[proto.output[0]] = from_tensor_proto(node.tensor("value"))
         if len(proto.output) == 1:

@@ -12,9 +12,9 @@ from bb_edge.roles.settings import Setting, misfit, settings_of
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.ir.tensors import Array
-    from bb_edge.roles.backend import Backend
     from bb_edge.roles.completion import Later
     from bb_edge.roles.context import Ctx
+    from bb_edge.roles.programs import Preparer
 
 __all__ = ["Component", "ComponentEnv"]
 
@@ -53,7 +53,7 @@ class ComponentEnv:
         config: Mapping[str, object] | None = None,
         tensors: Mapping[str, Array] | None = None,
         graph: Callable[[str], FunctionProto | None] = _no_graph,
-        backend: Backend | None = None,
+        backend: Preparer | None = None,
         seed: int = 0,
         own_class: str = "self",
         peer_class: str = "self",
@@ -131,10 +131,12 @@ class ComponentEnv:
             raise self.error(wrong, key, set_it if value is None else "")
         return value
 
-    def require_backend(self) -> Backend:
-        """The backend of the slot's target."""
+    def require_backend(self) -> Preparer:
+        """Returns the backend of the slot's target; ComponentError where the target has none."""
         if self.backend is None:
-            raise self.error("needs a backend and was given none")
+            raise self.error(
+                "needs a backend, and its target has none", hint="bind one to the slot 'backend'"
+            )
         return self.backend
 
 

@@ -5,7 +5,7 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bb_edge.ir.address import Address
     from bb_edge.ir.ids import PeerId
     from bb_edge.roles.completion import Later
-    from bb_edge.roles.component import Component
 
 __all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "ProtocolCtx", "Scheduler"]
 
@@ -103,8 +102,11 @@ class Ctx(Protocol):
     def local_addresses(self) -> Sequence[Address]:
         """Addresses under which the node is reached."""
 
-    def dependency(self, slot: str) -> Component:
-        """The component bound to another slot of the node; ComponentError where the slot has none."""
+    def dependency(self, slot: str) -> Any:
+        """Returns the component bound to another slot of the node, of whatever class was bound there.
+
+        Raises ComponentError where the slot has none.
+        """
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks this op: the method returns the result, and somebody completes it."""

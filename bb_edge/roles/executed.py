@@ -1,16 +1,16 @@
-"""The default program of a backend: its own `execute` or `dispatch`, whose results the graph declares."""
+"""The default program of a backend, which calls the backend's own `execute` or `dispatch` at each run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import dtype_of_elem
-from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Tensor
 from bb_edge.roles.errors import BackendError, BackendRunError
+from bb_edge.roles.programs import BackendAttrs, BackendProgram, Tensor
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -20,14 +20,27 @@ if TYPE_CHECKING:
 __all__ = ["ExecutedProgram"]
 
 
+class GraphRunner(Protocol):
+    """What the program needs of its backend; `bb_edge.roles.Backend` is one."""
+
+    TYPE_NAME: ClassVar[str]
+    own_dispatch: ClassVar[bool]
+
+    def from_array(self, array: Array) -> Tensor:
+        """Returns a handle of an array."""
+
+    def to_array(self, tensor: Tensor) -> Array:
+        """Returns the array of a handle."""
+
+
 class ExecutedProgram(BackendProgram):
     """The default program: the backend's own handles inside, arrays outside.
 
-    `run` is `execute`, for callers that wait (a model's graphs, `open_model`); the engine calls `dispatch`,
-    which may answer later.
+    `run` calls `execute`, for callers that wait (a model's graphs, `open_model`); the engine calls
+    `dispatch`, which may answer later. Results are checked against what the graph declares.
     """
 
-    def __init__(self, backend: Backend, function: FunctionProto, resident: Mapping[str, Array]) -> None:
+    def __init__(self, backend: GraphRunner, function: FunctionProto, resident: Mapping[str, Array]) -> None:
         self.input_names = tuple(name for name in function.input if name not in resident)
         self.output_names = tuple(function.output)
         self._backend = backend
@@ -36,63 +49,64 @@ class ExecutedProgram(BackendProgram):
         self._expected = _expected(function, self.output_names)
 
     def declare(self, caller: FunctionProto) -> None:
-        """Takes what the function that the graph was cut from says of the graph's outputs."""
+        """Adds the types of the graph's outputs that `caller` declares, the function that it was cut from."""
         self._expected.update(_expected(caller, self.output_names))
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return self.arrays(self._called("execute", self._function, self._handles(inputs)))
 
     def _called(self, name: str, *arguments: object) -> object:
-        """BackendRunError, with the backend and the line, for what its own code raises."""
+        """Calls a method of the backend; BackendRunError with backend and line for what its code raises."""
         try:
             return getattr(self._backend, name)(*arguments)
         except BBError:
             raise
-        # The border to users' backends.
+        # Users' backends may raise anything.
         except Exception as error:
-            from bb_edge.user_modules import fault_line  # only errors need it
+            from bb_edge.ir.fault_lines import fault_line  # only errors need it
 
             line = fault_line(error)
-            if type(self._backend).dispatch is Backend.dispatch:
-                name = "execute"  # which the default of dispatch is
-            said = f"{name} raises {type(error).__name__}: {error}" + (f", at {line}" if line else "")
-            raise BackendRunError(said, f"backend {self._backend.TYPE_NAME}", "mend the backend") from error
+            if not self._backend.own_dispatch:
+                name = "execute"  # the default of dispatch calls it
+            what = f"{name} raises {type(error).__name__}: {error}" + (f", at {line}" if line else "")
+            raise BackendRunError(what, f"backend {self._backend.TYPE_NAME}", "mend the backend") from error
 
     def dispatch(
         self, inputs: Sequence[Array], attrs: BackendAttrs, completion: CompletionHandle | None
     ) -> tuple[Array, ...] | Later:
-        """Runs the graph for an op of the engine: its results, or the `Later` that the backend answers."""
+        """Runs the graph for an op of the engine; returns its results, or the backend's `Later`."""
         from bb_edge.roles.completion import Later
 
-        found = self._called("dispatch", self._function, self._handles(inputs), attrs, completion)
-        return found if isinstance(found, Later) else self.arrays(found)
+        results = self._called("dispatch", self._function, self._handles(inputs), attrs, completion)
+        return results if isinstance(results, Later) else self.arrays(results)
 
-    def arrays(self, found: object) -> tuple[Array, ...]:
-        """The arrays of a dict of handles, in the graph's order.
+    def arrays(self, results: object) -> tuple[Array, ...]:
+        """Returns the arrays of a dict of handles, in the order of the graph's outputs.
 
-        BackendRunError where the backend gave something else, or left an output out.
+        Raises BackendRunError where `results` is not a dict, lacks an output, or holds one of another type
+        than the graph declares.
         """
         where = f"backend {self._backend.TYPE_NAME}"
-        if not isinstance(found, Mapping):
+        if not isinstance(results, Mapping):
             raise BackendRunError(
-                f"its result is a {type(found).__name__}, not a dict of {', '.join(self.output_names)}",
+                f"its result is a {type(results).__name__}, not a dict of {', '.join(self.output_names)}",
                 where,
                 "return the graph's outputs by name",
             )
-        missing = [name for name in self.output_names if name not in found]
+        missing = [name for name in self.output_names if name not in results]
         if missing:
             raise BackendRunError(
-                f"its result has no {', '.join(missing)}, but {', '.join(map(str, found)) or 'nothing'}",
+                f"its result has no {', '.join(missing)}, but {', '.join(map(str, results)) or 'nothing'}",
                 where,
                 "return every output of the graph, by name",
             )
-        arrays = tuple([self._backend.to_array(found[name]) for name in self.output_names])
+        arrays = tuple([self._backend.to_array(results[name]) for name in self.output_names])
         for name, array in zip(self.output_names, arrays, strict=True):
-            self._hold(name, found[name], array, where)
+            self._check(name, results[name], array, where)
         return arrays
 
-    def _hold(self, name: str, handle: object, array: object, where: str) -> None:
-        """BackendRunError where an output is not what the graph declares."""
+    def _check(self, name: str, handle: object, array: object, where: str) -> None:
+        """Raises BackendRunError where an output is not what the graph declares."""
         dtype, rank = self._expected.get(name, (None, -1))
         if isinstance(handle, list | tuple | int | float) or not isinstance(array, np.ndarray):
             what = f"its output {name!r} is a {type(handle).__name__}, an array is expected"
@@ -107,20 +121,21 @@ class ExecutedProgram(BackendProgram):
     def _handles(self, inputs: Sequence[Array]) -> dict[str, Tensor]:
         if len(inputs) != len(self.input_names):
             raise BackendError(
-                f"expected {len(self.input_names)} inputs, got {len(inputs)}", self._function.name
+                f"expected {len(self.input_names)} inputs, got {len(inputs)}",
+                f"graph {self._function.name!r}",
             )
-        given = {name: self._backend.from_array(array) for name, array in self._resident.items()}
+        handles = {name: self._backend.from_array(array) for name, array in self._resident.items()}
         for name, array in zip(self.input_names, inputs, strict=True):
-            given[name] = self._backend.from_array(array)
-        return given
+            handles[name] = self._backend.from_array(array)
+        return handles
 
 
 def _expected(function: FunctionProto, names: Sequence[str]) -> dict[str, tuple[np.dtype[Any], int]]:
-    """Dtype, and number of dimensions (-1: unknown), of the values that a function declares."""
-    found = {}
+    """Returns dtype and number of dimensions (-1: unknown) of the values that a function declares."""
+    declared = {}
     for info in function.value_info:
         tensor = info.type.tensor_type
         dtype = dtype_of_elem(tensor.elem_type) if info.type.HasField("tensor_type") else None
         if dtype is not None and info.name in names:
-            found[info.name] = (dtype, len(tensor.shape.dim) if tensor.HasField("shape") else -1)
-    return found
+            declared[info.name] = (dtype, len(tensor.shape.dim) if tensor.HasField("shape") else -1)
+    return declared

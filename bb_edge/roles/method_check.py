@@ -6,8 +6,6 @@ import difflib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bb_edge.roles.component import Component
-
 __all__ = ["CLASS_HOOKS", "HOOKS", "near_misses", "not_taking", "own_methods", "unfit"]
 
 Fault = tuple[str, str]
@@ -36,7 +34,7 @@ _LIKE = 0.85
 """From this likeness on, one name is taken for the other misspelt (1: the same letters)."""
 
 
-def own_methods(kind: type[Component]) -> list[str]:
+def own_methods(kind: type) -> list[str]:
     """Public methods of the author's own classes."""
     return [
         name
@@ -47,7 +45,7 @@ def own_methods(kind: type[Component]) -> list[str]:
     ]
 
 
-def unfit(kind: type[Component]) -> Iterator[Fault]:
+def unfit(kind: type) -> Iterator[Fault]:
     """Hooks that cannot be called as they will be."""
     for name, given in CLASS_HOOKS.items():
         if not hasattr(kind, name):
@@ -63,7 +61,7 @@ def unfit(kind: type[Component]) -> Iterator[Fault]:
 
 
 def not_taking(
-    kind: type[Component], name: str, positional: Sequence[str], named: Iterable[str] = ()
+    kind: type, name: str, positional: Sequence[str], named: Iterable[str] = ()
 ) -> Iterator[Fault]:
     """A method that cannot take what it is called with, takes it in another order, or answers no call."""
     method: object = getattr(kind, name, None)
@@ -110,7 +108,7 @@ def _as_defined(name: str, positional: Iterable[str], named: Iterable[str], raw:
     return f"def {name}({', '.join((*first, *positional, *(('*', *keywords) if keywords else ())))})"
 
 
-def near_misses(kind: type[Component], promised: Mapping[str, Sequence[str]]) -> Iterator[Fault]:
+def near_misses(kind: type, promised: Mapping[str, Sequence[str]]) -> Iterator[Fault]:
     """Methods of the author's that are called like one of the Contract's that the class leaves as it is.
 
     Only names that are very near, of methods that could be called in its place: others are helpers.

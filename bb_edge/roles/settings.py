@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.errors import ContractError
 
-if TYPE_CHECKING:
-    from bb_edge.roles.component import Component
-
-__all__ = ["REQUIRED", "Misfit", "Setting", "misfit", "settings_of"]
+__all__ = ["REQUIRED", "Configurable", "Misfit", "Setting", "misfit", "settings_of"]
 
 _INF = float("inf")
 
@@ -108,6 +105,13 @@ def _range(minimum: float, maximum: float) -> None:
         )
 
 
+class Configurable(Protocol):
+    """A class that declares its configuration keys; every component class is one."""
+
+    TYPE_NAME: ClassVar[str]
+    CONFIG: ClassVar[Mapping[str, Setting] | None]
+
+
 class Misfit(NamedTuple):
     """A configuration that a class does not take."""
 
@@ -116,7 +120,7 @@ class Misfit(NamedTuple):
     hint: str = ""
 
 
-def settings_of(kind: type[Component]) -> dict[str, Setting] | None:
+def settings_of(kind: type[Configurable]) -> dict[str, Setting] | None:
     """The keys that a class knows: its `CONFIG` over those of its bases; None where nobody declares any."""
     found: dict[str, Setting] | None = None
     for base in reversed(kind.__mro__):
@@ -126,7 +130,7 @@ def settings_of(kind: type[Component]) -> dict[str, Setting] | None:
     return found
 
 
-def misfit(kind: type[Component], config: Mapping[str, object], complete: bool) -> Misfit | None:
+def misfit(kind: type[Configurable], config: Mapping[str, object], complete: bool) -> Misfit | None:
     """What a class does not take of a configuration: a key that it does not know, a value that cannot be.
 
     `complete` asks for required keys too, as on the device. None where the configuration fits, or the class
@@ -157,7 +161,7 @@ def _remedy(setting: Setting) -> str:
     return f"give such a value, or leave the key out: it is {left_out}"
 
 
-def _known(key: str, known: Mapping[str, Setting], kind: type[Component]) -> str:
+def _known(key: str, known: Mapping[str, Setting], kind: type[Configurable]) -> str:
     if not known:
         return f"{kind.TYPE_NAME} has none"
     return suggestion(key, known, f"known keys of {kind.TYPE_NAME}: ")

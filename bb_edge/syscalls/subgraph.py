@@ -13,9 +13,10 @@ from bb_edge.engine.executions import BoundOp, Lane
 from bb_edge.engine.parking import OpError
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
-from bb_edge.roles.backend import Backend, BackendAttrs
+from bb_edge.roles.backend import Backend
 from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.executed import ExecutedProgram
+from bb_edge.roles.programs import BackendAttrs
 from bb_edge.syscalls import peer_lists
 from bb_edge.syscalls.role_ops import calls_of
 
@@ -56,7 +57,7 @@ def _executed(
     proto = op.spec.proto
     metadata = [StringStringEntryProto(key=key, value=value) for key, value in op.spec.meta.items()]
     attrs = BackendAttrs(() if proto is None else tuple(proto.attribute), tuple(metadata))
-    if type(backend).dispatch is Backend.dispatch:
+    if not backend.own_dispatch:
         op.is_plain_call = True
 
         def run(ctx: Any, *inputs: Any) -> object:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from bb_edge.backends import NumPyBackend, TFLiteBackend
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.fault_lines import fault_line
 from bb_edge.registry import RegistryError, default_registry
-from bb_edge.user_modules import fault_line
 from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Options
 from bb_host.program import Program

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_edge.user_modules import fault_line
+from bb_edge.ir.fault_lines import fault_line
 from bb_host.compiler import verify
 from bb_host.compiler.errors import StageError, UnknownStage
 from bb_host.compiler.options import Options, Stats

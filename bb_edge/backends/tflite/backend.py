@@ -10,8 +10,9 @@ from bb_edge.backends.tflite.errors import TFLiteInterpreterError, TFLiteModelEr
 from bb_edge.backends.tflite.probe import MAX_THREADS, interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.ir import keys
-from bb_edge.roles.backend import Backend, BackendAttrs, BackendProgram, Functions
+from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.ir import keys
-from bb_edge.roles.backend import BackendProgram, Functions
 from bb_edge.roles.errors import BackendRunError, BackendWalkError
+from bb_edge.roles.programs import BackendProgram, Functions
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto

@@ -12,8 +12,8 @@ import numpy as np
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.verify import verify
-from bb_edge.roles.backend import BackendProgram
 from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.programs import BackendProgram
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array

@@ -1,0 +1,78 @@
+"""What a backend makes of a graph: the program that runs it, and the types that both sides name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from bb_edge.roles.errors import BackendError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, StringStringEntryProto
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Preparer", "Tensor"]
+
+Tensor = Any
+"""A backend's own handle of a tensor; `np.ndarray` for the NumPy backend."""
+
+Functions = Mapping[tuple[str, str], "FunctionProto"]
+"""The functions that a graph may call, by (domain, name)."""
+
+
+class BackendAttrs(NamedTuple):
+    """The attributes and metadata of the node that calls a graph."""
+
+    attributes: Sequence[AttributeProto] = ()
+    metadata: Sequence[StringStringEntryProto] = ()
+
+
+class BackendProgram:
+    """A graph that a backend has made ready to run.
+
+    Not thread-safe: a program's memory serves one run at a time. The inputs that `prepare` was given as
+    `resident` are read in place at each run and not passed to it. `call(ctx, *arrays) -> array`, where a
+    program has it, is `run` for one result without tuples; it is called between the backend's `enter` and
+    `leave` only.
+    """
+
+    call: Callable[..., Array] | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Runs the graph on `inputs` in the order of `input_names`; the caller owns the fresh results.
+
+        Raises BackendRunError where shapes or dtypes of the inputs do not fit the graph.
+        """
+        raise NotImplementedError
+
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Runs the graph into C-contiguous arrays that have the results' shapes and dtypes.
+
+        No output may share memory with an input. Raises BackendError where an array does not fit its result.
+        """
+        for target, value in zip(outputs, self.run(inputs), strict=True):
+            if target.shape != value.shape or target.dtype != value.dtype:
+                raise BackendError(
+                    f"result is {value.dtype}{list(value.shape)}, the array given for it is "
+                    f"{target.dtype}{list(target.shape)}"
+                )
+            np.copyto(target, value)
+
+
+class Preparer(Protocol):
+    """What a component may ask of its target's backend: to make a graph ready to run.
+
+    `bb_edge.roles.Backend` is one. Components that need no more than this can be built with any other.
+    """
+
+    def prepare(
+        self,
+        function: FunctionProto,
+        functions: Functions | None = None,
+        resident: Mapping[str, Array] | None = None,
+    ) -> BackendProgram:
+        """Makes a function ready to run; see `Backend.prepare`."""
