@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bb_edge.callable_program import load
     from bb_edge.engine.config import NodeConfig
-    from bb_edge.engine.program import Program
+    from bb_edge.engine.program.program import Program
     from bb_edge.inference import open_model
     from bb_edge.installer import install
     from bb_edge.ir.address import Address
@@ -46,7 +46,7 @@ _HOMES = {
     "Node": "bb_edge.node",
     "NodeConfig": "bb_edge.engine.config",
     "PeerId": "bb_edge.ir.ids",
-    "Program": "bb_edge.engine.program",
+    "Program": "bb_edge.engine.program.program",
     "install": "bb_edge.installer",
     "load": "bb_edge.callable_program",
     "open_model": "bb_edge.inference",

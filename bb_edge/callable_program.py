@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from bb_edge.engine.program import Program
+from bb_edge.engine.program.program import Program
 from bb_edge.inference import open_model
 from bb_edge.loading import load_as
 

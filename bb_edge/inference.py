@@ -27,7 +27,7 @@ from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType, differing_dim, dtype_of_elem, shared_dims
 
 if TYPE_CHECKING:
-    from bb_edge.engine.program import Program
+    from bb_edge.engine.program.program import Program
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.node import Node
     from bb_edge.roles.programs import BackendProgram
@@ -172,7 +172,7 @@ def _open(
     components: Mapping[str, Mapping[str, object]],
 ) -> Model:
     if not isinstance(artifact, bytes | str | os.PathLike):
-        from bb_edge.engine.program import Program
+        from bb_edge.engine.program.program import Program
 
         given: object = artifact
         if not isinstance(given, Program):
@@ -261,7 +261,7 @@ def _bootstrapped(node: Node, target: str) -> int:
 
     InferenceError where one fails or wants to be given something.
     """
-    from bb_edge.engine.bootstrap import BootstrapAll, MissingInput
+    from bb_edge.engine.entries.bootstrap_requests import BootstrapAll, MissingInput
     from bb_edge.engine.steps import BootstrapComplete
 
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine.executions import BoundGraph
+from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError

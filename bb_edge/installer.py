@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING
 
 from bb_edge.construction import build, construction
 from bb_edge.engine import restart
-from bb_edge.engine.binding import BindEnv, make_gather
-from bb_edge.engine.bootstrap import Bootstraps, Planned, of_component, of_target
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.control import ControlPlane
-from bb_edge.engine.core import Engine
-from bb_edge.engine.direct import direct_of
-from bb_edge.engine.executions import BoundGraph, BoundOp
-from bb_edge.engine.flows import find_claims, touch_set
-from bb_edge.engine.inbound import Inbound
-from bb_edge.engine.ingress import Ingress
-from bb_edge.engine.journal import Journaling
-from bb_edge.engine.neighbours import Neighbours
-from bb_edge.engine.node_values import LoadError
-from bb_edge.engine.outbound import Outbound
-from bb_edge.engine.poll import Cycle, EntryOp
-from bb_edge.engine.ports import Port, ports_of
-from bb_edge.engine.program import Binding, FunctionKey, Program, Target
-from bb_edge.engine.requests import Requests
+from bb_edge.engine.engine import Engine, EntryOp
+from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component, of_target
+from bb_edge.engine.net.admission import Inbound
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Ingress
+from bb_edge.engine.net.journal import Journaling
+from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.routing import Port, ports_of
+from bb_edge.engine.program.node_values import LoadError
+from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
+from bb_edge.engine.run.binding import BindEnv, make_gather
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.direct import direct_of
+from bb_edge.engine.run.flows import find_claims, touch_set
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.snapshot import Identity
 from bb_edge.engine.snapshot import read as read_snapshot
 from bb_edge.engine.snapshot_parts import Parts
@@ -278,22 +279,24 @@ class _Installer:
         bindings = self.bindings()
         components = self.components(bindings)
         names = list(components)
-        index = {name: i for i, name in enumerate(names)}
-        slots = {(t.name, slot): index[slot] for t in self.targets for slot in t.bindings}
-        engine = Engine(
+        slots = {(t.name, slot): names.index(slot) for t in self.targets for slot in t.bindings}
+        runtime = Runtime(
             config,
             self.peer_id,
             self.seeded,
             self.ids,
+            ids_go_on=self.ids_go_on,
+            clock_offset_ns=clock_offset_ns,
+            local_addresses=self.addresses,
+            executor=executor,
+        )
+        engine = Scheduler(
+            runtime,
             [components[n] for n in names],
             slots,
             {t.name: t.peer_class for t in self.targets},
+            raised,
         )
-        engine.ids_go_on = self.ids_go_on
-        engine.clock_offset_ns = clock_offset_ns
-        engine.executor = executor
-        engine.local_addresses = self.addresses
-        engine.raised_sites = raised
         ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
         engine.parking.sink = ingress
         engine.on_bytes_released = ingress.release
@@ -317,7 +320,6 @@ class _Installer:
         engine.neighbours = neighbours
         engine.peers = neighbours.peers
         engine.address_book = neighbours.address_book
-
         outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
         requests.on_closed = outbound.forget_ask
         control = engine.control = ControlPlane(engine, outbound)
@@ -367,7 +369,8 @@ class _Installer:
             children = config.max_executions * config.max_children
             for graph in (main, *([graphs[target.bootstrap]] if target.bootstrap else ())):
                 for region in graph.regions:
-                    region.fill(config.max_executions if region.region.index == 0 else children)
+                    count = config.max_executions if region.region.index == 0 else children
+                    engine.pool.frames.fill(region, count)
         if missing:
             raise UnsupportedOps(
                 f"not supported here: {', '.join(sorted(set(missing)))}",
@@ -386,9 +389,9 @@ class _Installer:
         for slot, (binding, target) in bindings.items():
             component = components[slot]
             if isinstance(component, ProtocolComponent):
-                control.add(binding.slot_id, index[slot], component, target.name, slot, inbound)
+                control.add(binding.slot_id, names.index(slot), component, target.name, slot, inbound)
         try:
-            cycle = Cycle(engine, ingress, inbound, outbound, requests, links, entries)
+            cycle = Engine(engine, ingress, inbound, outbound, requests, links, entries)
         except (ValueError, TypeError) as error:
             raise LoadError(
                 f"an op that starts executions: {error}", "install", "compile the program again"

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine import restart, snapshot, steps
-from bb_edge.engine.binding import Run
-from bb_edge.engine.bootstrap import Bootstraps, BootstrapState, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp, Execution
-from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw
-from bb_edge.engine.neighbours import LIMITS_META, Neighbours
-from bb_edge.engine.poll import Cycle
-from bb_edge.engine.program import Program
+from bb_edge.engine.engine import Engine
+from bb_edge.engine.entries.bootstrap import Bootstraps
+from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.net.ingress import Entry, Ingress, IngressFull, Raw
+from bb_edge.engine.net.peer_state import LIMITS_META, Neighbours
+from bb_edge.engine.program.program import Program
+from bb_edge.engine.run.binding import Run
+from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.ir import types
@@ -38,8 +40,8 @@ class Node:
 
     def __init__(
         self,
-        engine: Engine,
-        cycle: Cycle,
+        engine: Scheduler,
+        cycle: Engine,
         ingress: Ingress,
         bootstraps: Bootstraps,
         neighbours: Neighbours,
@@ -48,8 +50,9 @@ class Node:
         parts: Parts,
     ) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._parts = parts
-        self._identity = snapshot.Identity.of(engine.own_peer, program, mains)
+        self._identity = snapshot.Identity.of(engine.runtime.own_peer, program, mains)
         self._cycle = cycle
         self._bootstraps = bootstraps
         self._neighbours = neighbours
@@ -58,7 +61,7 @@ class Node:
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
         self.ingress = ingress
         self.program = program
-        engine.actions.register("invoke", self._fill_inputs)
+        engine.runtime.callbacks.register("invoke", self._fill_inputs)
 
     def __repr__(self) -> str:
         return f"<Node {self.peer_id.short()}: {', '.join(self.targets)} of {self.program.module}>"
@@ -67,7 +70,7 @@ class Node:
 
     @property
     def peer_id(self) -> PeerId:
-        return self._engine.own_peer
+        return self._runtime.own_peer
 
     @property
     def epoch(self) -> int:
@@ -76,7 +79,7 @@ class Node:
 
     @property
     def config(self) -> NodeConfig:
-        return self._engine.config
+        return self._runtime.config
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -90,16 +93,16 @@ class Node:
     @property
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside classes and addresses: what it accepts."""
-        return {LIMITS_META: PeerLimits.of(self._engine.config.caps).meta()}
+        return {LIMITS_META: PeerLimits.of(self._runtime.config.caps).meta()}
 
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all counters."""
         engine = self._engine
         return {
-            **engine.counters,
-            "ingress.dropped": engine.counters.get("ingress.dropped", 0),
-            "bus.dropped": engine.bus.dropped,
+            **self._runtime.counters,
+            "ingress.dropped": self._runtime.counters.get("ingress.dropped", 0),
+            "bus.dropped": self._runtime.bus.dropped,
             "frontier.depth_peak": engine.depth_peak,
             "pending_async.count": engine.parking.count,
             "executions.active": len(engine.pool.active),
@@ -194,17 +197,16 @@ class Node:
 
         Raises IngressFull, keeping nothing, when the byte budget or the queue is used up (counted).
         """
-        engine = self._engine
-        if len(data) > engine.config.caps.total_bytes:
-            engine.count("ingress.dropped")
+        if len(data) > self._runtime.config.caps.total_bytes:
+            self._runtime.count("ingress.dropped")
             raise IngressFull(
-                f"an envelope of {len(data)} bytes, {engine.config.caps.total_bytes} at most",
+                f"an envelope of {len(data)} bytes, {self._runtime.config.caps.total_bytes} at most",
                 f"from {src_peer.short()}",
             )
         try:
             self.ingress.offer_raw(Raw(data, src_peer, observed_address))
         except IngressFull:
-            engine.count("ingress.dropped")
+            self._runtime.count("ingress.dropped")
             raise
 
     def peer_presence(
@@ -239,7 +241,7 @@ class Node:
         if type(given) is not dict and not isinstance(given, Mapping):
             raise InvokeError(f"inputs are given by name, not as {described(given)}", target, "{name: value}")
         engine = self._engine
-        config = engine.config
+        config = self._runtime.config
         if len(given) > config.invoke_inputs:
             raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
         values: dict[int, object] = {}
@@ -287,7 +289,7 @@ class Node:
         try:
             self.ingress.offer_invoke(entry)
         except IngressFull:
-            engine.count("ingress.full")
+            self._runtime.count("ingress.full")
             raise
         return number
 
@@ -330,7 +332,7 @@ class Node:
         if (
             journaling is not None
             and durable is not None
-            and not journaling.persisted(token, self._engine.now_ns)
+            and not journaling.persisted(token, self._runtime.now_ns)
         ):
             durable.persisted(token)
 
@@ -350,11 +352,11 @@ class Node:
         SnapshotError where a value in a slot or queue has no written form.
         """
         cycle = self._cycle
-        self._engine.now_ns = max(self._engine.now_ns, now_ns)
+        self._runtime.advance(max(self._runtime.now_ns, now_ns))
         if cycle.outbound.durable is not None:
             cycle.outbound.durable.snapshot_taken()
             cycle.requests.snapshot_taken()
-        return snapshot.save(self._parts, self._identity, self._engine.now_ns)
+        return snapshot.save(self._parts, self._identity, self._runtime.now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
         """The bytes of the last `snapshot` outlive a power cut from now on.
@@ -375,7 +377,7 @@ class Node:
         It outranks the snapshot: what is not there any more is not sent again. OutboxError for damaged
         records, or more than fit.
         """
-        self._engine.now_ns = max(self._engine.now_ns, now_ns)
+        self._runtime.advance(max(self._runtime.now_ns, now_ns))
         restart.adopt_outbox(self._cycle, [OutboxRecord.from_bytes(r) for r in records], now_ns, wall_ns)
 
     def replay(self, records: Iterable[bytes]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bb_edge.engine.binding import BindEnv
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.run.binding import BindEnv
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import bind, bound_bootstrap
 
@@ -14,7 +14,7 @@ __all__ = ["renewal"]
 
 
 def renewal(
-    engine: Engine,
+    engine: Scheduler,
     components: dict[str, Component],
     construct: Callable[[str], Component],
     bound: Sequence[tuple[BoundOp, BindEnv]],

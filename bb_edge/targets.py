@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bb_edge.engine.program import Program, Target
+from bb_edge.engine.program.program import Program, Target
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.suggestions import suggestion

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bb_edge.engine.bootstrap import BootstrapState, BootstrapStatus, seconds
+from bb_edge.engine.entries.bootstrap import seconds
+from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
@@ -22,7 +23,7 @@ from bb_edge.ir.values import TRIGGER
 
 if TYPE_CHECKING:
     from bb_edge.cli.render import Output
-    from bb_edge.engine.program import Program, Target
+    from bb_edge.engine.program.program import Program, Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Given = Mapping[str, Mapping[str, object]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.run import add_bootstrap, merged, parse_set, with_state
-from bb_edge.engine.program import Program, Target
+from bb_edge.engine.program.program import Program, Target
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.engine.program import Program
+from bb_edge.engine.program.program import Program
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 

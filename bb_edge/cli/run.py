@@ -23,7 +23,7 @@ from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
-    from bb_edge.engine.program import Program, Target
+    from bb_edge.engine.program.program import Program, Target
     from bb_edge.node import Node
 
 
@@ -437,7 +437,7 @@ def _starts(program: Program, target: Target) -> bool:
 
 
 def _tell_bootstrap(output: Output, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
-    from bb_edge.engine.bootstrap import seconds
+    from bb_edge.engine.entries.bootstrap import seconds
 
     whose = {"target": step.target} | ({"slot": step.slot} if step.slot else {})
     if isinstance(step, steps.BootstrapStarted):

@@ -17,7 +17,7 @@ from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause
 
 if TYPE_CHECKING:
-    from bb_edge.engine.poll import Cycle
+    from bb_edge.engine.engine import Engine
 
 
 def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
@@ -25,19 +25,19 @@ def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     return Cause(peer, message.epoch, message.seq) if message.base else None
 
 
-def may_run(cycle: Cycle) -> Callable[[Cause], bool]:
+def may_run(cycle: Engine) -> Callable[[Cause], bool]:
     """Tells of a cause whether something of it is still to come; for use before the next poll."""
     rounds = {one.own_number: one for several in cycle.rounds.values() for one in several}
     present = set(_present(cycle))
 
     def still(cause: Cause) -> bool:
-        one = rounds.get(cause.epoch) if cause.peer == cycle.engine.own_peer else None
+        one = rounds.get(cause.epoch) if cause.peer == cycle.engine.runtime.own_peer else None
         return one.may_run(cause.seq) if one is not None else cause in present
 
     return still
 
 
-def _present(cycle: Cycle) -> Iterator[Cause | None]:
+def _present(cycle: Engine) -> Iterator[Cause | None]:
     """The causes of all that has begun or waits to begin."""
     for execution in cycle.engine.pool.active.values():
         yield execution.cause
@@ -60,6 +60,6 @@ def _present(cycle: Cycle) -> Iterator[Cause | None]:
         received += [(record.peer, record.data) for record in journaling.replaying]
     for peer, data in received:
         try:
-            yield cause_of(peer, envelope.decode(data, cycle.engine.config.caps))
+            yield cause_of(peer, envelope.decode(data, cycle.engine.runtime.config.caps))
         except BBError:  # the poll that takes it will say so
             continue

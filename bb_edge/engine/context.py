@@ -6,26 +6,28 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.executions import BoundOp, Execution, Frame
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from bb_edge.engine.control import Outlet, Reply
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.net.control_plane import Outlet, Reply
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles.completion import Later
 
 
-class Scheduler:
+class ComponentTimers:
     """The engine's timers as components see them; `outlet` is whose they are, None: of the op that runs."""
 
-    __slots__ = ("_engine", "_outlet")
+    __slots__ = ("_engine", "_outlet", "_runtime")
 
-    def __init__(self, engine: Engine, outlet: Outlet | None = None) -> None:
+    def __init__(self, engine: Scheduler, outlet: Outlet | None = None) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._outlet = outlet
 
     def after(self, delay_ns: int, callback: Callable[[Any], object]) -> int:
@@ -37,19 +39,18 @@ class Scheduler:
         engine = self._engine
         outlet = self._outlet or engine.control.outlet_of(engine.ctx.op.component)
         name = getattr(callback, "__name__", "timer")
-        when = engine.now_ns + max(delay_ns, 1)
+        when = self._runtime.now_ns + max(delay_ns, 1)
         if getattr(callback, "__self__", None) is outlet.component:
-            return engine.timers.at(when, outlet.fire, name)
-        return engine.timers.at(when, outlet.fire_callback, name, callback)
+            return self._runtime.timers.at(when, outlet.fire, name)
+        return self._runtime.timers.at(when, outlet.fire_callback, name, callback)
 
     def cancel(self, token: int) -> None:
         """Forgets a timer of `after`; one that is past is fine."""
-        self._engine.timers.cancel(token)
+        self._runtime.timers.cancel(token)
 
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
-        engine = self._engine
-        engine.timers.at(engine.now_ns + delay_ns, _settle, later, result)
+        self._runtime.timers.at(self._runtime.now_ns + delay_ns, _settle, later, result)
 
 
 def _settle(_now_ns: int, later: Later, result: object) -> None:
@@ -60,15 +61,16 @@ def _settle(_now_ns: int, later: Later, result: object) -> None:
 class _Surroundings:
     """What does not depend on who asks: the node's parts that every `ctx` shows."""
 
-    __slots__ = ("_generator", "engine")
+    __slots__ = ("_generator", "engine", "runtime")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Scheduler) -> None:
         self.engine = engine
+        self.runtime = engine.runtime
         self._generator: np.random.Generator | None = None
 
     @property
     def own_peer(self) -> PeerId:
-        return self.engine.own_peer
+        return self.runtime.own_peer
 
     @property
     def own_classes(self) -> tuple[str, ...]:
@@ -86,11 +88,11 @@ class _Surroundings:
 
     @property
     def local_addresses(self) -> tuple[bytes, ...]:
-        return self.engine.local_addresses
+        return self.runtime.local_addresses
 
     @property
     def bus(self) -> Any:
-        return self.engine.bus
+        return self.runtime.bus
 
     def later(self, deadline_ns: int | None = None) -> Later:
         raise NotImplementedError
@@ -111,7 +113,7 @@ class _Surroundings:
             else:
                 handle.complete(result)
 
-        executor = self.engine.executor
+        executor = self.runtime.executor
         if executor is None:
             run()
         else:
@@ -124,7 +126,7 @@ class _Surroundings:
         if self._generator is None:
             from numpy.random import default_rng
 
-            self._generator = default_rng(self.engine.rng.getrandbits(64))
+            self._generator = default_rng(self.runtime.rng.getrandbits(64))
         return self._generator
 
     @property
@@ -146,16 +148,16 @@ class ControlContext(_Surroundings):
 
     __slots__ = ("_outlet", "replying", "scheduler")
 
-    def __init__(self, engine: Engine, outlet: Outlet) -> None:
+    def __init__(self, engine: Scheduler, outlet: Outlet) -> None:
         super().__init__(engine)
         self._outlet = outlet
-        self.scheduler = Scheduler(engine, outlet)
+        self.scheduler = ComponentTimers(engine, outlet)
         # The remote op that runs and may answer later; None in timers, callbacks and hooks.
         self.replying: Reply | None = None
 
     @property
     def now_ns(self) -> int:
-        return self.engine.now_ns
+        return self.runtime.now_ns
 
     @property
     def exec_id(self) -> int:
@@ -196,7 +198,7 @@ class OpContext(_Surroundings):
 
     __slots__ = ("execution", "frame", "later_token", "now_ns", "op")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Scheduler) -> None:
         super().__init__(engine)
         self.now_ns = 0
         self.later_token = 0
@@ -218,7 +220,7 @@ class OpContext(_Surroundings):
         return self.engine.class_of_target[self.op.target]
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> ComponentTimers:
         return self.engine.scheduler
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
@@ -234,7 +236,7 @@ class OpContext(_Surroundings):
 
     @property
     def random(self) -> random.Random:
-        return self.engine.rng
+        return self.runtime.rng
 
     def dependency(self, slot: str) -> Any:
         """The component bound to another slot of the same target."""

@@ -11,7 +11,7 @@ from bb_edge.wire import envelope
 from bb_edge.wire.outbox import OutboxRecord
 
 if TYPE_CHECKING:
-    from bb_edge.engine.poll import Cycle
+    from bb_edge.engine.engine import Engine
     from bb_edge.engine.snapshot_parts import Parts
 
 
@@ -24,13 +24,13 @@ def restore(parts: Parts, body: dict[str, object], now_ns: int) -> None:
     ask_again(parts)
 
 
-def adopt_outbox(cycle: Cycle, records: Sequence[OutboxRecord], now_ns: int, wall_ns: int) -> None:
+def adopt_outbox(cycle: Engine, records: Sequence[OutboxRecord], now_ns: int, wall_ns: int) -> None:
     """Takes the records of the outbox on disk; see `Node.adopt_outbox`."""
     durable, links = cycle.outbound.durable, cycle.links
     if durable is None:
         return
     for record in records:
-        asked = envelope.decode(record.encoded, cycle.engine.config.caps)
+        asked = envelope.decode(record.encoded, cycle.engine.runtime.config.caps)
         is_request = asked.kind == envelope.REQUEST
         awaited = not is_request or cycle.requests.sites(asked.wire_req_id) is not None
         durable.adopt(record, now_ns, wall_ns, awaited)

@@ -26,7 +26,7 @@ from bb_edge.wire import cbor
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bb_edge.engine.program import Program
+    from bb_edge.engine.program.program import Program
     from bb_edge.ir.ids import PeerId
 
 MAGIC = b"BBSNAP\r\n"
@@ -158,7 +158,7 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
 
 def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
     """Gives a freshly installed node the state of `body`. SnapshotDamagedError; the node is useless then."""
-    parts.engine.now_ns = now_ns
+    parts.engine.runtime.advance(now_ns)
     section = "now_ns"
     try:
         shift = Shift(now_ns - int(body["now_ns"]))

@@ -10,11 +10,11 @@ from collections import deque
 from typing import Any
 
 from bb_edge.engine import snapshot_parts
-from bb_edge.engine.executions import Execution, Frame, State
-from bb_edge.engine.outbound import Unit
-from bb_edge.engine.parking import Pending
-from bb_edge.engine.requests import Cohort, CohortState
-from bb_edge.engine.saved import dump, load
+from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.net.requests import Cohort, CohortState
+from bb_edge.engine.plain import dump, load
+from bb_edge.engine.run.frames import Execution, Frame, State
+from bb_edge.engine.run.waiting import Pending
 from bb_edge.engine.snapshot_parts import Parts, Shift, frame_name, op_name, region_name
 from bb_edge.roles.errors import CompletionLostError
 from bb_edge.wire import envelope
@@ -48,7 +48,7 @@ def save_executions(parts: Parts) -> list[Any]:
 
 
 def _execution_row(parts: Parts, execution: Execution) -> dict[str, Any]:
-    actions = parts.engine.actions
+    actions = parts.engine.runtime.callbacks
     planned = execution.bootstrap_of
     return {
         "id": execution.id,
@@ -107,9 +107,7 @@ def restore_executions(parts: Parts, data: Any, shift: Shift) -> None:
         execution.source, execution.cause = load(row["source"]), load(row["cause"])
         execution.cohorts.extend(row["cohorts"])
         for frame_row in row["frames"]:
-            frame = parts.region(frame_row[0]).take()
-            frame.execution = execution
-            execution.frames.append(frame)
+            execution.new_frame(parts.region(frame_row[0]))
     for row in rows:
         _tie(parts, engine.pool.active[row["id"]], row)
     engine.runnable.extend(engine.pool.active[number] for number in runnable)
@@ -119,7 +117,7 @@ def restore_executions(parts: Parts, data: Any, shift: Shift) -> None:
 
 def _tie(parts: Parts, execution: Execution, row: Any) -> None:
     engine = parts.engine
-    actions: Any = engine.actions
+    actions: Any = engine.runtime.callbacks
     if row["parent"]:
         execution.parent = engine.pool.active[row["parent"]]
         execution.parent.children += 1

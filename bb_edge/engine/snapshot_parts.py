@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bb_edge.engine.bootstrap import Bootstraps
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Frame
-from bb_edge.engine.outbound import Unit
-from bb_edge.engine.poll import Cycle
-from bb_edge.engine.saved import dump, load
+from bb_edge.engine.engine import Engine
+from bb_edge.engine.entries.bootstrap import Bootstraps
+from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.plain import dump, load
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
+from bb_edge.engine.run.frames import Frame
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.wire.envelope import Fill
 
 
@@ -29,8 +30,8 @@ class Shift(NamedTuple):
 class Parts:
     """A node, as whoever writes it down sees it. `graphs` are all of its graphs, by index."""
 
-    engine: Engine
-    cycle: Cycle
+    engine: Scheduler
+    cycle: Engine
     bootstraps: Bootstraps
     graphs: Mapping[int, BoundGraph]
 

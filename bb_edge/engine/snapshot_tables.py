@@ -7,11 +7,11 @@ from random import Random
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.bootstrap import BootstrapStatus
-from bb_edge.engine.durable import Writing
-from bb_edge.engine.ingress import Entry, Notice, Raw
-from bb_edge.engine.outbound import Unit
-from bb_edge.engine.saved import UnsavableError, dump, load
+from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
+from bb_edge.engine.net.durable import Writing
+from bb_edge.engine.net.ingress import Entry, Notice, Raw
+from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.plain import UnsavableError, dump, load
 from bb_edge.engine.snapshot_parts import Parts, Shift, dump_unit, load_unit
 from bb_edge.engine.timers import Due, Timer
 from bb_edge.ir.errors import BBError
@@ -36,29 +36,29 @@ def save_core(parts: Parts) -> dict[str, Any]:
     engine = parts.engine
     generators = [dump(state) for state in engine.generator_states()]
     return {
-        "counters": dict(engine.counters),
+        "counters": dict(engine.runtime.counters),
         "depth_peak": engine.depth_peak,
         "next_command": engine.next_command,
-        "rng": _random_state(engine.rng),
-        "ids": _random_state(engine.ids) if engine.ids_go_on else None,
+        "rng": _random_state(engine.runtime.rng),
+        "ids": _random_state(engine.runtime.ids) if engine.runtime.ids_go_on else None,
         "generators": generators,
-        "bus": [engine.bus.dropped, list(engine.bus.events)],
+        "bus": [engine.runtime.bus.dropped, list(engine.runtime.bus.events)],
         "rings": [[name, [dump(value) for value in ring]] for name, ring in engine.rings.items()],
     }
 
 
 def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
     engine = parts.engine
-    engine.counters = {str(name): int(value) for name, value in data["counters"].items()}
+    engine.runtime.counters = {str(name): int(value) for name, value in data["counters"].items()}
     engine.depth_peak = data["depth_peak"]
     engine.next_command = data["next_command"]
-    _set_random_state(engine.rng, data["rng"])
+    _set_random_state(engine.runtime.rng, data["rng"])
     # Those of a real node come from fresh entropy at each start, and are in no snapshot.
-    if engine.ids_go_on and data.get("ids") is not None:
-        _set_random_state(engine.ids, data["ids"])
+    if engine.runtime.ids_go_on and data.get("ids") is not None:
+        _set_random_state(engine.runtime.ids, data["ids"])
     engine.restore_generators([load(state) for state in data["generators"]])
-    engine.bus.dropped = data["bus"][0]
-    engine.bus.events.extend(data["bus"][1])
+    engine.runtime.bus.dropped = data["bus"][0]
+    engine.runtime.bus.events.extend(data["bus"][1])
     for name, values in data["rings"]:
         engine.rings[name].extend(load(value) for value in values)
 
@@ -132,7 +132,7 @@ def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
             # Nothing was written: by a class that kept no state then. It starts anew, as it was constructed.
             forgotten = True
         if forgotten:
-            parts.engine.emit(steps.StateForgotten(_slot_of(parts, component), name))
+            parts.engine.runtime.emit(steps.StateForgotten(_slot_of(parts, component), name))
 
 
 # --- peers and links ------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
 
 def save_neighbours(parts: Parts) -> dict[str, Any]:
     tables = parts.engine.neighbours
-    now_ns = parts.engine.now_ns
+    now_ns = parts.engine.runtime.now_ns
     return {
         "peers": tables.table.snapshot(),
         "health": tables.health.snapshot(),
@@ -169,7 +169,7 @@ def restore_neighbours(parts: Parts, data: Any, shift: Shift) -> None:
     tables = parts.engine.neighbours
     tables.table.restore(data["peers"])
     tables.health.restore(data["health"])
-    tables.backoff.restore(data["backoff"], parts.engine.now_ns)
+    tables.backoff.restore(data["backoff"], parts.engine.runtime.now_ns)
     tables.address_book.restore(data["addresses"])
     tables.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])
     for peer, meta in data["limits"]:
@@ -184,13 +184,13 @@ def restore_neighbours(parts: Parts, data: Any, shift: Shift) -> None:
 
 
 def save_links(parts: Parts) -> dict[str, Any]:
-    return parts.cycle.links.snapshot(parts.engine.now_ns)
+    return parts.cycle.links.snapshot(parts.engine.runtime.now_ns)
 
 
 def restore_links(parts: Parts, data: Any, shift: Shift) -> None:
     links = parts.cycle.links
     links.durable_epoch = data["epochs"][1]  # numbers of the outbox run on; the best-effort epoch is new
-    links.restore(data, parts.engine.now_ns)
+    links.restore(data, parts.engine.runtime.now_ns)
 
 
 # --- state of ops ---------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def _raw_row(raw: Raw) -> list[Any]:
 
 
 def _notice_row(parts: Parts, notice: Notice) -> list[Any]:
-    return [parts.engine.actions.name_of(notice.act), dump(notice.args)]
+    return [parts.engine.runtime.callbacks.name_of(notice.act), dump(notice.args)]
 
 
 def _result(result: object) -> Any:
@@ -297,7 +297,7 @@ def _result(result: object) -> Any:
 
 
 def _entry_row(parts: Parts, entry: Entry) -> list[Any]:
-    name = parts.engine.actions.name_of(entry.fill)
+    name = parts.engine.runtime.callbacks.name_of(entry.fill)
     args: Any
     if name == ENVELOPE:
         peer, message, deadline_ns = entry.args
@@ -317,8 +317,8 @@ def _entry_row(parts: Parts, entry: Entry) -> list[Any]:
 
 
 def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
-    cycle, actions = parts.cycle, parts.engine.actions
-    ingress, caps = cycle.ingress, parts.engine.config.caps
+    cycle, actions = parts.cycle, parts.engine.runtime.callbacks
+    ingress, caps = cycle.ingress, parts.engine.runtime.config.caps
     for payload, peer, observed in data["raw"]:
         ingress.offer_raw(Raw(payload, PeerId.from_bytes(peer), observed), fair=False)
     for name, args in data["notices"]:
@@ -401,14 +401,14 @@ def save_timers(parts: Parts) -> list[Any]:
     """Those whose callback has a name. The others are components' own callables, gone with the process."""
     engine = parts.engine
     rows = []
-    for timer in engine.timers.running():
-        name = engine.actions.name_of(timer.due.callback)
+    for timer in engine.runtime.timers.running():
+        name = engine.runtime.callbacks.name_of(timer.due.callback)
         if name is None:
             continue
         args = timer.due.args
         plain = [dump_unit(args[0])] if args and isinstance(args[0], Unit) else dump(args)
         rows.append([timer.token, timer.when_ns, name, plain])
-    return [engine.timers.next_token, rows]
+    return [engine.runtime.timers.next_token, rows]
 
 
 def restore_timers(parts: Parts, data: Any, shift: Shift) -> None:
@@ -422,5 +422,5 @@ def restore_timers(parts: Parts, data: Any, shift: Shift) -> None:
             args = load(plain)
         if name == INTERVAL:
             args = (*args[:2], args[2] + shift.delta_ns)
-        timers.append(Timer(token, when_ns + shift.delta_ns, Due(engine.actions.get(name), args)))
-    engine.timers.restore(timers, next_token)
+        timers.append(Timer(token, when_ns + shift.delta_ns, Due(engine.runtime.callbacks.get(name), args)))
+    engine.runtime.timers.restore(timers, next_token)

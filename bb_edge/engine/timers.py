@@ -1,6 +1,6 @@
 """A bounded timer wheel on monotonic time: a heap of (when, number), and what each of them calls.
 
-A timer is a callback and plain arguments, no closure: so it can be written down (`actions.py`).
+A timer is a callback and plain arguments, no closure: so it can be written down (`callbacks.py`).
 """
 
 from __future__ import annotations

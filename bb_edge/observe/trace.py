@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bb_edge.engine import steps
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import PENDING
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir.errors import BBError
 
 MAX_BYTES = 256 * 1024 * 1024

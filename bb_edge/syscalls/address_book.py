@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run, done
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.peer_lists import element, peer_of
@@ -84,7 +84,7 @@ def _drop(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _own_peer(op: BoundOp, env: BindEnv) -> Run:
-    peer = env.engine.own_peer
+    peer = env.engine.runtime.own_peer
     return lambda ctx, *_: peer
 
 
@@ -93,8 +93,8 @@ def _own_addresses(op: BoundOp, env: BindEnv) -> Run:
     engine = env.engine
 
     def run(ctx: Any, *_: object) -> tuple[Address, ...]:
-        found = tuple(Address.from_bytes(address) for address in engine.local_addresses)
-        return found or (Address.empty().with_peer(engine.own_peer),)
+        found = tuple(Address.from_bytes(address) for address in engine.runtime.local_addresses)
+        return found or (Address.empty().with_peer(engine.runtime.own_peer),)
 
     return run
 

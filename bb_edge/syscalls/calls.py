@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import PENDING, OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.binding import BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.waiting import PENDING
 
 
 def bind(op: BoundOp, env: BindEnv) -> Run:
@@ -37,14 +38,11 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     engine.forwards[op] = forward
 
     def run(ctx: Any, *inputs: object) -> object:
-        frame = region.take()
-        execution = ctx.execution
-        frame.execution = execution
+        frame = ctx.execution.new_frame(region)
         frame.caller = ctx.frame
         frame.call = op
         frame.forward = forward
         frame.special = True
-        execution.frames.append(frame)
         for value, outers in ready_made:
             for outer in outers:
                 engine.write(ctx.frame, outer, value)

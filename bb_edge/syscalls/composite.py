@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys, types
 from bb_edge.roles import Composite
 from bb_edge.wire.codecs import wire_type_hash

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp
 
 
 def _pass(values: tuple[object, ...]) -> object:
@@ -32,7 +32,7 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and not neighbours.is_up(source) and not ctx.execution.acknowledged:
-            engine.count("gates.peer_health_rx.dropped")
+            engine.runtime.count("gates.peer_health_rx.dropped")
             return None
         return _pass(values)
 
@@ -46,7 +46,7 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and source in neighbours.blocked and not ctx.execution.acknowledged:
-            engine.count("gates.backoff_rx.dropped")
+            engine.runtime.count("gates.backoff_rx.dropped")
             return None
         return _pass(values)
 
@@ -56,12 +56,12 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
 def _health_tx(op: BoundOp, env: BindEnv) -> Run:
     engine = env.engine
     neighbours = engine.neighbours
-    own = engine.own_peer
+    own = engine.runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p))
         if len(kept) < len(peers):
-            engine.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
+            engine.runtime.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
         return kept
 
     return run
@@ -70,12 +70,12 @@ def _health_tx(op: BoundOp, env: BindEnv) -> Run:
 def _backoff_tx(op: BoundOp, env: BindEnv) -> Run:
     engine = env.engine
     neighbours = engine.neighbours
-    own = engine.own_peer
+    own = engine.runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or neighbours.ready(p, ctx.now_ns))
         if len(kept) < len(peers):
-            engine.count("gates.backoff_tx.dropped", len(peers) - len(kept))
+            engine.runtime.count("gates.backoff_tx.dropped", len(peers) - len(kept))
         return kept
 
     return run

@@ -6,11 +6,11 @@ from collections import deque
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.binding import Bind, BindEnv, Run, done
-from bb_edge.engine.direct import emit_value
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.graph_slot import OUTPUT_OP
-from bb_edge.engine.parking import CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.program.graph_slot import OUTPUT_OP
+from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.direct import emit_value
 
 
 def _name(op: BoundOp) -> str:
@@ -38,7 +38,7 @@ def _notify(op: BoundOp, env: BindEnv) -> Run:
     engine, told = env.engine, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
-        engine.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
+        engine.runtime.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
         return told
 
     return run
@@ -47,17 +47,17 @@ def _notify(op: BoundOp, env: BindEnv) -> Run:
 def _record(op: BoundOp, env: BindEnv) -> Run:
     name = _name(op)
     rings = env.engine.rings
-    if name not in rings and len(rings) >= env.engine.config.metric_names:
+    if name not in rings and len(rings) >= env.engine.runtime.config.metric_names:
         raise CapacityError(
             f"{len(rings)} rings exist already", where=op.spec.name, hint="raise NodeConfig.metric_names"
         )
-    ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.config.record_entries))
+    ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.runtime.config.record_entries))
 
     engine, bound, told = env.engine, ring.maxlen, done(op)
 
     def run(ctx: Any, value: object) -> object:
         if len(ring) == bound:
-            engine.emit(steps.Telemetry(name, ring[0]))
+            engine.runtime.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
         return told
 
@@ -72,7 +72,7 @@ def _increment(op: BoundOp, env: BindEnv) -> Run:
     engine, told = env.engine, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
-        engine.count(name, delta)
+        engine.runtime.count(name, delta)
         return told
 
     return run

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import BindEnv, Run, make_gather
-from bb_edge.engine.executions import BoundGraph, BoundOp
-from bb_edge.engine.graph_slot import build_graph
-from bb_edge.engine.parking import PENDING, OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.program.graph_slot import build_graph
+from bb_edge.engine.run.binding import BindEnv, Run, make_gather
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
@@ -19,7 +20,7 @@ from bb_edge.roles.completion import Later
 from bb_edge.syscalls.results import Check, ResultError, checker, described
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles import Component
 
 
@@ -86,7 +87,7 @@ def _own_op(op: BoundOp, component: Component) -> OpDef:
 
 
 def calls_of(
-    engine: Engine,
+    engine: Scheduler,
     component: Component,
     method: Callable[..., object],
     keywords: Mapping[str, object],
@@ -129,7 +130,7 @@ def calls_of(
     return run
 
 
-def component_bootstrap(engine: Engine, target: str, slot: str, index: int, number: int) -> BoundGraph:
+def component_bootstrap(engine: Scheduler, target: str, slot: str, index: int, number: int) -> BoundGraph:
     """A graph of one op that calls the `bootstrap` method of a component (semantics §5)."""
     function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
     node = function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
@@ -142,11 +143,11 @@ def component_bootstrap(engine: Engine, target: str, slot: str, index: int, numb
     op.gather = make_gather((), graph.slot.absent)
     op.check = _no_result
     op.run = bound_bootstrap(engine, component)
-    graph.regions[0].fill(1)
+    engine.pool.frames.fill(graph.regions[0], 1)
     return graph
 
 
-def bound_bootstrap(engine: Engine, component: Component) -> Run:
+def bound_bootstrap(engine: Scheduler, component: Component) -> Run:
     """The call of a component's own bootstrap, which gives nothing, now or later."""
     return calls_of(engine, component, component.bootstrap, {}, check=_no_result)
 

@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run, done
-from bb_edge.engine.executions import BoundOp, Execution, Frame
-from bb_edge.engine.parking import PENDING, CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.waiting import PENDING
 from bb_edge.roles import TRIGGER
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
 
 
 def _text(op: BoundOp, name: str) -> str:
@@ -33,7 +35,7 @@ def _positive(op: BoundOp, name: str) -> int:
 
 
 def _full(ctx: Any, what: str) -> CapacityError:
-    bound = ctx.engine.config.op_state_entries
+    bound = ctx.engine.runtime.config.op_state_entries
     return CapacityError(
         f"{what} holds {bound} already",
         where=ctx.op.spec.name,
@@ -128,7 +130,7 @@ def _gate(op: BoundOp, env: BindEnv) -> Run:
     return lambda ctx, value, *_: value
 
 
-def _meet(op: BoundOp, state: _Gate, engine: Engine) -> Callable[[Frame], None]:
+def _meet(op: BoundOp, state: _Gate, engine: Scheduler) -> Callable[[Frame], None]:
     """What the gate does at the end of an execution in which it has not fired."""
     index, template = op.index, op.spec.waits
     value_site, trigger_site = op.spec.inputs[:2]
@@ -147,7 +149,7 @@ def _meet(op: BoundOp, state: _Gate, engine: Engine) -> Callable[[Frame], None]:
             state.is_open = False
         else:
             if state.value is not None:
-                engine.count("gates.replaced")
+                engine.runtime.count("gates.replaced")
             value, state.value = None, value
         if value is not None:
             engine.write(frame, op.out, value)
@@ -175,7 +177,7 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
         while state.takers:
             if engine.parking.resume(state.takers.popleft(), value):
                 return TRIGGER
-        if len(state.values) >= engine.config.op_state_entries:
+        if len(state.values) >= engine.runtime.config.op_state_entries:
             raise _full(ctx, "the queue")
         state.values.append(value)
         return TRIGGER
@@ -190,7 +192,7 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, _trigger: object) -> object:
         if state.values:
             return state.values.popleft()
-        if len(state.takers) >= engine.config.op_state_entries:
+        if len(state.takers) >= engine.runtime.config.op_state_entries:
             raise _full(ctx, "the line of takers")
         state.takers.append(engine.parking.suspend(ctx, outside=True))
         return PENDING
@@ -201,8 +203,9 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
 class _Semaphore:
     """The permits of one `Limit`; all go back when their execution ends."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self.holders: dict[int, int] = {}  # execution id -> permits
         self.waiting: deque[int] = deque()  # tokens of parked Acquires
         self.free = -1  # set by the first Acquire that is bound
@@ -248,7 +251,7 @@ def _semaphore(op: BoundOp, env: BindEnv) -> _Semaphore:
     found: _Semaphore | None = env.state.get(key)
     if found is None:
         found = env.state[key] = _Semaphore(env.engine)
-        env.engine.actions.register(f"limit.end/{op.target}/{key[1]}", found.end)
+        env.engine.runtime.callbacks.register(f"limit.end/{op.target}/{key[1]}", found.end)
     return found
 
 
@@ -264,7 +267,7 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
             state.free -= 1
             state.grant(ctx.execution)
             return TRIGGER
-        if len(state.waiting) >= engine.config.op_state_entries:
+        if len(state.waiting) >= engine.runtime.config.op_state_entries:
             raise _full(ctx, "the line at the limit")
         state.waiting.append(engine.parking.suspend(ctx, outside=True))
         return PENDING

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.executions import BoundOp, Lane
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.binding import BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp, Lane
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
 from bb_edge.roles.backend import Backend
@@ -176,7 +176,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
 def _lane(op: BoundOp, env: BindEnv, call: Run) -> Lane | None:
     """The short way through the engine's loop. It tells nothing: there is none while tracing is on."""
     sites = op.spec.inputs
-    if env.engine.config.trace or op.out < 0 or not 1 <= len(sites) <= 2 or min(sites) < 0:
+    if env.engine.runtime.config.trace or op.out < 0 or not 1 <= len(sites) <= 2 or min(sites) < 0:
         return None
     return call, sites[0], sites[1] if len(sites) == 2 else -1, op.out
 

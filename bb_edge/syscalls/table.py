@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import PENDING
+from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind, normalize_domain
 from bb_edge.syscalls import (

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.executions import BoundOp
-from bb_edge.engine.parking import PENDING, CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.waiting import PENDING
 
 
 def _delay(attribute: str) -> Bind:
@@ -21,13 +22,13 @@ def _delay(attribute: str) -> Bind:
         engine = env.engine
 
         def run(ctx: Any, _trigger: object) -> object:
-            if engine.timers.full:
-                bound = engine.config.max_timers
+            if engine.runtime.timers.full:
+                bound = engine.runtime.config.max_timers
                 raise CapacityError(
                     f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
                 )
             token = engine.parking.suspend(ctx)
-            engine.timers.at(ctx.now_ns + delay, engine.parking.fire, token)
+            engine.runtime.timers.at(ctx.now_ns + delay, engine.parking.fire, token)
             return PENDING
 
         return run
@@ -37,7 +38,7 @@ def _delay(attribute: str) -> Bind:
 
 def _clock(op: BoundOp, env: BindEnv) -> Run:
     engine = env.engine
-    return lambda ctx, _trigger: ctx.now_ns + engine.clock_offset_ns
+    return lambda ctx, _trigger: ctx.now_ns + engine.runtime.clock_offset_ns
 
 
 def _elapsed(op: BoundOp, env: BindEnv) -> Run:
@@ -45,7 +46,7 @@ def _elapsed(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _rng(op: BoundOp, env: BindEnv) -> Run:
-    rng = env.engine.rng
+    rng = env.engine.runtime.rng
     return lambda ctx, _trigger: np.asarray(rng.getrandbits(64), dtype=np.uint64)
 
 
@@ -57,7 +58,7 @@ def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
         deadline = ctx.execution.deadline_ns
         if deadline and ctx.now_ns >= deadline:
             ctx.execution.expired = True
-            engine.count("deadlines.expired")
+            engine.runtime.count("deadlines.expired")
             return None
         return value
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection
 from typing import Any
 
-from bb_edge.engine.executions import Execution, Frame
-from bb_edge.engine.parking import Pending
-from bb_edge.engine.requests import Cohort
-from bb_edge.engine.saved import dump
+from bb_edge.engine.net.requests import Cohort
+from bb_edge.engine.plain import dump
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.waiting import Pending
 from bb_edge.engine.snapshot import VERSION
 from bb_edge.node import Node
 from bb_edge.wire import cbor
@@ -76,7 +76,7 @@ def _of_frame(node: Node, one: Frame) -> list[object]:
 
 
 def _of_execution(node: Node, one: Execution) -> dict[str, object]:
-    name_of = node._engine.actions.name_of
+    name_of = node._engine.runtime.callbacks.name_of
     due = {
         name: [(_frame(node, f), _op(node, o)) for f, o in getattr(one, name)] for name in ("ready", "parked")
     }

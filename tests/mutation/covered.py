@@ -16,14 +16,14 @@ MODULES = (
     "bb_edge/wire/dedup.py",
     "bb_edge/wire/outbox.py",
     "bb_edge/state/*.py",
-    "bb_edge/engine/actions.py",
+    "bb_edge/engine/callbacks.py",
     "bb_edge/engine/causes.py",
-    "bb_edge/engine/durable.py",
-    "bb_edge/engine/journal.py",
+    "bb_edge/engine/net/durable.py",
+    "bb_edge/engine/net/journal.py",
     "bb_edge/engine/restart.py",
-    "bb_edge/engine/saved.py",
+    "bb_edge/engine/plain.py",
     "bb_edge/engine/snapshot*.py",
-    "bb_edge/engine/until_snapshot.py",
+    "bb_edge/engine/net/until_snapshot.py",
 )
 ENGINE = "tests/bb_edge/engine"
 # Two processes that take about as long as each other.

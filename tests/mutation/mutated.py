@@ -36,17 +36,17 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),
-    "bb_edge/engine/actions.py": (f"{ENGINE}journal.py",),
+    "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py",),
     "bb_edge/engine/causes.py": (f"{ENGINE}causes.py",),
-    "bb_edge/engine/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
-    "bb_edge/engine/saved.py": (f"{ENGINE}saved.py",),
-    "bb_edge/engine/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
+    "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
+    "bb_edge/engine/plain.py": (f"{ENGINE}saved.py",),
+    "bb_edge/engine/net/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
     "bb_edge/engine/restart.py": (f"{ENGINE}durable.py", *RESTARTS),
     "bb_edge/engine/snapshot.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_parts.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/snapshot_tables.py": (f"{ENGINE}snapshot.py", *RESTARTS),
-    "bb_edge/engine/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
+    "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(
             f"{STATE}{t}.py" for t in ("frames", "store", "store_outbox", "words", "keeper")

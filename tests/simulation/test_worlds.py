@@ -113,7 +113,7 @@ def test_a_report_that_counts_twice_is_found():
     def done() -> bool:
         finished = original()
         if finished:
-            machine.node._engine.count("reports")
+            machine.node._engine.runtime.count("reports")
         return finished
 
     world.ledger.done = done

@@ -9,8 +9,8 @@ import pytest
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.causes import cause_of, may_run
-from bb_edge.engine.journal import JournalRecord
-from bb_edge.engine.outbound import Unit
+from bb_edge.engine.net.journal import JournalRecord
+from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.steps import Journal, PersistOutbox
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node

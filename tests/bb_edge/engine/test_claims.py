@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.claims import Claims
-from bb_edge.engine.executions import Execution
+from bb_edge.engine.run.claims import Claims
+from bb_edge.engine.run.frames import Execution, FramePool
 
 
 def execution(*wants: int) -> Execution:
-    made = Execution()
-    made.claim_set = tuple(wants)
-    return made
+    execution = Execution(FramePool())
+    execution.claim_set = tuple(wants)
+    return execution
 
 
 def test_a_claim_takes_all_or_nothing():

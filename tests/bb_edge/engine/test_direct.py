@@ -13,7 +13,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.direct import Part
+from bb_edge.engine.run.direct import Part
 from bb_edge.ir.ids import PeerId
 
 TEXT = """program Demo {module=Demo}

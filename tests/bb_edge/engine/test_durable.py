@@ -14,7 +14,7 @@ from durable_program import ASK, REPLY, SAY
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.journal import JournalRecord, JournalRecordError
+from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted, StorageFailed
 from bb_edge.installer import InstallError
 from bb_edge.wire import cbor, envelope

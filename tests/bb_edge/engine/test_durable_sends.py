@@ -10,7 +10,7 @@ from durable_program import program
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.durable import RETRY_NS
+from bb_edge.engine.net.durable import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.node import Node

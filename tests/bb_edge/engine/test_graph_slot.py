@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, build_graph
-from bb_edge.engine.node_values import LoadError
+from bb_edge.engine.program.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, build_graph
+from bb_edge.engine.program.node_values import LoadError
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bb_edge.engine.ingress import Entry, Ingress, IngressFull, Raw, Shares
+from bb_edge.engine.net.ingress import Entry, Ingress, IngressFull, Raw, Shares
 from bb_edge.ir.ids import PeerId
 
 A, B, C = (PeerId.from_name(n) for n in "abc")

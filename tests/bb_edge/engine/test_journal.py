@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.actions import Actions, UnknownActionError
-from bb_edge.engine.journal import JournalRecord, JournalRecordError
+from bb_edge.engine.callbacks import Callbacks, UnknownCallbackError
+from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 
@@ -47,12 +47,12 @@ def test_anything_else_is_refused(row, said):
 
 
 def test_actions_have_one_name_each():
-    actions = Actions()
+    actions = Callbacks()
     actions.register("one", test_the_bytes_of_a_record)
     assert actions.get("one") is test_the_bytes_of_a_record
     assert actions.name_of(test_the_bytes_of_a_record) == "one"
     assert actions.name_of(test_actions_have_one_name_each) is None
-    with pytest.raises(UnknownActionError) as caught:
+    with pytest.raises(UnknownCallbackError) as caught:
         actions.get("two")
     assert str(caught.value) == "snapshot: nothing here is called 'two'"
     with pytest.raises(AssertionError, match="one"):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bb_edge.engine import steps
-from bb_edge.engine.bootstrap import (
+from bb_edge.engine.entries.bootstrap import NotBootstrapped
+from bb_edge.engine.entries.bootstrap_requests import (
     BootstrapStatus,
     MissingInput,
-    NotBootstrapped,
     UnknownInput,
     UnknownTarget,
 )

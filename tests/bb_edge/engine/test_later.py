@@ -12,7 +12,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.parking import CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Codec, DataSource, PeerSelector
 from bb_edge.roles.errors import CompletionExpiredError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.engine.saved import UnsavableError, dump, load
+from bb_edge.engine.plain import UnsavableError, dump, load
 from bb_edge.ir.address import Address
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.ids import PeerId

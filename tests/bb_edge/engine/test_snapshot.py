@@ -249,7 +249,12 @@ function program.Other__bootstrap() -> () {module_phase=bootstrap}
 
 @pytest.mark.parametrize("when", ALWAYS)
 def test_bootstraps_that_run_wait_and_hold_up_others_go_on(compile_text, when):
-    from bb_edge.engine.bootstrap import BootstrapRequest, BootstrapStatus, ModuleNames, ModuleRequests
+    from bb_edge.engine.entries.bootstrap_requests import (
+        BootstrapRequest,
+        BootstrapStatus,
+        ModuleNames,
+        ModuleRequests,
+    )
 
     corpus = np.array([[0, 0], [5, 5]], np.float32)
     data = compile_text(STORE.replace("|I|", "|bb.FlatIndex|"))

@@ -10,8 +10,8 @@ from snapshots import body_of, look, resealed
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.requests import CohortState
-from bb_edge.engine.saved import dump
+from bb_edge.engine.net.requests import CohortState
+from bb_edge.engine.plain import dump
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, OpFailed, PeerResolveFailed, SendEnvelope
 from bb_edge.ir.address import site_suffix

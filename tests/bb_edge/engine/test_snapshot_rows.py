@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bb_edge import PeerId
-from bb_edge.engine.outbound import Unit
+from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.snapshot_parts import Shift, dump_unit, load_unit
 from bb_edge.wire import cbor
 from bb_edge.wire.envelope import REQUEST, Fill

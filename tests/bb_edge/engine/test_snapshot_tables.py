@@ -12,8 +12,8 @@ from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.journal import JournalRecord
-from bb_edge.engine.outbound import Unit
+from bb_edge.engine.net.journal import JournalRecord
+from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node

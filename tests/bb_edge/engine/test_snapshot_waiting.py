@@ -9,7 +9,7 @@ import pytest
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.bootstrap import BootstrapStatus, ModuleNames, Slots
+from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames, Slots
 from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
@@ -100,7 +100,7 @@ def until(node: Node, end_ns: int, now_ns: int) -> list[tuple[int, steps.EngineS
 
 
 def entries(node: Node) -> list[tuple[object, ...]]:
-    name_of = node._engine.actions.name_of
+    name_of = node._engine.runtime.callbacks.name_of
     return [
         (e.target, name_of(e.fill), e.args, e.number, e.size, e.peer, e.expires_ns, e.internal)
         for e in node._cycle.ingress.entries

@@ -7,7 +7,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import ConfigError, NodeConfig
-from bb_edge.engine.parking import CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.roles import TRIGGER
 
 

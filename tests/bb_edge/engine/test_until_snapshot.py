@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.until_snapshot import UntilSnapshot
+from bb_edge.engine.net.until_snapshot import UntilSnapshot
 
 
 def test_what_waits_goes_on_in_its_order_once_a_later_snapshot_is_written() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.syscalls.peer_lists import OVER_PEERS

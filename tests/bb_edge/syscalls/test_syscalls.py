@@ -79,7 +79,7 @@ function program.Main() -> () {entry=1, partition=self}
   syscall.AppEmit<name="ns">(ns)
 """
     b = bench(text)
-    b.node._engine.clock_offset_ns = 7_000  # what `install(clock_offset_ns=…)` sets
+    b.node._engine.runtime.clock_offset_ns = 7_000  # what `install(clock_offset_ns=…)` sets
     b.settle(until_ns=250)
     assert [int(v) for v in b.events("ns")] == [0, 0]
 

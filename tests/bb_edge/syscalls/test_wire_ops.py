@@ -11,7 +11,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.parking import OpError
+from bb_edge.engine.errors import OpError
 from bb_edge.installer import install
 from bb_edge.ir.address import Address, AddressError, site_suffix
 from bb_edge.ir.ids import PeerId

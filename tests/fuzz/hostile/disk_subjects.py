@@ -10,7 +10,7 @@ from typing import Any
 from bb_edge import install, load
 from bb_edge.engine import snapshot
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.journal import JournalRecord
+from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.ir.errors import BBError
 from bb_edge.state import StateError, StateStore, frames
 from bb_edge.wire import cbor

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bb_edge import load
-from bb_edge.engine.program import Program
+from bb_edge.engine.program.program import Program
 
 AIDS = str(Path(__file__).resolve().parents[2] / "aids")
 if AIDS not in sys.path:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bb_edge import Node, NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.program import Program
+from bb_edge.engine.program.program import Program
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.ir.address import Address
 from bb_edge.state import StateStore

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bb_edge.engine import steps
-from bb_edge.engine.until_snapshot import UntilSnapshot
+from bb_edge.engine.net.until_snapshot import UntilSnapshot
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
@@ -25,8 +25,8 @@ from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
-    from bb_edge.engine.outbound import Unit
+    from bb_edge.engine.net.outgoing import Unit
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.wire.delivery import Links
 
 RETRY_NS = 1_000_000_000
@@ -61,8 +61,9 @@ class Writing:
 class DurableSends:
     """The durable half of what leaves; every queue of it is bounded by the outbox or the outbound queue."""
 
-    def __init__(self, engine: Engine, links: Links, outbox: Outbox, doors: Doors) -> None:
+    def __init__(self, engine: Scheduler, links: Links, outbox: Outbox, doors: Doors) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._links = links
         self.outbox = outbox
         self._doors = doors
@@ -73,7 +74,7 @@ class DurableSends:
         self._room = False  # a snapshot has made some, for what waits
         self.next_token = 1
         self.snapshot_wanted = False
-        engine.actions.register("outbox.retry", self._retry)
+        engine.runtime.callbacks.register("outbox.retry", self._retry)
 
     @property
     def busy(self) -> bool:
@@ -85,7 +86,7 @@ class DurableSends:
     def send(self, unit: Unit, now_ns: int) -> None:
         """Takes a unit: it leaves once, and not before it is on disk."""
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
-            self._engine.count("deadlines.expired")
+            self._runtime.count("deadlines.expired")
         elif any(other.peer == unit.peer for other in self.waiting) or not self._begin(unit, now_ns):
             self._wait(unit)  # behind what came before
 
@@ -96,7 +97,7 @@ class DurableSends:
         # A request that runs again has another id: the answers to the old one would find nobody.
         cause = None if is_request else unit.cause
         if cause is not None and self.outbox.find(unit.peer, cause, unit.wire_id) is not None:
-            engine.count("outbound.reused")
+            engine.runtime.count("outbound.reused")
             return True
         if not links.durable_room(unit.peer):
             return False
@@ -112,7 +113,7 @@ class DurableSends:
         if self._doors.too_large(unit, len(data)):
             links.cancel(key)
             return True
-        expires = unit.deadline_ns + engine.clock_offset_ns if unit.deadline_ns else 0
+        expires = unit.deadline_ns + engine.runtime.clock_offset_ns if unit.deadline_ns else 0
         record = OutboxRecord(key, data, unit.wire_id, cause, expires)
         try:
             links.sent(unit.peer, key, data, armed=False)
@@ -135,15 +136,15 @@ class DurableSends:
         self._ask(token, writing)
 
     def _ask(self, token: int, writing: Writing) -> None:
-        self._engine.count("outbound.persisting")
+        self._runtime.count("outbound.persisting")
         record = writing.record
-        self._engine.emit(steps.PersistOutbox(token, record.key.peer, record.to_bytes()))
+        self._runtime.emit(steps.PersistOutbox(token, record.key.peer, record.to_bytes()))
 
     def _wait(self, unit: Unit) -> None:
-        if len(self.waiting) >= self._engine.config.outbound_queue:
+        if len(self.waiting) >= self._runtime.config.outbound_queue:
             self._doors.lost(unit, "too many durable envelopes wait")
             return
-        self._engine.count("outbound.waiting")
+        self._runtime.count("outbound.waiting")
         self.waiting.append(unit)
 
     def flush(self, now_ns: int) -> None:
@@ -154,7 +155,7 @@ class DurableSends:
             held_up: set[PeerId] = set()  # what waits for one peer leaves in order
             for unit in waiting:
                 if unit.deadline_ns and unit.deadline_ns <= now_ns:
-                    self._engine.count("deadlines.expired")
+                    self._runtime.count("deadlines.expired")
                 elif unit.peer in held_up or not self._begin(unit, now_ns):
                     held_up.add(unit.peer)
                     self.waiting.append(unit)
@@ -183,10 +184,9 @@ class DurableSends:
         writing = self.writing.get(token)
         if writing is None:
             return
-        engine = self._engine
-        engine.count("storage.failed")
-        engine.emit(steps.StorageFailed("outbox", error))
-        engine.timers.at(engine.now_ns + writing.retry_ns, self._retry, token, reserved=True)
+        self._runtime.count("storage.failed")
+        self._runtime.emit(steps.StorageFailed("outbox", error))
+        self._runtime.timers.at(self._runtime.now_ns + writing.retry_ns, self._retry, token, reserved=True)
         writing.retry_ns = min(2 * writing.retry_ns, RETRY_LONGEST_NS)
 
     def _retry(self, _now_ns: int, token: int) -> None:
@@ -211,7 +211,7 @@ class DurableSends:
         """Asks the driver for a snapshot, once until it is written."""
         if not self.snapshot_wanted:
             self.snapshot_wanted = True
-            self._engine.emit(steps.SnapshotWanted(reason))
+            self._runtime.emit(steps.SnapshotWanted(reason))
 
     def snapshot_taken(self) -> None:
         """The node is being written down: what asks is in it."""

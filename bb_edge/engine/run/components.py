@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bb_edge.engine.executions import BoundOp
+from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys
 from bb_edge.roles.component import Component
 from bb_edge.roles.contracts import method_name

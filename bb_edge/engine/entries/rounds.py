@@ -11,17 +11,19 @@ from __future__ import annotations
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
-from bb_edge.engine.ingress import Entry, Ingress
+from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.wire.outbox import Cause
 
 
 class Rounds:
     """The state of one `Repeat` op: `round` is the number that runs or comes next, from 1."""
 
-    def __init__(self, engine: Engine, ingress: Ingress, graph: BoundGraph, op: BoundOp) -> None:
+    def __init__(self, engine: Scheduler, ingress: Ingress, graph: BoundGraph, op: BoundOp) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._ingress = ingress
         self._graph = graph
         self._op = op
@@ -38,7 +40,7 @@ class Rounds:
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
-            engine.actions.register(f"round.{name}/{where}", action)
+            engine.runtime.callbacks.register(f"round.{name}/{where}", action)
 
     def start(self, _now_ns: int = 0) -> None:
         """Queues the entry of the next round; nothing where one runs or all are done."""
@@ -59,7 +61,7 @@ class Rounds:
     def peer_up(self) -> None:
         """Ends a back-off."""
         if self.backoff_ns and self.timer and not self.running:
-            self._engine.timers.cancel(self.timer)
+            self._runtime.timers.cancel(self.timer)
             self.start()
 
     def _fill(self, execution: Execution) -> None:
@@ -67,7 +69,7 @@ class Rounds:
         execution.claim_set = self._graph.claims.get(self._op.index, ())
         execution.notify = True
         execution.on_end = self._ended
-        execution.cause = Cause(self._engine.own_peer, self.own_number, self._which)
+        execution.cause = Cause(self._runtime.own_peer, self.own_number, self._which)
         frame = execution.frame_of(region)
         if self._op.out >= 0:
             self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
@@ -75,27 +77,29 @@ class Rounds:
             self._engine.start_outputs(frame, self._op.index)
 
     def _ended(self, execution: Execution) -> None:
-        engine = self._engine
         self.running = False
         nobody = execution.requests_made > 0 and not execution.asked_somebody
         if nobody or execution.failed:
-            first, longest = engine.config.round_backoff_ns, engine.config.round_backoff_max_ns
+            first, longest = (
+                self._runtime.config.round_backoff_ns,
+                self._runtime.config.round_backoff_max_ns,
+            )
             self.backoff_ns = min(self.backoff_ns * 2 or first, longest)
             reason = "nobody asked" if nobody else "failed"
             if nobody or self.round != self.times:  # after the last one nothing waits
-                engine.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
-                engine.count("rounds.backed_off")
+                self._runtime.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
+                self._runtime.count("rounds.backed_off")
         else:
             self.backoff_ns = 0
         if nobody:
             self.attempt += 1
         else:
             self.round, self.attempt = self.round + 1, 1
-            engine.count("rounds.ended")
+            self._runtime.count("rounds.ended")
             if self.times and self.round > self.times:
                 self.finished = True
-                engine.emit(steps.RoundsCompleted(self._op.target, self.times))
+                self._runtime.emit(steps.RoundsCompleted(self._op.target, self.times))
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
         wait = max(self.backoff_ns, self.pause_ns)
-        self.timer = engine.timers.at(engine.now_ns + max(wait, 1), self.start, reserved=True)
+        self.timer = self._runtime.timers.at(self._runtime.now_ns + max(wait, 1), self.start, reserved=True)

@@ -11,27 +11,28 @@ from collections.abc import Mapping, Sequence
 
 from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
-from bb_edge.engine.core import Engine
-from bb_edge.engine.direct import run_direct
-from bb_edge.engine.executions import BoundGraph, BoundOp, Execution
-from bb_edge.engine.inbound import Inbound
-from bb_edge.engine.ingress import Entry, Ingress
-from bb_edge.engine.outbound import Outbound
-from bb_edge.engine.parking import CapacityError
-from bb_edge.engine.requests import Requests
-from bb_edge.engine.rounds import Rounds
+from bb_edge.engine.entries.rounds import Rounds
+from bb_edge.engine.errors import CapacityError
+from bb_edge.engine.net.admission import Inbound
+from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.direct import run_direct
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.roles import TRIGGER
 from bb_edge.wire.delivery import Links
 
 EntryOp = tuple[BoundGraph, BoundOp]
 
 
-class Cycle:
+class Engine:
     """One node's heartbeat over its engine, queues and tables."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Scheduler,
         ingress: Ingress,
         inbound: Inbound,
         outbound: Outbound,
@@ -40,6 +41,7 @@ class Cycle:
         entries: Mapping[str, Sequence[EntryOp]],
     ) -> None:
         self.engine = engine
+        self.runtime = engine.runtime
         self.ingress = ingress
         self.inbound = inbound
         self.outbound = outbound
@@ -54,12 +56,12 @@ class Cycle:
         self.ticks_waiting: set[tuple[int, int]] = set()
         self.started: set[str] = set()
         self.to_start: list[str] = []
-        engine.actions.register("entry.op", self._fill_op)
-        engine.actions.register("interval.tick", self._tick)
+        engine.runtime.callbacks.register("entry.op", self._fill_op)
+        engine.runtime.callbacks.register("interval.tick", self._tick)
         for graph, op in entries.get("EventSource", ()):
             kind = int(op.spec.attrs.get("kind", 0))  # type: ignore[call-overload]
             self._events.setdefault(kind, []).append((graph, op))
-            engine.bus.subscribed.add(kind)
+            engine.runtime.bus.subscribed.add(kind)
         for graph, op in entries.get("LifecyclePhase", ()):
             self._phases.setdefault(int(op.spec.attrs.get("phase", 0)), []).append((graph, op))  # type: ignore[call-overload]
         for graph, op in entries.get("Pulse", ()):
@@ -90,7 +92,7 @@ class Cycle:
         for graph, op in self._pulses.get(target, ()):
             self._offer(graph, op, TRIGGER)
         for graph, op in self._intervals.get(target, ()):
-            self._arm(graph, op, self.engine.now_ns)
+            self._arm(graph, op, self.runtime.now_ns)
         for rounds in self.rounds.get(target, ()):
             rounds.start()
         self.engine.control.start(target)
@@ -121,7 +123,7 @@ class Cycle:
             self.engine.start_outputs(frame, op.index)
 
     def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
-        self.engine.timers.at(
+        self.runtime.timers.at(
             from_ns + _period(op), self._tick, graph.index, op.index, from_ns, reserved=True
         )
 
@@ -130,11 +132,11 @@ class Cycle:
         op = graph.ops[op_index]
         key = (graph_index, op_index)
         if key in self.ticks_waiting:
-            self.engine.count("ticks.skipped")
+            self.runtime.count("ticks.skipped")
         else:
             self.ticks_waiting.add(key)
             # Every Timestamp is wall time, so that any two have a difference.
-            self._offer(graph, op, now_ns + self.engine.clock_offset_ns, tick=True)
+            self._offer(graph, op, now_ns + self.runtime.clock_offset_ns, tick=True)
         period = _period(op)
         self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 
@@ -172,30 +174,30 @@ class Cycle:
 
     def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
         engine, entries = self.engine, self.ingress.entries
-        engine.now_ns = engine.ctx.now_ns = now_ns
-        self._left = engine.config.cycle_op_budget
+        self.runtime.advance(now_ns)
+        engine.ctx.now_ns = now_ns
+        self._left = self.runtime.config.cycle_op_budget
         if len(entries) == 1 and entries[0].direct is not None and self._nothing_else(now_ns):
             self._admit(now_ns)  # the short way alone: what a node that serves a model does all day
-            if not (entries or engine.runnable or engine.bus.events):
-                out, engine.steps = engine.steps, []
-                return out
+            if not (entries or engine.runnable or self.runtime.bus.events):
+                return self.runtime.take_steps()
         while self.to_start:
             self.start_target(self.to_start.pop(0))
         if self.ingress.waiting or self.inbound.journaling is not None:
             self._take_in(now_ns)
         if engine.runnable or entries:
             self._run(now_ns)
-        for kind in engine.bus.take() if engine.bus.events else ():
+        for kind in self.runtime.bus.take() if self.runtime.bus.events else ():
             for graph, op in self._events.get(kind, ()):
                 if self.ingress.full:
-                    engine.count("ingress.dropped")
-                    engine.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
+                    self.runtime.count("ingress.dropped")
+                    self.runtime.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
                 else:
                     self._offer(graph, op, kind, internal=False)
         if engine.runnable or entries:
             self._run(now_ns)
         while self._left > 0:
-            due = engine.timers.pop_due(now_ns)
+            due = self.runtime.timers.pop_due(now_ns)
             if due is None:
                 break
             due.callback(now_ns, *due.args)
@@ -208,7 +210,7 @@ class Cycle:
             self._run(now_ns)
         while self.due_phases:
             phase = self.due_phases.popleft()
-            engine.emit(steps.LifecycleFired(phase))
+            self.runtime.emit(steps.LifecycleFired(phase))
             for graph, op in self._phases.get(phase, ()):
                 self._offer(graph, op, TRIGGER)
             if phase == steps.Phase.SHUTDOWN:
@@ -217,14 +219,13 @@ class Cycle:
                 self.outbound.durable.want_snapshot("lifecycle")
         if engine.runnable or entries:
             self._run(now_ns)
-        if self._left <= 0 and (engine.runnable or self._admissible or engine.timers.due(now_ns)):
-            engine.count("cycles.over_budget")
-            engine.emit(steps.CycleBudgetExceeded(engine.config.cycle_op_budget))
+        if self._left <= 0 and (engine.runnable or self._admissible or self.runtime.timers.due(now_ns)):
+            self.runtime.count("cycles.over_budget")
+            self.runtime.emit(steps.CycleBudgetExceeded(self.runtime.config.cycle_op_budget))
         self.outbound.flush(now_ns)
         if self.inbound.noticed:
             self.inbound.drained()
-        out, engine.steps = engine.steps, []
-        return out
+        return self.runtime.take_steps()
 
     def _nothing_else(self, now_ns: int) -> bool:
         """Whether all phases but the first frontier would find nothing to do."""
@@ -233,12 +234,12 @@ class Cycle:
             self.to_start
             or self.due_phases
             or engine.runnable
-            or engine.bus.events
+            or self.runtime.bus.events
             or self.ingress.waiting
             or self.ingress.has_completions
             or self.inbound.journaling
             or self.inbound.noticed
-            or engine.timers.may_be_due(now_ns)
+            or self.runtime.timers.may_be_due(now_ns)
             or outbound.units
             or outbound.durable
             or not self.links.quiet
@@ -258,9 +259,10 @@ class Cycle:
         engine = self.engine
         while (done := self.ingress.take_completion()) is not None:
             token, result, error = done
-            if error is None and payload_bytes(result) > engine.config.completion_bytes:
+            limit = self.runtime.config.completion_bytes
+            if error is None and payload_bytes(result) > limit:
                 error = CapacityError(
-                    f"a result of {payload_bytes(result)} bytes, {engine.config.completion_bytes} at most",
+                    f"a result of {payload_bytes(result)} bytes, {limit} at most",
                     hint="raise NodeConfig.completion_bytes",
                 )
             if token < 0:  # a remote op's
@@ -270,10 +272,10 @@ class Cycle:
             else:
                 known = engine.parking.fail(token, error)
             if not known:
-                engine.count("completions.late")
+                self.runtime.count("completions.late")
         late = self.ingress.take_late()
         if late:
-            engine.count("completions.late", late)
+            self.runtime.count("completions.late", late)
 
     @property
     def _admissible(self) -> bool:
@@ -294,7 +296,7 @@ class Cycle:
         entry = self.ingress.next_entry()
         assert entry is not None
         if entry.expires_ns and now_ns >= entry.expires_ns:
-            self.engine.count("deadlines.expired")
+            self.runtime.count("deadlines.expired")
             if entry.size:
                 self.ingress.release(entry.peer, entry.size)
             return
@@ -319,14 +321,14 @@ class Cycle:
             or self.ingress.waiting
             or self.due_phases
             or self.to_start
-            or self.engine.bus.waiting
+            or self.runtime.bus.waiting
             or self.outbound.waits
             or self.inbound.waits
             or self.requests.needs_snapshot.ready
-            or self.engine.steps  # of a driver's answer, given between two polls
+            or self.runtime.steps  # of a driver's answer, given between two polls
         ):
             return 0
-        times = [t for t in (self.engine.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]
+        times = [t for t in (self.runtime.timers.next_ns(), self.links.next_deadline_ns()) if t is not None]
         return min(times) if times else None
 
 

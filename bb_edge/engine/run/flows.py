@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bb_edge.engine.executions import INVOKE, BoundGraph, BoundOp
-from bb_edge.engine.program import FunctionKey
+from bb_edge.engine.program.program import FunctionKey
+from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.ir.opsets import OpKind
 from bb_edge.roles import Component
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.ir.values import TRIGGER
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
-    from bb_edge.engine.outbound import Outbound
-    from bb_edge.engine.requests import Requests
+    from bb_edge.engine.net.outgoing import Outbound
+    from bb_edge.engine.net.requests import Requests
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.roles.backend import Backend
 
@@ -28,7 +28,7 @@ class BindEnv:
     `state` is shared by the ops of one target, keyed as they like.
     """
 
-    engine: Engine
+    engine: Scheduler
     requests: Requests
     outbound: Outbound
     graph: BoundGraph

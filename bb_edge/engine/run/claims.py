@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bb_edge.engine.executions import Execution
+from bb_edge.engine.run.frames import Execution
 
 
 class Claims:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.context import ControlContext
-from bb_edge.engine.outbound import Outbound, Unit
-from bb_edge.engine.parking import CapacityError, OpError, check_deadline
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.net.outgoing import Outbound, Unit
+from bb_edge.engine.run.waiting import check_deadline
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -29,8 +30,8 @@ from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
-    from bb_edge.engine.inbound import Inbound
+    from bb_edge.engine.net.admission import Inbound
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles import ProtocolComponent
 
 Method = Callable[..., object]
@@ -87,7 +88,7 @@ class Outlet:
         self.target = target
         self.name = slot
         self.ctx = ControlContext(plane.engine, self)
-        plane.engine.actions.register(f"component.timer/{slot}", self.fire)
+        plane.engine.runtime.callbacks.register(f"component.timer/{slot}", self.fire)
         remote = [op.name for op in component.atomic_opset().ops.values() if op.remote]
         self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}
 
@@ -112,7 +113,7 @@ class Outlet:
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""
-        now_ns = self._plane.engine.now_ns
+        now_ns = self._plane.engine.runtime.now_ns
         unit = Unit(
             peer,
             [self._fill(op, payload)],
@@ -134,8 +135,8 @@ class Outlet:
     def handle(self, op: str, method: str, peer: PeerId, fill: Fill, asked: Envelope) -> None:
         """Calls a remote op; what it gives is the reply, where a reply is asked for."""
         plane = self._plane
-        plane.engine.count("control.received")
-        now_ns = plane.engine.now_ns
+        plane.engine.runtime.count("control.received")
+        now_ns = plane.engine.runtime.now_ns
         deadline = asked.deadline_after(now_ns)
         number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
         pending = self.ctx.replying = Reply(self, op, peer, number, deadline)
@@ -187,7 +188,7 @@ class Outlet:
 
     def failed(self, where: str, error: BaseException) -> None:
         origin = f"slot {self.name!r} ({self.component.TYPE_NAME}.{where})"
-        self._plane.engine.component_failed(self.target, f"{self.name}.{where}", origin, error)
+        self._plane.engine.runtime.component_failed(self.target, f"{self.name}.{where}", origin, error)
 
 
 class ControlPlane:
@@ -196,15 +197,16 @@ class ControlPlane:
     Both are bounded by `max_component_calls`.
     """
 
-    def __init__(self, engine: Engine, outbound: Outbound) -> None:
+    def __init__(self, engine: Scheduler, outbound: Outbound) -> None:
         self.engine = engine
+        self.runtime = engine.runtime
         self._outbound = outbound
         self._outlets: dict[int, Outlet] = {}
         self.calls: dict[int, _Call] = {}
         self._replies: dict[int, Reply] = {}
         self._next_token = -1  # below 0: parked ops have the numbers above
-        engine.actions.register("call.expired", self._expired)
-        engine.actions.register("call.unanswered", self._nobody_answers)
+        engine.runtime.callbacks.register("call.expired", self._expired)
+        engine.runtime.callbacks.register("call.unanswered", self._nobody_answers)
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -258,7 +260,7 @@ class ControlPlane:
         engine = self.engine
         check_deadline(deadline_ns)
         self.withdraw(pending)
-        if len(self._replies) >= engine.config.max_component_calls:
+        if len(self._replies) >= self.runtime.config.max_component_calls:
             raise CapacityError(
                 f"{len(self._replies)} remote ops are to be answered already",
                 f"slot {pending.outlet.name!r}, {pending.op}",
@@ -267,22 +269,22 @@ class ControlPlane:
         token = self._next_token
         self._next_token -= 1
         handle = CompletionHandle(engine.parking.sink, token)
-        wait = engine.config.later_deadline_ns if deadline_ns is None else deadline_ns
-        until = engine.now_ns + wait if wait else 0
+        wait = self.runtime.config.later_deadline_ns if deadline_ns is None else deadline_ns
+        until = self.runtime.now_ns + wait if wait else 0
         if pending.deadline_ns and (not until or pending.deadline_ns < until):
             until = pending.deadline_ns
 
         if until:
-            pending.timer = engine.timers.at(until, self._reply_expired, token, reserved=True)
+            pending.timer = self.runtime.timers.at(until, self._reply_expired, token, reserved=True)
         pending.token, pending.handle = token, handle
         self._replies[token] = pending
-        return Later(handle, until - engine.now_ns if until else 0)
+        return Later(handle, until - self.runtime.now_ns if until else 0)
 
     def _reply_expired(self, _now_ns: int, token: int) -> None:
         pending = self._replies.get(token)
         if pending is not None and pending.handle is not None and pending.handle.revoke():
             del self._replies[token]
-            self.engine.count("completions.expired")
+            self.runtime.count("completions.expired")
             error = CompletionExpiredError("nobody completed it in time", pending.op, "answer sooner")
             pending.outlet.failed(pending.op, error)
 
@@ -309,7 +311,7 @@ class ControlPlane:
     def _unpark(self, token: int) -> Reply | None:
         pending = self._replies.pop(token, None)
         if pending is not None and pending.timer:
-            self.engine.timers.cancel(pending.timer)
+            self.runtime.timers.cancel(pending.timer)
             pending.timer = 0
         return pending
 
@@ -317,22 +319,21 @@ class ControlPlane:
 
     def queue(self, unit: Unit, outlet: Outlet, op: str) -> bool:
         """Hands a unit to the outbound side."""
-        self.engine.count("control.sent")
+        self.runtime.count("control.sent")
         return self._outbound.queue(unit, outlet.target, 0, f"{outlet.name}.{op}")
 
     def ask(self, outlet: Outlet, peer: PeerId, op: str, fill: Fill, deadline_ns: int, done: Done) -> None:
-        engine = self.engine
         if deadline_ns <= 0:
             raise OpError("a request needs a deadline", f"slot {outlet.name!r}, {op}")
-        if len(self.calls) >= engine.config.max_component_calls:
+        if len(self.calls) >= self.runtime.config.max_component_calls:
             raise CapacityError(
                 f"{len(self.calls)} requests of components wait already",
                 f"slot {outlet.name!r}, {op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
-        number = engine.ids.getrandbits(64) or 1
-        until = engine.now_ns + deadline_ns
-        timer = engine.timers.at(until, self._expired, number, reserved=True)
+        number = self.runtime.ids.getrandbits(64) or 1
+        until = self.runtime.now_ns + deadline_ns
+        timer = self.runtime.timers.at(until, self._expired, number, reserved=True)
         self.calls[number] = _Call(peer, outlet, op, done, timer)
         unit = Unit(peer, [fill], envelope.REQUEST, number, until, False, None)
         if not self.queue(unit, outlet, op):
@@ -344,9 +345,9 @@ class ControlPlane:
         if call is None or call.peer != peer:
             return False
         # Not at once: the component is still in the call that asked.
-        self.engine.timers.cancel(call.timer)
-        call.timer = self.engine.timers.at(
-            self.engine.now_ns + 1, self._nobody_answers, number, reserved=True
+        self.runtime.timers.cancel(call.timer)
+        call.timer = self.runtime.timers.at(
+            self.runtime.now_ns + 1, self._nobody_answers, number, reserved=True
         )
         return True
 
@@ -375,8 +376,8 @@ class ControlPlane:
         fills = message.fills
         good = len(fills) == 1 and fills[0].dest_suffix == call.outlet._fill(call.op, b"").dest_suffix
         if not good:
-            self.engine.count("wire.receive_errors")
-            self.engine.emit(steps.WireReceiveFailed(call.peer, "DecodeFailed", f"no answer to {call.op}"))
+            self.runtime.count("wire.receive_errors")
+            self.runtime.emit(steps.WireReceiveFailed(call.peer, "DecodeFailed", f"no answer to {call.op}"))
         self._settle(number, bytes(fills[0].payload) if good else None)
 
     def _nobody_answers(self, _now_ns: int, number: int) -> None:
@@ -385,7 +386,7 @@ class ControlPlane:
     def _expired(self, _now_ns: int, number: int) -> None:
         call = self.calls.get(number)
         if call is not None:
-            self.engine.count("control.unanswered")
+            self.runtime.count("control.unanswered")
             self.engine.neighbours.unanswered(call.peer)
             self._settle(number, None)
 
@@ -393,7 +394,7 @@ class ControlPlane:
         call = self.calls.pop(number, None)
         if call is None:
             return
-        self.engine.timers.cancel(call.timer)
+        self.runtime.timers.cancel(call.timer)
         self._outbound.forget_ask(number)
         call.outlet.call(call.op, call.done, reply)
 

@@ -22,7 +22,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bb_edge.engine.node_values import LoadError, attribute_value, captured_names, constant_value, metadata
+from bb_edge.engine.program.node_values import (
+    LoadError,
+    attribute_value,
+    captured_names,
+    constant_value,
+    metadata,
+)
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto, NodeProto
 from bb_edge.ir.opsets import OpDef, OpKind, Ready, lookup, normalize_domain

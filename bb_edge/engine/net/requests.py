@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import BoundOp, BoundRegion, Execution, Frame
-from bb_edge.engine.parking import PENDING, CapacityError, OpError
-from bb_edge.engine.until_snapshot import UntilSnapshot
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.net.until_snapshot import UntilSnapshot
+from bb_edge.engine.run.bound import BoundOp, BoundRegion
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.types import ValueType
@@ -35,7 +37,7 @@ from bb_edge.roles import TRIGGER
 from bb_edge.wire.outbox import Cause
 
 if TYPE_CHECKING:
-    from bb_edge.engine.outbound import Unit
+    from bb_edge.engine.net.outgoing import Unit
 
 
 class CohortState(enum.Enum):
@@ -103,8 +105,9 @@ class Cohort:
 class Requests:
     """All open requests of a node, bounded by `max_requests`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self.cohorts: dict[int, Cohort] = {}
         self._by_req_id: dict[int, Cohort] = {}
         self.next_id = 1
@@ -114,7 +117,7 @@ class Requests:
         self.want_snapshot: Callable[[str], None] | None = None
         engine.on_child_end = self.child_ended
         engine.on_requests_over = self.forget
-        engine.actions.register("request.deadline", self._deadline)
+        engine.runtime.callbacks.register("request.deadline", self._deadline)
 
     def __len__(self) -> int:
         return len(self.cohorts)
@@ -134,12 +137,11 @@ class Requests:
 
         Raises CapacityError at `max_requests`, OpError where there is no deadline.
         """
-        engine = self._engine
         execution = frame.execution
         assert execution is not None
-        if len(self.cohorts) >= engine.config.max_requests:
+        if len(self.cohorts) >= self._runtime.config.max_requests:
             raise CapacityError(
-                f"{engine.config.max_requests} requests are open already",
+                f"{self._runtime.config.max_requests} requests are open already",
                 where=op.spec.name,
                 hint="raise NodeConfig.max_requests, or shorten deadlines",
             )
@@ -153,9 +155,9 @@ class Requests:
         cohort.gated = tuple(dict.fromkeys(gated))
         cohort.region = region
         for peer in cohort.gated:
-            number = engine.ids.getrandbits(64) or 1
+            number = self._runtime.ids.getrandbits(64) or 1
             while number in self._by_req_id:
-                number = engine.ids.getrandbits(64) or 1
+                number = self._runtime.ids.getrandbits(64) or 1
             cohort.by_req_id[number] = peer
             self._by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
@@ -164,8 +166,10 @@ class Requests:
         execution.requests_made += 1
         if cohort.gated:
             execution.asked_somebody = True
-        cohort.timer = engine.timers.at(engine.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True)
-        engine.count("requests.opened")
+        cohort.timer = self._runtime.timers.at(
+            self._runtime.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True
+        )
+        self._runtime.count("requests.opened")
         return cohort
 
     def _try_down(self, cohort: Cohort) -> None:
@@ -175,7 +179,7 @@ class Requests:
         if len(tried) < len(cohort.gated):
             for peer in tried:
                 cohort.settled.add(peer)
-                neighbours.backoff.failed(peer, self._engine.now_ns)  # an answer ends it
+                neighbours.backoff.failed(peer, self._runtime.now_ns)  # an answer ends it
 
     def opened(self, cohort: Cohort) -> None:
         """To be called once the envelopes are queued: a request that asks nobody closes at once."""
@@ -219,7 +223,7 @@ class Requests:
         cohort = self._by_req_id[req_id]
         cohort.settled.add(peer)
         cohort.accepted.add(peer)
-        self._engine.count("requests.answers")
+        self._runtime.count("requests.answers")
         if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
             cohort.waiting.append((peer, values, cause))
             self._run_waiting(cohort)
@@ -270,12 +274,12 @@ class Requests:
         engine = self._engine
         cohort.state = CohortState.CLOSED
         cohort.reason = reason
-        engine.timers.cancel(cohort.timer)
+        self._runtime.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
             self._by_req_id.pop(number, None)
             self.on_closed(number)
             if reason == "deadline" and peer not in cohort.settled:
-                engine.count("requests.unanswered")
+                self._runtime.count("requests.unanswered")
                 engine.neighbours.unanswered(peer)
         lacking = reason != "enough" and not cohort.accepted.issuperset(cohort.gated)
         if lacking and cohort.durable and self.want_snapshot is not None:
@@ -310,7 +314,7 @@ class Requests:
         region = cohort.region
         assert region is not None
         entry = region.graph.ops[region.region.entry]
-        while cohort.waiting and cohort.running < self._engine.config.max_children:
+        while cohort.waiting and cohort.running < self._runtime.config.max_children:
             peer, values, cause = cohort.waiting.popleft()
             tail = (*values, (peer,), TRIGGER)  # the trigger is optional
             outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
@@ -353,7 +357,7 @@ class Requests:
             return
         engine = self._engine
         cohort.state = CohortState.FIRED
-        engine.emit(
+        self._runtime.emit(
             steps.RequestClosed(
                 cohort.execution.target,
                 cohort.execution.id,

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.causes import cause_of
-from bb_edge.engine.executions import Execution
-from bb_edge.engine.ingress import Entry, Ingress, Raw
-from bb_edge.engine.journal import Journaling, JournalRecord, Taken
-from bb_edge.engine.parking import OpError
-from bb_edge.engine.ports import Port
-from bb_edge.engine.requests import Requests
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.ingress import Entry, Ingress, Raw
+from bb_edge.engine.net.journal import Journaling, JournalRecord, Taken
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.routing import Port
+from bb_edge.engine.run.frames import Execution
 from bb_edge.ir import keys
 from bb_edge.ir.address import SUFFIX_SITE, AddressError, parse_suffix
 from bb_edge.ir.ids import PeerId
@@ -30,7 +30,7 @@ from bb_edge.wire.delivery import EnvelopeKey, Links, Verdict
 from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
 
 BACKOFF_OP = "Backoff"
 NOTICE_INTERVAL_NS = 1_000_000_000
@@ -44,17 +44,18 @@ class Inbound:
     """The receiving half of a node."""
 
     def __init__(
-        self, engine: Engine, ingress: Ingress, links: Links, requests: Requests, ports: Mapping[int, Port]
+        self, engine: Scheduler, ingress: Ingress, links: Links, requests: Requests, ports: Mapping[int, Port]
     ) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._ingress = ingress
         self._links = links
         self._requests = requests
         self._ports = ports
-        self._caps = engine.config.caps
+        self._caps = engine.runtime.config.caps
         self.noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
         self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
-        engine.actions.register("envelope", self._fill)
+        engine.runtime.callbacks.register("envelope", self._fill)
         # None on a node whose driver keeps nothing on disk: durable envelopes are then like any other.
         self.journaling: Journaling | None = None
         self.on_settled: Callable[[list[EnvelopeKey]], None] = _nothing_with
@@ -79,10 +80,10 @@ class Inbound:
             self._ingress.release(raw.peer, len(raw.data))
 
     def _refuse(self, peer: PeerId | None, reason: str, step: bool = True) -> bool:
-        self._engine.count(f"ingress.{reason}")
+        self._runtime.count(f"ingress.{reason}")
         if step:
-            self._engine.count("ingress.dropped")
-            self._engine.emit(steps.IngressDropped(peer, reason))
+            self._runtime.count("ingress.dropped")
+            self._runtime.emit(steps.IngressDropped(peer, reason))
         return False
 
     def _decide(self, raw: Raw, now_ns: int) -> bool:
@@ -91,15 +92,15 @@ class Inbound:
         try:
             message = envelope.decode(raw.data, self._caps)
         except EnvelopeError as error:
-            engine.count("wire.malformed")
-            engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
-            engine.bus.publish(Bus.WIRE_RECEIVE_ERROR)
+            self._runtime.count("wire.malformed")
+            self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
             return False
-        engine.count("wire.received")
-        engine.count("wire.received_bytes", len(raw.data))
+        self._runtime.count("wire.received")
+        self._runtime.count("wire.received_bytes", len(raw.data))
         if message.src_peer and message.src_peer != peer.to_bytes():
             return self._refuse(peer, "spoofed")
-        own = peer == engine.own_peer
+        own = peer == self._runtime.own_peer
         if message.acks:
             self.on_settled(links.acknowledged(peer, message.acks, now_ns))
         if not own:
@@ -193,22 +194,22 @@ class Inbound:
         try:
             message = envelope.decode(record.data, self._caps)
         except EnvelopeError as error:  # written by a node with larger caps
-            engine.count("wire.malformed")
-            engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            self._runtime.count("wire.malformed")
+            self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
             return True
-        if peer != engine.own_peer:  # the answer must find its way before the peer is heard of again
+        if peer != self._runtime.own_peer:  # the answer must find its way before the peer is heard of again
             engine.neighbours.merge_addresses(peer, message.src_addresses, record.observed)
         if self._links.receive(peer, message, now_ns) is not Verdict.NEW:
-            engine.count("journal.known")
+            self._runtime.count("journal.known")
             return True
         size = len(record.data)
         if not self._ingress.charge_to(peer, size):
             return False
         self._links.mark(peer, message, now_ns)
-        engine.count("journal.replayed")
+        self._runtime.count("journal.replayed")
         deadline = 0
         if message.remaining_deadline_ns:
-            age = max(0, now_ns + engine.clock_offset_ns - record.wall_ns)
+            age = max(0, now_ns + self._runtime.clock_offset_ns - record.wall_ns)
             deadline = max(1, message.deadline_after(now_ns) - age)
         if not self._deliver(Taken(Raw(record.data, peer, record.observed), message, deadline)):
             self._ingress.release(peer, size)
@@ -277,24 +278,24 @@ class Inbound:
         try:
             kind, number, op = parse_suffix(fill.dest_suffix)
         except AddressError as error:
-            self._engine.count("ingress.unroutable")
-            self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
+            self._runtime.count("ingress.unroutable")
+            self._runtime.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
             return None
         if kind != SUFFIX_SITE:
             self._dispatch(peer, fill, message, number, op or "")
             return None
         port = self._ports.get(number)
         if port is None:
-            self._engine.count("ingress.unroutable")
-            self._engine.emit(
+            self._runtime.count("ingress.unroutable")
+            self._runtime.emit(
                 steps.WireReceiveFailed(peer, "Unroutable", f"no site {number:#018x} on this node")
             )
         return port
 
     def _failed(self, peer: PeerId, error: WireReceiveError) -> None:
-        self._engine.count("wire.receive_errors")
-        self._engine.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
-        self._engine.bus.publish(Bus.WIRE_RECEIVE_ERROR)
+        self._runtime.count("wire.receive_errors")
+        self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+        self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -368,8 +369,8 @@ class Inbound:
         try:
             kind, ref, op = parse_suffix(fill.dest_suffix)
         except AddressError as error:
-            self._engine.count("ingress.unroutable")
-            self._engine.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
+            self._runtime.count("ingress.unroutable")
+            self._runtime.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
             return
         if kind != SUFFIX_SITE:
             self._dispatch(peer, fill, message, ref, op or "")
@@ -378,8 +379,8 @@ class Inbound:
         """Hands a fill to the component op that it names; only ops declared `remote` can be named."""
         handler, _ = self._remote.get((ref, op), (None, -1))
         if handler is None:
-            self._engine.count("ingress.unroutable")
-            self._engine.emit(
+            self._runtime.count("ingress.unroutable")
+            self._runtime.emit(
                 steps.WireReceiveFailed(peer, "Unroutable", f"no remote op {op!r} of component {ref}")
             )
             return
@@ -396,7 +397,7 @@ class Inbound:
         after three it is blocked until the queue drains.
         """
         engine = self._engine
-        if peer == engine.own_peer or not self._ingress.contributes(peer):
+        if peer == self._runtime.own_peer or not self._ingress.contributes(peer):
             return
         last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:
@@ -404,16 +405,16 @@ class Inbound:
         if count >= NOTICES_BEFORE_BLOCK:
             if (
                 peer not in engine.neighbours.blocked
-                and len(engine.neighbours.blocked) < engine.config.max_peers
+                and len(engine.neighbours.blocked) < self._runtime.config.max_peers
             ):
                 engine.neighbours.blocked.add(peer)
-                engine.count("peers.blocked")
-                engine.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
+                self._runtime.count("peers.blocked")
+                self._runtime.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
             return
-        if peer not in self.noticed and len(self.noticed) >= engine.config.max_peers:
+        if peer not in self.noticed and len(self.noticed) >= self._runtime.config.max_peers:
             del self.noticed[next(iter(self.noticed))]
         self.noticed[peer] = (now_ns, count + 1)
-        engine.count("backpressure.notices")
+        self._runtime.count("backpressure.notices")
         engine.neighbours.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
 
     def drained(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.ir import keys
 from bb_edge.roles import TRIGGER, BackendError
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bb_edge.engine import steps
-from bb_edge.engine.ingress import Raw
+from bb_edge.engine.net.ingress import Raw
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.wire import cbor
 from bb_edge.wire.envelope import Envelope
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.wire.delivery import Links
 
 RECORD_VERSION = 1
@@ -73,8 +73,9 @@ class Taken:
 class Journaling:
     """What waits to be written, and what is written and waits for the next poll; bounded by the ingress."""
 
-    def __init__(self, engine: Engine, links: Links) -> None:
+    def __init__(self, engine: Scheduler, links: Links) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._links = links
         self.held: dict[int, Taken] = {}
         self.accepted: deque[Taken] = deque()
@@ -93,10 +94,11 @@ class Journaling:
         token = self._next_token
         self._next_token -= 1
         self.held[token] = taken
-        engine = self._engine
-        engine.count("ingress.journaled")
-        record = JournalRecord(raw.peer, bytes(raw.data), now_ns + engine.clock_offset_ns, raw.observed)
-        engine.emit(steps.Journal(token, raw.peer, record.to_bytes()))
+        self._runtime.count("ingress.journaled")
+        record = JournalRecord(
+            raw.peer, bytes(raw.data), now_ns + self._runtime.clock_offset_ns, raw.observed
+        )
+        self._runtime.emit(steps.Journal(token, raw.peer, record.to_bytes()))
 
     def persisted(self, token: int, now_ns: int) -> bool:
         """It is on disk: it is owed its acknowledgement, and delivered. False where the token is not ours."""
@@ -114,8 +116,8 @@ class Journaling:
         if taken is None:
             return None
         self._links.not_journaled(taken.raw.peer, taken.message.epoch, taken.message.seq)
-        self._engine.count("storage.failed")
-        self._engine.emit(steps.StorageFailed("journal", error))
+        self._runtime.count("storage.failed")
+        self._runtime.emit(steps.StorageFailed("journal", error))
         return taken
 
     def replay(self, records: Iterable[bytes]) -> None:

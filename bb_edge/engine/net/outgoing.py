@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.durable import DurableSends
+from bb_edge.engine.net.durable import DurableSends
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
@@ -17,7 +17,7 @@ from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import Cause, Outbox
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.wire.delivery import Links
 
 
@@ -43,8 +43,9 @@ class Unit:
 class Outbound:
     """The queue between wire ops and the driver."""
 
-    def __init__(self, engine: Engine, links: Links, local: Callable[[bytes], bool]) -> None:
+    def __init__(self, engine: Scheduler, links: Links, local: Callable[[bytes], bool]) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self._links = links
         self._local = local
         self.units: deque[Unit] = deque()
@@ -52,11 +53,11 @@ class Outbound:
         self._greeted: dict[PeerId, None] = {}
         # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
         self.planned: dict[bytes, int] = {}
-        self._own_limits = PeerLimits.of(engine.config.caps)
+        self._own_limits = PeerLimits.of(engine.runtime.config.caps)
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         # None on a node whose driver keeps nothing on disk.
         self.durable: DurableSends | None = None
-        engine.actions.register("reply.put_off", self._put_off_is_over)
+        engine.runtime.callbacks.register("reply.put_off", self._put_off_is_over)
         # Told (request id, peer) of each request that could not be sent.
         self.on_lost: Callable[[int, PeerId], None] = _nothing_with
 
@@ -66,13 +67,12 @@ class Outbound:
         return self.durable
 
     def publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
-        engine = self._engine
-        engine.count("wire.sent")
-        engine.count("wire.sent_bytes", len(data))
-        if peer == engine.own_peer:
+        self._runtime.count("wire.sent")
+        self._runtime.count("wire.sent_bytes", len(data))
+        if peer == self._runtime.own_peer:
             self._local(data)  # where it finds no place it is repeated, as to any peer
         else:
-            engine.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
+            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
 
     def settled(self, keys: Iterable[EnvelopeKey]) -> None:
         """A peer has acknowledged these."""
@@ -95,9 +95,9 @@ class Outbound:
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
         engine = self._engine
-        if unit.peer != engine.own_peer and engine.address_book.lookup(unit.peer) is None:
-            engine.count("wire.unresolved")
-            engine.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
+        if unit.peer != self._runtime.own_peer and engine.address_book.lookup(unit.peer) is None:
+            self._runtime.count("wire.unresolved")
+            self._runtime.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False
         if unit.kind == envelope.RESPONSE and self._put_off(unit):
             return True
@@ -105,7 +105,7 @@ class Outbound:
         return True
 
     def _append(self, unit: Unit) -> None:
-        if len(self.units) >= self._engine.config.outbound_queue:
+        if len(self.units) >= self._runtime.config.outbound_queue:
             self._drop_one()
         self.units.append(unit)
 
@@ -113,10 +113,10 @@ class Outbound:
         """Replies pass no Tx gate: where the peer has asked for patience they wait as long (semantics §6)."""
         engine = self._engine
         until = engine.neighbours.patience_until(unit.peer)
-        if until <= engine.now_ns or engine.timers.full:
+        if until <= self._runtime.now_ns or self._runtime.timers.full:
             return False
-        engine.count("outbound.put_off")
-        engine.timers.at(until, self._put_off_is_over, unit)
+        self._runtime.count("outbound.put_off")
+        self._runtime.timers.at(until, self._put_off_is_over, unit)
         return True
 
     def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
@@ -124,7 +124,7 @@ class Outbound:
 
     def add_notice(self, unit: Unit) -> None:
         """Queues a unit of the engine's own, which no op stands behind; dropped where there is no room."""
-        if len(self.units) < self._engine.config.outbound_queue:
+        if len(self.units) < self._runtime.config.outbound_queue:
             self.units.append(unit)
 
     def forget_ask(self, req_id: int) -> None:
@@ -144,18 +144,18 @@ class Outbound:
     def _limits(self, peer: PeerId) -> PeerLimits:
         """What a peer takes: as it says, as the node itself does, or whatever any node does."""
         engine = self._engine
-        if peer == engine.own_peer:
+        if peer == self._runtime.own_peer:
             return self._own_limits
         found: PeerLimits = engine.neighbours.limits.get(peer, UNTOLD_LIMITS)
         return found
 
     def lost(self, unit: Unit, reason: str, too_large: bool = False) -> None:
         """A unit that never leaves: said aloud, and a request does not wait for its answer."""
-        count = self._engine.count
+        count = self._runtime.count
         count("outbound.dropped")
         if too_large:
             count("outbound.too_large")
-        self._engine.emit(steps.OutboundDropped(unit.peer, reason))
+        self._runtime.emit(steps.OutboundDropped(unit.peer, reason))
         if unit.kind == envelope.REQUEST:
             self.on_lost(unit.wire_req_id, unit.peer)
 
@@ -174,14 +174,14 @@ class Outbound:
             return
         due_now = self._links.due(now_ns)
         if expired := self._links.take_expired():
-            self._engine.count("outbound.expired", len(expired))
+            self._runtime.count("outbound.expired", len(expired))
             self.settled(expired)
         for due in due_now:
-            self._engine.count("wire.resent" if due.key is not None else "wire.acks_alone")
-            if due.peer == self._engine.own_peer:
+            self._runtime.count("wire.resent" if due.key is not None else "wire.acks_alone")
+            if due.peer == self._runtime.own_peer:
                 self._local(due.payload)
                 continue
-            self._engine.emit(
+            self._runtime.emit(
                 steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)
             )
 
@@ -219,20 +219,19 @@ class Outbound:
         return found
 
     def _send(self, unit: Unit, now_ns: int) -> None:
-        engine = self._engine
         remaining = 0
         if unit.deadline_ns:
             remaining = unit.deadline_ns - now_ns
             if remaining <= 0:
-                engine.count("deadlines.expired")
+                self._runtime.count("deadlines.expired")
                 return
         message = Envelope(
             fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
         )
-        to_self = unit.peer == engine.own_peer
-        greets = bool(engine.local_addresses) and unit.peer not in self._greeted
+        to_self = unit.peer == self._runtime.own_peer
+        greets = bool(self._runtime.local_addresses) and unit.peer not in self._greeted
         if greets:
-            message.src_addresses = engine.local_addresses
+            message.src_addresses = self._runtime.local_addresses
         resend = unit.kind != envelope.NONE and not to_self
         try:
             key = self._links.stamp(unit.peer, message, now_ns, resend=resend, deadline_ns=unit.deadline_ns)
@@ -248,8 +247,8 @@ class Outbound:
             if resend:
                 self._links.cancel(key)
             return
-        engine.count("wire.sent")
-        engine.count("wire.sent_bytes", len(data))
+        self._runtime.count("wire.sent")
+        self._runtime.count("wire.sent_bytes", len(data))
         if to_self:
             if not self._local(data):
                 self.lost(unit, "own ingress queue full")
@@ -258,13 +257,13 @@ class Outbound:
             if resend:
                 self._keep(key, data)
                 self.asked(unit, key)
-            engine.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
+            self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
         if greets:
             self._has_greeted(unit.peer)
 
     def _has_greeted(self, peer: PeerId) -> None:
         """Remembers that an envelope with our addresses has left for the peer."""
-        if len(self._greeted) >= self._engine.config.max_peers:
+        if len(self._greeted) >= self._runtime.config.max_peers:
             del self._greeted[next(iter(self._greeted))]
         self._greeted[peer] = None
 
@@ -290,7 +289,7 @@ class Outbound:
             self._links.sent(key.peer, key, data)
         except DeliveryError:
             self._links.cancel(key)
-            self._engine.count("outbound.not_kept")
+            self._runtime.count("outbound.not_kept")
 
 
 def _nothing_with(*_: object) -> None:

@@ -25,38 +25,29 @@ bootstrap that was done there runs again first.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.core import Engine
-from bb_edge.engine.executions import BoundGraph, Execution
-from bb_edge.engine.ingress import Entry, Ingress
-from bb_edge.engine.parking import OpError
-from bb_edge.ir.errors import BBError
+from bb_edge.engine.entries.bootstrap_requests import (
+    AlreadyTransitivelyQueued,
+    BootstrapAll,
+    BootstrapState,
+    BootstrapStatus,
+    BootstrapTarget,
+    MissingInput,
+    ModuleNames,
+    ModuleRequests,
+    UnknownInput,
+    UnknownTarget,
+)
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.run.bound import BoundGraph
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.ir.suggestions import suggestion
-
-
-class BootstrapError(BBError):
-    """A request that cannot be staged; nothing of it was."""
-
-
-class UnknownTarget(BootstrapError):
-    """No installed target of that name has a bootstrap."""
-
-
-class UnknownInput(BootstrapError):
-    """An input that the bootstrap does not declare."""
-
-
-class MissingInput(BootstrapError):
-    """A declared input that was not given."""
-
-
-class AlreadyTransitivelyQueued(BootstrapError):
-    """The bootstrap waits or runs already."""
 
 
 class NotBootstrapped(OpError):
@@ -70,57 +61,6 @@ FIRST_WAIT_NS, LONGEST_WAIT_NS = 1_000_000_000, 60_000_000_000
 def seconds(duration_ns: int) -> str:
     """A wait as people read it, rounded up: `4 s`."""
     return f"{max(0, -(-duration_ns // 1_000_000_000))} s"
-
-
-class BootstrapStatus(enum.Enum):
-    NONE = "none"
-    READY = "ready"
-    QUEUED = "queued"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing has to run any more."""
-        return self in (BootstrapStatus.NONE, BootstrapStatus.DONE)
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapAll:
-    """Every bootstrap that is not done, components' and targets', in install order."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleNames:
-    """These targets' bootstraps, without inputs."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapRequest:
-    """One target's bootstrap with values for its inputs."""
-
-    target: str
-    inputs: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleRequests:
-    """Several targets' bootstraps with inputs."""
-
-    requests: tuple[BootstrapRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Slots:
-    """The bootstraps of the components in these slots."""
-
-    slots: tuple[str, ...]
-
-
-BootstrapTarget = BootstrapAll | ModuleNames | ModuleRequests | Slots
 
 
 @dataclass(slots=True)
@@ -164,26 +104,12 @@ class Planned:
         return {} if self.graph is None else self.graph.slot.inputs
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrapState:
-    """One bootstrap as the outside sees it: `slot` is empty for a target's own.
-
-    `next_try_ns` is monotonic, 0 where nobody tries again; `reason` is why the last try failed.
-    """
-
-    target: str
-    slot: str
-    status: BootstrapStatus
-    next_try_ns: int = 0
-    reason: str = ""
-
-
 class Bootstraps:
     """The bootstraps of one node, in install order; a component's stands before those of its targets."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Scheduler,
         ingress: Ingress,
         targets: Sequence[str],
         of_targets: Mapping[str, Planned],
@@ -198,6 +124,7 @@ class Bootstraps:
         constructs components anew; `on_kept()` hears that one is done that should not run again.
         """
         self._engine = engine
+        self._runtime = engine.runtime
         self._ingress = ingress
         self._targets = tuple(targets)
         self._of_targets = dict(of_targets)
@@ -222,7 +149,7 @@ class Bootstraps:
             ("ended", self._ended),
             ("retry", self._retry),
         ):
-            engine.actions.register(f"bootstrap.{name}", action)
+            engine.runtime.callbacks.register(f"bootstrap.{name}", action)
 
     @property
     def order(self) -> tuple[Planned, ...]:
@@ -403,7 +330,7 @@ class Bootstraps:
         except Exception as error:  # noqa: BLE001
             planned.reason = steps.failure_text(error)
             self._again_later(planned)
-            self._engine.emit(
+            self._runtime.emit(
                 steps.BootstrapComplete(planned.target, True, planned.slot, planned.reason, planned.wait_ns)
             )
             self._tell()
@@ -413,11 +340,10 @@ class Bootstraps:
         return True
 
     def _again_later(self, planned: Planned) -> None:
-        engine = self._engine
         planned.wait_ns = min(2 * planned.wait_ns or FIRST_WAIT_NS, LONGEST_WAIT_NS)
-        planned.next_try_ns = engine.now_ns + planned.wait_ns
+        planned.next_try_ns = self._runtime.now_ns + planned.wait_ns
         planned.status = BootstrapStatus.FAILED
-        engine.timers.at(planned.next_try_ns, self._retry, planned.target, planned.slot, reserved=True)
+        self._runtime.timers.at(planned.next_try_ns, self._retry, planned.target, planned.slot, reserved=True)
 
     # --- one bootstrap --------------------------------------------------------------------------------
 
@@ -441,7 +367,7 @@ class Bootstraps:
         execution.pending -= 1
         planned.status, planned.reason, planned.lost = BootstrapStatus.RUNNING, "", False
         self._tell()
-        self._engine.emit(steps.BootstrapStarted(planned.target, planned.slot))
+        self._runtime.emit(steps.BootstrapStarted(planned.target, planned.slot))
         self._engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
         planned.start(execution, planned.inputs)
 
@@ -458,9 +384,11 @@ class Bootstraps:
             planned.wait_ns, planned.reason = 0, ""
         self._tell()
         engine.unlock(planned.touch_set)
-        wait_ns = planned.wait_ns if planned.next_try_ns else 0
-        engine.emit(steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait_ns))
-        engine.bus.publish(Bus.BOOTSTRAP_COMPLETE)
+        wait = planned.wait_ns if planned.next_try_ns else 0
+        self._runtime.emit(
+            steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait)
+        )
+        self._runtime.bus.publish(Bus.BOOTSTRAP_COMPLETE)
         if self._keeps_going:
             for target in self._targets:
                 if not failed and self._free(target):
@@ -479,7 +407,7 @@ class Bootstraps:
             planned.reason = f"{where}: {failure.text}"
 
 
-def of_target(engine: Engine, graph: BoundGraph, touch_set: tuple[int, ...]) -> Planned:
+def of_target(engine: Scheduler, graph: BoundGraph, touch_set: tuple[int, ...]) -> Planned:
     """The bootstrap of a target: a function."""
 
     def start(execution: Execution, inputs: Mapping[str, object]) -> None:

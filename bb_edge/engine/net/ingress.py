@@ -19,7 +19,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
-    from bb_edge.engine.direct import Direct
+    from bb_edge.engine.run.direct import Direct
 
 
 class IngressFull(BBError):

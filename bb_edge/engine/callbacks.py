@@ -10,35 +10,35 @@ from collections.abc import Callable
 
 from bb_edge.ir.errors import BBError
 
-Action = Callable[..., object]
+Callback = Callable[..., object]
 
 
-class UnknownActionError(BBError):
+class UnknownCallbackError(BBError):
     """A snapshot names something that this node has not got."""
 
 
-class Actions:
+class Callbacks:
     """The callables of one node; names are fixed at install and equal on every node of the same artifact."""
 
     __slots__ = ("_by_name", "_names")
 
     def __init__(self) -> None:
-        self._by_name: dict[str, Action] = {}
-        self._names: dict[Action | None, str] = {}
+        self._by_name: dict[str, Callback] = {}
+        self._names: dict[Callback | None, str] = {}
 
-    def register(self, name: str, action: Action) -> None:
-        """Gives a callable its name. A name stands once; it is the engine's own choice."""
+    def register(self, name: str, callback: Callback) -> None:
+        """Gives a callable its name. Each name is given once."""
         assert name not in self._by_name, name
-        self._by_name[name] = action
-        self._names[action] = name
+        self._by_name[name] = callback
+        self._names[callback] = name
 
-    def name_of(self, action: Action | None) -> str | None:
+    def name_of(self, callback: Callback | None) -> str | None:
         """The name of a callable; None for one that no snapshot can hold, and for none."""
-        return self._names.get(action)
+        return self._names.get(callback)
 
-    def get(self, name: str) -> Action:
-        """The callable of that name. UnknownActionError."""
-        action = self._by_name.get(name)
-        if action is None:
-            raise UnknownActionError(f"nothing here is called {name!r}", "snapshot")
-        return action
+    def get(self, name: str) -> Callback:
+        """The callable of that name. UnknownCallbackError."""
+        callback = self._by_name.get(name)
+        if callback is None:
+            raise UnknownCallbackError(f"nothing here is called {name!r}", "snapshot")
+        return callback

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy import ndarray
 
 from bb_edge.engine.budget import payload_bytes
-from bb_edge.engine.executions import BoundGraph, BoundOp
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.steps import AppEvent, app_event, execution_ended
 from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
 
 
 class Short(NamedTuple):
@@ -75,9 +75,9 @@ class Direct(NamedTuple):
     ready: int
 
 
-def direct_of(graph: BoundGraph, engine: Engine) -> Direct | None:
+def direct_of(graph: BoundGraph, engine: Scheduler) -> Direct | None:
     """The short way of a graph; None where it is more than tensor work, or somebody looks on."""
-    if engine.config.trace or engine.execution_observers or len(graph.regions) != 1 or not graph.ops:
+    if engine.runtime.config.trace or engine.execution_observers or len(graph.regions) != 1 or not graph.ops:
         return None
     if not all(_is_plain(graph, op) for op in graph.ops):
         return None
@@ -178,7 +178,7 @@ class _Registers:
         return self.of[site]
 
 
-def run_direct(engine: Engine, direct: Direct, target: str, number: int, values: dict[int, object]) -> int:
+def run_direct(engine: Scheduler, direct: Direct, target: str, number: int, values: dict[int, object]) -> int:
     """Runs the execution from its start to its end; returns how many ops ran. Empties `values`."""
     pool = engine.pool
     if pool.entries >= pool.peak:
@@ -212,12 +212,12 @@ def run_direct(engine: Engine, direct: Direct, target: str, number: int, values:
                 at = None if then is not None and op is then.op else out
                 ran -= _without(engine, number, registers, at, todo, then, parts)
     except BaseException:  # somebody stops the process: the host is still told that it has ended
-        engine.emit(execution_ended(target, number, True))
+        engine.runtime.emit(execution_ended(target, number, True))
         raise
     finally:
         registers[:] = direct.start
-    engine.steps.append(execution_ended(target, number, failed))
-    engine.count("executions.ended")
+    engine.runtime.steps.append(execution_ended(target, number, failed))
+    engine.runtime.count("executions.ended")
     engine.on_slot_free()
     return ran
 
@@ -232,7 +232,7 @@ def _call(step: Call, registers: list[Any]) -> None:
 
 
 def _without(
-    engine: Engine,
+    engine: Scheduler,
     number: int,
     registers: list[Any],
     failed: int | None,
@@ -284,14 +284,14 @@ def _forget(step: Short | Call | Emit, registers: list[Any]) -> None:
                 registers[register] = None
 
 
-def emit_value(engine: Engine, op: BoundOp, execution: int, topic: str, value: object) -> None:
+def emit_value(engine: Scheduler, op: BoundOp, execution: int, topic: str, value: object) -> None:
     """An op's value as an app event; one that is larger than the node lets it be is left out, counted."""
     size = value.nbytes if type(value) is ndarray else payload_bytes(value)
-    if size > engine.config.app_event_bytes:
-        engine.count("app_events.omitted")
-        engine.emit(AppEvent(op.target, execution, topic, None, size))
+    if size > engine.runtime.config.app_event_bytes:
+        engine.runtime.count("app_events.omitted")
+        engine.runtime.emit(AppEvent(op.target, execution, topic, None, size))
         return
-    engine.steps.append(app_event(op.target, execution, topic, value))
+    engine.runtime.steps.append(app_event(op.target, execution, topic, value))
 
 
 __all__ = ["Direct", "direct_of", "emit_value", "run_direct"]

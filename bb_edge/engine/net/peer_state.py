@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.outbound import Unit
+from bb_edge.engine.net.outgoing import Unit
 from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor, envelope
@@ -24,10 +24,10 @@ from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
-    from bb_edge.engine.inbound import Inbound
-    from bb_edge.engine.outbound import Outbound
-    from bb_edge.engine.requests import Requests
+    from bb_edge.engine.net.admission import Inbound
+    from bb_edge.engine.net.outgoing import Outbound
+    from bb_edge.engine.net.requests import Requests
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.wire.delivery import Links
 
 BACKOFF_SUFFIX = Address.empty().with_component(0, "Backoff").to_bytes()
@@ -57,10 +57,11 @@ class Neighbours:
     """The tables about other peers, and what happens when they change."""
 
     def __init__(
-        self, engine: Engine, requests: Requests, links: Links, own_classes: tuple[str, ...]
+        self, engine: Scheduler, requests: Requests, links: Links, own_classes: tuple[str, ...]
     ) -> None:
-        config = engine.config
+        config = engine.runtime.config
         self._engine = engine
+        self._runtime = engine.runtime
         self._requests = requests
         self._links = links
         self._outbound: Outbound | None = None
@@ -75,8 +76,8 @@ class Neighbours:
         # (peer, chain, hop, site) -> what that peer last said of that hop
         self.rtt_reports: dict[tuple[PeerId, int, int, int], RttReport] = {}
         self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
-        engine.actions.register("presence", self.presence)
-        engine.actions.register("peer.failed", self.failed)
+        engine.runtime.callbacks.register("presence", self.presence)
+        engine.runtime.callbacks.register("peer.failed", self.failed)
         self.on_peer_up: Callable[[], None] = _nothing
 
     def attach(self, inbound: Inbound, outbound: Outbound) -> None:
@@ -98,13 +99,12 @@ class Neighbours:
         meta: Mapping[str, object],
     ) -> None:
         """A peer's presence, as the transport tells it."""
-        engine = self._engine
         try:
             said = Presence(up, epoch or None, classes, tuple(addresses), meta)
             change = self.table.update(peer, said)
         except PeersFullError as error:
-            engine.count("peers.refused")
-            engine.emit(steps.IngressDropped(peer, error.what))
+            self._runtime.count("peers.refused")
+            self._runtime.emit(steps.IngressDropped(peer, error.what))
             return
         if up:
             self._take_limits(peer, meta)
@@ -113,7 +113,7 @@ class Neighbours:
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
             self.health.success(peer)
             self.backoff.succeeded(peer)
-            self._links.peer_up(peer, epoch, engine.now_ns)
+            self._links.peer_up(peer, epoch, self._runtime.now_ns)
             self._came_up(peer, classes)
         elif change is PresenceChange.DOWN:
             self.health.down(peer)
@@ -123,7 +123,7 @@ class Neighbours:
         said = PeerLimits.from_meta(meta.get(LIMITS_META))
         self.limits.pop(peer, None)
         if said is not None:
-            if len(self.limits) >= self._engine.config.max_peers:
+            if len(self.limits) >= self._runtime.config.max_peers:
                 del self.limits[next(iter(self.limits))]
             self.limits[peer] = said
 
@@ -143,23 +143,22 @@ class Neighbours:
 
     def failed(self, peer: PeerId) -> None:
         """The peer, or the broker on its behalf, failed us once."""
-        self.backoff.failed(peer, self._engine.now_ns)
+        self.backoff.failed(peer, self._runtime.now_ns)
         if self.health.failure(peer):
             self.table.set_reachable(peer, False)
             self._went_down(peer, "unanswered")
 
     def _came_up(self, peer: PeerId, classes: tuple[str, ...]) -> None:
-        engine = self._engine
-        engine.count("peers.up")
-        engine.emit(steps.PeerUp(peer, classes))
-        engine.bus.publish(Bus.PEER_UP)
+        self._runtime.count("peers.up")
+        self._runtime.emit(steps.PeerUp(peer, classes))
+        self._runtime.bus.publish(Bus.PEER_UP)
         self.on_peer_up()
 
     def _went_down(self, peer: PeerId, reason: str) -> None:
         engine = self._engine
-        engine.count("peers.down")
-        engine.emit(steps.PeerDown(peer, reason))
-        engine.bus.publish(Bus.PEER_DOWN)
+        self._runtime.count("peers.down")
+        self._runtime.emit(steps.PeerDown(peer, reason))
+        self._runtime.bus.publish(Bus.PEER_DOWN)
         self._requests.peer_down(peer)
         engine.control.peer_down(peer)
 
@@ -171,7 +170,7 @@ class Neighbours:
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
         found = self.table.up_peers(peer_class)
-        own = self._engine.own_peer
+        own = self._runtime.own_peer
         return tuple(sorted({*found, own})) if peer_class in self.own_classes else found
 
     @property
@@ -199,7 +198,7 @@ class Neighbours:
         presence = self.table.get(peer)
         if presence is not None and not presence.up:
             return False
-        return self.backoff.ready(peer, self._engine.now_ns)
+        return self.backoff.ready(peer, self._runtime.now_ns)
 
     # --- addresses ------------------------------------------------------------------------------------
 
@@ -208,7 +207,7 @@ class Neighbours:
         try:
             self.address_book.learn(peer, claimed, observed)
         except (AddressError, AddressBookError):
-            self._engine.count("addresses.refused")
+            self._runtime.count("addresses.refused")
 
     # --- round-trip times -----------------------------------------------------------------------------
 
@@ -218,9 +217,9 @@ class Neighbours:
         for report in reports:
             key = (peer, report.chain_id, report.hop_index, report.next_hop_site_id)
             table.pop(key, None)
-            if len(table) >= self._engine.config.max_peers:
+            if len(table) >= self._runtime.config.max_peers:
                 del table[next(iter(table))]
-                self._engine.count("rtt.forgotten")
+                self._runtime.count("rtt.forgotten")
             table[key] = report
 
     # --- back-pressure --------------------------------------------------------------------------------
@@ -242,11 +241,11 @@ class Neighbours:
             raise WireReceiveError(
                 WireReceiveErrorKind.DecodeFailed, "a back-off notice without min_backoff_ns"
             )
-        now_ns = self._engine.now_ns
+        now_ns = self._runtime.now_ns
         self.backoff.impose(peer, now_ns, wait)
-        if len(self.imposed) < self._engine.config.max_peers:
+        if len(self.imposed) < self._runtime.config.max_peers:
             self.imposed[peer] = now_ns + wait
-        self._engine.count("backpressure.heeded")
+        self._runtime.count("backpressure.heeded")
 
 
 def _nothing() -> None:

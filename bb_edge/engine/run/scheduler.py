@@ -7,23 +7,22 @@ No IO, no clock, no entropy: `now_ns`, `rng` and inbound bytes are handed in.
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.actions import Actions
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.claims import Claims
-from bb_edge.engine.components import observers, origin_of
-from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.context import OpContext, Scheduler
-from bb_edge.engine.executions import BoundGraph, BoundOp, BoundRegion, Execution, ExecutionPool, Frame, State
-from bb_edge.engine.graph_slot import EAGER_MASK
-from bb_edge.engine.lanes import run_lane
-from bb_edge.engine.parking import PENDING, OpError, Parking, traced
-from bb_edge.engine.timers import Timers
+from bb_edge.engine.context import ComponentTimers, OpContext
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.program.graph_slot import EAGER_MASK
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
+from bb_edge.engine.run.claims import Claims
+from bb_edge.engine.run.components import observers, origin_of
+from bb_edge.engine.run.frames import Execution, ExecutionPool, Frame, State
+from bb_edge.engine.run.lanes import run_lane
+from bb_edge.engine.run.waiting import PENDING, Parking, traced
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.backend import Backend
@@ -33,50 +32,35 @@ from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.outbox import Cause
 
 
-class Engine:
+class Scheduler:
     """One node's state over a Program. `Node` is its public face, `poll` (poll.py) its heartbeat."""
 
     def __init__(
         self,
-        config: NodeConfig,
-        own_peer: PeerId,
-        rng: random.Random,
-        ids: random.Random,
+        runtime: Runtime,
         components: Sequence[Component],
         slots: Mapping[tuple[str, str], int],
         class_of_target: Mapping[str, str],
+        raised_sites: tuple[RaisedSite, ...] = (),
     ) -> None:
-        self.config = config
-        self.own_peer = own_peer
-        self.rng = rng
-        self.ids = ids  # epochs, request ids, tokens: what no two incarnations may share
-        self.ids_go_on = False  # whether a snapshot holds their state: of nodes without incarnation
+        config = runtime.config
+        self.runtime = runtime
         self.components: tuple[Component, ...] = tuple(components)
         self.backends = tuple(c for c in self.components if isinstance(c, Backend))
         self.slots = dict(slots)
         self.class_of_target = dict(class_of_target)
-        self.local_addresses: tuple[bytes, ...] = ()
-        self.raised_sites: tuple[RaisedSite, ...] = ()
-        self.now_ns = 0
-        self.clock_offset_ns = 0
+        self.raised_sites = raised_sites
         self.pool = ExecutionPool(config.max_executions, config.max_children)
         self.claims = Claims(len(self.components))
         self.busy: list[bool] = [False] * len(self.components)
         self.busy_waiters: list[deque[tuple[Frame, BoundOp]]] = [deque() for _ in self.components]
-        self.timers = Timers(config.max_timers)
-        self.actions = Actions()
-        self.actions.register("claim.expired", self._claim_expired)
-        self.bus = Bus()
-        self.scheduler = Scheduler(self)
+        self.runtime.callbacks.register("claim.expired", self._claim_expired)
+        self.scheduler = ComponentTimers(self)
         self.graphs: tuple[BoundGraph, ...] = ()
         self.runnable: deque[Execution] = deque()
-        self.steps: list[steps.EngineStep] = []
-        self.counters: dict[str, int] = {}
         self.depth_peak = 0
         self.neighbours: Any = None
         self.control: Any = None
-        # Takes work that may leave the thread: anything with `submit(callable)`; None runs it inline.
-        self.executor: Any = None
         self.peers: Any = None
         self.address_book: Any = None
         self.graph_of: dict[BoundOp, int] = {}  # the index of its graph
@@ -103,21 +87,6 @@ class Engine:
         """Puts components that were constructed anew in their places; who calls it binds their ops again."""
         self.components = tuple(fresh.get(i, c) for i, c in enumerate(self.components))
         self.execution_observers = observers(self.components)
-
-    # --- counters, steps ------------------------------------------------------------------------------
-
-    def count(self, name: str, n: int = 1) -> None:
-        """Adds to a counter; names come from code and programs, so their number is bounded."""
-        counters = self.counters
-        if name in counters:
-            counters[name] += n
-        elif len(counters) < self.config.metric_names:
-            counters[name] = n
-        else:
-            counters["counters.refused"] = counters.get("counters.refused", 0) + n
-
-    def emit(self, step: steps.EngineStep) -> None:
-        self.steps.append(step)
 
     def component_of(self, target: str, slot: str) -> Any:
         """The component that a target's slot is bound to; OpError where there is no such slot."""
@@ -171,7 +140,7 @@ class Engine:
         popleft, append = ready.popleft, ready.append
         ctx = self.ctx
         ctx.execution = execution
-        trace = self.config.trace
+        trace = self.runtime.config.trace
         pending = PENDING
         mask = EAGER_MASK
         done = 0
@@ -246,10 +215,10 @@ class Engine:
         if self.locked and component in self.locked and not execution.bootstrap:
             self.locked_ops.append((frame, op))
             execution.pending += 1
-            self.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
+            self.runtime.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
             return True
         if self.unready and component in self.unready and not execution.bootstrap:
-            self.op_failed(execution, op, self.unready[component].refusal(self.now_ns))
+            self.op_failed(execution, op, self.unready[component].refusal(self.runtime.now_ns))
             return True
         if not execution.claimed and component in execution.claim_set and not self.claims.acquire(execution):
             self._await_claims(execution, frame, op)
@@ -264,7 +233,9 @@ class Engine:
         """Parks an op until its execution's claims are granted, or its deadline has passed."""
         deadline = execution.deadline_ns
         if deadline and not execution.claim_timer:
-            execution.claim_timer = self.timers.at(deadline, self._claim_expired, execution.id, reserved=True)
+            execution.claim_timer = self.runtime.timers.at(
+                deadline, self._claim_expired, execution.id, reserved=True
+            )
         execution.parked.append((frame, op))
 
     def _claim_expired(self, _now_ns: int, number: int) -> None:
@@ -273,12 +244,12 @@ class Engine:
             execution.claim_timer = 0
             execution.expired = True
             execution.parked.clear()
-            self.count("deadlines.expired")
+            self.runtime.count("deadlines.expired")
             self._release_claims(execution)
             self.wake(execution)
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
-        self.emit(traced(op, result)(op.target, execution.id, op.spec.name))
+        self.runtime.emit(traced(op, result)(op.target, execution.id, op.spec.name))
 
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
@@ -289,23 +260,17 @@ class Engine:
 
     def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> steps.OpFailed:
         """What is said and counted of an op that failed in the execution of that number."""
-        self.count("ops.failed")
+        self.runtime.count("ops.failed")
         where = (origin_of(op, self.components), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
         failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where)
-        self.emit(failure)
-        self.bus.publish(Bus.OP_FAILURE)
+        self.runtime.emit(failure)
+        self.runtime.bus.publish(Bus.OP_FAILURE)
         return failure
-
-    def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:
-        """A component's code failed outside of any op: a step, a counter, a bus event; the node goes on."""
-        self.count("components.failed")
-        self.emit(steps.OpFailed(target, 0, where, error, origin))
-        self.bus.publish(Bus.OP_FAILURE)
 
     def own_cause(self, execution: Execution) -> None:
         """An execution that outlives its node is told from all others by its number, if by nothing else."""
         if execution.cause is None:
-            execution.cause = Cause(self.own_peer, 1 << 62, execution.id)
+            execution.cause = Cause(self.runtime.own_peer, 1 << 62, execution.id)
 
     # --- values ---------------------------------------------------------------------------------------
 
@@ -378,7 +343,7 @@ class Engine:
 
     def deliver(self, frame: Frame, op: BoundOp, result: object) -> None:
         """Writes an op's result as the loop would."""
-        if self.config.trace and frame.execution is not None:
+        if self.runtime.config.trace and frame.execution is not None:
             self._trace(frame.execution, op, result)
         if op.mode == 1:
             if result is None and op.yields_command:
@@ -422,7 +387,7 @@ class Engine:
     def _release_claims(self, execution: Execution) -> None:
         for holder in self.claims.release(execution):
             if holder.claim_timer:
-                self.timers.cancel(holder.claim_timer)
+                self.runtime.timers.cancel(holder.claim_timer)
                 holder.claim_timer = 0
             if holder.on_claimed is not None:
                 holder.on_claimed(holder)
@@ -435,8 +400,8 @@ class Engine:
             starved = execution.starved()
             if starved:
                 execution.failed = True
-                self.count("executions.starved")
-                self.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
+                self.runtime.count("executions.starved")
+                self.runtime.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
         if execution.claim_set:
             self._release_claims(execution)
         for release in execution.permits:
@@ -446,17 +411,17 @@ class Engine:
         if execution.answer_bytes:
             self.on_bytes_released(None, execution.answer_bytes)
         if execution.notify:
-            self.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
+            self.runtime.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
         for component, observe in self.execution_observers:
             try:
                 observe(execution.id)
             # The border to users' components, as in `_run`.
             except BaseException as error:  # noqa: BLE001
                 name = f"{component.TYPE_NAME}.execution_ended"
-                self.component_failed(execution.target, name, name, contained(error))
+                self.runtime.component_failed(execution.target, name, name, contained(error))
         if execution.cohorts:
             self.on_requests_over(execution)
-        self.count("executions.ended")
+        self.runtime.count("executions.ended")
         on_end = execution.on_end
         if on_end is not None:
             on_end(execution)

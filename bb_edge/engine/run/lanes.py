@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bb_edge.engine.executions import BoundOp, Execution, Frame
-from bb_edge.engine.graph_slot import EAGER_MASK
+from bb_edge.engine.program.graph_slot import EAGER_MASK
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.roles.containment import contained
 
 if TYPE_CHECKING:
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
 
 
-def run_lane(engine: Engine, execution: Execution, frame: Frame, op: BoundOp, limit: int) -> int:
+def run_lane(engine: Scheduler, execution: Execution, frame: Frame, op: BoundOp, limit: int) -> int:
     """Runs an op with a lane, and those with one that follow upon it alone, at most `limit` more of them.
 
     Does what `Engine._run` does with such ops, in the same order, without what they do not need: no context,

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.executions import BoundOp, Execution, Frame
-from bb_edge.ir.errors import BBError
+from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.errors import CompletionExpiredError
@@ -16,19 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bb_edge.engine.context import OpContext
-    from bb_edge.engine.core import Engine
+    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles.completion import CompletionSink
 
 PENDING = object()
 """What an op's `run` returns when it will be resumed."""
-
-
-class OpError(BBError):
-    """An op cannot do what it was asked to; its branch ends."""
-
-
-class CapacityError(OpError):
-    """A capacity of NodeConfig is exhausted."""
 
 
 @dataclass(slots=True)
@@ -68,19 +61,20 @@ def check_deadline(deadline_ns: int | None) -> None:
 class Parking:
     """The parked ops of one node, bounded by `pending_async`; `sink` takes completions from any thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Scheduler) -> None:
         self._engine = engine
+        self._runtime = engine.runtime
         self.pending: dict[int, Pending] = {}
         self.next_token = 1
         self.sink: Any = None
-        engine.actions.register("parked.fire", self.fire)
-        engine.actions.register("later.expired", self._later_expired)
+        engine.runtime.callbacks.register("parked.fire", self.fire)
+        engine.runtime.callbacks.register("later.expired", self._later_expired)
 
     def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
         """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
-        if len(self.pending) >= self._engine.config.pending_async:
+        if len(self.pending) >= self._runtime.config.pending_async:
             raise CapacityError(
-                f"{self._engine.config.pending_async} ops are parked already",
+                f"{self._runtime.config.pending_async} ops are parked already",
                 where=ctx.op.spec.name,
                 hint="raise NodeConfig.pending_async",
             )
@@ -137,7 +131,7 @@ class Parking:
         if parked.outside:
             parked.execution.waits_outside -= 1
         if parked.timer:
-            self._engine.timers.cancel(parked.timer)
+            self._runtime.timers.cancel(parked.timer)
         if parked.busy_key >= 0:
             self._engine.busy[parked.busy_key] = False
             # All of them, in order: the first may answer at once, and would leave the others asleep.
@@ -164,10 +158,10 @@ class Parking:
         handle = self.pending[token].handle = make(self.sink, token)
         if ctx.op.component >= 0 and self._engine.components[ctx.op.component].restartable:
             self.pending[token].inputs = tuple(ctx.op.gather(ctx.frame.values))
-        default = ctx.op.later_ns or self._engine.config.later_deadline_ns
+        default = ctx.op.later_ns or self._runtime.config.later_deadline_ns
         wait = default if deadline_ns is None else deadline_ns
         if wait:
-            self.pending[token].timer = self._engine.timers.at(
+            self.pending[token].timer = self._runtime.timers.at(
                 ctx.now_ns + wait, self._later_expired, token, wait, reserved=True
             )
         return Later(handle, wait)
@@ -175,7 +169,7 @@ class Parking:
     def _later_expired(self, _now_ns: int, token: int, wait: int) -> None:
         parked = self.pending.get(token)
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
-            self._engine.count("completions.expired")
+            self._runtime.count("completions.expired")
             error = CompletionExpiredError(
                 f"nobody completed it within {wait} ns", parked.op.spec.name, "raise its deadline"
             )

@@ -1,0 +1,1 @@
+"""What starts executions by itself: rounds, intervals, bootstraps."""

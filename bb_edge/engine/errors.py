@@ -1,0 +1,13 @@
+"""The errors of running ops."""
+
+from __future__ import annotations
+
+from bb_edge.ir.errors import BBError
+
+
+class OpError(BBError):
+    """An op cannot do what it was asked to; its branch ends."""
+
+
+class CapacityError(OpError):
+    """A capacity of NodeConfig is exhausted."""

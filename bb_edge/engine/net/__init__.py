@@ -1,0 +1,1 @@
+"""What comes in and goes out: queues, admission, routing, sending, peers, requests."""

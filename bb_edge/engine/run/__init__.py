@@ -1,0 +1,1 @@
+"""What runs: bound ops, executions, and the loop over them."""

@@ -1,0 +1,103 @@
+"""What every part of a node may hold: clock, timers, counters, steps, randomness. It knows no part."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.callbacks import Callbacks
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.timers import Timers
+from bb_edge.ir.ids import PeerId
+
+
+class Executor(Protocol):
+    """Takes work that may leave the thread, such as `concurrent.futures.Executor`."""
+
+    def submit(self, work: Callable[[], object], /) -> object:
+        """Runs `work()` some time, on some thread."""
+
+
+class Runtime:
+    """The services of one node, shared by all of its parts.
+
+    `ids` gives epochs, request ids and tokens: what no two incarnations may share. `ids_go_on` says whether
+    a snapshot holds its state, as it does for nodes that were installed without an incarnation. `executor`
+    is None where offloaded work runs at once, on the poller's thread.
+    """
+
+    __slots__ = (
+        "bus",
+        "callbacks",
+        "clock_offset_ns",
+        "config",
+        "counters",
+        "executor",
+        "ids",
+        "ids_go_on",
+        "local_addresses",
+        "now_ns",
+        "own_peer",
+        "rng",
+        "steps",
+        "timers",
+    )
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        own_peer: PeerId,
+        rng: random.Random,
+        ids: random.Random,
+        *,
+        ids_go_on: bool = False,
+        clock_offset_ns: int = 0,
+        local_addresses: tuple[bytes, ...] = (),
+        executor: Executor | None = None,
+    ) -> None:
+        self.config = config
+        self.own_peer = own_peer
+        self.rng = rng
+        self.ids = ids
+        self.ids_go_on = ids_go_on
+        self.clock_offset_ns = clock_offset_ns
+        self.local_addresses = local_addresses
+        self.executor = executor
+        self.now_ns = 0
+        self.timers = Timers(config.max_timers)
+        self.callbacks = Callbacks()
+        self.bus = Bus()
+        self.counters: dict[str, int] = {}
+        self.steps: list[steps.EngineStep] = []
+
+    def advance(self, now_ns: int) -> None:
+        """Sets the time; only a poll, a snapshot and a restore do that."""
+        self.now_ns = now_ns
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Adds to a counter; names come from code and programs, so their number is bounded."""
+        counters = self.counters
+        if name in counters:
+            counters[name] += n
+        elif len(counters) < self.config.metric_names:
+            counters[name] = n
+        else:
+            counters["counters.refused"] = counters.get("counters.refused", 0) + n
+
+    def emit(self, step: steps.EngineStep) -> None:
+        """Adds a step to what the poll returns."""
+        self.steps.append(step)
+
+    def take_steps(self) -> list[steps.EngineStep]:
+        """All steps since the last call; for the end of a poll."""
+        out, self.steps = self.steps, []
+        return out
+
+    def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:
+        """Reports that a component's code failed outside of any op; the node goes on."""
+        self.count("components.failed")
+        self.emit(steps.OpFailed(target, 0, where, error, origin))
+        self.bus.publish(Bus.OP_FAILURE)
