@@ -1,12 +1,16 @@
-"""Coming to a broker, staying there, and coming back: dials, versions, refusals, waits in between.
+"""The connection of one node to its broker: dials, waits between dials, and the choice of MQTT version.
 
-Only a dial (name lookup, TCP and TLS set-up, which block) runs on a thread of its own; nothing else touches
-the client meanwhile. MQTT 5 is tried first where both versions may be; a broker that refuses it, hangs up on
-it or answers with silence is spoken to in 3.1.1.
+`CONNECTION` holds the states of the connection, `VERSION` the two versions of the protocol; the code decides
+by these tables, and docs/design/transport.md draws them.
+
+A dial (name lookup, TCP and TLS set-up) blocks, so it runs on a thread of its own; nothing else touches the
+client until it has ended. Where both versions are allowed, MQTT 5 is tried first, and a broker that refuses
+it, hangs up on it or does not answer is spoken to in 3.1.1.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 import threading
 import time
@@ -19,23 +23,109 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from bb_edge.ir.transitions import Table
 from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
+from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
 CONNECT_TIMEOUT_S = 5.0
+"""Seconds that a TCP connect may take; a lost SYN is sent again after 1 s and after 3 s."""
+
 RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
-STABLE_S = 5.0
-"""A connection that broke sooner does not reset the waits: two processes of one name, of which each takes the
-session from the other, would go on at full speed (not every broker says 0x8E), and so would a broker that
-accepts and dies.
+"""Seconds before the next dial: the first wait, doubled after each failure up to the largest.
+
+A broker that restarts is back within a second or so, hence the short first wait; half a minute keeps a fleet
+from storming a broker that stays away, and is short for people who repair it.
 """
+
+STABLE_S = 5.0
+"""Seconds that a connection must have lasted to reset the wait before the next dial.
+
+Two processes with the same name take the session from each other: with a reset at each connect they would
+do so at full speed (not every broker sends 0x8E), and a broker that accepts and dies would be dialed so.
+"""
+
 CONNACK_S = 3.0
-"""How long a broker may take to answer a CONNECT. Some answer a version they don't know with silence."""
+"""Seconds that a broker may take to answer a CONNECT; some never answer a version that they do not know."""
+
 INCOMING_ALIASES = 64
+"""Topic aliases that the broker may use for us: one per peer of a common federation, some 6 KB in all."""
+
 TAKEN_OVER = 0x8E
+"""Reason code of a DISCONNECT: another client connected with our client id."""
 
 VERSIONS = {"5": MQTTProtocolVersion.MQTTv5, "3.1.1": MQTTProtocolVersion.MQTTv311}
 LOST_IN_311 = "no message expiry, reason codes, receive maximum, topic aliases or session expiry"
+
+
+class State(enum.IntEnum):
+    """Where a connection stands."""
+
+    WAITING = 0  # no socket; the next dial comes when its time has come
+    DIALING = 1  # a thread looks the name up and opens the socket
+    GREETING = 2  # CONNECT is sent, CONNACK has not come
+    REFUSED = 3  # CONNACK has refused us; the socket is about to be closed
+    CONNECTED = 4
+    LEAVING = 5  # the node stops; its last packets go out
+    CLOSED = 6
+
+
+class Event(enum.IntEnum):
+    """What happens to a connection."""
+
+    DIAL = 0  # the wait before a dial is over
+    REACHED = 1  # the dial has given a socket
+    UNREACHABLE = 2  # the dial has failed
+    ACCEPTED = 3  # CONNACK: success
+    TURNED_AWAY = 4  # CONNACK: a failure
+    SILENT = 5  # no CONNACK within CONNACK_S
+    LOST = 6  # the socket is closed, by either side
+    LEAVE = 7  # the node stops
+
+
+CONNECTION = Table(
+    "connection to a broker",
+    State.WAITING,
+    {
+        (State.WAITING, Event.DIAL): State.DIALING,
+        (State.DIALING, Event.REACHED): State.GREETING,
+        (State.DIALING, Event.UNREACHABLE): State.WAITING,
+        (State.GREETING, Event.ACCEPTED): State.CONNECTED,
+        (State.GREETING, Event.TURNED_AWAY): State.REFUSED,
+        (State.GREETING, Event.SILENT): State.WAITING,
+        (State.GREETING, Event.LOST): State.WAITING,
+        (State.REFUSED, Event.LOST): State.WAITING,
+        (State.CONNECTED, Event.LOST): State.WAITING,
+        (State.CONNECTED, Event.LEAVE): State.LEAVING,
+        (State.LEAVING, Event.LOST): State.CLOSED,
+        (State.WAITING, Event.LEAVE): State.CLOSED,
+        (State.DIALING, Event.LEAVE): State.CLOSED,
+        (State.GREETING, Event.LEAVE): State.CLOSED,
+    },
+)
+
+
+class Failure(enum.IntEnum):
+    """How a CONNECT can fail in a way that the other version of MQTT may cure."""
+
+    UNSUPPORTED = 0  # CONNACK says: unsupported protocol version
+    HANGS_UP = 1  # the broker closed two connections in a row without a CONNACK
+    NO_ANSWER = 2  # no CONNACK within CONNACK_S
+
+
+VERSION = Table(
+    "version of MQTT",
+    MQTTProtocolVersion.MQTTv5,
+    {
+        (MQTTProtocolVersion.MQTTv5, Failure.UNSUPPORTED): MQTTProtocolVersion.MQTTv311,
+        (MQTTProtocolVersion.MQTTv5, Failure.HANGS_UP): MQTTProtocolVersion.MQTTv311,
+        (MQTTProtocolVersion.MQTTv5, Failure.NO_ANSWER): MQTTProtocolVersion.MQTTv311,
+        # The broker may have been overloaded when it did not answer the first CONNECT.
+        (MQTTProtocolVersion.MQTTv311, Failure.NO_ANSWER): MQTTProtocolVersion.MQTTv5,
+    },
+)
+HANGUPS = 2
+"""One hang-up can be a broker that just died, so the version is changed after this many in a row."""
 
 Log = Callable[[str, str], None]
 """Takes (level, message)."""
@@ -53,7 +143,10 @@ class Granted:
 
 
 class Connection:
-    """One node's connection. `shared` is there while a socket is, `connected` from CONNACK on."""
+    """One node's connection, used by the driver's thread alone.
+
+    `shared` is the socket while there is one, else None; `state` is one of `CONNECTION`.
+    """
 
     def __init__(
         self,
@@ -73,7 +166,13 @@ class Connection:
         up: Callable[[Granted], None],
         down: Callable[[], None],
     ) -> None:
-        """`opened` is called with a new socket, `up` at its CONNACK, `down` when an `up` has ended."""
+        """Makes a connection that has not dialed yet.
+
+        `filters` are subscribed to at each CONNACK; `largest` is the largest packet that is taken in, in
+        bytes. `opened()` is called when there is a new socket, `up(granted)` at its CONNACK, `down()` when a
+        connection that was up has ended; `wake()` ends the driver's wait, from the thread of a dial.
+        Raises BrokerFileError where a certificate cannot be used.
+        """
         self._broker = broker
         self._options = options
         self._client_id = client_id
@@ -90,9 +189,8 @@ class Connection:
         self._may_fall_back = version == "auto"
         self.client: EnvelopeClient = self._new_client()
         self.shared: SharedSocket | None = None
-        self.connected = False
-        self.leaving = False
-        self._turned_away = ""
+        self.state = CONNECTION.start
+        self._refusal = ""  # what the CONNACK said that refused us
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = 0
@@ -104,15 +202,33 @@ class Connection:
 
     @property
     def v5(self) -> bool:
+        """Whether MQTT 5 is spoken, or will be at the next dial."""
         return self._version is MQTTProtocolVersion.MQTTv5
+
+    @property
+    def connected(self) -> bool:
+        """Whether packets can be sent: from CONNACK until the socket is closed."""
+        return self.state in (State.CONNECTED, State.LEAVING)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether `leave` was called."""
+        return self.state in (State.LEAVING, State.CLOSED)
+
+    def _enter(self, event: Event) -> State:
+        """Takes a transition, and returns the state before it."""
+        before, self.state = self.state, CONNECTION.next(self.state, event)
+        if self.state in (State.WAITING, State.CLOSED):
+            self.shared = None
+        return before
 
     # --- the driver's thread, around each wait -----------------------------------------------------------
 
     def before_wait(self, timeout_s: float | None) -> float | None:
-        """Dials where it is time to; the timeout, shortened to the next dial."""
-        if self._dialing is not None:
+        """Dials when its time has come, and returns the timeout in seconds, shortened to the next dial."""
+        if self.state is State.DIALING:
             self._finish_dial()
-        if self.shared is None and self._dialing is None:
+        if self.state is State.WAITING:
             left = self._retry_at - time.monotonic()
             if left <= 0:
                 self.dial()
@@ -121,11 +237,11 @@ class Connection:
         return timeout_s
 
     def after_wait(self) -> bool:
-        """Pings, and gives a silent broker up; True about once a second."""
+        """Keeps the connection alive, and gives up a broker that does not answer; True once a second."""
         if self.shared is None:
             return False
         now = time.monotonic()
-        if not self.connected and self._connack_by and now >= self._connack_by:
+        if self.state is State.GREETING and now >= self._connack_by:
             self._no_connack()
         elif now >= self._next_misc:
             self._next_misc = now + 1.0
@@ -133,46 +249,48 @@ class Connection:
             return True
         return False
 
+    def leave(self) -> None:
+        """Stops dialing; an open connection stays until `close`, for the last packets."""
+        self._enter(Event.LEAVE)
+
     def close(self) -> None:
-        """Says DISCONNECT where there is somebody to say it to, and closes the socket."""
-        self.leaving = True
+        """Sends DISCONNECT where a connection is open, and closes the socket; to be called after `leave`."""
         if self._dialing is not None:
             self._dialing.join(CONNECT_TIMEOUT_S + 1)
-            self._finish_dial()
         if self.connected:
             self.client.disconnect()
+        self._close_socket()
+
+    def _close_socket(self) -> None:
         sock = self.client.socket()
-        self.shared = None
         if sock is not None:
             sock.close()
 
     def feed(self, shared: SharedSocket, packet: bytes) -> None:
-        """Gives paho one packet, or (empty) the end of the stream."""
+        """Gives paho one packet, or the end of the stream (an empty packet)."""
         shared.grant(packet)
         try:
             self.client.loop_read()
-        # paho's parsers raise whatever they stumble over in a broken packet: struct.error, IndexError, …
+        # In a broken packet, paho's parsers raise struct.error, IndexError and others.
         except Exception as error:  # noqa: BLE001
             self._counters["malformed"] += 1
             self.drop(f"a packet {packet[:1].hex()} of {len(packet)} bytes is not MQTT: {error!r}")
 
     def drop(self, reason: str) -> None:
-        """Ends the connection for a fault of the broker's; the next dial comes after a wait."""
-        sock = self.client.socket()
-        self.shared = None
-        self._connack_by = 0.0
-        if sock is not None:
-            sock.close()
-        if self.connected:
-            self.connected = False
+        """Closes the connection because the broker broke the protocol; the next dial comes after a wait."""
+        was_connected = self.connected
+        self._close_socket()
+        self._enter(Event.LOST)
+        if was_connected:
             self._counters["disconnects"] += 1
             self._down()
-        self._later(f"broker {self._broker}: {reason}")
+        if self.state is State.WAITING:
+            self._later(f"broker {self._broker}: {reason}")
 
     # --- dialing --------------------------------------------------------------------------------------
 
     def _new_client(self) -> EnvelopeClient:
-        """A client per connection: what outlives one is in `Outgoing` and in the broker's session."""
+        """A client for one connection; what outlives it is in `Outgoing` and in the broker's session."""
         client = EnvelopeClient(
             CallbackAPIVersion.VERSION2,
             client_id=self._client_id,
@@ -192,6 +310,7 @@ class Connection:
 
     def dial(self) -> None:
         """Begins to connect, on a thread of its own."""
+        self._enter(Event.DIAL)
         client = self.client = self._new_client()
         self._dialed_error = None
         options, broker = self._options, self._broker
@@ -224,53 +343,56 @@ class Connection:
         thread.join()
         self._dialing = None
         if self._dialed_error is not None:
-            self._later(f"broker {self._broker} not reachable: {self._dialed_error}")
+            self._enter(Event.UNREACHABLE)
+            self._later(f"broker {self._broker} is not reachable: {self._dialed_error}")
             return
+        self._enter(Event.REACHED)
         self.shared = self.client.shared
-        self._turned_away = ""
         self._connack_by = time.monotonic() + CONNACK_S
         self._opened()
 
     def _later(self, reason: str) -> None:
-        """The next dial comes after a wait that doubles, with jitter."""
+        """Sets the time of the next dial: after a wait that doubles each time, with jitter."""
         wait = self._retry_s * (0.5 + self._jitter.random())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
         self._retry_at = time.monotonic() + wait
         self._log("warning", f"{reason}; next try in {wait:.1f} s")
 
     def _no_connack(self) -> None:
-        """Nothing came back for a CONNECT: the other version is tried next, if both may be."""
-        self._connack_by = 0.0
-        sock = self.client.socket()
-        self.shared = None
-        if sock is not None:
-            sock.close()
-        if self._may_fall_back and self.v5:
-            self._fall_back("no answer to CONNECT")
-            return
-        if self._may_fall_back:
-            self._version = MQTTProtocolVersion.MQTTv5
-        self._later(f"broker {self._broker} does not answer")
+        """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
+        self._close_socket()
+        self._enter(Event.SILENT)
+        if not self._fall_back(Failure.NO_ANSWER, "no answer to CONNECT"):
+            self._later(f"broker {self._broker} does not answer")
 
-    def _fall_back(self, reason: str) -> None:
+    def _fall_back(self, failure: Failure, reason: str) -> bool:
+        """Changes the version as `VERSION` says, and returns whether to dial at once, in 3.1.1."""
+        if not self._may_fall_back or not VERSION.allows(self._version, failure):
+            return False
+        self._version = VERSION.next(self._version, failure)
+        if self.v5:
+            return False
         self._log(
             "warning",
             f"broker {self._broker} does not speak MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
         )
-        self._version = MQTTProtocolVersion.MQTTv311
         self._retry_s = RETRY_FIRST_S
         self._retry_at = time.monotonic()
+        return True
 
-    # --- what paho tells ------------------------------------------------------------------------------
+    # --- callbacks of paho ----------------------------------------------------------------------------
 
     def _on_connect(
         self, client: paho.Client, _data: object, flags: Any, reason: Any, properties: Any
     ) -> None:
+        if self.state is not State.GREETING:
+            raise PacketError("a second CONNACK", "broker")
         if reason.is_failure:
+            self._enter(Event.TURNED_AWAY)
             self._counters["refused"] += 1
-            self._turned_away = str(reason)
+            self._refusal = str(reason)
             return
-        self.connected = True
+        self._enter(Event.ACCEPTED)
         self._connected_at = time.monotonic()
         self._hangups = 0
         self._counters["connects"] += 1
@@ -300,33 +422,24 @@ class Connection:
     ) -> None:
         if client is not self.client:
             return
-        self.shared = None
-        self._connack_by = 0.0
-        was_connected, self.connected = self.connected, False
-        if was_connected:
+        before = self._enter(Event.LOST)
+        if before in (State.CONNECTED, State.LEAVING):
             self._down()
-        if self.leaving:
-            return
-        if was_connected:
+        if before is State.CONNECTED:
             self._counters["disconnects"] += 1
             if time.monotonic() - self._connected_at >= STABLE_S:
                 self._retry_s = RETRY_FIRST_S
             if flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER:
                 self._retry_s = RETRY_MAX_S
-                self._log("error", f"another client of {self._broker} has the name {self._client_id}")
+                self._log("error", f"another client at {self._broker} uses the name {self._client_id}")
             self._later(f"connection to {self._broker} lost: {reason}")
-            return
-        may_fall_back = self._may_fall_back and self.v5
-        if self._turned_away:
-            if may_fall_back and "protocol version" in self._turned_away.lower():
-                self._fall_back(self._turned_away)
-                return
-            self._log("error", f"broker {self._broker} refuses: {self._turned_away}")
-            self._later(f"broker {self._broker} does not let us in")
-            return
-        # Hung up before a CONNACK: some 3.1.1 brokers answer a version they don't know that way.
-        self._hangups += 1
-        if may_fall_back and self._hangups >= 2:
-            self._fall_back("it hangs up")
-        else:
-            self._later(f"broker {self._broker} hung up: {reason}")
+        elif before is State.REFUSED:
+            unsupported = "protocol version" in self._refusal.lower()
+            if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
+                self._log("error", f"broker {self._broker} refuses the connection: {self._refusal}")
+                self._later(f"broker {self._broker} does not let this node in")
+        elif before is State.GREETING:
+            # Some brokers that know 3.1.1 only answer CONNECT that way.
+            self._hangups += 1
+            if not (self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, "it hangs up")):
+                self._later(f"broker {self._broker} hung up: {reason}")

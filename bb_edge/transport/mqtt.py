@@ -259,7 +259,7 @@ class MqttTransport:
 
     def stop(self) -> None:
         connection = self._connection
-        connection.leaving = True
+        connection.leave()
         if connection.connected:
             self._publish_presence(self._absence)
             end = time.monotonic() + GOODBYE_S

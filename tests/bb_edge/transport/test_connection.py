@@ -1,0 +1,237 @@
+"""A connection to a broker: every row of its tables, driven by a broker that answers as it is told."""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bb_edge.transport import connection as module
+from bb_edge.transport.broker import Broker, MqttOptions
+from bb_edge.transport.connection import CONNECTION, VERSION, Connection, State
+from tests.aids.transitions import assert_decides_by
+
+ACCEPT = b"\x20\x03\x00\x00\x00"
+NOT_AUTHORIZED = b"\x20\x03\x00\x87\x00"
+UNSUPPORTED = b"\x20\x03\x00\x84\x00"
+SILENCE = b""
+HANG_UP = None
+
+
+@contextmanager
+def broker(*answers: bytes | None) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Its port, and what closes the connection that is open.
+
+    Each connection gets the next answer to its CONNECT, and stays open; HANG_UP closes it instead.
+    """
+    listener = socket.create_server(("127.0.0.1", 0))
+    sockets: list[socket.socket] = []
+
+    def serve() -> None:
+        for answer in answers:
+            try:
+                sock, _ = listener.accept()
+                sockets.append(sock)
+                sock.recv(4096)
+                if answer is None:
+                    sock.close()
+                else:
+                    sock.sendall(answer)
+            except OSError:
+                return
+
+    def hang_up() -> None:
+        sockets[-1].close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1], hang_up
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+        for sock in sockets:
+            sock.close()
+
+
+class Driven:
+    """A connection, and what a transport does around it."""
+
+    def __init__(self, port: int, patience: float, version: str = "auto") -> None:
+        self.counters: Counter[str] = Counter()
+        self.events: list[str] = []
+        self.logs: list[str] = []
+        self._patience = patience
+        self.connection = Connection(
+            Broker("127.0.0.1", port),
+            MqttOptions(),
+            version,
+            client_id="bb-test",
+            will=("bb/test/presence/test", b"\xa0"),
+            filters=("bb/test/test/from/+",),
+            largest=4096,
+            counters=self.counters,
+            log=lambda _, message: self.logs.append(message),
+            jitter=random.Random(1),
+            wake=lambda: None,
+            opened=lambda: self.events.append("opened"),
+            up=lambda granted: self.events.append("up"),
+            down=lambda: self.events.append("down"),
+        )
+
+    def turn(self) -> None:
+        """A part of a driver's turn: one step towards a socket, or one packet and a look at the time."""
+        connection = self.connection
+        shared = connection.shared
+        if shared is None:
+            connection.before_wait(0.0)
+            select.poll().poll(1)
+            return
+        if connection.client.want_write():
+            connection.client.loop_write()
+        ready = select.poll()
+        ready.register(shared.fileno(), select.POLLIN)
+        if ready.poll(5):
+            data = bytearray(4096)
+            count = shared.read_into(memoryview(data))
+            connection.feed(shared, bytes(data[:count]))
+        connection.after_wait()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + 20 * self._patience
+        while not condition():
+            assert time.monotonic() < end, f"did not come about; logs: {self.logs}"
+            assert "malformed" not in self.counters, self.logs
+            self.turn()
+
+    def reaches(self, state: State) -> None:
+        self.until(lambda: self.connection.state is state)
+
+    def comes_back_from(self, state: State) -> None:
+        self.reaches(state)
+        self.reaches(State.WAITING)
+
+    def ends(self) -> None:
+        self.connection.leave()
+        self.connection.close()
+        assert self.connection.state is State.CLOSED
+
+
+@contextmanager
+def driven(patience: float, *answers: bytes | None, version: str = "auto") -> Iterator[Driven]:
+    with broker(*answers) as (port, _):
+        one = Driven(port, patience, version)
+        try:
+            yield one
+        finally:
+            sock = one.connection.client.socket()
+            if sock is not None:
+                sock.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(module, "RETRY_MAX_S", 0.002)
+
+
+def test_every_transition_of_a_connection(monkeypatch, patience):
+    def walk() -> None:
+        nobody = socket.create_server(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        nobody.close()
+        waits = Driven(port, patience)
+        waits.comes_back_from(State.DIALING)
+        assert "not reachable" in waits.logs[0]
+        waits.ends()
+
+        with broker(ACCEPT, ACCEPT) as (port, close):
+            goes = Driven(port, patience)
+            goes.reaches(State.CONNECTED)
+            close()
+            goes.reaches(State.WAITING)
+            assert goes.events == ["opened", "up", "down"]
+            assert "lost" in goes.logs[-1]
+            goes.reaches(State.CONNECTED)
+            goes.connection.leave()
+            assert goes.connection.state is State.LEAVING
+            assert goes.connection.connected
+            goes.connection.close()
+            assert goes.connection.state is State.CLOSED
+            assert goes.events[3:] == ["opened", "up", "down"]
+            assert goes.counters == {"connects": 2, "disconnects": 1}
+
+        with driven(patience, NOT_AUTHORIZED) as refused:
+            refused.comes_back_from(State.GREETING)
+            assert refused.counters["refused"] == 1
+            assert "does not let this node in" in refused.logs[-1]
+
+        with driven(patience, HANG_UP) as hung_up:
+            hung_up.comes_back_from(State.GREETING)
+            assert "hung up" in hung_up.logs[-1]
+
+        with driven(patience, SILENCE) as greets:
+            greets.reaches(State.GREETING)
+            greets.ends()
+
+        with driven(patience, SILENCE) as dials:
+            dials.connection.dial()
+            assert dials.connection.state is State.DIALING
+            dials.ends()
+
+        with monkeypatch.context() as at_once, driven(patience, SILENCE, version="5") as silent:
+            at_once.setattr(module, "CONNACK_S", 0.02)
+            silent.comes_back_from(State.GREETING)
+            assert "does not answer" in silent.logs[-1]
+
+    assert_decides_by(CONNECTION, walk)
+
+
+def test_every_change_of_version(monkeypatch, patience):
+    def walk() -> None:
+        with driven(patience, UNSUPPORTED) as old:
+            old.comes_back_from(State.GREETING)
+            assert not old.connection.v5
+            assert "no message expiry" in old.logs[-1]
+
+        with driven(patience, HANG_UP, HANG_UP) as shy:
+            shy.comes_back_from(State.GREETING)
+            assert shy.connection.v5
+            shy.comes_back_from(State.GREETING)
+            assert not shy.connection.v5
+
+        with monkeypatch.context() as at_once, driven(patience, SILENCE, SILENCE) as silent:
+            at_once.setattr(module, "CONNACK_S", 0.02)
+            silent.comes_back_from(State.GREETING)
+            assert not silent.connection.v5
+            silent.comes_back_from(State.GREETING)
+            assert silent.connection.v5
+
+    assert_decides_by(VERSION, walk)
+
+
+@pytest.mark.parametrize("answer", [UNSUPPORTED, HANG_UP])
+def test_a_version_that_is_set_is_not_changed(patience, answer):
+    with driven(patience, answer, answer, version="5") as one:
+        for _ in range(2):
+            one.comes_back_from(State.GREETING)
+        assert one.connection.v5
+
+
+def test_a_second_connack_ends_the_connection(patience):
+    with driven(patience, ACCEPT + ACCEPT) as one:
+        one.reaches(State.CONNECTED)
+        shared = one.connection.shared
+        assert shared is not None
+        one.connection.feed(shared, ACCEPT)
+        assert one.connection.state is State.WAITING
+        assert one.counters["malformed"] == one.counters["disconnects"] == 1
+        assert "a second CONNACK" in one.logs[-1]
