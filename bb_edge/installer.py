@@ -318,8 +318,6 @@ class _Installer:
         entries: dict[str, list[EntryOp]] = {}
         neighbours = Neighbours(engine, requests, links, bindings_classes(self.targets))
         engine.neighbours = neighbours
-        engine.peers = neighbours.peers
-        engine.address_book = neighbours.address_book
         outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
         requests.on_closed = outbound.forget_ask
         control = engine.control = ControlPlane(engine, outbound)

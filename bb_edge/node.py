@@ -274,7 +274,7 @@ class Node:
         number = engine.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:
-            if graph.slot.inputs and not graph.starts and not any(op.pulls for op in graph.ops):
+            if graph.slot.inputs and not graph.starts and not any(op.spec.pulls for op in graph.ops):
                 raise InvokeError(
                     "no input is given, and nothing of it runs without one",
                     target,

@@ -80,11 +80,11 @@ class _Surroundings:
 
     @property
     def peers(self) -> Any:
-        return self.engine.peers
+        return self.engine.neighbours.peers
 
     @property
     def address_book(self) -> Any:
-        return self.engine.address_book
+        return self.engine.neighbours.address_book
 
     @property
     def local_addresses(self) -> tuple[bytes, ...]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from bb_edge.roles.errors import CompletionLostError
-
 __all__ = ["CompletionHandle", "CompletionSink", "Later"]
 
 
@@ -52,10 +50,6 @@ class CompletionHandle:
     def fail(self, error: BaseException) -> bool:
         """Fails the op with `error`; returns as `complete` does."""
         return self._settle(None, error)
-
-    def abandon(self, reason: str) -> bool:
-        """Fails the op with `CompletionLostError`: the work that would have finished it is gone."""
-        return self._settle(None, CompletionLostError(reason))
 
     def revoke(self) -> bool:
         """The engine's side: settles the handle without an outcome. False where an outcome came first."""

@@ -14,7 +14,7 @@ from bb_edge.syscalls.peer_lists import element, peer_of
 
 
 def _insert(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.address_book, done(op)
+    book, told = env.engine.neighbours.address_book, done(op)
 
     def run(ctx: Any, peer: Any, address: Any) -> object:
         _merge(book, peer, _addresses((address,), ctx))
@@ -24,7 +24,7 @@ def _insert(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _insert_many(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.address_book, done(op)
+    book, told = env.engine.neighbours.address_book, done(op)
 
     def run(ctx: Any, peer: Any, addresses: Any) -> object:
         if not addresses:
@@ -58,7 +58,7 @@ def _merge(book: Any, peer: Any, addresses: tuple[Any, ...]) -> None:
 
 
 def _lookup(op: BoundOp, env: BindEnv) -> Run:
-    book = env.engine.address_book
+    book = env.engine.neighbours.address_book
 
     def run(ctx: Any, peer: Any) -> object:
         addresses = book.lookup(peer)
@@ -74,7 +74,7 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _drop(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.address_book, done(op)
+    book, told = env.engine.neighbours.address_book, done(op)
 
     def run(ctx: Any, peer: Any) -> object:
         book.drop_peer(peer_of(peer, ctx))

@@ -32,7 +32,6 @@ from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
 if TYPE_CHECKING:
     from bb_edge.engine.run.scheduler import Scheduler
 
-BACKOFF_OP = "Backoff"
 NOTICE_INTERVAL_NS = 1_000_000_000
 NOTICES_BEFORE_BLOCK = 3
 PRESSURE = 0.75

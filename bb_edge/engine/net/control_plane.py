@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles import ProtocolComponent
 
-Method = Callable[..., object]
 
 Done = Callable[[Any, "bytes | None"], object]
 """`done(ctx, reply)`: None where there is no reply and none will come."""

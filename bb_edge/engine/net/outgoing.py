@@ -95,7 +95,7 @@ class Outbound:
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
         engine = self._engine
-        if unit.peer != self._runtime.own_peer and engine.address_book.lookup(unit.peer) is None:
+        if unit.peer != self._runtime.own_peer and engine.neighbours.address_book.lookup(unit.peer) is None:
             self._runtime.count("wire.unresolved")
             self._runtime.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False

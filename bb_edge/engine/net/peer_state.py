@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.wire.delivery import Links
 
-BACKOFF_SUFFIX = Address.empty().with_component(0, "Backoff").to_bytes()
+BACKOFF_OP = "Backoff"
+"""The engine's own remote op, of component 0: its caller wants fewer envelopes from this node."""
+BACKOFF_SUFFIX = Address.empty().with_component(0, BACKOFF_OP).to_bytes()
 BYTES_HASH = 0x0B
 LIMITS_META = "limits"
 """Where a node's presence says what it accepts (`PeerLimits.meta`)."""
@@ -84,7 +86,7 @@ class Neighbours:
         """Ties in the two halves of the wire; called once at install."""
         self._outbound = outbound
         inbound.register_remote(
-            0, "Backoff", lambda peer, fill, _message: self._told_to_back_off(peer, fill.payload)
+            0, BACKOFF_OP, lambda peer, fill, _message: self._told_to_back_off(peer, fill.payload)
         )
 
     # --- presence and health -------------------------------------------------------------------------------

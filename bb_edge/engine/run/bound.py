@@ -26,14 +26,14 @@ class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
     `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `mode` says what happens to the
-    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `touches` is the component that the op
-    calls (-1: none), which a bootstrap may lock and an execution may have to claim; `busy_key` the component
-    that takes one op at a time (-1: none). `takes_first` says that a tuple that comes later has the op's
-    several outputs, of which the node names the first. `later_ns` is the deadline of a `Later` (0: the
-    node's default). `lane` is the short way through the loop, where there is one. `is_plain_call` says of a
-    backend call that `run(None, …)` needs no context and always gives its values at once; `emits` is the
-    topic of an op that does nothing but emit an app event.
-    `check` holds a component's result against what the op declares, where there is something to hold.
+    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `component` is the one that the op calls
+    (-1: none), a backend included; `touches` is the one that a bootstrap may lock and an execution may have
+    to claim, never a backend; `busy_key` the one that takes one op at a time. `takes_first` says that a tuple
+    that comes later has the op's several outputs, of which the node names the first. `later_ns` is the
+    deadline of a `Later` (0: the node's default). `lane` is the short way through the loop, where there is
+    one. `is_plain_call` says of a backend call that `run(None, …)` needs no context and always gives its
+    values at once; `emits` is the topic of an op that does nothing but emit an app event. `check` holds a
+    component's result against what the op declares, where there is something to hold.
     """
 
     __slots__ = (
@@ -50,7 +50,6 @@ class BoundOp:
         "mode",
         "out",
         "outs",
-        "pulls",
         "run",
         "spec",
         "takes_first",
@@ -64,7 +63,6 @@ class BoundOp:
         self.spec = spec
         self.index = spec.index
         self.target = target
-        self.pulls = spec.pulls
         outs = spec.outputs
         self.outs = outs
         self.out = outs[0] if outs else -1
@@ -149,7 +147,7 @@ class BoundGraph:
             return False
         if op.spec.op_type == OUTPUT_OP and self.slot.values[op.spec.inputs[0]] is not None:
             return True
-        return bool(op.pulls) and all(self._is_constant(self.ops[n].spec) for n in op.pulls)
+        return bool(op.spec.pulls) and all(self._is_constant(self.ops[n].spec) for n in op.spec.pulls)
 
     def _is_constant(self, spec: OpSpec) -> bool:
         """Whether an op that waits for nothing computes on constants, or is a syscall over constants."""

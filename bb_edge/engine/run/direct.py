@@ -218,7 +218,6 @@ def run_direct(engine: Scheduler, direct: Direct, target: str, number: int, valu
         registers[:] = direct.start
     engine.runtime.steps.append(execution_ended(target, number, failed))
     engine.runtime.count("executions.ended")
-    engine.on_slot_free()
     return ran
 
 

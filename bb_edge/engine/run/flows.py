@@ -57,7 +57,7 @@ def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
             first = [*readers.get(site, ()), *starts.get(INVOKE, ())]
             if wanted := _flow(graph, readers, own_writes, first, 0):
                 graph.input_claims[site] = wanted
-        pulled = [op.index for op in graph.ops if op.pulls]
+        pulled = [op.index for op in graph.ops if op.spec.pulls]
         graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)
 
 
@@ -76,7 +76,7 @@ def _flow(
         op = graph.ops[todo.pop()]
         found |= writes[op.index]
         reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
-        for number in (*reached, *op.pulls):
+        for number in (*reached, *op.spec.pulls):
             if number not in seen and graph.ops[number].spec.region == region:
                 seen.add(number)
                 todo.append(number)

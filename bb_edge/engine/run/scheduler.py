@@ -61,8 +61,6 @@ class Scheduler:
         self.depth_peak = 0
         self.neighbours: Any = None
         self.control: Any = None
-        self.peers: Any = None
-        self.address_book: Any = None
         self.graph_of: dict[BoundOp, int] = {}  # the index of its graph
         self.forwards: dict[BoundOp, Mapping[int, tuple[int, ...]]] = {}  # of the calls of functions
         self.op_states: dict[str, dict[object, Any]] = {}  # by target: what belongs to ops
@@ -75,7 +73,6 @@ class Scheduler:
         self.observer: Callable[[BoundOp], Callable[..., Any]] | None = None  # see `Node.observe_ops`
         self.on_bootstrap_failure: Callable[[Execution, steps.OpFailed], None] = _nothing
         self.execution_observers = observers(self.components)
-        self.on_slot_free: Callable[[], None] = _nothing
         self.on_child_end: Callable[[Execution], None] = _nothing
         self.on_requests_over: Callable[[Execution], None] = _nothing
         self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing
@@ -306,7 +303,7 @@ class Scheduler:
     def pull(self, frame: Frame, op: BoundOp) -> None:
         """Fires the sources that an otherwise ready op waits for, each at most once per execution."""
         ops = frame.region.graph.ops
-        for number in op.pulls:
+        for number in op.spec.pulls:
             source = ops[number]
             at: Frame | None = frame
             while at is not None and at.region.region.index != source.spec.region:
@@ -319,16 +316,17 @@ class Scheduler:
 
     def pull_unreached(self, frame: Frame) -> None:
         """Starts the flows that no entry reaches: ops that read sources alone (semantics §3)."""
+        region = frame.region.region.index
         for op in frame.region.graph.ops:
             left = frame.waiting[op.index]
-            if op.pulls and left and not left & EAGER_MASK and op.spec.region == frame.region.region.index:
+            if op.spec.pulls and left and not left & EAGER_MASK and op.spec.region == region:
                 self.pull(frame, op)
 
     def start_outputs(self, frame: Frame, entry: int) -> None:
         """Readies the outputs that are constant, where that entry (or INVOKE) brings them."""
         waiting = frame.waiting
         for op in frame.region.graph.starts.get(entry, ()):
-            if op.pulls:
+            if op.spec.pulls:
                 self.pull(frame, op)
             elif waiting[op.index] and frame.execution is not None:
                 waiting[op.index] = 0
@@ -428,7 +426,6 @@ class Scheduler:
         if execution.parent is not None:
             self.on_child_end(execution)
         self.pool.end(execution)
-        self.on_slot_free()
 
     # --- children -------------------------------------------------------------------------------------
 

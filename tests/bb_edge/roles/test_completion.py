@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from bb_edge.roles import CompletionHandle, CompletionLostError, Later
+from bb_edge.roles import CompletionHandle, Later
 
 
 class Sink:
@@ -36,13 +36,6 @@ def test_a_failure_carries_its_error() -> None:
     error = ValueError("no")
     assert Later(CompletionHandle(sink, 1)).fail(error)
     assert sink.outcomes == [(1, None, error)]
-
-
-def test_work_that_is_gone_is_said_to_be_lost() -> None:
-    sink = Sink()
-    CompletionHandle(sink, 1).abandon("the worker ended")
-    ((_, _, error),) = sink.outcomes
-    assert isinstance(error, CompletionLostError)
 
 
 def test_after_the_deadline_an_outcome_is_late() -> None:
