@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,7 @@ def fields_of(payload: bytes, max_items: int = 16 * MAX_ROWS) -> dict[str, objec
 
 def own_addresses(ctx: ProtocolCtx) -> tuple[bytes, ...]:
     """Where the node says that it is reached; by its id alone where it says nothing, which suits a broker."""
-    given: Sequence[object] = ctx.local_addresses
-    found = tuple(a if isinstance(a, bytes) else a.to_bytes() for a in given)  # type: ignore[attr-defined]
-    return found[:MAX_ADDRESSES] or (Address.empty().with_peer(ctx.own_peer).to_bytes(),)
+    return ctx.local_addresses[:MAX_ADDRESSES] or (Address.empty().with_peer(ctx.own_peer).to_bytes(),)
 
 
 def learn(ctx: ProtocolCtx, peer: PeerId, addresses: Iterable[bytes] = ()) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bb_edge.engine.net.control_plane import Outlet, Reply
     from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles.completion import Later
+    from bb_edge.roles.context import ProtocolCtx
 
 
 class ComponentTimers:
@@ -248,3 +249,8 @@ class OpContext(_Surroundings):
         the handle is fulfilled from any thread. `deadline_ns` is relative, None = the default.
         """
         return self.engine.parking.later(self, deadline_ns)
+
+
+if TYPE_CHECKING:
+    # Holds the type checker to what components are promised.
+    _PROMISED: tuple[type[ProtocolCtx], ...] = (OpContext, ControlContext)

@@ -99,8 +99,8 @@ class Ctx(Protocol):
         """Events."""
 
     @property
-    def local_addresses(self) -> Sequence[Address]:
-        """Addresses under which the node is reached."""
+    def local_addresses(self) -> tuple[bytes, ...]:
+        """Addresses under which the node is reached, encoded as envelopes carry them."""
 
     def dependency(self, slot: str) -> Any:
         """Returns the component bound to another slot of the node, of whatever class was bound there.

@@ -28,6 +28,7 @@ class Surroundings:
     exec_id: int = 1
     now_ns: int = 0
     own_class: str = "Server"
+    local_addresses: tuple[bytes, ...] = ()
     own_peer: PeerId = field(default_factory=lambda: PeerId.from_int(0))
     peers: Presence = field(default_factory=Presence)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
