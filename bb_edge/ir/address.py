@@ -22,6 +22,10 @@ MAX_OP_NAME = 256
 """Longest op name in bytes; an address of all segments stays below the suffix caps of semantics §6."""
 _MAX_DIGITS = 20  # of a number of 64 bits; longer texts are refused before they are converted
 SUFFIX_SITE, SUFFIX_COMPONENT = 0, 1
+SITE_PREFIX = _SITE
+"""What the binary form of `/site/<n>` begins with."""
+SITE_SUFFIX_BYTES = len(SITE_PREFIX) + 8
+"""Its length: the number has 64 bits."""
 
 
 class AddressError(BBError):
@@ -188,12 +192,9 @@ def site_suffix(site: int) -> bytes:
     return _SITE + site.to_bytes(8, "big")
 
 
-_SITE_LENGTH = len(_SITE) + 8
-
-
 def parse_suffix(data: bytes | bytearray | memoryview) -> tuple[int, int, str | None]:
     """(SUFFIX_SITE, site, None) or (SUFFIX_COMPONENT, ref, op name). AddressError for anything else."""
-    if len(data) == _SITE_LENGTH and data[0] == _SITE[0] and data[1] == _SITE[1]:
+    if len(data) == SITE_SUFFIX_BYTES and data[0] == _SITE[0] and data[1] == _SITE[1]:
         return SUFFIX_SITE, int.from_bytes(data[2:], "big"), None
     address = Address.from_bytes(data)
     if address.peer is not None:

@@ -103,7 +103,7 @@ TENSOR = _add(TypeNode("Tensor", ANY, True, f"{keys.TENSOR_DENOTATION_PREFIX}any
 SCALAR = _add(TypeNode("Scalar", ANY, True, "bb.scalar"))
 
 _PREFIX = keys.TENSOR_DENOTATION_PREFIX
-# Name, ONNX element type, NumPy dtype, in the order of the wire hashes 0x0101… (semantics §1).
+# Name, ONNX element type, NumPy dtype, in the order of their wire hashes.
 _ELEMENTS = (
     ("F32", 1, np.float32),
     ("F64", 11, np.float64),
@@ -119,9 +119,11 @@ _ELEMENTS = (
     ("U32", 12, np.uint32),
     ("U64", 13, np.uint64),
 )
+TENSOR_HASHES = range(0x0101, 0x0101 + len(_ELEMENTS))
+"""The wire hashes of tensors."""
 _TENSORS = {
-    name: _add(TypeNode(f"Tensor<{name}>", TENSOR, False, _PREFIX + name.lower(), 0x0101 + i, elem))
-    for i, (name, elem, _) in enumerate(_ELEMENTS)
+    name: _add(TypeNode(f"Tensor<{name}>", TENSOR, False, _PREFIX + name.lower(), wire_hash, elem))
+    for wire_hash, (name, elem, _) in zip(TENSOR_HASHES, _ELEMENTS, strict=True)
 }
 TENSOR_F32, TENSOR_F64, TENSOR_F16 = _TENSORS["F32"], _TENSORS["F64"], _TENSORS["F16"]
 TENSOR_U8, TENSOR_U16, TENSOR_U32, TENSOR_U64 = (_TENSORS[n] for n in ("U8", "U16", "U32", "U64"))

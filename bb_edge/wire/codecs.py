@@ -127,7 +127,6 @@ _COMPOSITE = _hash_of(types.COMPOSITE)
 _SCALAR_F64 = _hash_of(types.SCALAR_F64)
 _SCALAR_I32 = _hash_of(types.SCALAR_I32)
 _BF16 = _hash_of(types.TENSOR_BF16)
-_FIRST_TENSOR, _LAST_TENSOR = _hash_of(types.TENSOR_F32), _hash_of(types.TENSOR_U64)
 
 _HASH_OF_DTYPE: dict[np.dtype[Any], int] = {}
 _DTYPE_OF_HASH: dict[int, np.dtype[Any]] = {}
@@ -174,7 +173,7 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
     """
     if type_hash is None or type_hash == 0:
         type_hash = wire_type_hash(value)
-    if _FIRST_TENSOR <= type_hash <= _LAST_TENSOR:
+    if type_hash in types.TENSOR_HASHES:
         return type_hash, _encode_tensor(value, type_hash)
     encode = _ENCODERS.get(type_hash)
     if encode is None:
@@ -282,7 +281,7 @@ def decode_value(type_hash: int, payload: Buffer, caps: EnvelopeCaps | None = No
 
 def _decode(type_hash: int, payload: Buffer, depth: int) -> object:
     try:
-        if _FIRST_TENSOR <= type_hash <= _LAST_TENSOR:
+        if type_hash in types.TENSOR_HASHES:
             array = decode_tensor(payload)
             if array.dtype != _DTYPE_OF_HASH[type_hash]:
                 raise WireReceiveError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bb_edge.ir.address import SITE_PREFIX, SITE_SUFFIX_BYTES
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_records import (
     RESPONSE,
@@ -243,8 +244,9 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
 def _check_site_cap(suffix: bytes, size: int, caps: EnvelopeCaps) -> None:
     """A site whose planned size is larger than the cap has one of its own."""
     allowed = caps.fill_bytes
-    if len(suffix) == 10 and suffix[:2] == b"\xe2\x01":  # /site/<8 bytes>
-        allowed = max(allowed, caps.site_fill_bytes.get(int.from_bytes(suffix[2:], "big"), 0))
+    if len(suffix) == SITE_SUFFIX_BYTES and suffix.startswith(SITE_PREFIX):
+        site = int.from_bytes(suffix[len(SITE_PREFIX) :], "big")
+        allowed = max(allowed, caps.site_fill_bytes.get(site, 0))
     if size > allowed:
         raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most")
 

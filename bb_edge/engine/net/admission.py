@@ -20,7 +20,7 @@ from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port
 from bb_edge.engine.run.frames import Execution
 from bb_edge.ir import keys
-from bb_edge.ir.address import SUFFIX_SITE, AddressError, parse_suffix
+from bb_edge.ir.address import SITE_PREFIX, SUFFIX_SITE, AddressError, parse_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import OP_RECV_REQ
 from bb_edge.roles import TRIGGER
@@ -108,7 +108,7 @@ class Inbound:
             if message.rtt_reports:
                 engine.neighbours.take_rtt(peer, message.rtt_reports)
         entry = message.kind != envelope.RESPONSE
-        only_control = bool(message.fills) and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills)
+        only_control = _only_control(message)
         if entry and not only_control and message.fills and peer in engine.neighbours.blocked:
             return self._refuse(peer, "blocked")
         verdict = Verdict.NEW if own and not message.base else links.receive(peer, message, now_ns)
@@ -142,7 +142,7 @@ class Inbound:
         peer = raw.peer
         if message.kind == envelope.RESPONSE:
             return self._answer(peer, message)
-        if message.fills and all(f.dest_suffix[:2] != b"\xe2\x01" for f in message.fills):
+        if _only_control(message):
             for fill in message.fills:
                 self._control(peer, fill, message)
             return False
@@ -425,3 +425,8 @@ class Inbound:
 
 def _nothing_with(_: object) -> None:
     return None
+
+
+def _only_control(message: Envelope) -> bool:
+    """Whether all that an envelope carries is for components, nothing for a site."""
+    return bool(message.fills) and not any(fill.dest_suffix.startswith(SITE_PREFIX) for fill in message.fills)

@@ -27,6 +27,7 @@ from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire import envelope
+from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import Envelope, Fill
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class Outlet:
                 f"slot {self.name!r}",
                 "a text has .encode(), an array pack_array(…)",
             )
-        assert types.BYTES.wire_hash is not None
-        return Fill(suffix, bytes(payload), False, types.BYTES.wire_hash)
+        type_hash, encoded = encode_value(bytes(payload))
+        return Fill(suffix, encoded, False, type_hash)
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""

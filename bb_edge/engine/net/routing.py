@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.ir import keys
+from bb_edge.ir import keys, types
 from bb_edge.roles import TRIGGER, BackendError
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
 from bb_edge.wire.envelope import Fill
@@ -14,8 +14,6 @@ from bb_edge.wire.envelope import Fill
 if TYPE_CHECKING:
     from bb_edge.roles import Backend
     from bb_edge.wire.caps import EnvelopeCaps
-
-_TRIGGER_HASH = 0x0A
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Port:
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
         """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
         if fill.trigger_only:
-            if self.trigger_only or self.expected in (0, _TRIGGER_HASH):
+            if self.trigger_only or self.expected in (0, types.TRIGGER.wire_hash):
                 return TRIGGER
             raise WireReceiveError(
                 WireReceiveErrorKind.TypeMismatch, f"a trigger where {self.expected:#x} is expected"
@@ -44,7 +42,7 @@ class Port:
                 WireReceiveErrorKind.TypeMismatch,
                 f"type hash {fill.type_hash:#x}, {self.expected:#x} is expected",
             )
-        if self.backend is not None and 0x0101 <= fill.type_hash <= 0x010D:
+        if self.backend is not None and fill.type_hash in types.TENSOR_HASHES:
             backend = self.backend
             try:
                 # A slot holds arrays: its other readers know nothing of a backend's handles.
