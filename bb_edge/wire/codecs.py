@@ -117,7 +117,7 @@ def _hash_of(node: TypeNode) -> int:
 
 
 _TRIGGER = _hash_of(types.TRIGGER)
-_BYTES = _hash_of(types.BYTES)
+BYTES_HASH = _hash_of(types.BYTES)
 _PEER_ID = _hash_of(types.PEER_ID)
 _PEER_ID_VEC = _hash_of(types.PEER_ID_VEC)
 _WIRE_REQ_ID = _hash_of(types.WIRE_REQ_ID)
@@ -381,7 +381,7 @@ def _decode_int(low: int, high: int, payload: Buffer) -> int:
 _I32 = (-(1 << 31), (1 << 31) - 1)
 for _type_hash, _encode, _decode_one in (
     (_TRIGGER, _no_bytes, _decode_trigger),
-    (_BYTES, _bytes, _decode_bytes),
+    (BYTES_HASH, _bytes, _decode_bytes),
     (_PEER_ID, lambda peer: _bytes(peer.to_bytes()), lambda data: PeerId.from_bytes(_decode_bytes(data))),
     (_WIRE_REQ_ID, _req_id, _decode_req_id),
     (_PEER_ID_VEC, _peer_vector, _decode_peer_vector),
@@ -400,9 +400,9 @@ _ENCODERS[_COMPOSITE] = _composite
 _HASH_OF_CLASS.update(
     {
         type(TRIGGER): _TRIGGER,
-        bytes: _BYTES,
-        bytearray: _BYTES,
-        memoryview: _BYTES,
+        bytes: BYTES_HASH,
+        bytearray: BYTES_HASH,
+        memoryview: BYTES_HASH,
         PeerId: _PEER_ID,
         Address: _MULTIADDRESS,
         Composite: _COMPOSITE,

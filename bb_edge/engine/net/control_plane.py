@@ -27,7 +27,7 @@ from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.codecs import BYTES_HASH
 from bb_edge.wire.envelope import Envelope, Fill
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ class Outlet:
                 f"slot {self.name!r}",
                 "a text has .encode(), an array pack_array(…)",
             )
-        type_hash, encoded = encode_value(bytes(payload))
-        return Fill(suffix, encoded, False, type_hash)
+        return Fill(suffix, bytes(payload), False, BYTES_HASH)
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""

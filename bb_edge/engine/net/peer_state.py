@@ -18,7 +18,7 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.caps import PeerLimits
-from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, encode_value
+from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.envelope import Fill, RttReport
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
@@ -228,8 +228,8 @@ class Neighbours:
     def send_backoff_notice(self, peer: PeerId, min_backoff_ns: int) -> None:
         if self._outbound is None:
             return
-        type_hash, payload = encode_value(cbor.dumps({"min_backoff_ns": min_backoff_ns}))
-        fill = Fill(BACKOFF_SUFFIX, payload, False, type_hash)
+        payload = cbor.dumps({"min_backoff_ns": min_backoff_ns})
+        fill = Fill(BACKOFF_SUFFIX, payload, False, BYTES_HASH)
         self._outbound.add_notice(Unit(peer, [fill], envelope.NONE, 0, 0, False, None))
 
     def _told_to_back_off(self, peer: PeerId, payload: bytes | memoryview) -> None:
