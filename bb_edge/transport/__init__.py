@@ -1,3 +1,3 @@
-"""Carriers: MQTT and in process."""
+"""What carries envelopes between nodes: MQTT, and a simulated network within one process."""
 
 from __future__ import annotations

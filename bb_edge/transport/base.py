@@ -1,4 +1,4 @@
-"""What a driver needs of a transport, and both of a node."""
+"""The interfaces between drivers, transports and nodes."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from bb_edge.engine.steps import EngineStep, SendEnvelope
 from bb_edge.ir.ids import PeerId
 
 
-class NodeDoors(Protocol):
+class DrivenNode(Protocol):
     """The part of `bb_edge.Node` that drivers and transports use."""
 
     @property
     def peer_id(self) -> PeerId:
-        """Who the node is."""
+        """The id of the node."""
 
     @property
     def epoch(self) -> int:
-        """Its incarnation."""
+        """The number of the node's incarnation; each start of a process has a higher one."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The peer classes that its presence lists."""
+        """The peer classes that the node's presence lists."""
 
     @property
     def presence_meta(self) -> Mapping[str, object]:
-        """What its presence says of it beside."""
+        """Further facts that the node's presence carries."""
 
     def poll(self, now_ns: int) -> list[EngineStep]:
-        """One cycle."""
+        """Runs one cycle of the engine, and returns its steps. Times are monotonic nanoseconds."""
 
     def next_deadline_ns(self) -> int | None:
-        """When to poll at the latest."""
+        """The latest time of the next poll, in monotonic nanoseconds; None if nothing is due by itself."""
 
     def set_waker(self, waker: Callable[[], None] | None) -> None:
-        """Who is told that something arrived."""
+        """Sets what is called when something arrives between polls, from any thread."""
 
     def fire_lifecycle(self, phase: int) -> None:
-        """Shutdown, snapshot."""
+        """Starts the ops of a phase (`Phase.SHUTDOWN`, `Phase.SNAPSHOT`); the next poll runs them."""
 
     def deliver_inbound(self, data: bytes, src_peer: PeerId, observed_address: bytes | None = None) -> None:
-        """One envelope as it came."""
+        """Takes the bytes of one envelope. Raises IngressFull where the node has no space left for it."""
 
     def peer_presence(
         self,
@@ -53,30 +53,34 @@ class NodeDoors(Protocol):
         epoch: int = 0,
         classes: tuple[str, ...] = (),
     ) -> None:
-        """A peer came up or went down."""
+        """Tells the node that a peer came up or went down."""
 
     def peer_failed(self, peer: PeerId) -> None:
-        """The carrier could not bring something to a peer (for MQTT, a reason code of 128 or more)."""
+        """Tells the node that an envelope could not be delivered to a peer.
+
+        For MQTT, the broker refused it with a reason code of 128 or more. Raises IngressFull where the node
+        has no space left for the notice.
+        """
 
 
 class Transport(Protocol):
-    """Moves envelopes for one node, from the driver's thread; delivers into the node's doors."""
+    """Carries envelopes for one node, on the driver's thread; what arrives goes into the node."""
 
     def start(self) -> None:
-        """Begins to connect; never blocks, never fails for a peer or broker that is not there yet."""
+        """Begins to connect. Never blocks, and does not fail if the peer or broker is not reachable yet."""
 
     def send(self, step: SendEnvelope) -> None:
-        """Hands one envelope over; what cannot be sent now is kept within a bound, or counted as dropped."""
+        """Takes one envelope; what cannot be sent now is kept within a bound, or dropped and counted."""
 
     def wait(self, timeout_s: float | None) -> None:
-        """Does IO until something may have arrived, the waker was called, or the time is over."""
+        """Does IO until something may have arrived, `wake` was called, or the timeout is over."""
 
     def wake(self) -> None:
-        """Ends a `wait`, from any thread."""
+        """Ends a `wait`; may be called from any thread."""
 
     def stop(self) -> None:
-        """Says goodbye and closes everything; waits a bounded time."""
+        """Announces that the node leaves, and closes everything; waits a bounded time."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Messages and bytes each way, connects, drops."""
+        """Counts of messages and bytes each way, of connections, and of what was dropped."""

@@ -1,4 +1,4 @@
-"""Where a broker is, how a node is let in, and what the connection is allowed to cost."""
+"""The address of a broker, how to log in, and the limits of a connection."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from bb_edge.ir.errors import BBError
 KIB = 1024
 MIB = 1024 * KIB
 MAX_PACKET_BYTES = 268_435_455
-"""The largest body of an MQTT control packet: a length of four digits to the base 128."""
+"""The largest body of an MQTT packet, in bytes: its length is four digits of base 128."""
 
 
 class BrokerUrlError(BBError):
-    """Not a broker address: ``mqtt://[user:password@]host[:port]`` or ``mqtts://…``."""
+    """The text is not a broker URL: ``mqtt://[user:password@]host[:port]`` or ``mqtts://…``."""
 
 
 class BrokerFileError(BBError):
-    """A certificate, key or authority that cannot be read; names the file."""
+    """A certificate, key or authority file cannot be used; the message names the file."""
 
 
 class MqttOptionError(BBError):
-    """A limit of the connection that cannot be: names the field and its range."""
+    """A field of MqttOptions is out of range; the message names the field and its range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where the broker is and how to be let in. Files are PEM."""
+    """The address of a broker, and the credentials for it. Files are in PEM format."""
 
     host: str
     port: int
@@ -41,7 +41,10 @@ class Broker:
 
     @classmethod
     def from_url(cls, url: str, **files: str | None) -> Broker:
-        """Parses a URL; `files` are ca_file, cert_file and key_file. BrokerUrlError otherwise."""
+        """Parses a URL; `files` are `ca_file`, `cert_file` and `key_file`.
+
+        Raises BrokerUrlError for any other text, and for files that do not fit the URL.
+        """
         parts = urlsplit(url)
         hint = "for example mqtt://192.168.1.10:1883"
         # A URL may hold a password, so no message repeats it whole.
@@ -53,18 +56,19 @@ class Broker:
         except ValueError as error:
             raise BrokerUrlError(f"{shown!r}: {error}", "broker", hint) from error
         if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
-            raise BrokerUrlError(f"{shown!r}", "broker", hint)
+            raise BrokerUrlError(f"{shown!r} is not a broker URL", "broker", hint)
         tls = parts.scheme == "mqtts"
-        given = [name for name, value in files.items() if value is not None]
-        if given and not tls:
+        named = [name.removesuffix("_file") for name, value in files.items() if value is not None]
+        if named and not tls:
             raise BrokerUrlError(
-                f"{', '.join(name.removesuffix('_file') for name in given)} given for {shown!r}, which is not"
-                " encrypted",
+                f"{', '.join(named)} given for {shown!r}, which is not encrypted",
                 "broker",
                 "write mqtts://…",
             )
         if files.get("key_file") is not None and files.get("cert_file") is None:
-            raise BrokerUrlError("a key without a cert", "broker", "give the certificate that it belongs to")
+            raise BrokerUrlError(
+                "a key without a certificate", "broker", "give the certificate of the key as cert"
+            )
         return cls(
             parts.hostname,
             port or (8883 if tls else 1883),
@@ -78,9 +82,10 @@ class Broker:
         return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What checks the broker's certificate and shows our own; None without TLS.
+        """The context that checks the broker's certificate and presents ours; None without TLS.
 
-        Raises BrokerFileError where a file is missing or is not what it should be.
+        TLS 1.2 is the oldest version that is accepted. Raises BrokerFileError where a file cannot be read or
+        is not PEM.
         """
         if not self.tls:
             return None
@@ -95,7 +100,7 @@ class Broker:
             raise BrokerFileError(
                 f"{name}: {getattr(error, 'strerror', None) or error}",
                 "broker",
-                "PEM files, key without password",
+                "give readable PEM files, the key without a password",
             ) from error
         return context
 
@@ -104,24 +109,32 @@ class Broker:
 class MqttOptions:
     """Limits and times of one connection. Sizes are bytes, times seconds; all are at least 1.
 
-    What MQTT 5 can say to the broker is said there as well: then it keeps to the limit, and messages above it
-    cost this node nothing.
+    Limits that MQTT 5 knows are sent to the broker at CONNECT: it keeps to them, so that messages above them
+    never reach this node.
     """
 
-    # Silence after which a ping is sent; the broker gives the node up after one and a half of it.
+    # Silence after which a ping is sent; the broker gives the node up after 1.5 times as long. 30 s keeps the
+    # entry of a home router's address translation alive (minutes at most), at two bytes per ping.
     keepalive_s: int = 30
-    # How long the broker keeps the session (subscriptions, queued envelopes) of a node that is gone. MQTT 5.
+    # How long the broker keeps the session (subscriptions, queued envelopes) of a node that is gone. An hour
+    # is longer than a reboot or a lost uplink, and frees the broker of devices that never come back. MQTT 5.
     session_expiry_s: int = 3600
-    # Envelopes that the broker may have under way to this node, unacknowledged. MQTT 5.
+    # Envelopes that the broker may send to this node before one is acknowledged. 64 fill a link of 100 ms
+    # round trip with 600 envelopes a second. MQTT 5.
     receive_maximum: int = 64
-    # The largest envelope that is taken in, whole or in chunks.
+    # The largest envelope that is taken in, whole or in chunks. 16 MiB hold four million float32 parameters;
+    # `bb-edge run` takes the limit of its node instead.
     max_envelope_bytes: int = 16 * MIB
-    # The largest packet sent where the broker names no limit of its own; larger envelopes go in chunks.
+    # The largest packet that is sent if the broker names no limit of its own; larger envelopes go in chunks.
+    # The protocol's own maximum: a smaller one costs chunks for nothing.
     max_packet_bytes: int = MAX_PACKET_BYTES
-    # Envelopes, and their bytes, that wait for the broker or its acknowledgement; beyond it the oldest goes.
+    # Envelopes, and their bytes, that wait for the broker or for its acknowledgement; above it the oldest is
+    # dropped. As many envelopes as the engine's own queue holds, and bytes for four of the largest.
     max_waiting: int = 10_000
     max_waiting_bytes: int = 64 * MIB
-    # Envelopes that arrive in chunks, at once; their bytes together; and how long one may stand still.
+    # Envelopes that arrive in chunks at the same time, their bytes together, and how long one may make no
+    # progress. Two of the largest envelopes fit at once; a sender that is silent for a minute has gone, and
+    # sends the envelope from its start when it comes back.
     chunked_at_once: int = 8
     chunked_bytes: int = 32 * MIB
     chunked_age_s: int = 60
@@ -133,7 +146,9 @@ class MqttOptions:
             if type(value) is not int or value < low or (most is not None and value > most):
                 upper = f" to {most}" if most is not None else " or more"
                 raise MqttOptionError(
-                    f"{spec.name} = {value!r}", "MqttOptions", f"a whole number, {low}{upper}"
+                    f"{spec.name} = {value!r} is out of range",
+                    "MqttOptions",
+                    f"give a whole number, {low}{upper}",
                 )
 
 

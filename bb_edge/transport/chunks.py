@@ -1,16 +1,18 @@
-"""Envelopes above a broker's packet limit travel in chunks, on a topic level of their own. No IO.
+"""Cuts envelopes above a broker's packet limit into chunks, and joins chunks again. No IO.
 
-A chunk is a header of 21 bytes, big-endian, and its part of the envelope:
+Chunks travel on a topic level of their own. A chunk is a header of 21 bytes, big-endian, and its part of
+the envelope:
 
     version u8 = 1 · transfer u64 · total bytes u32 · index u32 · count u32
 
-Every chunk but the last holds ``ceil(total / count)`` bytes, so each chunk's place and length follow from its
-header, and a chunk that disagrees with the first one of its transfer is refused. Transfer numbers are the
-sender's, random at each connection; the sender is the one of the topic, so nobody adds to another's transfer.
+Every chunk but the last holds ``ceil(total / count)`` bytes, so its header gives the position and length of a
+chunk, and a chunk that disagrees with the first one of its transfer is refused. The sender numbers its
+transfers, from a random number at each connection. The topic names the sender, and the broker's access rules
+keep others off it, so nobody adds to the transfer of another.
 
-What comes is bounded before it is kept: transfers at once, their bytes together, one envelope's size, half of
-the bytes for any one sender, and the time that a transfer may stand still. What is refused is counted by
-reason and leaves nothing behind; the engine's own repetition brings what matters once more.
+Everything is bounded before it is stored: the transfers at a time, their bytes together, the size of one
+envelope, half of the bytes for any one sender, and the time that a transfer may make no progress. A chunk
+that is refused is counted by reason; the sender's engine repeats an envelope that matters.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ _HEADER = struct.Struct(">BQIII")
 HEADER_BYTES = _HEADER.size
 VERSION = 1
 PER_CHUNK_COST = 128
-"""What an empty chunk costs in memory beside its bytes; charged, so that many tiny ones are bounded too."""
+"""Memory of an empty chunk, in bytes: a `bytes` object and its entry in a dict.
+
+It is charged for each chunk, so that many tiny chunks are bounded too.
+"""
 
 
 class ChunkError(WireError):
-    """A chunk that is none, or one beyond the bounds; `reason` is one word for a counter."""
+    """A chunk is malformed, or above a bound; `reason` is one word, for a counter."""
 
     def __init__(self, reason: str, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what, where, hint)
@@ -47,12 +52,12 @@ class Chunk:
 
 
 def cut(envelope: bytes | memoryview, at_most: int, transfer: int) -> Iterator[Chunk]:
-    """The chunks of an envelope of at least one byte; each holds `at_most` bytes of it or fewer."""
+    """Cuts an envelope of at least one byte into chunks that hold at most `at_most` bytes of it each."""
     view = memoryview(envelope)
     total = len(view)
     count = -(-total // at_most)
     stride = -(-total // count)
-    # With this stride fewer chunks may do: the receiver computes the stride from the count that is said.
+    # With this stride fewer chunks may be enough; the receiver computes the stride from the count.
     while count > 1 and (count - 1) * stride >= total:
         count -= 1
         stride = -(-total // count)
@@ -72,29 +77,30 @@ class _Transfer:
 
 
 class Reassembly:
-    """Joins chunks; everything is bounded, see above. Sizes are bytes, times monotonic nanoseconds."""
+    """Joins chunks to envelopes, within bounds. Sizes are bytes, times monotonic nanoseconds."""
 
     def __init__(self, at_once: int, max_bytes: int, max_envelope: int, age_ns: int) -> None:
         self._at_once = at_once
         self._max_bytes = max_bytes
         self._max_envelope = max_envelope
-        # One sender may always bring the largest envelope, in chunks of some 500 bytes or more.
+        # One sender can always send the largest envelope if its chunks have 512 bytes or more: each then
+        # costs at most a quarter of its size in addition.
         self._max_per_peer = max(max_bytes // 2, max_envelope + max_envelope // 4)
         self._age_ns = age_ns
         self._open: OrderedDict[tuple[PeerId, int], _Transfer] = OrderedDict()  # by last use
         self._per_peer: dict[PeerId, int] = {}
         self.bytes_held = 0
         self.expired = 0
-        """Transfers that stood still for too long, and were given up."""
+        """Transfers that were given up because they made no progress."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, peer: PeerId, data: bytes, now_ns: int) -> bytes | None:
-        """Takes a chunk; the envelope where it was the last one missing. A chunk that is there is ignored.
+        """Takes a chunk, and returns the envelope if this was the last chunk missing, else None.
 
-        Raises ChunkError: `malformed`, `too_large` (the envelope), `inconsistent` (with its transfer, which
-        is given up), `full`.
+        A chunk that has come before is ignored. Raises ChunkError with the reason `malformed`, `too_large`
+        (the envelope), `inconsistent` (with its transfer, which is given up) or `full`.
         """
         self.expire(now_ns)
         if len(data) < HEADER_BYTES:
@@ -125,10 +131,12 @@ class Reassembly:
         mine = self._per_peer.get(peer, 0)
         if self.bytes_held + cost > self._max_bytes or mine + cost > self._max_per_peer:
             self._drop(key)
-            raise ChunkError("full", f"{self.bytes_held} bytes of chunks wait already")
+            raise ChunkError("full", f"{self.bytes_held} bytes of chunks are held, {self._max_bytes} at most")
         if transfer is None:
             if len(self._open) >= self._at_once:
-                raise ChunkError("full", f"{len(self._open)} transfers are under way already")
+                raise ChunkError(
+                    "full", f"{len(self._open)} transfers are under way, {self._at_once} at most"
+                )
             transfer = self._open[key] = _Transfer(total, count, stride, {}, 0, now_ns)
         transfer.parts[index] = data[HEADER_BYTES:]
         transfer.held += cost
@@ -143,7 +151,7 @@ class Reassembly:
         return b"".join(parts[i] for i in range(count))
 
     def expire(self, now_ns: int) -> None:
-        """Gives up what stood still for too long."""
+        """Gives up transfers that have made no progress for `age_ns`."""
         while self._open:
             key, transfer = next(iter(self._open.items()))
             if now_ns - transfer.touched_ns < self._age_ns:

@@ -415,7 +415,7 @@ class Connection:
         for name, reason in zip(self._filters, reasons):  # noqa: B905 (a broker may answer fewer)
             if reason.is_failure:
                 self._counters["refused"] += 1
-                self._log("error", f"broker {self._broker} refuses the subscription {name}: {reason}")
+                self._log("error", f"broker {self._broker} refuses the subscription to {name}: {reason}")
 
     def _on_disconnect(
         self, client: paho.Client, _data: object, flags: Any, reason: Any, properties: Any

@@ -1,4 +1,4 @@
-"""The loop around a node on a device: poll, hand steps out, wait."""
+"""The loop around a node on a device: poll the node, hand its steps out, wait for IO."""
 
 from __future__ import annotations
 
@@ -7,63 +7,69 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bb_edge.engine import steps
-from bb_edge.transport.base import NodeDoors, Transport
+from bb_edge.transport.base import DrivenNode, Transport
 
 
 class Clock(Protocol):
-    """Monotonic nanoseconds; `bb_shims` has one per board."""
+    """A monotonic clock; `bb_shims` has one per board."""
 
-    def monotonic_ns(self) -> int: ...
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some fixed time."""
 
 
 Report = Callable[[steps.EngineStep], None]
+"""Takes one step that is not an envelope."""
 Polled = Callable[[int, int, Sequence[steps.EngineStep]], None]
-"""Takes (began, ended, steps) of one poll; monotonic nanoseconds."""
+"""Takes (began, ended, steps) of one poll; the times are monotonic nanoseconds."""
 
 
 class Keeps(Protocol):
-    """Writes a node's state; `bb_edge.state.Keeper` is one."""
+    """Writes a node's state to disk, as `bb_edge.state.Keeper` does."""
 
     @property
     def snapshots(self) -> int:
-        """How many were written."""
+        """How many snapshots were written."""
 
     @property
     def next_ns(self) -> int | None:
-        """When it has something to do though the node has not."""
+        """When it has something to do itself, in monotonic nanoseconds; None if it has not."""
 
-    def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
-        """Writes down what the steps of a poll ask for, and answers the node."""
+    def take(self, polled: Sequence[steps.EngineStep], now_ns: int) -> None:
+        """Writes what the steps of a poll ask for, and tells the node that it is written."""
 
     def announce(self) -> None:
-        """Starts what the program does before a snapshot; the next poll runs it."""
+        """Starts the ops that the program runs before a snapshot; the next poll runs them."""
 
     def snapshot(self, now_ns: int) -> bool:
-        """Writes a snapshot now."""
+        """Writes a snapshot now; returns whether it was written."""
 
 
 MAX_WAIT_S = 1.0
-"""Longest sleep: keep-alives and stop requests are looked at that often."""
+"""Seconds of the longest wait.
+
+Keep-alives and a watchdog need a turn of the loop every few seconds.
+"""
 
 
-def next_due_ns(node: NodeDoors, keeper: Keeps | None) -> int | None:
-    """When to poll at the latest; None where nothing will come by itself."""
-    due, again = node.next_deadline_ns(), None if keeper is None else keeper.next_ns
-    return again if due is None else due if again is None else min(due, again)
+def next_due_ns(node: DrivenNode, keeper: Keeps | None) -> int | None:
+    """The latest time of the next poll, in monotonic nanoseconds; None if nothing is due by itself."""
+    node_ns, keeper_ns = node.next_deadline_ns(), None if keeper is None else keeper.next_ns
+    return keeper_ns if node_ns is None else node_ns if keeper_ns is None else min(node_ns, keeper_ns)
 
 
 class Driver:
     """Runs one node on one thread until it is stopped.
 
-    `report` sees every step that is not an envelope; `polled` every poll (for traces and metrics: who gives
-    none pays for no clock); `beat(now_ns)` is called once per turn of the loop, at least every `max_wait_s`:
-    the place to pet a watchdog, because a loop that hangs does not get there. `keeper` writes down what a
-    poll asks for before anything of that poll is sent; what waited for it goes out with the next poll.
+    `report` gets every step that is not an envelope. `polled` is called after every poll, for traces and
+    metrics; without it the clock is read once less per poll. `beat(now_ns)` is called once per turn of the
+    loop, at least every `max_wait_s` seconds: the place to pet a watchdog, because a loop that hangs does not
+    get there. `keeper` writes what a poll asks for before anything of that poll is sent; envelopes that
+    waited for the disk are sent with the next poll.
     """
 
     def __init__(
         self,
-        node: NodeDoors,
+        node: DrivenNode,
         transport: Transport,
         clock: Clock,
         report: Report | None = None,
@@ -86,12 +92,12 @@ class Driver:
         self.polls = 0
 
     def stop(self) -> None:
-        """Ends `run` after the current poll; from any thread, and from a signal handler."""
+        """Ends `run` after the current poll; may be called from any thread and from a signal handler."""
         self._stop.set()
         self._transport.wake()
 
     def run(self, idle: Callable[[], bool] | None = None) -> None:
-        """Polls until `stop`, or until `idle()` says that it is done; then shuts the node down in order."""
+        """Polls until `stop` is called or `idle()` is true; then shuts the node down in order."""
         node, transport, clock, beat = self._node, self._transport, self._clock, self._beat
         longest = self._max_wait_s
         self._thread = threading.get_ident()
@@ -119,32 +125,32 @@ class Driver:
         if keeper is not None:
             if keeper.snapshots == before:
                 keeper.announce()
-            self._poll(clock.monotonic_ns())  # publishes and acknowledges what the one before wrote down
+            self._poll(clock.monotonic_ns())  # publishes and acknowledges what the poll before has written
             if keeper.snapshots == before:
                 keeper.snapshot(clock.monotonic_ns())
 
     def _poll(self, now_ns: int) -> None:
         self.polls += 1
         send, report = self._transport.send, self._report
-        found = self._node.poll(now_ns)
+        polled = self._node.poll(now_ns)
         if self._polled is not None:
-            self._polled(now_ns, self._clock.monotonic_ns(), found)
+            self._polled(now_ns, self._clock.monotonic_ns(), polled)
         keeper = self._keeper
         if keeper is not None:
             if report is not None:
-                # The host hears of an event before a snapshot says that it has: after a crash it may hear it
-                # again, but it never misses one.
-                for step in found:
+                # The host gets an event before a snapshot says that it has: after a crash it may get the
+                # event again, but it never misses one.
+                for step in polled:
                     if isinstance(step, steps.AppEvent):
                         report(step)
-            keeper.take(found, now_ns)
-        for step in found:
+            keeper.take(polled, now_ns)
+        for step in polled:
             if isinstance(step, steps.SendEnvelope):
                 send(step)
             elif report is not None and (keeper is None or not isinstance(step, steps.AppEvent)):
                 report(step)
 
     def _wake(self) -> None:
-        # What arrives on the driver's own thread is polled right after the wait anyway.
+        # The driver polls after each wait anyway, so what arrives on its own thread needs no wake-up.
         if threading.get_ident() != self._thread:
             self._transport.wake()

@@ -1,6 +1,7 @@
-"""Nodes joined in one process under a simulated clock: the same engine, no threads, no sockets.
+"""Runs several nodes in one process under a simulated clock, without threads and sockets.
 
-Everything is decided by the seed: same seed, same bytes. Time jumps to the earliest thing that is due.
+The nodes are the same as on devices. The seed decides everything: the same seed gives the same bytes. Time
+jumps to whatever is due next.
 """
 
 from __future__ import annotations
@@ -16,20 +17,23 @@ from bb_edge.engine.net.ingress import IngressFull
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.base import NodeDoors
+from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.driver import Keeps, next_due_ns
 
 POLLS_PER_INSTANT = 100_000
-"""Polls of all nodes without simulated time going on."""
+"""Rounds of polls at one instant of simulated time, before a loop is suspected.
+
+A node that works through its queues needs a poll per thousand ops, so ten or so.
+"""
 
 
 class SimulationError(BBError):
-    """The simulation cannot go on: unknown peer, or more events than it was given."""
+    """The simulation cannot go on: a peer is unknown, or there were more events than `max_events`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One step that a node gave, and when."""
+    """One step that a node returned, and when; `at_ns` is simulated time."""
 
     at_ns: int
     peer: PeerId
@@ -37,13 +41,13 @@ class Seen:
 
 
 class Simulation:
-    """A network of nodes with presence.
+    """A simulated network that nodes can be added to and removed from.
 
-    Every message takes `latency_ns` plus up to `jitter_ns`, in order per pair. Without `presence` nobody
-    tells the nodes of each other.
+    Every envelope takes `latency_ns` plus up to `jitter_ns`; between two nodes the order is kept. With
+    `presence`, nodes are told of each other when one is added or removed.
 
-    `seen` is every step that the nodes gave and that is no envelope, in order: `seen[0].step` with its
-    `.peer` and `.at_ns`. `delivered` and `lost` count envelopes, `now_ns` is the time.
+    `seen` lists every step of the nodes that is not an envelope, in order. `delivered` and `lost` count
+    envelopes; `now_ns` is the simulated time.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class Simulation:
         self._jitter_ns = jitter_ns
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._next = 0
-        self._nodes: dict[PeerId, NodeDoors] = {}
+        self._nodes: dict[PeerId, DrivenNode] = {}
         self._keepers: dict[PeerId, Keeps] = {}
         self._arrival: dict[tuple[PeerId, PeerId], int] = {}
         self._trace = hashlib.sha256()
@@ -65,15 +69,15 @@ class Simulation:
         self.lost = 0
 
     @property
-    def nodes(self) -> tuple[NodeDoors, ...]:
+    def nodes(self) -> tuple[DrivenNode, ...]:
         return tuple(self._nodes.values())
 
     def trace_hash(self) -> str:
-        """A digest over every envelope that was sent: when, from whom, to whom, which bytes."""
+        """A SHA-256 in hex over every envelope that was sent: time, sender, receiver and bytes."""
         return self._trace.hexdigest()
 
-    def add(self, node: NodeDoors, keeper: Keeps | None = None) -> None:
-        """A node comes up, with who keeps its state, if anybody: it and the others hear of each other."""
+    def add(self, node: DrivenNode, keeper: Keeps | None = None) -> None:
+        """Adds a node, and the keeper of its state if it has one; the nodes are told of each other."""
         self._nodes[node.peer_id] = node
         self._keepers.pop(node.peer_id, None)
         if keeper is not None:
@@ -85,15 +89,18 @@ class Simulation:
         self.at(self.now_ns, lambda: None)
 
     def remove(self, peer: PeerId) -> None:
-        """A node dies: the others hear that it is down; what is on the way to it is lost."""
+        """Removes a node as if it had died: envelopes on their way to it are lost, the others are told.
+
+        Raises SimulationError where there is no such node.
+        """
         gone = self._nodes.pop(peer, None)
         self._keepers.pop(peer, None)
         if gone is None:
-            raise SimulationError(f"no node {peer.short()}", "simulation")
+            raise SimulationError(f"there is no node {peer.short()}", "simulation")
         for other in self._nodes.values():
             self._tell(other, gone, False)
 
-    def _tell(self, listener: NodeDoors, about: NodeDoors, up: bool) -> None:
+    def _tell(self, listener: DrivenNode, about: DrivenNode, up: bool) -> None:
         if not self._presence:
             return
         address = Address.empty().with_peer(about.peer_id).to_bytes()
@@ -105,16 +112,16 @@ class Simulation:
         )
 
     def at(self, when_ns: int, act: Callable[[], None]) -> None:
-        """Calls `act()` at a simulated time."""
+        """Calls `act()` at the simulated time `when_ns`."""
         heapq.heappush(self._events, (when_ns, self._next, act))
         self._next += 1
 
     def run(
         self, until: Callable[[], bool] | None = None, for_ns: int | None = None, max_events: int = 1_000_000
     ) -> None:
-        """Runs until the condition holds, the time is over, or nothing is due any more.
+        """Runs until `until()` is true, `for_ns` have passed, or nothing is due any more.
 
-        Raises SimulationError after `max_events` events: something runs away.
+        Raises SimulationError after `max_events` instants at which something happened.
         """
         end = None if for_ns is None else self.now_ns + for_ns
         for _ in range(max_events):
@@ -132,11 +139,13 @@ class Simulation:
             while self._events and self._events[0][0] <= self.now_ns:
                 heapq.heappop(self._events)[2]()
         raise SimulationError(
-            f"{max_events} events and no end", "simulation", "raise max_events, or look for a loop"
+            f"it has not ended after {max_events} events",
+            "simulation",
+            "raise max_events, or look for a loop",
         )
 
     def _poll_all(self) -> int | None:
-        """Polls every node that has something to do now; the earliest time at which one has."""
+        """Polls all nodes until none has work now; returns when the next one has, None for never."""
         for _ in range(POLLS_PER_INSTANT):
             earliest: int | None = None
             busy = False
@@ -145,10 +154,10 @@ class Simulation:
                 due = next_due_ns(node, keeper)
                 if due is not None and due <= self.now_ns:
                     busy = True
-                    found = node.poll(self.now_ns)
+                    polled = node.poll(self.now_ns)
                     if keeper is not None:
-                        keeper.take(found, self.now_ns)
-                    for step in found:
+                        keeper.take(polled, self.now_ns)
+                    for step in polled:
                         self._handle(node, step)
                     due = next_due_ns(node, keeper)
                 if due is not None:
@@ -158,12 +167,12 @@ class Simulation:
             if earliest is None or earliest > self.now_ns:
                 return earliest
         raise SimulationError(
-            f"{POLLS_PER_INSTANT} polls at one time and no end",
+            f"nodes still have work after {POLLS_PER_INSTANT} polls at one instant",
             f"simulation at {self.now_ns} ns",
-            "look for a loop: an EventSource that publishes its own event, or the like",
+            "look for a loop, such as an EventSource that publishes its own event",
         )
 
-    def _handle(self, node: NodeDoors, step: steps.EngineStep) -> None:
+    def _handle(self, node: DrivenNode, step: steps.EngineStep) -> None:
         if isinstance(step, steps.SendEnvelope):
             self._send(node.peer_id, step.peer, step.payload)
         else:
@@ -190,6 +199,6 @@ class Simulation:
         self.at(when, arrive)
 
     def events(self, topic: str | None = None) -> list[steps.AppEvent]:
-        """The app events seen so far, of one topic or all."""
-        found = [s.step for s in self.seen if isinstance(s.step, steps.AppEvent)]
-        return [e for e in found if topic is None or e.topic == topic]
+        """The app events seen so far, of one topic or of all."""
+        events = [s.step for s in self.seen if isinstance(s.step, steps.AppEvent)]
+        return [event for event in events if topic is None or event.topic == topic]

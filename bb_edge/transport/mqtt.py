@@ -1,15 +1,12 @@
-"""Envelopes over MQTT, from the node's own thread (semantics §6 "MQTT", goals "MQTT").
+"""Carries envelopes over MQTT, on the driver's thread.
 
-paho-mqtt makes connections and keeps them; the packets that carry envelopes go another, shorter way through
-the same socket (shared_socket.py). Only a dial (name lookup, TCP and TLS set-up, which block) runs on a
-thread of its own; nothing else touches the client meanwhile.
+paho-mqtt makes and keeps the connection (connection.py); the packets that carry envelopes take a shorter way
+through the same socket (shared_socket.py). Sessions persist at the broker. Presence is a retained message,
+with a last will that says the node is down.
 
-MQTT 5 is tried first. A broker that refuses it, or hangs up on it, is spoken to in 3.1.1, and `on_log` is
-told what that costs. Sessions persist; presence is retained, with a last will.
-
-An envelope is acknowledged to the broker once the node has it, and one that finds no place in the node is
-offered once more after a poll: until then nothing more is read, so a node that is behind slows the broker
-down (receive maximum), not itself.
+An envelope is acknowledged to the broker once the node has taken it. If the node is full, the envelope is
+offered again after the next poll, and nothing more is read until then: a node that is behind slows the broker
+down (receive maximum) instead of collecting what it cannot handle.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from bb_edge.engine.net.ingress import IngressFull
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.base import NodeDoors
+from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.broker import (
     MAX_PACKET_BYTES,
     Broker,
@@ -64,11 +61,12 @@ __all__ = [
 ]
 
 GOODBYE_S = 2.0
+"""Seconds that `stop` waits until everything is acknowledged; systemd grants a service 90 in all."""
 READ_AT_ONCE = 512 * 1024
-"""Bytes that one `wait` reads at most: then it is the node's turn."""
+"""Bytes that one `wait` reads at most before the node is polled: milliseconds of work on a small board."""
 
 MAX_FOREIGN = 16
-"""Federations whose messages are told of by name; those beyond are counted alone."""
+"""Foreign federations that are logged by name; messages of further ones are only counted."""
 
 COUNTERS = (
     "connects",
@@ -77,21 +75,21 @@ COUNTERS = (
     "sent_bytes",
     "received",
     "received_bytes",
-    "dropped",  # for want of room, either way
-    "expired",  # before they could be sent
+    "dropped",  # no space left, either way
+    "expired",  # their deadline passed before they could be sent
     "refused",  # by the broker: connections, subscriptions, publishes
-    "unheard",  # publishes that nobody had subscribed to
+    "unheard",  # publishes that nobody subscribes to
     "malformed",  # topics, presences, packets
-    "foreign",  # messages of a federation that this peer was in before
-    "oversize",  # packets above what is taken in
-    "too_large",  # envelopes that fit the broker's limit not even in chunks
+    "foreign",  # messages of a federation that this peer has left
+    "oversize",  # packets above the size that is taken in
+    "too_large",  # envelopes that do not fit the broker's limit even in chunks
     "cut",  # envelopes that were sent in chunks
     "joined",  # envelopes that came in chunks
     "chunks_sent",
     "chunks_received",
     "chunks_refused",
-    "chunks_expired",  # transfers that stood still
-    "held",  # envelopes that had to wait for a poll of a full node
+    "chunks_expired",  # transfers that made no progress
+    "held",  # envelopes that waited until a full node was polled
 )
 
 
@@ -100,7 +98,7 @@ def _silent(_level: str, _message: str) -> None:
 
 
 class _Held(NamedTuple):
-    """What found no place in the node; `mid` is what the broker still waits to hear of, 0 for nothing."""
+    """A message that the node had no space for; `mid` is its unacknowledged packet identifier, or 0."""
 
     kind: Kind
     peer: PeerId
@@ -109,11 +107,11 @@ class _Held(NamedTuple):
 
 
 class MqttTransport:
-    """The MQTT side of one node. All methods but `wake` belong to the driver's thread."""
+    """The MQTT transport of one node. All methods but `wake` belong to the driver's thread."""
 
     def __init__(
         self,
-        node: NodeDoors,
+        node: DrivenNode,
         broker: Broker,
         federation: str,
         *,
@@ -123,9 +121,11 @@ class MqttTransport:
         jitter: random.Random | None = None,
         version: str = "auto",
     ) -> None:
-        """`version` is ``"5"``, ``"3.1.1"``, or ``"auto"``: 5 first, 3.1.1 where the broker has no better.
+        """Makes a transport that does not dial before `start`.
 
-        Raises BrokerFileError where a certificate cannot be used, TopicError for an impossible federation.
+        `version` is ``"5"``, ``"3.1.1"``, or ``"auto"``: 5 first, else 3.1.1. `meta` is added to the
+        presence; `on_log` takes (level, message). Raises BrokerFileError where a certificate cannot be used,
+        TopicError for a federation name that a topic cannot hold.
         """
         self._node = node
         options = options or MqttOptions()
@@ -141,16 +141,16 @@ class MqttTransport:
             options.max_envelope_bytes,
             options.chunked_age_s * 1_000_000_000,
         )
-        said = {**node.presence_meta, **(meta or {})}
+        facts = {**node.presence_meta, **(meta or {})}
         own_address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
-        self._presence = Presence(True, node.epoch, node.classes, own_address, said)
+        self._presence = Presence(True, node.epoch, node.classes, own_address, facts)
         self._absence = Presence(False, node.epoch, node.classes)
-        # What the broker may send: the largest envelope, its topic and properties.
+        # The largest packet that the broker may send: the largest envelope, its topic and properties.
         self._largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
         self._splitter = Splitter(self._largest)
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
-        self._behind = False  # whether more waited than the broker took, when it was last looked at
+        self._behind = False  # whether envelopes waited for the broker after the last write
         self._connection = Connection(
             broker,
             options,
@@ -191,16 +191,16 @@ class MqttTransport:
 
     @property
     def waiting(self) -> int:
-        """Envelopes that wait for the broker, or for its acknowledgement."""
+        """The number of envelopes that wait for the broker or for its acknowledgement."""
         return len(self._outgoing)
 
     def start(self) -> None:
         self._connection.dial()
 
     def send(self, step: SendEnvelope) -> None:
-        """Takes the envelope; it leaves with the next `wait`, or once the broker is there and has room.
+        """Takes an envelope. It is sent by the next `wait`, or once the broker is connected and takes it.
 
-        A repetition is not kept beside its original.
+        A repetition is dropped while its original may still wait here.
         """
         if step.resent and (not self._connection.connected or self._behind):
             self._counters["dropped"] += 1
@@ -218,7 +218,7 @@ class MqttTransport:
         )
 
     def wake(self) -> None:
-        # A full pipe wakes as well; after `stop` (a second signal) there is nobody to wake.
+        # A full pipe wakes too. After `stop` the pipe is closed: a second signal can come then.
         with contextlib.suppress(BlockingIOError):
             if self._wake_w >= 0:
                 os.write(self._wake_w, b"\0")
@@ -235,7 +235,7 @@ class MqttTransport:
             if connection.shared is not shared:
                 return
             self._write(shared)
-            # Asked now, not at each `send`: several repetitions of one poll must not be in each other's way.
+            # Looked up here and not in `send`, so that repetitions of one poll do not block each other.
             self._behind = self._outgoing.congested
             self._watch(shared.fileno(), shared.queued_bytes > 0)
             if shared.ended or shared.pending:
@@ -271,7 +271,7 @@ class MqttTransport:
         for fd in fds:
             os.close(fd)
 
-    # --- what the connection tells ----------------------------------------------------------------------
+    # --- callbacks of the connection --------------------------------------------------------------------
 
     def _opened(self) -> None:
         self._splitter = Splitter(self._largest)
@@ -299,7 +299,7 @@ class MqttTransport:
         self._outgoing.put_first(Item(topic, encode_presence(presence), retain=True))
 
     def _write(self, shared: SharedSocket) -> None:
-        """Makes packets as far as there is room, and writes what the socket takes."""
+        """Makes packets while the broker takes more, and writes what the socket takes."""
         client = self._connection.client
         if client.want_write():
             client.loop_write()
@@ -314,19 +314,17 @@ class MqttTransport:
         if item is None:
             return False
         if reason >= FAILURE:
-            self._log(
-                "warning",
-                f"the broker refuses a publish to {item.topic.decode(errors='replace')}: reason {reason}",
-            )
+            topic = item.topic.decode(errors="replace")
+            self._log("warning", f"the broker refused a publish to {topic}: reason {reason:#04x}")
             if item.peer is not None:
-                with contextlib.suppress(IngressFull):  # a hint, and the node is busy
+                with contextlib.suppress(IngressFull):  # only a hint: a busy node can do without
                     self._node.peer_failed(item.peer)
         return True
 
     # --- in -------------------------------------------------------------------------------------------
 
     def _read(self, shared: SharedSocket) -> None:
-        """Reads within its measure; stops early where an envelope found no place."""
+        """Reads at most READ_AT_ONCE bytes; stops early if the node is full."""
         splitter, left = self._splitter, READ_AT_ONCE
         try:
             while left > 0 and self._held is None:
@@ -340,18 +338,18 @@ class MqttTransport:
                     return
         except PacketError as error:
             self._counters["malformed"] += 1
-            self._connection.drop(f"what came is not MQTT: {error}")
+            self._connection.drop(f"the broker's bytes are not MQTT: {error}")
             return
         if shared.ended and self._held is None and self._connection.shared is shared:
             self._connection.feed(shared, b"")
 
     def _take(self, shared: SharedSocket, splitter: Splitter) -> None:
-        """Handles every whole packet that was read."""
+        """Handles every whole packet that was read, until the node is full or the connection ends."""
         while self._held is None and self._connection.shared is shared:
-            found = splitter.take()
-            if found is None:
+            packet = splitter.take()
+            if packet is None:
                 return
-            first, data, start, body, end = found
+            first, data, start, body, end = packet
             kind = first & 0xF0
             if splitter.oversize:
                 self._refuse_oversize(shared, splitter.oversize, first, data, body, end)
@@ -368,14 +366,14 @@ class MqttTransport:
                 self._aliases[message.alias] = topic
             topic = topic or self._aliases.get(message.alias, b"")
         if not topic:
-            raise PacketError("a PUBLISH without a topic, by an alias that was never given", "broker")
+            raise PacketError("a PUBLISH without a topic, and its alias is not defined", "broker")
         self._counters["received_bytes"] += end - body + 2
         try:
             kind, peer = self._topics.read(topic)
         except ForeignFederation as error:
             self._counters["foreign"] += 1
             if error.federation not in self._foreign and len(self._foreign) < MAX_FOREIGN:
-                self._foreign.add(error.federation)  # said once each: every message of it would say the same
+                self._foreign.add(error.federation)  # logged once per federation
                 self._log("warning", str(error))
         except TopicError as error:
             self._malformed(str(error))
@@ -385,7 +383,7 @@ class MqttTransport:
                 try:
                     self._deliver(kind, peer, payload)
                 except IngressFull:
-                    # Not acknowledged, and nothing more is read, until the node has polled.
+                    # It is not acknowledged, and nothing more is read, until the node has been polled.
                     self._counters["held"] += 1
                     self._held = _Held(kind, peer, payload, message.mid)
                     return
@@ -393,7 +391,7 @@ class MqttTransport:
             shared.queue(puback(message.mid))
 
     def _offer_held(self) -> None:
-        """A poll has been: the envelope that found no place is tried once more, then refused."""
+        """Offers the held message again, after a poll; refuses it if the node is still full."""
         held, self._held = self._held, None
         shared = self._connection.shared
         if held is None or shared is None:
@@ -404,23 +402,23 @@ class MqttTransport:
         except IngressFull as error:
             self._counters["dropped"] += 1
             reason = QUOTA_EXCEEDED if self._connection.v5 else 0
-            self._log("warning", f"dropped an envelope: {error}")
+            self._log("warning", f"an envelope is dropped: {error}")
         if held.mid:
             shared.queue(puback(held.mid, reason))
         try:
             self._take(shared, self._splitter)
         except PacketError as error:
             self._counters["malformed"] += 1
-            self._connection.drop(f"what came is not MQTT: {error}")
+            self._connection.drop(f"the broker's bytes are not MQTT: {error}")
 
     def _join(self, peer: PeerId, chunk: bytes) -> bytes | None:
-        """The envelope that a chunk completes."""
+        """The envelope that a chunk completes; None if more chunks are needed or the chunk is refused."""
         self._counters["chunks_received"] += 1
         try:
             whole = self._chunks.add(peer, chunk, time.monotonic_ns())
         except ChunkError as error:
             self._counters["chunks_refused"] += 1
-            self._log("warning", f"a chunk of {peer.short()}: {error}")
+            self._log("warning", f"a chunk from {peer.short()} is refused: {error}")
             return None
         if whole is not None:
             self._counters["joined"] += 1
@@ -430,12 +428,12 @@ class MqttTransport:
         self, shared: SharedSocket, size: int, first: int, data: bytearray, body: int, end: int
     ) -> None:
         self._counters["oversize"] += 1
-        self._log("warning", f"a packet of {size} bytes is thrown away, {self._largest} at most")
+        self._log("warning", f"a packet of {size} bytes is dropped; the limit is {self._largest} bytes")
         if first & 0xF0 != PUBLISH:
-            raise PacketError(f"a packet {first:#04x} of {size} bytes", "broker")
+            raise PacketError(f"a packet of type {first >> 4} with {size} bytes", "broker")
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
         if first >> 1 & 3 and topic_end + 2 <= end:
-            # Acknowledged, or the broker would send it again at each connection.
+            # Without an acknowledgement the broker would send it again at each connection.
             shared.queue(puback(data[topic_end] << 8 | data[topic_end + 1]))
 
     def _malformed(self, what: str) -> None:
@@ -443,7 +441,7 @@ class MqttTransport:
         self._log("warning", what)
 
     def _deliver(self, kind: Kind, peer: PeerId, payload: bytes) -> None:
-        """Hands a message to the node. IngressFull where it has no place; what is malformed is counted."""
+        """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
         if kind is Kind.PRESENCE:
             try:
                 self._on_presence(peer, payload)
@@ -455,16 +453,15 @@ class MqttTransport:
 
     def _on_presence(self, peer: PeerId, payload: bytes) -> None:
         if peer == self._node.peer_id:
-            # A will of an earlier incarnation may come late and overwrite our presence: say again that we
-            # are here.
+            # The will of an earlier incarnation can arrive late and replace our presence: publish it again.
             if payload and not self._connection.leaving and not decode_presence(payload).up:
                 self._publish_presence(self._presence)
-        elif not payload:  # a cleared retained message: the peer was forgotten
+        elif not payload:  # the retained message was cleared: an operator removed the peer
             self._node.peer_presence(peer, False, epoch=0)
         else:
-            said = decode_presence(payload)
+            news = decode_presence(payload)
             self._node.peer_presence(
-                peer, said.up, said.addresses, said.meta, epoch=said.epoch or 0, classes=said.classes
+                peer, news.up, news.addresses, news.meta, epoch=news.epoch or 0, classes=news.classes
             )
 
     # --- sockets --------------------------------------------------------------------------------------

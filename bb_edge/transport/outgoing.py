@@ -1,8 +1,8 @@
-"""What a node has for its broker: envelopes that wait, and those that wait for their PUBACK. No IO.
+"""The queue of a node towards its broker: what waits to be sent, and what waits for its PUBACK. No IO.
 
-At most the broker's receive maximum is under way; the rest waits here within a count and a number of bytes,
-and at the bound the oldest best-effort envelope goes, counted. What was under way when a connection broke is
-sent again at the next one (MQTT 5.0 section 4.4), under its packet identifier where the session is the same.
+At most the broker's receive maximum is under way. The rest waits here, bounded by a count and by bytes; at
+the bound the oldest best-effort envelope is dropped and counted. Items under way when a connection breaks are
+sent again at the next one (MQTT 5.0, section 4.4), with the same packet identifier in the same session.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from bb_edge.transport.chunks import HEADER_BYTES, Chunk, cut
 from bb_edge.transport.packets import FAILURE, NO_MATCHING_SUBSCRIBERS, publish_header
 
 FIRST_MID, LAST_MID = 1024, 65_535
-"""Packet identifiers of ours; the lower ones are paho's, which needs one per SUBSCRIBE."""
+"""The packet identifiers that we use; paho uses lower ones, one per SUBSCRIBE."""
 MAX_WINDOW = 64
-"""Publishes under way, even where the broker allows more: what it has in its hands it may lose."""
+"""Publishes under way, even if the broker allows more.
+
+A broker that dies loses what it has taken and not passed on; 64 fill a link of 100 ms round trip with 600
+envelopes a second.
+"""
 AT_ONCE = 256 * 1024
-"""Bytes that may lie in the socket's queue before no more packets are made."""
+"""Bytes in the socket's queue above which no more packets are made: a Linux socket buffer or so."""
 MAX_OVERHEAD = 32
-"""Fixed header, topic length, identifier and properties of a PUBLISH, at most."""
+"""Most bytes of a PUBLISH beside topic and payload: fixed header, lengths, identifier and properties."""
 LEAST_CHUNK = 256
+"""Fewest bytes of an envelope in a chunk; below it the headers would cost more than the envelope."""
 MAX_ALIASES = 256
-"""Aliases that we use of those that a broker offers; each costs a topic in memory on both sides."""
+"""Topic aliases that we use of those that a broker offers; each costs a topic in memory on both sides."""
 ALIAS_PATIENCE = 8
-"""An alias is given to another topic when it was not used for so many times their number of publishes."""
+"""An alias that was unused for this many times the number of aliases, in publishes, gets another topic."""
 
 
 class Item:
-    """One PUBLISH to be: an envelope, a chunk of one, or a presence."""
+    """One PUBLISH before it is sent: an envelope, a chunk of one, or a presence."""
 
     __slots__ = (
         "chunk",
@@ -62,18 +67,18 @@ class Item:
         self.topic = topic
         self.payload = payload
         self.peer = peer
-        self.expires_ns = expires_ns  # monotonic; 0 is never
+        self.expires_ns = expires_ns  # monotonic nanoseconds; 0: never
         self.durable = durable
         self.retain = retain
-        self.chunk_topic = chunk_topic  # where its chunks go; empty: it is not cut
-        self.head = head  # of a chunk
+        self.chunk_topic = chunk_topic  # topic of its chunks; empty: it is never cut
+        self.head = head  # the header of a chunk; empty for a whole envelope
         self.chunk = bool(head)
         self.size = len(head) + len(payload)
         self.mid = 0
 
 
 class Aliases:
-    """Topic -> alias of one connection. A topic pays its full length once, and two bytes from then on."""
+    """The topic aliases of one connection: a topic is sent once, and then takes two bytes."""
 
     __slots__ = ("_clock", "_maximum", "_used")
 
@@ -83,19 +88,19 @@ class Aliases:
         self._clock = 0
 
     def of(self, topic: bytes) -> tuple[int, bool]:
-        """(alias, whether this publish defines it); (0, False) where the topic has none."""
+        """Returns (alias, whether this publish defines it); (0, False) if the topic gets no alias."""
         if not self._maximum:
             return 0, False
         self._clock += 1
-        found = self._used.get(topic)
-        if found is not None:
-            self._used[topic] = (found[0], self._clock)
+        known = self._used.get(topic)
+        if known is not None:
+            self._used[topic] = (known[0], self._clock)
             self._used.move_to_end(topic)
-            return found[0], False
+            return known[0], False
         if len(self._used) < self._maximum:
             alias = len(self._used) + 1
         else:
-            # Giving aliases away in turns would cost bytes and save none.
+            # If topics took aliases from each other in turns, each publish would define one and save nothing.
             oldest, (alias, last) = next(iter(self._used.items()))
             if self._clock - last < ALIAS_PATIENCE * self._maximum:
                 return 0, False
@@ -105,13 +110,13 @@ class Aliases:
 
 
 class Outgoing:
-    """The sending half of a connection; survives it."""
+    """The sending half of a connection. It outlives the connection, and is used by the next one."""
 
     def __init__(self, max_waiting: int, max_bytes: int, counters: MutableMapping[str, int]) -> None:
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
         self._counters = counters
-        self._first: deque[Item] = deque()  # what goes before everything else: presence, what is sent again
+        self._first: deque[Item] = deque()  # sent before all others: presence, repetitions
         self._waiting: deque[Item] = deque()
         self._flying: dict[int, Item] = {}
         self._cut: Iterator[Chunk] | None = None
@@ -135,13 +140,13 @@ class Outgoing:
 
     @property
     def congested(self) -> bool:
-        """Whether something waits for a place."""
+        """Whether items wait because the broker's window is full."""
         return bool(self._waiting)
 
-    # --- what is to go ---------------------------------------------------------------------------------
+    # --- putting items in ------------------------------------------------------------------------------
 
     def put(self, item: Item) -> None:
-        """Takes an item; at the bound the oldest best-effort one goes, or the newcomer if there is none."""
+        """Takes an item. At the bound the oldest best-effort item is dropped, else this one."""
         while self._over(item.size):
             if not self._drop_oldest():
                 self._counters["dropped"] += 1
@@ -150,7 +155,7 @@ class Outgoing:
         self._waiting.append(item)
 
     def put_first(self, item: Item) -> None:
-        """Takes an item that goes before all others and is never dropped; for the few of presence."""
+        """Takes an item that is sent before all others and never dropped; for presence only."""
         self._bytes += item.size
         self._first.append(item)
 
@@ -176,7 +181,10 @@ class Outgoing:
     def connected(
         self, *, v5: bool, same_session: bool, window: int, aliases: int, packet_bytes: int, transfer: int
     ) -> None:
-        """A connection stands: what the broker allows, and a random start for transfer numbers."""
+        """Starts a connection with what the broker allows; `transfer` is a random start for transfer numbers.
+
+        `window` counts publishes under way, `packet_bytes` is the largest body of a packet.
+        """
         self._v5 = v5
         self._same_session = same_session
         self._window = min(window, MAX_WINDOW)
@@ -185,10 +193,10 @@ class Outgoing:
         self._next_transfer = transfer
 
     def disconnected(self) -> None:
-        """What was under way goes first next time, in its order."""
+        """Ends a connection; what was under way is sent first at the next one, in the same order."""
         again = [item for item in self._flying.values() if not item.retain]
         for item in self._flying.values():
-            if item.retain:  # presence is said anew at each connection
+            if item.retain:  # each connection sends a presence of its own
                 self._bytes -= item.size
         self._flying.clear()
         self._first = deque([*again, *(item for item in self._first if not item.retain)])
@@ -197,7 +205,7 @@ class Outgoing:
     # --- packets ---------------------------------------------------------------------------------------
 
     def pieces(self, queued_bytes: int, now_ns: int) -> Iterator[bytes | memoryview]:
-        """Bytes for the socket, as far as the broker's window and `AT_ONCE` go."""
+        """Makes packets until the broker's window or `AT_ONCE` is full, and yields their bytes."""
         while len(self._flying) < self._window and queued_bytes < AT_ONCE:
             item = self._take(now_ns)
             if item is None:
@@ -215,7 +223,7 @@ class Outgoing:
                 yield item.payload
 
     def _take(self, now_ns: int) -> Item | None:
-        """The next item that is still worth sending and fits into a packet."""
+        """The next item that has not expired and fits into a packet; None if there is none."""
         while True:
             if self._first:
                 item = self._first.popleft()
@@ -250,7 +258,7 @@ class Outgoing:
             if not item.chunk_topic or room < LEAST_CHUNK:
                 self._gone(item, "too_large")
                 continue
-            self._end_cut("cut")  # a transfer that a broken connection left behind
+            self._end_cut("cut")  # of a transfer that a broken connection has left
             self._next_transfer = (self._next_transfer + 1) & 0xFFFF_FFFF_FFFF_FFFF
             self._cut, self._whole = cut(item.payload, room, self._next_transfer), item
 
@@ -286,7 +294,10 @@ class Outgoing:
         return mid
 
     def acknowledged(self, mid: int, reason: int) -> Item | None:
-        """The broker has it, or has refused it (reason >= 128): the item, None for a foreign identifier."""
+        """Ends an item that the broker has taken, or refused (reason 128 or more); returns the item.
+
+        Returns None for an identifier that is not ours.
+        """
         item = self._flying.pop(mid, None)
         if item is None:
             return None

@@ -1,7 +1,7 @@
-"""The two MQTT packets that carry envelopes, PUBLISH and PUBACK, and how a stream is cut into packets.
+"""Encodes and parses PUBLISH and PUBACK, the packets that carry envelopes, and cuts a stream into packets.
 
-No IO. Everything else of the protocol (CONNECT, SUBSCRIBE, pings, goodbyes) is paho's, which gets its packets
-whole from the `Splitter`. References: MQTT 5.0 (OASIS) sections 1.5, 2.2.2, 3.3, 3.4; 3.1.1 where it differs.
+No IO. paho handles all other packets (CONNECT, SUBSCRIBE, PINGREQ, DISCONNECT, …), and gets them whole from
+the `Splitter`. Source: MQTT 5.0 (OASIS), sections 1.5, 2.2.2, 3.3 and 3.4; MQTT 3.1.1 where it differs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ EXPIRY, ALIAS = 0x02, 0x23
 QUOTA_EXCEEDED = 0x97
 NO_MATCHING_SUBSCRIBERS = 0x10
 FAILURE = 0x80
-"""Reason codes from here on are failures."""
+"""Reason codes from this one on are failures."""
 
 CHUNK_OF_READING = 64 * 1024
+"""Bytes read at a time: the size of a pipe or of a default socket buffer, allocated once per connection."""
 KEPT_OF_OVERSIZE = 1024
-"""Enough of a packet that is thrown away to read its topic and identifier."""
+"""Bytes kept of a packet that is too large: enough for its topic and identifier."""
 
 # PUBLISH properties (MQTT 5.0, table 2-4): how long a value is. 0 is a varint, -1 a length of two bytes and
 # so many more, -2 two of those.
@@ -28,12 +29,12 @@ _SIZES = {0x01: 1, 0x02: 4, 0x03: -1, 0x08: -1, 0x09: -1, 0x0B: 0, 0x23: 2, 0x26
 
 
 class PacketError(WireError):
-    """Bytes that are no MQTT packet, or not the one that they claim to be; the connection cannot go on."""
+    """Bytes are not an MQTT packet, or not of the kind that they claim; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One PUBLISH: `mid` is 0 for QoS 0, `alias` 0 where there is none (then the topic is not empty)."""
+    """One PUBLISH. `mid` is 0 for QoS 0; `alias` is 0 if there is none, and then the topic is not empty."""
 
     topic: bytes
     payload: bytes
@@ -43,15 +44,15 @@ class Published:
 
 
 def varint(number: int) -> bytes:
-    """MQTT's variable byte integer; at most 268 435 455."""
+    """Encodes MQTT's variable byte integer, of 268 435 455 at most."""
     if number < 128:
         return bytes((number,))
-    found = bytearray()
+    digits = bytearray()
     while number >= 128:
-        found.append(number & 127 | 128)
+        digits.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    digits.append(number)
+    return bytes(digits)
 
 
 def publish_header(
@@ -65,9 +66,9 @@ def publish_header(
     alias: int = 0,
     expiry_s: int = 0,
 ) -> bytes:
-    """Everything of a QoS 1 PUBLISH before its payload.
+    """Encodes everything of a QoS 1 PUBLISH that comes before its payload.
 
-    `alias` with a topic defines it, with an empty topic uses it; `expiry_s` 0 is for ever.
+    `alias` with a topic defines the alias, with an empty topic it uses it; `expiry_s` 0 means no expiry.
     """
     first = PUBLISH | QOS1 | (DUP if dup else 0) | (RETAIN if retain else 0)
     if not v5:
@@ -86,21 +87,21 @@ def publish_header(
 
 
 def puback(mid: int, reason: int = 0) -> bytes:
-    """A PUBACK; a reason other than 0 needs MQTT 5."""
+    """Encodes a PUBACK; a reason other than 0 needs MQTT 5."""
     if reason:
         return b"\x40\x03" + mid.to_bytes(2, "big") + bytes((reason,))
     return b"\x40\x02" + mid.to_bytes(2, "big")
 
 
 def parse_puback(data: bytearray, start: int, end: int) -> tuple[int, int]:
-    """(packet identifier, reason code) of a PUBACK's body."""
+    """Returns (packet identifier, reason code) of a PUBACK's body. Raises PacketError if it is too short."""
     if end - start < 2:
         raise PacketError(f"a PUBACK of {end - start} bytes", "broker")
     return data[start] << 8 | data[start + 1], data[start + 2] if end - start > 2 else 0
 
 
 def parse_publish(first: int, data: bytearray, start: int, end: int, v5: bool) -> Published:
-    """A PUBLISH's body, `data[start:end]`. PacketError where its lengths do not fit."""
+    """Parses the body of a PUBLISH, `data[start:end]`. Raises PacketError where its lengths do not fit."""
     at = start + 2
     if at > end:
         raise PacketError("a PUBLISH without a topic", "broker")
@@ -127,14 +128,14 @@ def parse_publish(first: int, data: bytearray, start: int, end: int, v5: bool) -
                 raise PacketError("properties beyond the end of a PUBLISH", "broker")
             alias = _alias(data, after, stop)
             after = stop
-    # One copy: the payload outlives the buffer that it came in.
+    # The payload outlives the buffer, so it is copied, once.
     with memoryview(data) as view:
         payload = bytes(view[after:end])
     return Published(topic, payload, qos, mid, alias)
 
 
 def _read_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
-    """(number, where it ends)."""
+    """Returns (number, position after it)."""
     number = 0
     for shift in (0, 7, 14, 21):
         if at >= end:
@@ -148,7 +149,7 @@ def _read_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
 
 
 def _alias(data: bytearray, at: int, end: int) -> int:
-    """The topic alias among a PUBLISH's properties, 0 without; the others mean nothing to us."""
+    """The topic alias in the properties of a PUBLISH, 0 if there is none; other properties are skipped."""
     alias = 0
     while at < end:
         kind = data[at]
@@ -171,10 +172,10 @@ def _alias(data: bytearray, at: int, end: int) -> int:
 
 
 class Splitter:
-    """Cuts what a socket gives into packets; keeps no packet whose body is above `limit` bytes.
+    """Cuts the bytes of a socket into packets; keeps no packet whose body is above `limit` bytes.
 
-    The reader puts bytes into `room()` and says `filled(n)`; then `take()` gives packet after packet. A large
-    one is read straight into a buffer of its own size, so its bytes are moved once.
+    The reader puts bytes into `room()` and calls `filled(n)`; then `take()` returns packet after packet. A
+    large packet is read straight into a buffer of its own size, so its bytes are moved once.
     """
 
     __slots__ = ("_data", "_end", "_length", "_limit", "_skip", "_small", "_start", "oversize")
@@ -188,14 +189,14 @@ class Splitter:
         self._skip = 0
         self._length = 0
         self.oversize = 0
-        """Size of the packet that `take` just gave, if only its beginning was kept, else 0."""
+        """Bytes of the packet that `take` has just returned, if only its beginning was kept; else 0."""
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty as long as `take` was called until it gave nothing."""
+        """The buffer for the next bytes; never empty if `take` was called until it returned None."""
         return memoryview(self._data)[self._end :]
 
     def filled(self, count: int) -> None:
-        """`count` bytes were put into `room()`."""
+        """Tells that `count` bytes were put into `room()`."""
         if self._skip:
             skipped = min(self._skip, count)
             self._skip -= skipped
@@ -204,10 +205,11 @@ class Splitter:
         self._end += count
 
     def take(self) -> tuple[int, bytearray, int, int, int] | None:
-        """(first byte, buffer, where the packet, its body and its end are), or None: more bytes are needed.
+        """Returns (first byte, buffer, start, body, end) of the next packet; None if more bytes are needed.
 
-        The buffer is valid until the next `room`. Of a packet above the limit only the beginning is given,
-        `oversize` says so, and the rest is thrown away as it comes. PacketError where there is no length.
+        `start`, `body` and `end` are positions in the buffer, which is valid until the next `room`. Of a
+        packet above the limit only the beginning is returned, with its size in `oversize`; the rest is thrown
+        away as it comes. Raises PacketError for a length that does not end.
         """
         data, start, end = self._data, self._start, self._end
         self.oversize = 0
@@ -231,7 +233,10 @@ class Splitter:
         return None
 
     def _body(self, data: bytearray, start: int, end: int) -> int:
-        """Where the body of the packet at `start` begins, its length in `_length`; 0 where that is open."""
+        """The position of the body of the packet at `start`; 0 while its length is incomplete.
+
+        The length of the body is in `_length` then.
+        """
         if end - start < 2:
             return 0
         self._length = data[start + 1]
@@ -259,7 +264,7 @@ class Splitter:
                 self._data = self._small
 
     def _make_room(self, data: bytearray, start: int, end: int, wanted: int) -> None:
-        """Makes room for a packet of `wanted` bytes that has begun at `start`."""
+        """Makes space for a packet of `wanted` bytes whose beginning is at `start`."""
         have = end - start
         if wanted > len(data):
             grown = bytearray(wanted)

@@ -1,7 +1,7 @@
-"""Asking a broker, once: whether it lets us in, what it allows, how long a message takes there and back.
+"""Tests a broker for `bb-edge doctor`: login, limits, and the round trip of a message.
 
-For `bb-edge doctor`. A session of its own that leaves nothing behind; the probe's messages go from the peer
-to itself, under topics that the access rules of firmware_shims allow, in a federation that no node is in.
+The probe uses a session of its own that leaves nothing behind. Its messages go from the peer to itself, on
+topics that the access rules in firmware_shims allow, in a federation that no node is in.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from bb_edge.transport.topics import Topics
 
 FEDERATION = "doctor"
 ROUND_TRIPS = 10
+"""Messages whose median is reported: enough to ignore one that was lost on a radio link and repeated."""
 STEP_S = 5.0
-"""How long any one step may take."""
+"""Seconds that each step may take; the same as a node's dial."""
 
 
 class ProbeError(BBError):
-    """The broker could not be reached, or does not let us do what a node does; says which step."""
+    """The broker cannot be reached, or refuses a step that a node needs; the message names the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """What was found. Times in milliseconds; limits are None where the broker names none."""
+    """The result of a probe. Times are milliseconds; a limit is None if the broker does not name it."""
 
     broker: str
     protocol: str
@@ -48,9 +49,9 @@ class BrokerReport:
 
 
 def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: str = "auto") -> BrokerReport:
-    """Connects, subscribes, and sends the peer messages to itself.
+    """Connects, subscribes, and sends messages from the peer to itself.
 
-    Raises ProbeError, and BrokerFileError for certificates that cannot be used.
+    Raises ProbeError where a step fails, and BrokerFileError for certificates that cannot be used.
     """
     context = broker.tls_context()
     began = time.perf_counter()
@@ -70,7 +71,7 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
 
 
 class _NoAnswer(Exception):
-    """The broker is silent about CONNECT, or hangs up: it may know the older version only."""
+    """The broker does not answer CONNECT, or hangs up: it may only know the older version."""
 
 
 class _Probe:
@@ -138,17 +139,17 @@ class _Probe:
         if reason.is_failure:
             if "protocol version" in str(reason).lower():
                 raise _NoAnswer(str(reason))
-            raise ProbeError(f"refuses the connection: {reason}", where)
+            raise ProbeError(f"the broker refuses the connection: {reason}", where)
         client.subscribe(self._inbox, 1)
         if not self._until(lambda: self._suback is not None) or self._suback.is_failure:
-            raise ProbeError(f"refuses the subscription {self._inbox}: {self._suback}", where)
+            raise ProbeError(f"the broker refuses the subscription to {self._inbox}: {self._suback}", where)
         times = []
         for number in range(1, ROUND_TRIPS + 1):
             began = time.perf_counter()
             client.publish(self._topic, b"probe", qos=1)
             if not self._until(lambda wanted=number: self._got >= wanted):  # type: ignore[misc]
-                said = f": {self._puback}" if self._puback is not None else ""
-                raise ProbeError(f"a message to {self._topic} did not come back{said}", where)
+                answer = f": {self._puback}" if self._puback is not None else ""
+                raise ProbeError(f"a message to {self._topic} did not come back{answer}", where)
             times.append(time.perf_counter() - began)
         return BrokerReport(
             where,

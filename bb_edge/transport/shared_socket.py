@@ -1,9 +1,9 @@
-"""One socket, two users: paho for the protocol's handshakes, ourselves for the packets that carry envelopes.
+"""A socket that paho and this package share: paho for handshakes, we for packets that carry envelopes.
 
-paho makes the connection (TCP, TLS), says CONNECT, SUBSCRIBE and goodbye and keeps it alive. Its way of one
-message, however, is a dozen system calls and as many locks, and it keeps whatever a broker sends before
-anyone may refuse it. So paho is handed this object in the place of its socket: it reads the packets that it
-is *granted*, whole, and what it writes goes into one queue with ours.
+paho makes the connection (TCP, TLS), sends CONNECT, SUBSCRIBE and DISCONNECT, and keeps the connection alive.
+For one message, however, it makes a dozen system calls and takes as many locks, and it stores whatever a
+broker sends before anybody can refuse it. So paho gets a SharedSocket instead of its socket: it reads the
+packets that it is granted, whole, and what it writes goes into the same queue as our packets.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from itertools import islice
 import paho.mqtt.client as paho
 
 PIECES_AT_ONCE = 64
-"""Pieces handed to one system call; Linux takes 1024, but nobody waits for so many."""
+"""Buffers per system call. Linux takes 1024, but the broker's window rarely lets more than 64 wait."""
 TLS_RECORD = 16 * 1024
+"""Bytes of the largest TLS record (RFC 8446, section 5.1)."""
 
 
 class SharedSocket:
@@ -38,7 +39,7 @@ class SharedSocket:
         self._granted = b""
         self.queued_bytes = 0
         self.ended = False
-        """Whether the other side has closed, or the connection broke."""
+        """Whether the other side has closed the connection, or it broke."""
 
     # --- paho's side: the methods of its SocketLike ------------------------------------------------------
 
@@ -72,7 +73,7 @@ class SharedSocket:
         self._granted += packet
 
     def read_into(self, room: memoryview) -> int:
-        """Bytes read; 0 where there are none now, or the connection has ended."""
+        """Reads into `room`, and returns the number of bytes: 0 if there are none or the connection ended."""
         try:
             count = self._sock.recv_into(room)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -85,16 +86,16 @@ class SharedSocket:
 
     @property
     def pending(self) -> bool:
-        """Whether TLS holds bytes that no poll will tell of."""
+        """Whether TLS holds decrypted bytes, which `poll` does not report."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.fileno() >= 0 and self._sock.pending() > 0
 
     def queue(self, piece: bytes | memoryview) -> None:
-        """Bytes to be written; the caller looks at `queued_bytes` before it queues many."""
+        """Queues bytes for writing; the caller bounds the queue by `queued_bytes`."""
         self._pieces.append(piece)
         self.queued_bytes += len(piece)
 
     def flush(self) -> None:
-        """Writes what the socket takes now."""
+        """Writes as much as the socket takes now."""
         pieces = self._pieces
         try:
             while pieces:
@@ -113,7 +114,7 @@ class SharedSocket:
             self.queued_bytes = 0
 
     def _record(self) -> bytes | memoryview:
-        """Small pieces joined to what one TLS record holds: each record costs a header and a cipher run."""
+        """Joins small pieces to one TLS record: each record costs a header and a run of the cipher."""
         first = self._pieces[0]
         if len(first) >= TLS_RECORD or len(self._pieces) == 1:
             return first
@@ -132,19 +133,22 @@ class SharedSocket:
 
 
 class EnvelopeClient(paho.Client):
-    """paho's client on a SharedSocket that `connector` makes; `shared` is there once it has."""
+    """paho's client on a SharedSocket.
+
+    `connector` makes the connected socket; `shared` is None until it has.
+    """
 
     connector: Callable[[], socket.socket]
     shared: SharedSocket | None = None
 
     def _create_socket(self) -> paho.SocketLike:
-        # The one seam between paho's connecting and its protocol; the same in all of 2.x, and held by a test.
+        # paho calls this between its connecting and its protocol. All of 2.x have it; a test checks that.
         self.shared = SharedSocket(self.connector())
         return self.shared
 
 
 def connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
-    """A connected socket, its TLS handshake done. OSError (and ssl.SSLError, which is one) otherwise."""
+    """Connects a socket, TLS handshake included. Raises OSError, of which ssl.SSLError is a subclass."""
     sock = socket.create_connection((host, port), timeout_s)
     if tls is None:
         return sock

@@ -1,7 +1,7 @@
-"""The federation's names on a broker, and what presence says (semantics §6 "MQTT").
+"""The topics of a federation on a broker.
 
 bb/<federation>/<to>/from/<from>       one envelope
-bb/<federation>/<to>/chunk/<from>      a part of one that is above the broker's limit (chunks.py)
+bb/<federation>/<to>/chunk/<from>      a part of an envelope above the broker's limit (chunks.py)
 bb/<federation>/presence/<peer>        retained CBOR {up, epoch, classes, addresses, version, meta}
 """
 
@@ -16,11 +16,11 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 
 
 class TopicError(BBError):
-    """A federation name that a topic cannot hold, or a topic that is none of ours."""
+    """A federation's name cannot be part of a topic, or a topic is not one of ours."""
 
 
 class ForeignFederation(TopicError):
-    """A topic of another federation: this client's session on the broker still has subscriptions there."""
+    """A topic is of another federation, which the client's session on the broker still subscribes to."""
 
     def __init__(self, federation: str) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class ForeignFederation(TopicError):
 
 
 class Kind(enum.Enum):
-    """What a message on one of our topics is."""
+    """The kind of a message, by its topic."""
 
     ENVELOPE = enum.auto()
     CHUNK = enum.auto()
@@ -41,7 +41,7 @@ class Kind(enum.Enum):
 
 
 class Names(NamedTuple):
-    """Where a peer is written to: topics in UTF-8, and its address as an envelope's observed one."""
+    """The topics to a peer, in UTF-8, and its address in the form that envelopes carry."""
 
     envelope: bytes
     chunk: bytes
@@ -49,21 +49,30 @@ class Names(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a topic says of its message: kind, and the peer that it comes from or is about."""
+    """What a topic says about its message: its kind, and the peer that sent it or that it is about."""
 
     kind: Kind
     peer: PeerId
 
 
 def check_federation(name: str) -> str:
-    """The name, if a topic can hold it: 1 to 64 characters, none of ``/ + # $`` or a control character."""
+    """Returns the name of a federation. Raises TopicError for one that a topic cannot hold.
+
+    A name has 1 to 64 characters, without ``/ + # $`` and control characters.
+    """
     if not 1 <= len(name) <= 64 or any(c in "/+#$" or ord(c) < 32 for c in name):
-        raise TopicError(f"federation {name!r}", "topic", "1 to 64 characters without / + # $")
+        raise TopicError(
+            f"federation {name!r} cannot be part of a topic", "topic", "1 to 64 characters without / + # $"
+        )
     return name
 
 
 class Topics:
-    """Topic names of one peer in one federation. Peer ids are parsed once each; both caches are bounded."""
+    """The topics of one peer in one federation.
+
+    Each peer id is parsed once; `max_peers` bounds both caches; the default is four times the peers that an
+    engine keeps, and costs a megabyte or two when full.
+    """
 
     def __init__(self, federation: str, own: PeerId, max_peers: int = 4096) -> None:
         self._prefix = f"bb/{check_federation(federation)}/"
@@ -85,21 +94,24 @@ class Topics:
         )
 
     def names(self, peer: PeerId) -> Names:
-        """Where an envelope for `peer` is published, and the address that it is seen at."""
-        found = self._names.get(peer)
-        if found is None:
+        """The topics for `peer`, and its address as the receiver of its envelopes sees it."""
+        names = self._names.get(peer)
+        if names is None:
             if len(self._names) >= self._max:
                 self._names.clear()
             to = f"{self._prefix}{peer.to_text()}"
-            found = self._names[peer] = Names(
+            names = self._names[peer] = Names(
                 f"{to}/from/{self._own}".encode(),
                 f"{to}/chunk/{self._own}".encode(),
                 Address.empty().with_peer(peer).to_bytes(),
             )
-        return found
+        return names
 
     def read(self, topic: bytes) -> Place:
-        """What a message is, and whose. TopicError for a topic that is none of ours, or names no peer."""
+        """Reads a topic. Raises TopicError for one that is not ours or names no peer.
+
+        ForeignFederation, a TopicError, is raised for a topic of another federation.
+        """
         place = self._places.get(topic)
         if place is None:
             place = self._parse(topic)
@@ -119,4 +131,4 @@ class Topics:
         parts = topic.split(b"/")
         if len(parts) > 3 and parts[0] == b"bb" and not topic.startswith(self._prefix.encode()):
             raise ForeignFederation(parts[1].decode("utf-8", "replace"))
-        raise TopicError("a topic that was not subscribed to", where)
+        raise TopicError("a topic that this node has not subscribed to", where)

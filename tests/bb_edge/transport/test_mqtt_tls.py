@@ -153,7 +153,7 @@ def test_a_refused_publish_is_counted_and_told_to_the_node(tls_broker, admitted,
     ta.send(SendEnvelope(b.peer_id, b"x"))
     loop.until(lambda: ta._node.failed == [b.peer_id])
     assert ta.counters["refused"] >= 2  # its presence too
-    assert any("refuses a publish" in line for line in loop.logs)
+    assert any("refused a publish" in line for line in loop.logs)
 
 
 def test_without_rules_the_node_itself_refuses_a_spoofed_envelope(
@@ -199,7 +199,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path):
 def test_files_need_mqtts_and_a_key_needs_a_certificate():
     with pytest.raises(BrokerUrlError, match="ca given"):
         Broker.from_url("mqtt://h", ca_file="x")
-    with pytest.raises(BrokerUrlError, match="key without a cert"):
+    with pytest.raises(BrokerUrlError, match="key without a certificate"):
         Broker.from_url("mqtts://h", key_file="x")
     with pytest.raises(BrokerUrlError) as caught:
         Broker.from_url("http://user:secret@h")
