@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import (
@@ -95,24 +96,48 @@ def is_wire_entry(op: Op) -> bool:
     return op.domain == keys.WIRE_DOMAIN and op.op_type in WIRE_ENTRIES
 
 
-@dataclass(frozen=True, slots=True)
 class Summary:
     """What kinds of ops and what metadata a list of ops holds: passes skip what is not there.
 
-    `kinds` are those of the list itself, `domains` those of subgraphs too; `meta` all metadata keys in it;
-    `wire` the indices of its wire ops.
+    Each answer is found when it is first asked for: most lists are asked for few of them.
     """
 
-    kinds: frozenset[tuple[str, str]]
-    domains: frozenset[str]
-    meta: frozenset[str]
-    has_subgraphs: bool
-    wire: tuple[int, ...]
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        self._ops = ops
 
-    @property
-    def has_slots(self) -> bool:
-        """Whether ops run on slots. Of branches nothing is known here but that they are there."""
-        return keys.SLOT_KEY in self.meta or self.has_subgraphs
+    @cached_property
+    def kinds(self) -> frozenset[tuple[str, str]]:
+        """Domain and op type, of the list itself."""
+        ops = self._ops
+        return frozenset(zip([op.domain for op in ops], [op.op_type for op in ops], strict=True))
+
+    @cached_property
+    def domains(self) -> frozenset[str]:
+        """Those of subgraphs too."""
+        found = {op.domain for op in self._ops}
+        for op in self._ops if self.has_subgraphs else ():
+            found.update(inner.domain for _, graph in op.subgraphs() for inner in walk_ops(graph.ops))
+        return frozenset(found)
+
+    @cached_property
+    def meta(self) -> frozenset[str]:
+        """All metadata keys of the list itself."""
+        return frozenset().union(*[op.meta for op in self._ops])
+
+    @cached_property
+    def has_subgraphs(self) -> bool:
+        """Whether a branch or loop body hangs on an op."""
+        values = chain.from_iterable([op.attrs.values() for op in self._ops if op.attrs])
+        return Subgraph in map(type, values)
+
+    @cached_property
+    def wire(self) -> tuple[int, ...]:
+        """The indices of the wire ops."""
+        places = [op.domain for op in self._ops]
+        found: list[int] = []
+        for _ in range(places.count(keys.WIRE_DOMAIN)):
+            found.append(places.index(keys.WIRE_DOMAIN, found[-1] + 1 if found else 0))
+        return tuple(found)
 
 
 _summaries: OrderedDict[int, tuple[tuple[Op, ...], Summary]] = OrderedDict()
@@ -120,11 +145,11 @@ _KEPT_SUMMARIES = 16
 
 
 def summary(ops: tuple[Op, ...]) -> Summary:
-    """The summary of a list of ops. One walk; ops do not change, so it is remembered while it is in use."""
+    """The summary of a list of ops. Ops do not change, so it is remembered while it is in use."""
     known = _summaries.get(id(ops))
     if known is not None and known[0] is ops:
         return known[1]
-    return _remember(ops, _summarize(ops))
+    return _remember(ops, Summary(ops))
 
 
 def _remember(ops: tuple[Op, ...], found: Summary) -> Summary:
@@ -159,33 +184,41 @@ def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
     first, last = ends_shared(ops, old)
     if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
         return summary(ops)
-    gone = _summarize(old[first : len(old) - last])
-    came = _summarize(ops[first : len(ops) - last])
-    if came.has_subgraphs or not gone.kinds <= came.kinds or not gone.meta <= came.meta:
+    gone = Summary(old[first : len(old) - last])
+    came = Summary(ops[first : len(ops) - last])
+    if came.has_subgraphs:
         return summary(ops)
-    shift = len(ops) - len(old)
-    wire = (
-        *(i for i in before.wire if i < first),
-        *(i + first for i in came.wire),
-        *(i + shift for i in before.wire if i >= len(old) - last),
-    )
-    kinds, domains = before.kinds | came.kinds, before.domains | came.domains
-    return _remember(ops, Summary(kinds, domains, before.meta | came.meta, False, wire))
+    found = Summary(ops)
+    answers, there = vars(found), vars(before)
+    answers["has_subgraphs"] = False
+    if "wire" in there:
+        shift = len(ops) - len(old)
+        answers["wire"] = (
+            *(i for i in before.wire if i < first),
+            *(i + first for i in came.wire),
+            *(i + shift for i in before.wire if i >= len(old) - last),
+        )
+    for name in ("kinds", "domains", "meta"):
+        # What only ops had that are gone is known by a walk alone.
+        if name in there and getattr(gone, name) <= getattr(came, name):
+            answers[name] = there[name] | getattr(came, name)
+    return _remember(ops, found)
 
 
-def _summarize(ops: tuple[Op, ...]) -> Summary:
-    """One walk per field, in Python's own loops where it can be: it runs some forty times a compilation."""
-    places = [op.domain for op in ops]
-    kinds = frozenset(zip(places, [op.op_type for op in ops], strict=True))
-    meta = frozenset().union(*[op.meta for op in ops])
-    nested = [op for op in ops if op.attrs and Subgraph in map(type, op.attrs.values())]
-    inner = {o.domain for op in nested for _, graph in op.subgraphs() for o in walk_ops(graph.ops)}
-    domains = set(places)
-    wire: list[int] = []
-    if keys.WIRE_DOMAIN in domains:
-        for _ in range(places.count(keys.WIRE_DOMAIN)):
-            wire.append(places.index(keys.WIRE_DOMAIN, wire[-1] + 1 if wire else 0))
-    return Summary(kinds, frozenset(domains | inner), meta, bool(nested), tuple(wire))
+_UNSTAMPED = ("kinds", "domains", "has_subgraphs", "wire")
+"""Answers in which metadata plays no part."""
+
+
+def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> tuple[Op, ...]:
+    """A list of the ops of `old`, one by one, with these metadata keys at some of them."""
+    new = tuple(ops)
+    found, there = Summary(new), vars(summary(old))
+    answers = vars(found)
+    answers.update((name, there[name]) for name in _UNSTAMPED if name in there)
+    if "meta" in there:
+        answers["meta"] = there["meta"].union(added)
+    _remember(new, found)
+    return new
 
 
 def wire_ops(function: Function) -> list[Op]:

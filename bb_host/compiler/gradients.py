@@ -22,9 +22,12 @@ def check_executions(main: Function, joins: Joins) -> None:
     if _BACKWARD not in flow.summary(main.ops).kinds:
         return
     forwards: dict[str, list[Op]] = {}
+    seen: dict[str, list[set[int] | None]] = {}
     for op in main.ops:
         if (op.domain, op.op_type) == _FORWARD:
-            forwards.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append(op)
+            slot = op.meta.get(keys.SLOT_KEY, "")
+            forwards.setdefault(slot, []).append(op)
+            seen.setdefault(slot, []).append(_executions(op, joins))
     for op in main.ops:
         slot = op.meta.get(keys.SLOT_KEY, "")
         if (op.domain, op.op_type) != _BACKWARD or slot not in forwards:
@@ -32,8 +35,7 @@ def check_executions(main: Function, joins: Joins) -> None:
         where = _executions(op, joins)
         if where is None:
             continue
-        seen = [_executions(forward, joins) for forward in forwards[slot]]
-        if not any(found is None or not where.isdisjoint(found) for found in seen):
+        if not any(found is None or not where.isdisjoint(found) for found in seen[slot]):
             raise BackwardWithoutForward(
                 f"it runs in an execution that stems from {entry_of(min(where), joins)}, and each Forward of "
                 f"{slot!r} in another one: {named(forwards[slot][0])}",

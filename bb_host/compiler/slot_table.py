@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
@@ -11,17 +12,11 @@ from bb_host.compiler.bindings import role_of
 from bb_host.program import Function, Op, Program, Slot, walk_ops
 
 
-def slotted_ops(function: Function) -> Iterator[Op]:
+def slotted_ops(function: Function) -> list[Op]:
     """The ops of a function that run on a slot, those in branches included."""
-    slot = keys.SLOT_KEY
-    if not flow.summary(function.ops).has_slots:
-        return
-    for op in function.ops:
-        if op.meta and slot in op.meta:
-            yield op
-        if op.attrs and flow.has_subgraph(op):
-            for _, graph in op.subgraphs():
-                yield from (inner for inner in walk_ops(graph.ops) if slot in inner.meta)
+    slot, there = keys.SLOT_KEY, flow.summary(function.ops)
+    ops = walk_ops(function.ops) if there.has_subgraphs else function.ops
+    return [op for op in ops if slot in op.meta]
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,7 +37,8 @@ class TargetSlots:
         return role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
 
 
-def targets_of(program: Program) -> list[TargetSlots]:
+@lru_cache(maxsize=1)  # passes that change nothing are followed by one that asks the same
+def targets_of(program: Program) -> tuple[TargetSlots, ...]:
     """All partitions of a program with the slots that they use, bootstraps and called functions included."""
     keyed = {f.key: f for f in program.functions}
     found = []
@@ -63,12 +59,16 @@ def targets_of(program: Program) -> list[TargetSlots]:
         declared: dict[str, Slot] = {}
         for function in reached.values():
             for op in slotted_ops(function):
-                ops.setdefault(op.meta[keys.SLOT_KEY], []).append(op)
+                name = op.meta[keys.SLOT_KEY]
+                if name in ops:
+                    ops[name].append(op)
+                else:
+                    ops[name] = [op]
             for name, slot in function.slots.items():
                 if slot.role or name in ops:
                     declared.setdefault(name, slot)
         found.append(TargetSlots(main, tuple(reached.values()), ops, declared))
-    return found
+    return tuple(found)
 
 
 def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:

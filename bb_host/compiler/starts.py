@@ -123,7 +123,7 @@ def _dead(
         if tracked.isdisjoint(inputs):
             if inputs or (op.domain, op.op_type) in entries:
                 continue
-        elif not tracked.issuperset(filter(None, inputs)):
+        elif not tracked.issuperset(filter(None, inputs) if "" in inputs else inputs):
             read.update(inputs)
             continue
         tracked.update(op.outputs)

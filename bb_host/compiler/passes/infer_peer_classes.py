@@ -51,6 +51,7 @@ def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) 
     stamped = 0
     home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers
     leading = leads.keys()
+    added = {home_class} if function.ops else set()
     stamps: dict[tuple[str, ...], dict[str, str]] = {}
     for op, classes in zip(function.ops, placement.ops, strict=True):
         stamp = stamps.get(classes)
@@ -65,10 +66,12 @@ def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) 
             peers = ",".join(f"{n}={leads[n]}" for n in op.outputs if n in leads)
             if known.get(home_class) != where or known.get(peer_class) != peers:
                 op = op.with_meta({home_class: where, peer_class: peers})
+                added.add(peer_class)
                 stamped += 1
         ops.append(op)
     stats.count("peer_classes_stamped", stamped)
     inputs = {keys.INPUT_CLASS_PREFIX + name: where for name, where in placement.inputs.items()}
     if not stamped and all(function.meta.get(k) == v for k, v in inputs.items()):
         return function
-    return dataclasses.replace(function, ops=tuple(ops), meta={**function.meta, **inputs})
+    new = flow.stamped(ops, function.ops, added)
+    return dataclasses.replace(function, ops=new, meta={**function.meta, **inputs})

@@ -126,7 +126,7 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
     parts = {}
     for where in sorted(classes, key=lambda c: c != home):
         here, given = tuple(ops.get(where, ())), tuple(inputs.get(where, ()))
-        values = frozenset((*given, *(n for op in here for n in op.outputs)))
+        values = frozenset(given).union(*[op.outputs for op in here])
         outputs = tuple(n for n in left if n in values)
         for name in outputs:
             del left[name]
@@ -143,19 +143,19 @@ def _values(function: Function, part: _Part) -> dict[str, object]:
     """Ops, inputs, outputs and types of a part; of a whole function they are shared."""
     if part.whole:
         return {"ops": function.ops, "inputs": function.inputs}
+    values = part.values
     return {
         "ops": part.ops,
         "inputs": part.inputs,
-        "types": {n: t for n, t in function.types.items() if n in part.values},
+        "types": {n: t for n, t in function.types.items() if n in values},
         "outputs": part.outputs,
-        "foreign_types": {n: t for n, t in function.foreign_types.items() if n in part.values},
+        "foreign_types": {n: t for n, t in function.foreign_types.items() if n in values},
     }
 
 
 def _slots(ops: tuple[Op, ...], declared: dict[str, Slot]) -> dict[str, Slot]:
-    used: set[str] = set()
-    if keys.SLOT_KEY in flow.summary(ops).meta:
-        used.update(op.meta[keys.SLOT_KEY] for op in ops if keys.SLOT_KEY in op.meta)
+    slot = keys.SLOT_KEY
+    used = {op.meta[slot] for op in ops if slot in op.meta}
     return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
 
 

@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
@@ -69,7 +69,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     return dataclasses.replace(program, functions=tuple(functions))
 
 
-def _known_targets(targets: list[TargetSlots], options: Options) -> None:
+def _known_targets(targets: Sequence[TargetSlots], options: Options) -> None:
     """Rule 8."""
     names = [t.main.name for t in targets]
     for binding in options.bindings:
@@ -170,20 +170,23 @@ def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
 
 def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
-    if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
+    if function.domain == keys.COMPONENT_DOMAIN:
         return function
-    changed: dict[int, Op] = {}
+    slot, number = keys.SLOT_KEY, keys.SLOT_ID_KEY
+    stamps = {name: {number: str(given)} for name, given in numbers.items()}
+    ops = list(function.ops)
+    changed = False
     for index, op in enumerate(function.ops):
-        name = op.meta.get(keys.SLOT_KEY) if op.meta else None
-        if name is not None and name in numbers and op.meta.get(keys.SLOT_ID_KEY) != str(numbers[name]):
-            changed[index] = op.with_meta({keys.SLOT_ID_KEY: str(numbers[name])})
+        stamp = stamps.get(op.meta[slot]) if slot in op.meta else None
+        if stamp is not None and op.meta.get(number) != stamp[number]:
+            ops[index] = op.with_meta(stamp)
+            changed = True
     if not changed:
         return function
-    ops = tuple(changed.get(i, op) for i, op in enumerate(function.ops))
-    return dataclasses.replace(function, ops=ops)
+    return dataclasses.replace(function, ops=flow.stamped(ops, function.ops, (number,)))
 
 
-def _brought(program: Program, targets: list[TargetSlots], options: Options) -> list[Function]:
+def _brought(program: Program, targets: Sequence[TargetSlots], options: Options) -> list[Function]:
     """Rule 5: the graphs of all bindings that some target uses."""
     users: dict[str, list[tuple[str, Binding | None]]] = {}
     for target in targets:

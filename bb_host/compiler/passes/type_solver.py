@@ -345,47 +345,49 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
     """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
 
     Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
-    An op that reads one value twice is asked every time: what narrows one of its inputs narrows the other.
+    An op that reads one value twice, and whose inputs are narrowed, is asked every time: what narrows one of
+    them narrows the other.
     """
-    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], object]] = {}
+    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], bool, object]] = {}
     control, slot = keys.CONTROL_INPUTS_KEY, keys.SLOT_KEY
 
     def remembered(op: Op, terms: Terms) -> None:
-        inputs = op.inputs
-        names, known = inputs + op.outputs, terms.types
-        if len(names) > 2 and len(set(names)) != len(names):
-            solve(op, terms)
-            return
-        before, constants = tuple(map(known.get, names)), terms.constants
-        meta = op.meta
-        key: tuple[object, ...] = (
-            len(inputs),
-            meta.get(control),
-            by_slot and meta.get(slot),
-            *map(id, before),
-        )
-        kept: object = before
-        if None in before:
-            key += tuple(map(bool, names))
-        if constants and not constants.keys().isdisjoint(inputs):
-            values = tuple(map(constants.get, inputs))
-            key += tuple(map(id, values))
-            kept = before, values
+        inputs, outputs, meta = op.inputs, op.outputs, op.meta
+        known, constants = terms.types, terms.constants
+        asked: list[object] = [len(inputs)]
+        for name in inputs:
+            asked.append(id(known.get(name)) if name else "")
+            if name in constants:
+                asked.append(id(constants[name]))
+        for name in outputs:
+            asked.append(id(known.get(name)) if name else "")
+        if by_slot:
+            asked.append(meta.get(slot))
+        if control in meta:
+            asked.append((control, meta[control]))
+        if op.attrs:
+            asked += [(name, type(value), value) for name, value in op.attrs.items()]
+        key = tuple(asked)
         try:
-            if op.attrs:
-                key += tuple([(name, type(value), value) for name, value in op.attrs.items()])
             found = seen.get(key)
         except TypeError:  # an attribute that is no plain value
             solve(op, terms)
             return
+        names = inputs + outputs
         if found is None:
+            before = [known.get(name) for name in names]
+            kept = before, [constants.get(name) for name in inputs]
             solve(op, terms)
-            if len(seen) < _MOST_REMEMBERED:
+            if len(seen) < _MOST_REMEMBERED and len(set(names)) == len(names):
                 pairs = enumerate(map(known.get, names))
                 narrowed = [(i, new) for i, new in pairs if new is not None and new is not before[i]]
-                seen[key] = (tuple(narrowed), kept)
+                seen[key] = (tuple(narrowed), any(i < len(inputs) for i, _ in narrowed), kept)
             return
-        for index, new in found[0]:
+        narrowings, by_inputs, _ = found
+        if by_inputs and len(set(names)) != len(names):
+            solve(op, terms)
+            return
+        for index, new in narrowings:
             known[names[index]] = new
             terms.touched.append(names[index])
 
