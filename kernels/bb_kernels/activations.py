@@ -35,10 +35,12 @@ _ERF64_R = (
 
 
 def _scalar(value: float, dtype: Dtype) -> Array:
+    """Return a number as a 0-d array, so that it does not decide the type of a result."""
     return np.array(value, dtype)
 
 
 def _horner(y: Array, coefficients: tuple[Array, ...], out: Array) -> None:
+    """Compute the polynomial Σ coefficients[i]·yⁱ into ``out``, which must not be ``y``."""
     np.multiply(y, coefficients[-1], out)
     for c in coefficients[-2:0:-1]:
         np.add(out, c, out)
@@ -47,20 +49,27 @@ def _horner(y: Array, coefficients: tuple[Array, ...], out: Array) -> None:
 
 
 class Erf:
-    """erf on float32 or float64 arrays; needs two scratch arrays like the input."""
+    """The error function on float32 or float64 arrays.
+
+    ``scratch`` says how many arrays like the input a call needs. float32: relative error below 2e-8; float64:
+    absolute error below 1e-15.
+    """
 
     def __init__(self, dtype: Dtype) -> None:
+        """Choose the approximation for one element type and keep its coefficients in that type."""
         self.exact = dtype == F64
+        self.scratch = 4 if self.exact else 2
         self.p = tuple(_scalar(c, dtype) for c in (_ERF64_R if self.exact else _ERF32_P))
         self.q = tuple(_scalar(c, dtype) for c in _ERF32_Q)
         self.low, self.high = _scalar(-3.92, dtype), _scalar(3.92, dtype)
         self.six = _scalar(6.0, dtype)
 
-    def __call__(self, x: Array, out: Array, s: Array, t: Array) -> None:
-        """``out`` may be ``x`` itself."""
+    def __call__(self, x: Array, out: Array, *scratch: Array) -> None:
+        """Compute erf(x) into ``out``, which may be ``x`` itself; allocates nothing."""
         if self.exact:
-            self._wide(x, out, s, t)
+            self._wide(x, out, *scratch)
             return
+        s, t = scratch
         clip(x, self.low, self.high, out)
         np.square(out, s)
         _horner(s, self.p, t)
@@ -68,43 +77,54 @@ class Erf:
         _horner(s, self.q, t)
         np.divide(out, t, out)
 
-    def _wide(self, x: Array, out: Array, s: Array, t: Array) -> None:
-        sign = np.sign(x)
-        a = np.absolute(x)
+    def _wide(self, x: Array, out: Array, s: Array, t: Array, a: Array, y: Array) -> None:
+        np.absolute(x, a)
         np.minimum(a, self.six, out=a)
         np.add(a, 2.0, t)
         np.divide(2.0, t, t)
-        y = (8.0 * t - 5.0) / 3.0
+        np.multiply(t, 8.0, y)
+        np.subtract(y, 5.0, y)
+        np.divide(y, 3.0, y)
         _horner(y, self.p, s)
         np.multiply(a, a, a)
         np.subtract(s, a, s)
         np.exp(s, s)
         np.multiply(s, t, s)
         np.subtract(1.0, s, s)
-        np.multiply(s, sign, out)
+        np.sign(x, a)
+        np.multiply(s, a, out)
 
 
 @kernel("Erf", "T", since=9, dtypes=FLOAT, half=True)
 def _erf(call: Call) -> Prepared:
-    spec = call.spec(0)
-    return elementwise(call, Erf(spec.dtype), (spec, spec))
+    """Erf (opset 9+) computes the error function of each element.
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
+    erf = Erf(call.spec(0).dtype)
+    return _pieces(call, erf, erf.scratch)
 
 
 @kernel("Gelu", "T", since=20, dtypes=FLOAT, half=True, attrs="approximate")
 def _gelu(call: Call) -> Prepared:
+    """Gelu (opset 20+) multiplies x by the normal distribution's probability of a value below x.
+
+    X[…] → Y[…]; floats (float16 via float32). ``approximate``: "none" goes through erf, "tanh" through the
+    usual approximation; another value raises KernelAttributeError. Run allocates nothing.
+    """
     spec = call.spec(0)
     half = _scalar(0.5, spec.dtype)
     if call.str_attr("approximate", "none", ("none", "tanh")) == "none":
         erf, root = Erf(spec.dtype), _scalar(0.5**0.5, spec.dtype)
 
-        def run(x: Array, out: Array, e: Array, s: Array, t: Array) -> None:
+        def run(x: Array, out: Array, e: Array, s: Array, *temps: Array) -> None:
             np.multiply(x, root, e)
-            erf(e, e, s, t)
+            erf(e, e, s, *temps)
             np.multiply(x, half, s)
             np.multiply(s, e, e)
             np.add(s, e, out)
 
-        return elementwise(call, run, (spec, spec, spec))
+        return _pieces(call, run, 1 + erf.scratch)
     a, b = _scalar((2.0 / np.pi) ** 0.5, spec.dtype), _scalar(0.044715 * (2.0 / np.pi) ** 0.5, spec.dtype)
 
     def run_tanh(x: Array, out: Array, s: Array) -> None:
@@ -122,6 +142,10 @@ def _gelu(call: Call) -> Prepared:
 
 @kernel("Relu", "T", dtypes=FLOAT | SIGNED)
 def _relu(call: Call) -> Prepared:
+    """Relu (opset 7+) replaces negative elements by 0 and keeps NaN.
+
+    X[…] → Y[…]; floats and signed integers. Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
     zero, top = _scalar(0, dtype), highest(dtype)
     # The ufunc itself, with its bounds, is the bound step: one C call.
@@ -132,6 +156,10 @@ def _relu(call: Call) -> Prepared:
 
 @kernel("LeakyRelu", "T", dtypes=FLOAT, attrs="alpha")
 def _leaky_relu(call: Call) -> Prepared:
+    """LeakyRelu (opset 7+) multiplies negative elements by ``alpha`` (default 0.01).
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     spec = call.spec(0)
     alpha = call.float_attr("alpha", 0.01)
     slope = _scalar(alpha, spec.dtype)
@@ -146,30 +174,39 @@ def _leaky_relu(call: Call) -> Prepared:
 
 @kernel("Sigmoid", "T", dtypes=FLOAT)
 def _sigmoid(call: Call) -> Prepared:
+    """Sigmoid (opset 7+) computes 1/(1+exp(-x)).
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     return elementwise(call, Sigmoid(call.spec(0).dtype))
 
 
 class Sigmoid:
-    """1/(1+exp(-x)); exp may overflow to inf, whose reciprocal is the right answer. ``out`` may be ``x``."""
+    """The logistic function 1/(1+exp(-x)) on arrays of one float type.
+
+    exp may overflow to inf, whose reciprocal is the right answer.
+    """
 
     def __init__(self, dtype: Dtype) -> None:
-        self.one = _scalar(1.0, dtype)
+        """Keep the number 1 in the element type."""
+        self.unit = _scalar(1.0, dtype)
 
     def __call__(self, x: Array, out: Array) -> None:
+        """Compute the sigmoid of ``x`` into ``out``, which may be ``x`` itself; allocates nothing."""
         np.negative(x, out)
         np.exp(out, out)
-        np.add(out, self.one, out)
-        np.divide(self.one, out, out)
+        np.add(out, self.unit, out)
+        np.divide(self.unit, out, out)
 
 
 def _pieces(call: Call, run: Run, scratch: int) -> Prepared:
-    """An activation with some scratch arrays like its input."""
+    """Return an activation that needs ``scratch`` arrays like its input."""
     spec = call.spec(0)
     return elementwise(call, run, (spec,) * scratch)
 
 
 def _elu_like(call: Call, alpha: float, gamma: float, rate: float) -> Prepared:
-    """gamma·x for x > 0, gamma·alpha·(exp(x/rate)-1) below."""
+    """Return the activation gamma·x for x > 0 and gamma·alpha·(exp(x/rate)-1) below."""
     dtype = call.spec(0).dtype
     zero, factor = _scalar(0, dtype), _scalar(gamma * alpha, dtype)
     outer, inner = _scalar(gamma, dtype), _scalar(1.0 / rate, dtype)
@@ -190,17 +227,29 @@ def _elu_like(call: Call, alpha: float, gamma: float, rate: float) -> Prepared:
 
 @kernel("Elu", "T", dtypes=FLOAT, half=True, attrs="alpha")
 def _elu(call: Call) -> Prepared:
+    """Elu (opset 7+) computes alpha·(exp(x)-1) for negative x and keeps the rest.
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     return _elu_like(call, call.float_attr("alpha", 1.0), 1.0, 1.0)
 
 
 @kernel("Selu", "T", dtypes=FLOAT, half=True, attrs="alpha gamma")
 def _selu(call: Call) -> Prepared:
+    """Selu (opset 7+) computes gamma·x for positive x and gamma·alpha·(exp(x)-1) for the rest.
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     alpha = call.float_attr("alpha", 1.67326319217681884765625)
     return _elu_like(call, alpha, call.float_attr("gamma", 1.05070102214813232421875), 1.0)
 
 
 @kernel("Celu", "T", since=12, dtypes=FLOAT, half=True, attrs="alpha")
 def _celu(call: Call) -> Prepared:
+    """Celu (opset 12+) computes alpha·(exp(x/alpha)-1) for negative x and keeps the rest.
+
+    X[…] → Y[…]; floats (float16 via float32). alpha = 0 raises KernelAttributeError. Run allocates nothing.
+    """
     alpha = call.float_attr("alpha", 1.0)
     if alpha == 0.0:
         raise KernelAttributeError("Celu: alpha must not be 0")
@@ -209,7 +258,11 @@ def _celu(call: Call) -> Prepared:
 
 @kernel("PRelu", "T T", dtypes=NUMERIC)
 def _prelu(call: Call) -> Prepared:
-    """x where x ≥ 0, else slope·x; the slope broadcasts to x."""
+    """PRelu (opset 7+) multiplies negative elements by a slope that is an input.
+
+    X[…], slope → Y[…]; numbers of one type. A slope that does not broadcast to X raises KernelShapeError. Run
+    allocates nothing.
+    """
     x = call.spec(0)
     require_broadcast_to(call, call.spec(1).shape, x.shape)
     zero = _scalar(0, x.dtype)
@@ -225,6 +278,10 @@ def _prelu(call: Call) -> Prepared:
 
 @kernel("ThresholdedRelu", "T", since=10, dtypes=FLOAT, attrs="alpha")
 def _thresholded_relu(call: Call) -> Prepared:
+    """ThresholdedRelu (opset 10+) keeps elements above ``alpha`` (default 1) and replaces the rest by 0.
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     spec = call.spec(0)
     alpha = _scalar(call.float_attr("alpha", 1.0), spec.dtype)
 
@@ -235,34 +292,43 @@ def _thresholded_relu(call: Call) -> Prepared:
     return elementwise(call, run, (TensorSpec(BOOL, spec.shape),))
 
 
-def _hard_sigmoid_of(x: Array, a: Array, b: Array, zero: Array, one: Array, out: Array) -> None:
-    np.multiply(x, a, out)
-    np.add(out, b, out)
-    clip(out, zero, one, out)
+def _line_within(x: Array, slope: Array, offset: Array, low: Array, high: Array, out: Array) -> None:
+    """Compute slope·x + offset, limited to [low, high], into ``out``, which may be ``x``."""
+    np.multiply(x, slope, out)
+    np.add(out, offset, out)
+    clip(out, low, high, out)
 
 
 @kernel("HardSigmoid", "T", dtypes=FLOAT, attrs="alpha beta")
 def _hard_sigmoid(call: Call) -> Prepared:
+    """HardSigmoid (opset 7+) computes alpha·x + beta, limited to [0, 1].
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
     a, b = _scalar(call.float_attr("alpha", 0.2), dtype), _scalar(call.float_attr("beta", 0.5), dtype)
-    zero, one = _scalar(0, dtype), _scalar(1, dtype)
-    return elementwise(call, lambda x, out: _hard_sigmoid_of(x, a, b, zero, one, out))
+    low, high = _scalar(0, dtype), _scalar(1, dtype)
+    return elementwise(call, lambda x, out: _line_within(x, a, b, low, high, out))
 
 
 @kernel("HardSwish", "T", since=14, dtypes=FLOAT)
 def _hard_swish(call: Call) -> Prepared:
+    """HardSwish (opset 14+) multiplies x by x/6 + 1/2, limited to [0, 1].
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
-    a, b, zero, one = (_scalar(v, dtype) for v in (1.0 / 6.0, 0.5, 0.0, 1.0))
+    a, b, low, high = (_scalar(v, dtype) for v in (1.0 / 6.0, 0.5, 0.0, 1.0))
 
     def run(x: Array, out: Array, s: Array) -> None:
-        _hard_sigmoid_of(x, a, b, zero, one, s)
+        _line_within(x, a, b, low, high, s)
         np.multiply(x, s, out)
 
     return _pieces(call, run, 1)
 
 
 def _softplus_into(x: Array, zero: Array, out: Array, s: Array) -> None:
-    """log(1+exp(x)) = max(x,0) + log(1+exp(-|x|)), which cannot overflow."""
+    """Compute log(1+exp(x)) as max(x,0) + log(1+exp(-|x|)), which cannot overflow."""
     np.absolute(x, s)
     np.negative(s, s)
     np.exp(s, s)
@@ -273,17 +339,25 @@ def _softplus_into(x: Array, zero: Array, out: Array, s: Array) -> None:
 
 @kernel("Softplus", "T", dtypes=FLOAT, half=True)
 def _softplus(call: Call) -> Prepared:
+    """Softplus (opset 7+) computes log(1+exp(x)).
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     zero = _scalar(0, call.spec(0).dtype)
     return _pieces(call, lambda x, out, s: _softplus_into(x, zero, out, s), 1)
 
 
 @kernel("Softsign", "T", dtypes=FLOAT)
 def _softsign(call: Call) -> Prepared:
-    one = _scalar(1, call.spec(0).dtype)
+    """Softsign (opset 7+) computes x/(1+|x|).
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
+    unit = _scalar(1, call.spec(0).dtype)
 
     def run(x: Array, out: Array, s: Array) -> None:
         np.absolute(x, s)
-        np.add(s, one, s)
+        np.add(s, unit, s)
         np.divide(x, s, out)
 
     return _pieces(call, run, 1)
@@ -291,6 +365,10 @@ def _softsign(call: Call) -> Prepared:
 
 @kernel("Mish", "T", since=18, dtypes=FLOAT, half=True)
 def _mish(call: Call) -> Prepared:
+    """Mish (opset 18+) computes x·tanh(log(1+exp(x))).
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     zero = _scalar(0, call.spec(0).dtype)
 
     def run(x: Array, out: Array, s: Array, t: Array) -> None:
@@ -302,7 +380,10 @@ def _mish(call: Call) -> Prepared:
 
 
 def _swish_into(x: Array, alpha: Array, sigmoid: Sigmoid, out: Array, s: Array) -> None:
-    """``s`` is scratch and must not be ``x``; ``out`` may be ``s``."""
+    """Compute x·sigmoid(alpha·x) into ``out``.
+
+    ``s`` is scratch and must not be ``x``; ``out`` may be ``s``.
+    """
     np.multiply(x, alpha, s)
     sigmoid(s, s)
     np.multiply(x, s, out)
@@ -310,6 +391,10 @@ def _swish_into(x: Array, alpha: Array, sigmoid: Sigmoid, out: Array, s: Array) 
 
 @kernel("Swish", "T", since=24, dtypes=FLOAT, half=True, attrs="alpha")
 def _swish(call: Call) -> Prepared:
+    """Swish (opset 24+) computes x·sigmoid(alpha·x).
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
     alpha, sigmoid = _scalar(call.float_attr("alpha", 1.0), dtype), Sigmoid(dtype)
     return _pieces(call, lambda x, out, s: _swish_into(x, alpha, sigmoid, out, s), 1)
@@ -317,7 +402,11 @@ def _swish(call: Call) -> Prepared:
 
 @kernel("SwiGLU", "T T", since=28, dtypes=FLOAT, half=True, attrs="alpha")
 def _swiglu(call: Call) -> Prepared:
-    """Swish(gate)·value; no broadcasting."""
+    """SwiGLU (opset 28+) multiplies the Swish of a gate by a value.
+
+    gate[…], value[…] → Y[…]; floats (float16 via float32). Inputs of different shapes raise KernelShapeError.
+    Run allocates nothing.
+    """
     spec = call.spec(0)
     if call.spec(1) != spec:
         raise KernelShapeError(f"SwiGLU: gate {spec.shape} and value {call.spec(1).shape} differ in shape")
@@ -332,13 +421,22 @@ def _swiglu(call: Call) -> Prepared:
 
 @kernel("Shrink", "T", since=9, dtypes=NUMERIC, attrs="bias lambd")
 def _shrink(call: Call) -> Prepared:
-    """x+bias below -lambd, x-bias above lambd, 0 between."""
-    dtype = call.spec(0).dtype
-    bias, edge = call.float_attr("bias", 0.0), call.float_attr("lambd", 0.5)
+    """Shrink (opset 9+) adds ``bias`` below -``lambd``, subtracts it above ``lambd``, and writes 0 between.
 
-    def run(x: Array, out: Array) -> None:
-        below, above = x < -edge, x > edge
-        shifted = np.where(below, x + bias, np.where(above, x - bias, 0))
-        np.copyto(out, shifted.astype(dtype))
+    X[…] → Y[…]; numbers (integers via float64, truncated). Run allocates nothing.
+    """
+    spec = call.spec(0)
+    wide = spec.dtype if spec.dtype in FLOAT else F64
+    bias, edge = _scalar(call.float_attr("bias", 0.0), wide), _scalar(call.float_attr("lambd", 0.5), wide)
+    lower_edge = np.negative(edge)
 
-    return elementwise(call, run)
+    def run(x: Array, out: Array, shifted: Array, mask: Array) -> None:
+        np.subtract(x, bias, shifted)
+        np.greater(x, edge, mask)
+        np.logical_not(mask, mask)  # not less_equal: NaN is above no edge, and becomes 0
+        np.copyto(shifted, 0, where=mask)
+        np.less(x, lower_edge, mask)
+        np.add(x, bias, shifted, where=mask)
+        np.copyto(out, shifted, casting="unsafe")
+
+    return elementwise(call, run, (TensorSpec(wide, spec.shape), TensorSpec(BOOL, spec.shape)))

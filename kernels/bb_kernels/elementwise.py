@@ -1,4 +1,7 @@
-"""Element by element over two or more tensors: arithmetic, comparison, logic, selection. All broadcast."""
+"""Arithmetic, comparison, logic and selection, element by element over two or more tensors.
+
+All operators here broadcast by NumPy's rule.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from .ufuncs import min_reduce
 def _binary(
     call: Call, run: Run, dtype: Dtype | None = None, scratch: tuple[TensorSpec, ...] = ()
 ) -> Prepared:
+    """Return a kernel of two broadcast inputs; ``dtype`` is the result's, by default that of input 0."""
     a, b = call.spec(0), call.spec(1)
     out = TensorSpec(a.dtype if dtype is None else dtype, broadcast(call, a.shape, b.shape))
     lift = isinstance(run, np.ufunc) and len(a.shape) != len(b.shape) and a.shape != () and b.shape != ()
@@ -40,7 +44,7 @@ def _binary(
 
 
 def _lifted(ufunc: Ufunc) -> Callable[..., Bound]:
-    """Bind over views of one rank: small tensors add three times faster than with ranks that differ."""
+    """Return a binder over views of equal rank, which NumPy adds three times faster where they are small."""
 
     def bind(a: Array, b: Array, out: Array) -> Bound:
         rank = out.ndim
@@ -51,11 +55,20 @@ def _lifted(ufunc: Ufunc) -> Callable[..., Bound]:
 
 
 def _register_ufunc(
-    op_type: str, ufunc: Ufunc, dtypes: frozenset[Dtype], result: Dtype | None = None
+    op_type: str, ufunc: Ufunc, dtypes: frozenset[Dtype], result: Dtype | None = None, since: int = 7
 ) -> None:
+    """Register an operator of two inputs that is one NumPy function."""
+
     # The ufunc itself is the run function: a plan step is one C call.
-    @kernel(op_type, "T T", dtypes=dtypes)
+    @kernel(op_type, "T T", since=since, dtypes=dtypes)
     def build(call: Call) -> Prepared:
+        """These operators apply one NumPy function to two broadcast inputs: A, B → C.
+
+        opset 7+: Add, Sub, Mul (numbers), And, Or, Xor (bool), Equal (all types, result bool), Greater, Less
+        (numbers, result bool); opset 12+: GreaterOrEqual, LessOrEqual (numbers, result bool); opset 18+:
+        BitwiseAnd, BitwiseOr, BitwiseXor (integers). Shapes that do not broadcast raise KernelShapeError. Run
+        allocates nothing.
+        """
         return _binary(call, ufunc, result)
 
 
@@ -73,28 +86,28 @@ for _op, _ufunc in (
     ("BitwiseOr", np.bitwise_or),
     ("BitwiseXor", np.bitwise_xor),
 ):
-
-    @kernel(_op, "T T", since=18, dtypes=INTEGER)
-    def _bitwise(call: Call, ufunc: Ufunc = _ufunc) -> Prepared:
-        return _binary(call, ufunc)
-
-
+    _register_ufunc(_op, _ufunc, INTEGER, since=18)
 for _op, _ufunc in (("GreaterOrEqual", np.greater_equal), ("LessOrEqual", np.less_equal)):
-
-    @kernel(_op, "T T", since=12, dtypes=NUMERIC)
-    def _ordered(call: Call, ufunc: Ufunc = _ufunc) -> Prepared:
-        return _binary(call, ufunc, BOOL)
+    _register_ufunc(_op, _ufunc, NUMERIC, BOOL, since=12)
 
 
 @kernel("BitShift", "T T", since=11, dtypes=INTEGER, attrs="direction")
 def _bit_shift(call: Call) -> Prepared:
+    """BitShift (opset 11+) shifts the bits of A by B places to the side that ``direction`` names.
+
+    A, B → C, broadcast; integers. A direction other than LEFT or RIGHT raises KernelAttributeError. Run
+    allocates nothing.
+    """
     left = call.str_attr("direction", choices=("LEFT", "RIGHT")) == "LEFT"
     return _binary(call, np.left_shift if left else np.right_shift)
 
 
 @kernel("Div", "T T", dtypes=NUMERIC)
 def _div(call: Call) -> Prepared:
-    """Floats divide; integers divide towards zero as in C (NumPy rounds down)."""
+    """Div (opset 7+) divides; integers round towards zero as in C, where NumPy rounds down.
+
+    A, B → C, broadcast; numbers of one type. Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
     if dtype in FLOAT:
         return _binary(call, np.true_divide)
@@ -112,7 +125,11 @@ def _div(call: Call) -> Prepared:
 
 @kernel("Mod", "T T", since=10, dtypes=NUMERIC, attrs="fmod")
 def _mod(call: Call) -> Prepared:
-    """fmod=1: the dividend's sign (C); fmod=0: the divisor's sign (Python), for floats since opset 28."""
+    """Mod (opset 10+) computes the rest of a division, signed like the divisor or (``fmod``=1) the dividend.
+
+    A, B → C, broadcast; numbers of one type. Floats with fmod=0 raise UnsupportedDtypeError before opset 28.
+    Run allocates nothing.
+    """
     c_like = call.int_attr("fmod", 0) == 1
     if not c_like and call.version < 28 and call.spec(0).dtype in FLOAT:
         raise UnsupportedDtypeError("Mod: before opset 28 floating point inputs need the attribute fmod=1")
@@ -121,13 +138,20 @@ def _mod(call: Call) -> Prepared:
 
 @kernel("Pow", "T U", dtypes=NUMERIC, dtypes2=NUMERIC)
 def _pow(call: Call) -> Prepared:
-    """The result has the type of the base. Small constant exponents become products and roots."""
+    """Pow (opset 7+) raises a base to a power; the result has the base's type.
+
+    A, B → C, broadcast; numbers, whose types may differ (via float64 where an integer exponent could be
+    negative). Constant exponents 2, 3, 0.5, -1 and 1 become products and roots. Run allocates nothing, except
+    float64 copies where an integer base meets negative exponents of its type that only the run knows.
+    """
     base, exponent = call.spec(0), call.spec(1)
     known = call.constant(1)
     if known is not None and known.size == 1 and exponent.size == 1 and base.dtype in FLOAT:
         special = _POWERS.get(float(known.reshape(())))
         if special is not None and len(exponent.shape) <= len(base.shape):
-            return _binary(call, special)
+            prepared = _binary(call, special)
+            # A cube reads x after it has written the output, so the output never takes x's memory.
+            return prepared._replace(inplace=()) if special is _cube else prepared
     if exponent.dtype == base.dtype and base.dtype not in SIGNED:
         return _binary(call, np.power)
     out = TensorSpec(base.dtype, broadcast(call, base.shape, exponent.shape))
@@ -160,12 +184,8 @@ def _square(x: Array, _exponent: Array, out: Array) -> None:
 
 
 def _cube(x: Array, _exponent: Array, out: Array) -> None:
-    # x may be the memory of out: square would destroy it, so multiply in the order that needs x last.
-    if x is out or np.may_share_memory(x, out):
-        np.multiply(np.square(x), x, out)
-    else:
-        np.square(x, out)
-        np.multiply(out, x, out)
+    np.square(x, out)
+    np.multiply(out, x, out)
 
 
 def _root(x: Array, _exponent: Array, out: Array) -> None:
@@ -184,7 +204,7 @@ _POWERS: dict[float, Run] = {2.0: _square, 3.0: _cube, 0.5: _root, -1.0: _invers
 
 
 def _fold(call: Call, ufunc: Ufunc, finish: Callable[[Array], object] | None = None) -> Prepared:
-    """Variadic operators: fold the inputs into the output from the left."""
+    """Return a variadic kernel that folds its inputs into the output from the left."""
     n = len(call.inputs)
     out = TensorSpec(call.spec(0).dtype, broadcast(call, *(call.spec(i).shape for i in range(n))))
 
@@ -217,27 +237,47 @@ def _fold(call: Call, ufunc: Ufunc, finish: Callable[[Array], object] | None = N
 
 @kernel("Sum", "T*", dtypes=FLOAT)
 def _sum(call: Call) -> Prepared:
+    """Sum (opset 7+) adds all of its inputs.
+
+    X1, X2, … → Y, broadcast; floats. Run allocates nothing.
+    """
     return _fold(call, np.add)
 
 
 @kernel("Mean", "T*", dtypes=FLOAT, half=True)
 def _mean(call: Call) -> Prepared:
+    """Mean (opset 7+) averages its inputs.
+
+    X1, X2, … → Y, broadcast; floats (float16 via float32). Run allocates nothing.
+    """
     n = np.array(1.0 / len(call.inputs), call.spec(0).dtype)
     return _fold(call, np.add, lambda result: np.multiply(result, n, result))
 
 
 @kernel("Min", "T*", dtypes=NUMERIC)
 def _min(call: Call) -> Prepared:
+    """Min (opset 7+) keeps the smallest element of its inputs; NaN wins.
+
+    X1, X2, … → Y, broadcast; numbers. Run allocates nothing.
+    """
     return _fold(call, np.minimum)
 
 
 @kernel("Max", "T*", dtypes=NUMERIC)
 def _max(call: Call) -> Prepared:
+    """Max (opset 7+) keeps the largest element of its inputs; NaN wins.
+
+    X1, X2, … → Y, broadcast; numbers. Run allocates nothing.
+    """
     return _fold(call, np.maximum)
 
 
 @kernel("Where", "B T T", since=9)
 def _where(call: Call) -> Prepared:
+    """Where (opset 9+) picks from X where the condition holds and from Y elsewhere.
+
+    condition (bool), X, Y → Z, broadcast; any type. Run allocates nothing.
+    """
     cond, x, y = call.spec(0), call.spec(1), call.spec(2)
     out = TensorSpec(x.dtype, broadcast(call, cond.shape, x.shape, y.shape))
 

@@ -1,7 +1,7 @@
 """Losses over class scores: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
 
-Scores are [N,C,D…], labels [N,D…]. Reduced by mean, the weights of the labels that count are the divisor. A
-label outside of [0,C) is refused unless it is ``ignore_index``.
+Scores are [N,C,D…], labels [N,D…]. The mean divides by the sum of the weights of the labels that count. A
+label outside of [0,C) raises KernelShapeError at run unless it is ``ignore_index``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _ATTRS = "ignore_index reduction"
 
 
 class _Loss(NamedTuple):
+    """The weighted negative log-likelihood of labels, with its shapes and reduction."""
+
     op_type: str
     rows: int  # N
     classes: int
@@ -30,10 +32,11 @@ class _Loss(NamedTuple):
 
     @property
     def out_shape(self) -> tuple[int, ...]:
+        """Return the loss's shape: that of the labels without a reduction, else a scalar's."""
         return self.shape if self.reduction == "none" else ()
 
     def __call__(self, log_prob: Array, labels: Array, weights: Array | None, out: Array) -> None:
-        """The loss of log-probabilities [N,C,D…] into ``out``; temporaries are of the labels' size."""
+        """Compute the loss of log-probabilities [N,C,D…] into ``out``; allocates arrays like the labels."""
         at: Array = labels.reshape(self.rows, 1, self.places)
         counted: Any = True
         if self.ignore is not None:
@@ -54,6 +57,7 @@ class _Loss(NamedTuple):
 
 
 def _loss(call: Call) -> _Loss:
+    """Check scores, labels and weights against each other; KernelShapeError where they do not fit."""
     scores, labels = call.spec(0).shape, call.spec(1).shape
     if len(scores) < 2 or labels != (scores[0], *scores[2:]):
         raise KernelShapeError(f"{call.op_type}: scores {scores} and labels {labels} do not fit")
@@ -66,6 +70,11 @@ def _loss(call: Call) -> _Loss:
 
 @kernel("NegativeLogLikelihoodLoss", "T I T?", since=12, dtypes=FLOAT, half=True, attrs=_ATTRS)
 def _nll(call: Call) -> Prepared:
+    """NegativeLogLikelihoodLoss (opset 12+) sums, averages or lists the negative score of each label.
+
+    log_prob[N,C,D…], labels[N,D…], weights[C]? → loss[] or loss[N,D…]; floats (float16 via float32), labels
+    int32 or int64. Run allocates some arrays like the labels.
+    """
     loss, n = _loss(call), len(call.inputs)
 
     def run(*arrays: Any) -> None:
@@ -76,7 +85,11 @@ def _nll(call: Call) -> Prepared:
 
 @kernel("SoftmaxCrossEntropyLoss", "T I T?", since=12, dtypes=FLOAT, half=True, attrs=_ATTRS, max_outputs=2)
 def _softmax_cross_entropy(call: Call) -> Prepared:
-    """Second output: the log-probabilities."""
+    """SoftmaxCrossEntropyLoss (opset 12+) is LogSoftmax over the classes, then NegativeLogLikelihoodLoss.
+
+    scores[N,C,D…], labels[N,D…], weights[C]? → loss[] or loss[N,D…], log_prob[N,C,D…]?; floats (float16 via
+    float32), labels int32 or int64. Run allocates some arrays like the labels.
+    """
     spec, loss, n = call.spec(0), _loss(call), len(call.inputs)
     row = TensorSpec(spec.dtype, (spec.shape[0], 1, *spec.shape[2:]))
 

@@ -1,6 +1,11 @@
-"""Softmax and its kin. Before opset 13 they work on the input flattened to two dimensions at ``axis``."""
+"""Softmax, LogSoftmax and Hardmax.
+
+Before opset 13 they flatten the input to two dimensions at ``axis`` and work on the rows.
+"""
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
@@ -11,6 +16,7 @@ from .ufuncs import add_reduce, max_reduce
 
 
 def _axes(call: Call) -> tuple[int, ...]:
+    """Return the axes over which the operator normalises; KernelShapeError for an axis out of range."""
     rank = len(call.spec(0).shape)
     if call.version >= 13:
         return (axis_of(call, call.int_attr("axis", -1), rank),)
@@ -21,12 +27,17 @@ def _axes(call: Call) -> tuple[int, ...]:
 
 
 def _rows(call: Call, axes: tuple[int, ...]) -> TensorSpec:
+    """Return the spec of the input with the given axes reduced to 1."""
     spec = call.spec(0)
     return TensorSpec(spec.dtype, tuple(1 if i in axes else d for i, d in enumerate(spec.shape)))
 
 
 @kernel("Softmax", "T", dtypes=FLOAT, half=True, attrs="axis")
 def _softmax(call: Call) -> Prepared:
+    """Softmax (opset 7+) scales exponentials so that they add up to 1 along the axis.
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     axes = _axes(call)
 
     def run(x: Array, out: Array, row: Array) -> None:
@@ -41,6 +52,10 @@ def _softmax(call: Call) -> Prepared:
 
 @kernel("LogSoftmax", "T", dtypes=FLOAT, half=True, attrs="axis")
 def _log_softmax(call: Call) -> Prepared:
+    """LogSoftmax (opset 7+) computes the logarithm of Softmax without the loss of precision.
+
+    X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
+    """
     axes = _axes(call)
 
     def run(x: Array, out: Array, exps: Array, row: Array) -> None:
@@ -56,21 +71,23 @@ def _log_softmax(call: Call) -> Prepared:
 
 @kernel("Hardmax", "T", dtypes=FLOAT, attrs="axis")
 def _hardmax(call: Call) -> Prepared:
-    """1 at the first maximum, 0 elsewhere."""
+    """Hardmax (opset 7+) writes 1 at the first maximum along the axis and 0 elsewhere.
+
+    X[…] → Y[…]; floats. Run allocates nothing, except a copy of X where the axis is not the last.
+    """
     spec, axes = call.spec(0), _axes(call)
-    if call.version < 13:
-        first = axes[0] if axes else len(spec.shape)
-        rows, cols = int(np.prod(spec.shape[:first])), int(np.prod(spec.shape[first:]))
+    first = axes[0] if axes else len(spec.shape)
+    # [what is before the axes, the axes as one, what is behind them]; without the last where it is 1, as
+    # NumPy looks for maxima of the last axis without a copy.
+    inner = prod(spec.shape[first + len(axes) :])
+    parts: tuple[int, ...] = (prod(spec.shape[:first]), prod(spec.shape[first : first + len(axes)]))
+    if inner != 1:
+        parts = (*parts, inner)
+    places = np.arange(parts[1]).reshape(-1, *(1,) * (len(parts) - 2))
+    best = TensorSpec(np.dtype(np.intp), (parts[0], 1, *parts[2:]))
 
-        def run_flat(x: Array, out: Array) -> None:
-            out.fill(0)
-            out.reshape(rows, cols)[np.arange(rows), x.reshape(rows, cols).argmax(1)] = 1
+    def run(x: Array, out: Array, where: Array) -> None:
+        x.reshape(parts).argmax(1, where, keepdims=True)
+        np.equal(where, places, out.reshape(parts))
 
-        return Prepared((spec,), run_flat)
-    axis = axes[0]
-
-    def run(x: Array, out: Array) -> None:
-        out.fill(0)
-        np.put_along_axis(out, np.expand_dims(x.argmax(axis), axis), np.array(1, out.dtype), axis)
-
-    return Prepared((spec,), run)
+    return Prepared((spec,), run if spec.size else lambda x, out, where: None, (best,))

@@ -1,4 +1,4 @@
-"""One tensor in, one of the same shape out: signs, roundings, exponentials, predicates, casts."""
+"""Operators from one tensor to one of the same shape: signs, roundings, exponentials, predicates, casts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,17 @@ from .ufuncs import clip, highest, lowest
 
 
 def _register(op_type: str, ufunc: Ufunc, dtypes: frozenset[Dtype] = FLOAT, since: int = 7) -> None:
+    """Register an operator of one input that is one NumPy function."""
+
     @kernel(op_type, "T", since=since, dtypes=dtypes)
     def build(call: Call) -> Prepared:
+        """These operators apply one NumPy function to each element.
+
+        opset 7+: Sqrt, Exp, Log, Reciprocal, Sin, Cos, Tan, Tanh, Asin, Acos, Atan, Floor, Ceil (floats), Neg
+        (floats, signed integers), Not (bool), Abs (numbers); opset 9+: Sinh, Cosh, Asinh, Acosh, Atanh
+        (floats), Sign (numbers); opset 11+: Round (floats, halves to even); opset 18+: BitwiseNot (integers).
+        X[…] → Y[…]. Run allocates nothing.
+        """
         return elementwise(call, ufunc)
 
 
@@ -50,6 +59,7 @@ for _op, _ufunc in (
     ("Sqrt", np.sqrt), ("Exp", np.exp), ("Log", np.log), ("Reciprocal", np.reciprocal),
     ("Sin", np.sin), ("Cos", np.cos), ("Tan", np.tan), ("Tanh", np.tanh),
     ("Asin", np.arcsin), ("Acos", np.arccos), ("Atan", np.arctan),
+    ("Floor", np.floor), ("Ceil", np.ceil),
 ):  # fmt: skip
     _register(_op, _ufunc)
 for _op, _ufunc in (
@@ -64,23 +74,21 @@ _register("Sign", np.sign, NUMERIC, since=9)
 _register("Round", np.rint, since=11)  # halves to even, as ONNX asks
 
 
-def _round_to(op_type: str, ufunc: Ufunc) -> None:
-    @kernel(op_type, "T", dtypes=FLOAT)
-    def build(call: Call) -> Prepared:
-        return elementwise(call, ufunc)
-
-
-_round_to("Floor", np.floor)
-_round_to("Ceil", np.ceil)
-
-
 @kernel("IsNaN", "T", since=9, dtypes=FLOAT)
 def _is_nan(call: Call) -> Prepared:
+    """IsNaN (opset 9+) tells which elements are not a number.
+
+    X[…] → Y[…]; floats to bool. Run allocates nothing.
+    """
     return Prepared((TensorSpec(BOOL, call.spec(0).shape),), np.isnan)
 
 
 @kernel("IsInf", "T", since=10, dtypes=FLOAT, attrs="detect_negative detect_positive")
 def _is_inf(call: Call) -> Prepared:
+    """IsInf (opset 10+) tells which elements are infinite, of the signs that its attributes name.
+
+    X[…] → Y[…]; floats to bool. Run allocates nothing.
+    """
     spec = call.spec(0)
     out = (TensorSpec(BOOL, spec.shape),)
     positive, negative = call.int_attr("detect_positive", 1), call.int_attr("detect_negative", 1)
@@ -99,7 +107,7 @@ DATA_TYPES: dict[int, Dtype] = {
 
 
 def dtype_of(call: Call, number: int) -> Dtype:
-    """The element type for a TensorProto.DataType number; UnsupportedDtypeError for the others."""
+    """Return the element type of a TensorProto.DataType number; UnsupportedDtypeError for unknown ones."""
     try:
         return DATA_TYPES[number]
     except KeyError:
@@ -109,7 +117,10 @@ def dtype_of(call: Call, number: int) -> Dtype:
 
 
 def cast_to(call: Call, dtype: Dtype) -> Prepared:
-    """Conversion by NumPy's rules (truncate towards zero, wrap between integers, non-zero is True)."""
+    """Return a kernel that converts by NumPy's rules: X[…] → Y[…] of ``dtype``.
+
+    Floats truncate towards zero, integers wrap, non-zero becomes True. Run allocates nothing.
+    """
     spec = call.spec(0)
     if dtype == spec.dtype:
         return identity(call)
@@ -117,20 +128,28 @@ def cast_to(call: Call, dtype: Dtype) -> Prepared:
 
 
 def identity(call: Call) -> Prepared:
-    """A copy, or the input itself as a view."""
+    """Return a kernel that copies its input, or passes it on as a view."""
     return Prepared(
         (call.spec(0),), lambda x, out: np.copyto(out, x), inplace=(0,), alias=lambda x: x,
     )  # fmt: skip
 
 
-# saturate and round_mode speak of 8-bit floats only; among the types here they change nothing.
 @kernel("Cast", "T", attrs="to saturate@19 round_mode@24")
 def _cast(call: Call) -> Prepared:
+    """Cast (opset 7+) converts to the element type that ``to`` names.
+
+    X[…] → Y[…]; any type to any other. An unknown type raises UnsupportedDtypeError. ``saturate`` and
+    ``round_mode`` concern 8-bit floats, which do not exist here. Run allocates nothing.
+    """
     return cast_to(call, dtype_of(call, call.int_attr("to")))
 
 
 @kernel("CastLike", "T U", since=15, dtypes2=ALL, attrs="saturate@19 round_mode@24")
 def _cast_like(call: Call) -> Prepared:
+    """CastLike (opset 15+) converts to the element type of its second input, whose values it never reads.
+
+    X[…], like → Y[…]; any type to any other. Run allocates nothing.
+    """
     inner = cast_to(call, call.spec(1).dtype)
     return Prepared(
         inner.outputs, lambda x, _like, out: np.copyto(out, x, casting="unsafe"), alias=inner.alias,
@@ -140,11 +159,19 @@ def _cast_like(call: Call) -> Prepared:
 
 @kernel("Identity", "T")
 def _identity(call: Call) -> Prepared:
+    """Identity (opset 7+) passes its input on.
+
+    X[…] → Y[…]; any type. Run allocates nothing; a plan may use a view instead.
+    """
     return identity(call)
 
 
 @kernel("Clip", "T", until=10, dtypes=FLOAT, attrs="min max")
 def _clip_attrs(call: Call) -> Prepared:
+    """Clip (opsets 7 to 10) limits elements to attributes ``min`` and ``max``.
+
+    X[…] → Y[…]; floats. Run allocates nothing.
+    """
     dtype = call.spec(0).dtype
     largest = float(np.finfo(dtype).max)
     low = np.array(max(call.float_attr("min", -largest), -largest), dtype)
@@ -154,10 +181,15 @@ def _clip_attrs(call: Call) -> Prepared:
 
 @kernel("Clip", "T T? T?", since=11, dtypes=NUMERIC)
 def _clip(call: Call) -> Prepared:
+    """Clip (opset 11+) limits elements to inputs of one value each; both may be omitted.
+
+    X[…], min?, max? → Y[…]; numbers of one type. A limit of several values raises KernelShapeError. Run
+    allocates nothing.
+    """
     spec = call.spec(0)
     for i in (1, 2):
         if call.has(i) and call.spec(i).size != 1:
-            raise KernelShapeError(f"Clip: input {i} must be one value, got shape {call.spec(i).shape}")
+            raise KernelShapeError(f"Clip: input {i} must be a single value, got shape {call.spec(i).shape}")
     no_low, no_high = lowest(spec.dtype), highest(spec.dtype)
     n = len(call.inputs)
 
@@ -171,7 +203,10 @@ def _clip(call: Call) -> Prepared:
 
 @kernel("Dropout", "T", until=11, dtypes=FLOAT, attrs="ratio", max_outputs=2)
 def _dropout_inference(call: Call) -> Prepared:
-    # Version 7 gives the mask in the type of the data, version 10 as bool.
+    """Dropout (opsets 7 to 11) passes its input on.
+
+    X[…] → Y[…], mask[…]?; floats. The mask is all True, in X's type before opset 10. Run allocates nothing.
+    """
     return _dropout_off(call, BOOL if call.version >= 10 else call.spec(0).dtype)
 
 
@@ -179,8 +214,13 @@ def _dropout_inference(call: Call) -> Prepared:
     "Dropout", "T U? B?", since=12, dtypes=FLOAT, dtypes2=FLOAT, attrs="seed", max_outputs=2, needs=(1, 2)
 )
 def _dropout(call: Call) -> Prepared:
-    """Inference passes the input on. Training draws the mask from the ``seed`` attribute: the first run after
-    prepare draws what the ONNX reference draws, later runs go on in the same stream."""
+    """Dropout (opset 12+) passes its input on, or zeroes a share ``ratio`` of it in training mode.
+
+    X[…], ratio?, training? → Y[…], mask[…]?; floats, mask bool. Training needs ``seed`` (else
+    KernelAttributeError): the first run draws what the ONNX reference draws, later runs continue the stream.
+    A ratio outside of [0, 1) raises KernelShapeError. Run allocates nothing in inference, two tensors like X
+    (float64, bool) in training.
+    """
     training = call.constant(2)
     known = call.constant(1)
     ratio = 0.5 if known is None else float(known.reshape(()))
@@ -208,6 +248,7 @@ def _dropout(call: Call) -> Prepared:
 
 
 def _dropout_off(call: Call, mask_dtype: Dtype) -> Prepared:
+    """Return a Dropout of inference: a copy of the input, and a mask that is all True."""
     spec, n = call.spec(0), len(call.inputs)
 
     def run(x: Array, *rest: Array) -> None:
@@ -221,7 +262,10 @@ def _dropout_off(call: Call, mask_dtype: Dtype) -> Prepared:
 
 @kernel("BitCast", "T", since=26, attrs="to")
 def _bit_cast(call: Call) -> Prepared:
-    """The same bits under another type of the same width."""
+    """BitCast (opset 26+) reads the same bits as another element type of the same width.
+
+    X[…] → Y[…]; any type. A type of another width raises UnsupportedDtypeError. Run allocates nothing.
+    """
     spec, dtype = call.spec(0), dtype_of(call, call.int_attr("to"))
     if dtype.itemsize != spec.dtype.itemsize:
         raise UnsupportedDtypeError(f"BitCast: {spec.dtype} and {dtype} differ in width")

@@ -52,16 +52,22 @@ def test_pow_of_small_exponents(exponent: float, known: bool, compute: Compute) 
     np.testing.assert_allclose(got, x.astype(np.float64) ** exponent, rtol=1e-6)
 
 
-@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0, 1.0])
+@pytest.mark.parametrize("exponent", [2.0, 0.5, -1.0, 1.0])
 def test_pow_in_place(exponent: float) -> None:
     x = np.array([1.0, 2.0, 4.0], np.float32)
-    spec, one = TensorSpec(x.dtype, x.shape), TensorSpec(x.dtype, ())
+    spec, scalar = TensorSpec(x.dtype, x.shape), TensorSpec(x.dtype, ())
     e = np.array(exponent, np.float32)
-    prepared = prepare("Pow", 17, {}, [spec, one], [None, e])
+    prepared = prepare("Pow", 17, {}, [spec, scalar], [None, e])
     assert prepared.inplace == (0,)
     want = x**exponent
     prepared.run(x, e, x, *(np.empty(s.shape, s.dtype) for s in prepared.scratch))
     np.testing.assert_allclose(x, want, rtol=1e-6)
+
+
+def test_a_cube_is_never_in_place() -> None:
+    """It reads its input after writing the output; in place it would need memory for a square."""
+    spec, scalar = TensorSpec(np.dtype(np.float32), (3,)), TensorSpec(np.dtype(np.float32), ())
+    assert prepare("Pow", 17, {}, [spec, scalar], [None, np.float32(3.0)]).inplace == ()
 
 
 def test_pow_of_integers(compute: Compute) -> None:
