@@ -37,7 +37,7 @@ __all__ = [
 FORMAT = "v1"
 """Of the text."""
 
-BASIS = f"1-{8 * np.dtype(np.intp).itemsize}"
+BASIS = f"2-{8 * np.dtype(np.intp).itemsize}"
 """What decides which buffers a graph has: a number that is raised when fitting, placing or kernels' scratch
 change, and the width of an index. A plan on another basis is used where it fits and else made anew.
 """
