@@ -23,6 +23,7 @@ from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
+from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
@@ -179,6 +180,14 @@ class Node:
             graph.direct = None
         for entry in self.ingress.entries:
             entry.direct = None
+
+    def inspect(self) -> Inspection:
+        """What the node holds now, as plain data: executions and what holds them open, peers, queues, timers.
+
+        For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
+        in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
+        """
+        return inspect(self._cycle, self._bootstraps, self.targets)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ reference, and makes room for others, the one learned first, when the book is fu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bb_edge.ir.address import Address
@@ -59,6 +59,9 @@ class AddressBook:
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._entries
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._entries)
 
     def lookup(self, peer: PeerId) -> tuple[Address, ...] | None:
         """The peer's addresses in order; None for an unknown peer and for one with no address."""

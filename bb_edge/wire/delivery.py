@@ -355,6 +355,10 @@ class Links:
             return ack
         return resend
 
+    def inspect(self) -> dict[str, dict[str, Any]]:
+        """Every link by its peer, as plain data for people and tests."""
+        return {str(peer): link.inspect() for peer, link in self._links.items()}
+
     # --- restart -----------------------------------------------------------------------------------------
 
     def adopt(

@@ -121,6 +121,22 @@ class Link:
         windows[epoch] = window
         return window
 
+    def inspect(self) -> dict[str, Any]:
+        """The link as plain data, for people and tests."""
+        windows = {**self.best_effort, **self.durable}
+        return {
+            "last_seq": self.last_seq,
+            "last_durable": self.last_durable,
+            "peer_epoch": self.peer_epoch or 0,
+            "pending": [
+                {"epoch": epoch, "seq": seq, "durable": pending.durable, "next_ns": pending.next_ns}
+                for epoch, waiting in self.pending.items()
+                for seq, pending in waiting.items()
+            ],
+            "owes": sorted(epoch for epoch, window in windows.items() if window.owed),
+            "held": {epoch: sorted(window.held) for epoch, window in self.durable.items() if window.held},
+        }
+
     # --- snapshot ----------------------------------------------------------------------------------------
 
     def snapshot(self, now_ns: int) -> list[Any]:

@@ -14,7 +14,7 @@ with its cause and whatever snapshots are taken meanwhile, until the cause has r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -225,6 +225,10 @@ class Outbox:
             self.remove(key)
         self._by_cause = {what: key for what, key in self._by_cause.items() if key in self._ahead}
         return gone
+
+    def __iter__(self) -> Iterator[EnvelopeKey]:
+        """All records, settled or not, in the order in which they were added."""
+        return iter(self._records)
 
     def waiting(self) -> list[OutboxRecord]:
         """Records that are not settled, in the order in which they were added."""

@@ -8,7 +8,7 @@ up again.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +126,9 @@ class PeerTable:
 
     def __len__(self) -> int:
         return len(self._peers)
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._peers)
 
     def get(self, peer: PeerId) -> Presence | None:
         return self._peers.get(peer)

@@ -202,7 +202,7 @@ class ControlPlane:
         self._outbound = outbound
         self._outlets: dict[int, Outlet] = {}
         self.calls: dict[int, _Call] = {}
-        self._replies: dict[int, Reply] = {}
+        self.replies: dict[int, Reply] = {}
         self._next_token = -1  # below 0: parked ops have the numbers above
         engine.runtime.callbacks.register("call.expired", self._expired)
         engine.runtime.callbacks.register("call.unanswered", self._nobody_answers)
@@ -259,9 +259,9 @@ class ControlPlane:
         engine = self.engine
         check_deadline(deadline_ns)
         self.withdraw(pending)
-        if len(self._replies) >= self.runtime.config.max_component_calls:
+        if len(self.replies) >= self.runtime.config.max_component_calls:
             raise CapacityError(
-                f"{len(self._replies)} remote ops are to be answered already",
+                f"{len(self.replies)} remote ops are to be answered already",
                 f"slot {pending.outlet.name!r}, {pending.op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
@@ -276,13 +276,13 @@ class ControlPlane:
         if until:
             pending.timer = self.runtime.timers.at(until, self._reply_expired, token, reserved=True)
         pending.token, pending.handle = token, handle
-        self._replies[token] = pending
+        self.replies[token] = pending
         return Later(handle, until - self.runtime.now_ns if until else 0)
 
     def _reply_expired(self, _now_ns: int, token: int) -> None:
-        pending = self._replies.get(token)
+        pending = self.replies.get(token)
         if pending is not None and pending.handle is not None and pending.handle.revoke():
-            del self._replies[token]
+            del self.replies[token]
             self.runtime.count("completions.expired")
             error = CompletionExpiredError("nobody completed it in time", pending.op, "answer sooner")
             pending.outlet.failed(pending.op, error)
@@ -308,7 +308,7 @@ class ControlPlane:
         return True
 
     def _unpark(self, token: int) -> Reply | None:
-        pending = self._replies.pop(token, None)
+        pending = self.replies.pop(token, None)
         if pending is not None and pending.timer:
             self.runtime.timers.cancel(pending.timer)
             pending.timer = 0

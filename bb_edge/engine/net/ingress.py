@@ -139,6 +139,16 @@ class Ingress:
     def bytes_in_use(self) -> int:
         return self._bytes.used
 
+    def in_use(self) -> dict[str, Any]:
+        """Bytes that are charged and places that are taken, in all and by peer, as plain data."""
+        with self._lock:
+            return {
+                "bytes": self._bytes.used,
+                "bytes_by_peer": {str(peer): held for peer, held in self._bytes.held.items()},
+                "places": self._external.used,
+                "places_by_peer": {str(peer): held for peer, held in self._external.held.items()},
+            }
+
     def charge(self, size: int) -> bool:
         """Takes bytes of the budget for nobody in particular; False where it has not got them."""
         with self._lock:

@@ -316,7 +316,7 @@ def test_a_remote_op_may_answer_later(net):
     here.ctx.send(b.peer_id, "Double", b"elsewhere")  # nobody waits for this one
     advance(sim, S)
     assert [reply for _, reply in here.replies] == [b"at last", b"worked"]
-    assert len(b._engine.control._replies) == 0 and b.counters["completions.late"] == 1
+    assert len(b._engine.control.replies) == 0 and b.counters["completions.late"] == 1
     assert [f for f in failures(sim) if f.op == "e.Double"] == []
 
 
@@ -342,7 +342,7 @@ def test_a_later_answer_that_is_none(net, how):
         told = [str(f.error) for f in failures(sim) if f.op == "e.Double"]
         says = {"fails": "no", "odd": "not int", "foreign": "another call"}.get(how, "nobody completed")
         assert len(told) == 1 and says in told[0]
-    assert len(b._engine.control._replies) == (how == "foreign")
+    assert len(b._engine.control.replies) == (how == "foreign")
     assert b.counters.get("completions.expired", 0) == (how in ("soon", "request"))
 
 
@@ -351,10 +351,10 @@ def test_how_many_may_answer_later_is_bounded(net):
     for _ in range(3):
         here.ctx.send(b.peer_id, "Double", b"later")
     advance(sim, S)
-    assert len(b._engine.control._replies) == 2
+    assert len(b._engine.control.replies) == 2
     assert ["max_component_calls" in str(f.error) for f in failures(sim) if f.op == "e.Double"] == [True]
     advance(sim, 31 * S)
-    assert len(b._engine.control._replies) == 0
+    assert len(b._engine.control.replies) == 0
 
 
 def test_one_that_asks_a_stranger_again_at_once_holds_up_nobody(bench, registry):
