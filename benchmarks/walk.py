@@ -1,0 +1,136 @@
+"""The walk of one request through a device: which of our functions it calls, in order.
+
+    python benchmarks/walk.py
+
+A node that has answered such requests before takes a best-effort request with one F32[2], computes Add(x, x)
+and replies. Counted are calls of Python functions in bb_edge, bb_kernels and bb_shims, from `deliver_inbound`
+to the end of the `poll` that gives the reply: how many, in how many files, and how often the next call is in
+another file than the last. Bodies of comprehensions do not count, because newer Pythons inline them.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import groupby, pairwise
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmware_shims"))]
+
+import numpy as np  # noqa: E402
+
+import bb_edge  # noqa: E402
+import bb_kernels  # noqa: E402
+import bb_shims  # noqa: E402
+from bb_edge import NodeConfig, PeerId, install  # noqa: E402
+from bb_edge.engine.steps import SendEnvelope  # noqa: E402
+from bb_edge.ir import keys  # noqa: E402
+from bb_edge.ir.address import Address, site_suffix  # noqa: E402
+from bb_edge.node import Node  # noqa: E402
+from bb_edge.wire import envelope  # noqa: E402
+from bb_edge.wire.codecs import encode_value  # noqa: E402
+from bb_host.program_proto import to_proto  # noqa: E402
+from bb_host.text import parse  # noqa: E402
+
+WARM_UP = 8
+"""Requests before the one that is counted: plans, pools and tables have found their size by then."""
+
+_PORT = "wire.wire_id={0}, wire.site_ids=a{0}, wire.type_hashes=101"
+PROGRAM = f"""program Walk {{module=Walk}}
+function program.Main() -> () {{entry=1, partition=Main}}
+  x: F32[2], s: PeerIdVec, r: WireReqId = wire.RecvReq() {{{_PORT.format(1)}}}
+  y: F32[2] = Add(x, x)
+  h: Trigger = wire.SendResp(y, s, r) {{{_PORT.format(2)}}}
+"""
+ASKER = PeerId.from_name("asker")
+INLINED = frozenset(("<listcomp>", "<dictcomp>", "<setcomp>"))
+
+
+class Call(NamedTuple):
+    """One call: the file, as a path that begins with its package, and the function's name."""
+
+    file: str
+    function: str
+
+
+class Walk(NamedTuple):
+    """All calls of one request, in order."""
+
+    calls: tuple[Call, ...]
+
+    @property
+    def files(self) -> int:
+        return len({call.file for call in self.calls})
+
+    @property
+    def changes(self) -> int:
+        """How often a call is in another file than the one before."""
+        return sum(one.file != other.file for one, other in pairwise(self.calls))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.calls)} calls, {self.files} files, {self.changes} changes of file"]
+        for number, (file, calls) in enumerate(groupby(self.calls, lambda call: call.file), 1):
+            names = [(name, len(list(run))) for name, run in groupby(call.function for call in calls)]
+            functions = ", ".join(name if times == 1 else f"{name} ×{times}" for name, times in names)
+            lines.append(f"{number:3} {file}: {functions}")
+        return "\n".join(lines)
+
+
+def answering_node() -> Node:
+    """A node that knows who asks it."""
+    model = to_proto(parse(PROGRAM))
+    model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
+    model.metadata_props.add(key=f"{keys.BINDING_PREFIX}Main.backend", value="backend|bb.NumPyBackend|1")
+    node = install(PeerId.from_name("walker"), (), model.SerializeToString(), ["Main"], NodeConfig(), seed=1)
+    address = Address.empty().with_peer(ASKER).to_bytes()
+    node.peer_presence(ASKER, True, (address,), {}, epoch=1, classes=("Asker",))
+    node.poll(1)
+    return node
+
+
+def ours(filename: str) -> str:
+    """The file's path from its package on; "" for files of others."""
+    for package in (bb_edge, bb_kernels, bb_shims):
+        folder = Path(package.__file__ or "").parent
+        if filename.startswith(f"{folder}/"):
+            return str(Path(filename).relative_to(folder.parent))
+    return ""
+
+
+def request(number: int) -> bytes:
+    type_hash, payload = encode_value(np.ones(2, np.float32))
+    fill = envelope.Fill(site_suffix(0xA1), payload, False, type_hash)
+    message = envelope.Envelope(fills=[fill], kind=envelope.REQUEST, wire_req_id=number, epoch=1, seq=number)
+    return envelope.encode(message)
+
+
+def walk() -> Walk:
+    """The walk of the first request after the warm-up."""
+    node = answering_node()
+    for number in range(1, WARM_UP + 1):
+        node.deliver_inbound(request(number), ASKER)
+        node.poll(1 + number)
+    data = request(WARM_UP + 1)
+    calls: list[Call] = []
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name not in INLINED and (file := ours(code.co_filename)):
+            calls.append(Call(file, code.co_name))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        node.deliver_inbound(data, ASKER)
+        steps = node.poll(2 + WARM_UP)
+    finally:
+        sys.setprofile(before)
+    assert [type(step) for step in steps if isinstance(step, SendEnvelope)] == [SendEnvelope], steps
+    return Walk(tuple(calls))
+
+
+if __name__ == "__main__":
+    print(walk())
