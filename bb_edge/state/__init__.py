@@ -1,4 +1,4 @@
-"""A node's state on disk: files that survive a power cut at any moment, and who writes them when."""
+"""A node's state on disk, in files that survive a power cut at any moment, and who writes them when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a node's state on disk."""
+"""The errors of a node's state on disk."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from bb_edge.ir.errors import BBError
 
 
 class StateError(BBError):
-    """Base of what can be wrong with the files of a node."""
+    """Base of all errors of a node's files."""
 
 
 class StateWriteError(StateError):
-    """Something could not be written: full disk, worn flash. What was on disk before is still there."""
+    """The disk did not take a write (it is full, the flash is worn). What was on it before is still there."""
 
 
 class StateReadError(StateError):
-    """A file is there but cannot be read: the disk's fault, perhaps only now."""
+    """A file is there and cannot be read: the disk's fault, and perhaps it passes."""
 
 
 class StateFullError(StateError):
-    """A budget of the store is used up, whatever room the disk has; nothing was written."""
+    """A limit of the store is reached, however much space the disk has left; nothing was written."""
 
 
 class StateDamagedError(StateError):
-    """No snapshot can be read, and the journals do not reach back to the beginning."""
+    """The files cannot be put together: no snapshot can be read, or a row of the outbox is not a row."""
 
 
 class StateVersionError(StateError):

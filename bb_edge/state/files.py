@@ -1,46 +1,49 @@
-"""The files of one node, and what writing them costs: every call to the storage passes here."""
+"""The files of one node, and what writing them costs; every call to the storage passes here."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
-from bb_edge.state import frames
+from bb_edge.ir.transitions import Table
+from bb_edge.state import record_framing
 from bb_edge.state.errors import StateError, StateReadError, StateWriteError
 
 T = TypeVar("T")
 
 ASIDE: Final = "damaged-"
-"""What cannot be read is kept under its name behind this."""
+"""A damaged file is kept under its own name with this before it."""
 
 
 class Storage(Protocol):
-    """Files of one folder that survive a power cut; `bb_shims.AtomicStorage` is one.
+    """The files of one folder, which survive a power cut; `bb_shims.AtomicStorage` is one.
 
-    Each call fails as a whole: after an error the file reads as before it, but for a replaced or removed
-    file whose error says that a power cut may yet undo the change. A missing file is a FileNotFoundError.
+    Each call fails as a whole: after an error the file reads as before, except for a file that was replaced
+    or removed and whose error says that a power cut may still undo the change. Raises FileNotFoundError for a
+    missing file.
     """
 
     def write_atomic(self, name: str, data: bytes) -> None:
-        """Replace the file's bytes; on return they survive a power cut."""
+        """Replaces the file's bytes; on return they survive a power cut."""
 
     def read(self, name: str) -> bytes:
-        """The file's bytes."""
+        """Returns the file's bytes."""
 
     def append(self, name: str, data: bytes, sync: bool) -> None:
-        """Add to the file's end, creating it; with `sync` all of it survives a power cut."""
+        """Adds to the file's end, creating it; with `sync` all of the file survives a power cut."""
 
     def list(self) -> list[str]:
-        """The names of the files, sorted."""
+        """Returns the names of the files, sorted."""
 
     def remove(self, name: str, sync: bool) -> None:
-        """Remove the file. Without `sync` a power cut may bring it back, the last ones first."""
+        """Removes the file. Without `sync` a power cut may bring it back, the last removed first."""
 
 
 class Files:
-    """A storage that counts what is written, with the errors of this package.
+    """A storage that counts what is written and raises the errors of this package.
 
-    `failures` are the exceptions that the storage raises for what the disk does.
+    `failures` are the exceptions that the storage raises for faults of the disk.
     """
 
     __slots__ = ("_failures", "_storage", "bytes_written", "damaged", "failed_writes", "syncs")
@@ -49,43 +52,44 @@ class Files:
         self._storage = storage
         self._failures = failures
         self.bytes_written = 0
-        """Bytes handed to the storage to be written, for ever: what flash wears out by."""
+        """Bytes handed to the storage since the start; flash wears out by them."""
         self.syncs = 0
-        """Calls that returned only when their bytes were on the medium."""
+        """Calls that returned only when their bytes were on the medium; they are what costs time."""
         self.failed_writes = 0
         self.damaged: set[str] = set()
-        """Files that hold more than can be read: kept aside before they go."""
+        """Files that hold more than can be read; a copy stays when they are replaced or removed."""
 
     def _writing(self, where: str, act: Callable[..., None], *arguments: Any) -> None:
         try:
             act(*arguments)
         except self._failures as error:
             self.failed_writes += 1
-            raise StateWriteError(str(error), where, "nothing of it counts as written") from error
+            raise StateWriteError(str(error), where, "free space, or look at the disk") from error
 
     def write(self, name: str, data: bytes) -> None:
-        """Replaces a file. StateWriteError."""
+        """Replaces a file. StateWriteError where the disk does not take it."""
         self._set_aside(name)
         self._writing(name, self._storage.write_atomic, name, data)
         self.bytes_written += len(data)
         self.syncs += 1
 
     def append(self, name: str, data: bytes, sync: bool) -> None:
-        """Adds to a file. StateWriteError."""
+        """Adds to a file. StateWriteError where the disk does not take it."""
         self._writing(name, self._storage.append, name, data, sync)
         self.bytes_written += len(data)
         self.syncs += sync
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is still there; a power cut may bring it back. StateWriteError.
+        """Removes a file, if it is still there. StateWriteError where the disk refuses.
 
-        It does no harm then: whatever makes a file useless was on the medium before.
+        A power cut may bring it back. That does no harm: whatever made the file useless was on the medium
+        before.
         """
         self._set_aside(name)
         self._writing(name, self._remove, name)
 
     def _set_aside(self, name: str) -> None:
-        """Of damaged files the last one stays, for whoever wants to know; never mind if it cannot."""
+        """Keeps a copy of the last damaged file for whoever investigates; without a copy where that fails."""
         if name not in self.damaged:
             return
         self.damaged.discard(name)
@@ -104,28 +108,61 @@ class Files:
             return
 
     def read(self, name: str) -> bytes:
-        """A file's bytes. StateReadError."""
+        """Returns a file's bytes. StateReadError where the disk does not give them."""
         return self._reading(name, lambda: self._storage.read(name))
 
     def names(self) -> list[str]:
-        """The names of all files. StateReadError."""
+        """Returns the names of all files. StateReadError where the disk does not give them."""
         return self._reading("state", self._storage.list)
 
     def _reading(self, where: str, act: Callable[[], T]) -> T:
         try:
             return act()
         except self._failures as error:
-            raise StateReadError(str(error), where, "look at the disk, or give another folder") from error
+            raise StateReadError(
+                str(error), where, "look at the disk, or give another state folder"
+            ) from error
+
+
+class LogState(enum.Enum):
+    """What is at the end of a file of records."""
+
+    ABSENT = "no file, or an empty one"
+    WHOLE = "a whole record"
+    RAGGED = "bytes that are not a record; the next append replaces the file"
+
+
+class LogEvent(enum.Enum):
+    """What happens to a file of records."""
+
+    READ_WHOLE = "it was read, and ends with a whole record"
+    READ_RAGGED = "it was read, and something else follows its last whole record"
+    BEGUN = "its first bytes are handed to the disk; should that fail, some of them may be there"
+    WRITTEN = "the disk has taken a write"
+
+
+LOG: Final = Table(
+    "file of records",
+    LogState.ABSENT,
+    {
+        (LogState.ABSENT, LogEvent.READ_WHOLE): LogState.WHOLE,
+        (LogState.ABSENT, LogEvent.READ_RAGGED): LogState.RAGGED,
+        (LogState.ABSENT, LogEvent.BEGUN): LogState.RAGGED,
+        (LogState.ABSENT, LogEvent.WRITTEN): LogState.WHOLE,
+        (LogState.WHOLE, LogEvent.WRITTEN): LogState.WHOLE,
+        (LogState.RAGGED, LogEvent.WRITTEN): LogState.WHOLE,
+    },
+)
 
 
 class Log:
     """A file of records that grows at its end.
 
-    What an earlier process left behind its last whole record is cut with the next append, not before: a full
-    disk does not keep a node from starting.
+    Bytes that an earlier process left after the last whole record are cut with the next append, not before:
+    a full disk does not keep a node from starting.
     """
 
-    __slots__ = ("_files", "_kind", "_sequence", "floor", "length", "name", "number", "ragged")
+    __slots__ = ("_files", "_kind", "_sequence", "floor", "length", "name", "number", "state")
 
     def __init__(self, files: Files, kind: int, number: int, floor: int = 0) -> None:
         self._files = files
@@ -135,69 +172,83 @@ class Log:
         self.number = number
         self.floor = floor
         self.length = 0
-        """Bytes up to the end of the last whole record; 0 where there is no file yet."""
-        self.ragged = False
-        """Whether something else follows there."""
+        """Bytes up to the end of the last whole record; 0 where there is none."""
+        self.state = LOG.start
 
-    def load(self) -> frames.Parsed:
-        """Reads the file that is there. StateReadError, StateVersionError; `complaint` tells of damage."""
-        parsed = frames.parse(self._files.read(self.name), self._kind, self.number, self.name)
+    def load(self) -> record_framing.Parsed:
+        """Reads the file that is there; `complaint` says what was wrong with it.
+
+        Raises StateReadError and StateVersionError.
+        """
+        parsed = record_framing.parse(self._files.read(self.name), self._kind, self.number, self.name)
         self.length, self.floor = parsed.length, parsed.floor
-        self.ragged = parsed.lost > 0
+        if parsed.lost:
+            self.state = LOG.next(self.state, LogEvent.READ_RAGGED)
+        elif parsed.length:
+            self.state = LOG.next(self.state, LogEvent.READ_WHOLE)
         if parsed.damaged:
             self._files.damaged.add(self.name)
         self._sequence = len(parsed.bodies) + 1
         return parsed
 
-    def complaint(self, parsed: frames.Parsed) -> str:
-        """What to say of a file that does not end with a whole record."""
+    def complaint(self, parsed: record_framing.Parsed) -> str:
+        """Returns the note about a file that does not end with a whole record."""
         lost = f"{parsed.lost} bytes after the first {parsed.length} are given up"
         return f"{self.name} is damaged: {lost}" if parsed.damaged else f"{self.name} is torn: {lost}"
 
     def bodies(self) -> tuple[bytes, ...]:
-        """The records, read again. StateReadError."""
+        """Reads the records again. StateReadError where the disk does not give them."""
         data = self._files.read(self.name)[: self.length]
-        return frames.parse(data, self._kind, self.number, self.name).bodies
+        return record_framing.parse(data, self._kind, self.number, self.name).bodies
 
     def append(self, bodies: Iterable[bytes], sync: bool = True) -> int:
-        """Adds records, all or none; gives back the bytes that it took. StateWriteError, StateReadError."""
+        """Adds records, all or none, and returns how many bytes that took.
+
+        Raises StateWriteError, and StateReadError where a ragged end has to be cut.
+        """
         records = tuple(bodies)
-        data = frames.frames(self._kind, self.number, self._sequence, records)
+        data = record_framing.framed(self._kind, self.number, self._sequence, records)
         start = self.length
         if not start:
-            data = frames.header(self._kind, self.number, self.floor) + data
-        if self.ragged:
+            data = record_framing.header(self._kind, self.number, self.floor) + data
+        if self.state is LogState.RAGGED:
             before = self._files.read(self.name)[:start] if start else b""
             self._files.write(self.name, before + data)
-            self.ragged = False
         else:
-            self.ragged = not start  # what failed to begin may have left something behind
+            if self.state is LogState.ABSENT:
+                self.state = LOG.next(self.state, LogEvent.BEGUN)
             self._files.append(self.name, data, sync)
-            self.ragged = False
+        self.state = LOG.next(self.state, LogEvent.WRITTEN)
         self.length += len(data)
         self._sequence += len(records)
         return len(data)
 
     def create(self, bodies: Iterable[bytes]) -> None:
-        """Writes the whole file at once. StateWriteError."""
+        """Writes the whole file at once. StateWriteError where the disk does not take it."""
         records = tuple(bodies)
-        data = frames.header(self._kind, self.number, self.floor)
-        data += frames.frames(self._kind, self.number, 1, records)
+        data = record_framing.header(self._kind, self.number, self.floor)
+        data += record_framing.framed(self._kind, self.number, 1, records)
         self._files.write(self.name, data)
+        self.state = LOG.next(self.state, LogEvent.WRITTEN)
         self.length = len(data)
         self._sequence = len(records) + 1
 
 
-_NAMES = {frames.SNAPSHOT: "snapshot", frames.JOURNAL: "journal", frames.OUTBOX: "outbox"}
+_NAMES = {
+    record_framing.SNAPSHOT: "snapshot",
+    record_framing.JOURNAL: "journal",
+    record_framing.OUTBOX: "outbox",
+}
 
 
 def log_name(kind: int, number: int) -> str:
-    """What a file is called."""
+    """Returns the name of a file of a kind."""
     return f"{_NAMES[kind]}-{number}"
 
 
 def numbers(names: Iterable[str], kind: int) -> list[int]:
-    """The numbers of the files of a kind, ascending; what is called otherwise is not ours."""
+    """Returns the numbers of the files of a kind, ascending, and passes over files of other names."""
     prefix = f"{_NAMES[kind]}-"
-    found = (name[len(prefix) :] for name in names if name.startswith(prefix))
-    return sorted(int(n) for n in found if len(n) < 19 and n.isascii() and n.isdecimal() and str(int(n)) == n)
+    ends = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    # Below 19 digits a number fits into the 64 bits that the header has for it.
+    return sorted(int(n) for n in ends if len(n) < 19 and n.isascii() and n.isdecimal() and str(int(n)) == n)

@@ -1,7 +1,7 @@
-"""Who writes a node's state, and when: after each poll what the poll asked for, and snapshots.
+"""Writes a node's state after each poll: the records that the poll asked for, then a snapshot if one is due.
 
 The order is what makes it safe. The records of a poll are on the medium before the node is told so, and the
-node publishes and acknowledges only what it was told of: at the earliest in the next poll. A snapshot is
+node publishes and acknowledges only what it was told of, at the earliest in the next poll. A snapshot is
 taken last, between two polls, when everything that the poll handed out is written down.
 """
 
@@ -20,37 +20,39 @@ from bb_edge.wire.resend import EnvelopeKey
 
 RETRY_NS = 1_000_000_000
 MAX_RETRY_NS = 60_000_000_000
-"""A snapshot that failed is tried again after the first, then twice as long, and so on up to the second."""
+"""A snapshot that failed is tried again after RETRY_NS, then after twice as long, up to MAX_RETRY_NS.
+
+A disk that was busy is free within a second; on one that is full, an attempt per minute wears nothing."""
 
 
 class KeptNode(Protocol):
-    """The doors of `bb_edge.Node` for whoever keeps its state."""
+    """What of `bb_edge.Node` its keeper calls."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the node counts."""
+        """The node's counters by name."""
 
     def snapshot(self, now_ns: int) -> bytes:
-        """The node's state between two polls."""
+        """Returns the node's state between two polls."""
 
     def snapshot_written(self) -> Iterable[EnvelopeKey]:
-        """The bytes of `snapshot` are on the medium; names the outbox records that may go."""
+        """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
 
     def persisted(self, token: int) -> None:
-        """The record of that token is on the medium."""
+        """Tells the node that the record of a token is on the medium."""
 
     def persist_failed(self, token: int, error: BaseException) -> None:
-        """It is not."""
+        """Tells the node that the record of a token is not."""
 
 
 class RestoredNode(KeptNode, Protocol):
-    """The same, and what a restart needs."""
+    """A node that is being restarted from its files."""
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
-        """What the outbox on disk holds."""
+        """Hands over the records of the outbox on disk; both times are nanoseconds."""
 
     def replay(self, records: Iterable[bytes]) -> None:
-        """What the journal holds, in its order."""
+        """Hands over the records of the journal, in their order."""
 
 
 Node = TypeVar("Node", bound=RestoredNode)
@@ -59,7 +61,7 @@ Report = Callable[[steps.EngineStep], None]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a node came back with."""
+    """What a node was restored from: sizes, counts of records, and notes about damage."""
 
     generation: int
     snapshot_bytes: int
@@ -75,33 +77,38 @@ def restore(
     now_ns: int,
     wall_ns: int,
 ) -> tuple[Node, Restored]:
-    """A node as its files have it: `make(snapshot or None)`, then the outbox, then the journal.
+    """Makes a node from its files: `make(snapshot or None)`, then its outbox, then its journal.
 
-    Where `make` raises `damaged`, the snapshot before is tried; everything else that it raises goes through,
-    and so do the errors of `StateStore.open`.
+    Where `make` raises `damaged`, the snapshot before is tried. Raises whatever else `make` raises, and the
+    errors of `StateStore.open`.
     """
-    found: Recovered = store.open()
+    recovered: Recovered = store.open()
     while True:
         try:
-            node = make(found.snapshot)
+            node = make(recovered.snapshot)
             break
         except damaged as error:
-            if found.snapshot is None:
+            if recovered.snapshot is None:
                 raise
-            found = store.fall_back(str(error))
-    node.adopt_outbox(found.outbox, now_ns, wall_ns)
-    node.replay(found.journal)
-    size = len(found.snapshot or b"")
-    return node, Restored(found.generation, size, len(found.journal), len(found.outbox), found.notes)
+            recovered = store.fall_back(str(error))
+    node.adopt_outbox(recovered.outbox, now_ns, wall_ns)
+    node.replay(recovered.journal)
+    return node, Restored(
+        recovered.generation,
+        len(recovered.snapshot or b""),
+        len(recovered.journal),
+        len(recovered.outbox),
+        recovered.notes,
+    )
 
 
 class Keeper:
     """Writes what one node asks for, from the thread that polls it.
 
-    `interval_ns` is the time between two snapshots that nobody asked for (0: none); they are left out while
-    the node has nothing to do. `report` sees a `StorageFailed` for each snapshot that could not be written;
-    the node tells of its records by itself. `announce` is given where the program has ops that a snapshot
-    starts: it starts them, in the next poll, and the snapshot is taken behind that poll.
+    `interval_ns` is the time between two snapshots that nobody asked for (0: there are none); they are left
+    out while the node has nothing to do. `report` gets a `StorageFailed` for each snapshot that could not be
+    written; the node itself reports about its records. `announce` is for programs with ops that a snapshot
+    starts: it starts them in the next poll, and the snapshot is taken after that poll.
     """
 
     def __init__(
@@ -119,22 +126,22 @@ class Keeper:
         self._report = report
         self._announce = announce
         self._announced = False
-        self._wanted = store.generation == 0  # the first one says whose folder this is
+        self._wanted = store.generation == 0  # the first one writes down whose folder this is
         self._due_ns: int | None = None
         self._retry_at_ns = 0
         self._wait_ns = RETRY_NS
         self._idle_counters: Mapping[str, int] = {}
         self._busy = True
         self.snapshots = 0
-        """How many were written."""
+        """How many snapshots were written."""
         self.failures = 0
-        """How many calls to the store failed."""
+        """How many calls to the store failed, records' included."""
 
-    def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
-        """Takes the steps of a poll: writes, answers, and snapshots where one is wanted and due."""
+    def take(self, emitted: Sequence[steps.EngineStep], now_ns: int) -> None:
+        """Takes the steps of a poll: writes records, tells the node, and takes a snapshot if one is due."""
         outbox: list[steps.PersistOutbox] = []
         journal: list[steps.Journal] = []
-        for step in found:
+        for step in emitted:
             if isinstance(step, steps.PersistOutbox):
                 outbox.append(step)
             elif isinstance(step, steps.Journal):
@@ -143,7 +150,7 @@ class Keeper:
                 self._wanted = True
             elif isinstance(step, steps.LifecycleFired) and step.phase == steps.Phase.SNAPSHOT:
                 self._announced = True
-        self._busy = self._busy or bool(found)
+        self._busy = self._busy or bool(emitted)
         if outbox:
             self._keep_outbox(outbox)
         if journal:
@@ -155,23 +162,23 @@ class Keeper:
                 self.announce()
 
     def announce(self) -> None:
-        """Starts what a snapshot starts in the program, if anything; a snapshot follows the next poll."""
+        """Starts the ops that a snapshot starts in the program, if any; a snapshot follows the next poll."""
         if self._announce is not None and not self._announced:
             self._announced = self._wanted = True
             self._announce()
 
     @property
     def next_ns(self) -> int | None:
-        """When to call `take` though the node has nothing to do: a snapshot that failed is tried again."""
+        """When to call `take` though the node is idle, to try a failed snapshot again; None where none is."""
         return self._retry_at_ns if self._wanted and self._retry_at_ns else None
 
     @property
     def failing(self) -> bool:
-        """Whether the last snapshot could not be written: what came after the one before is on no disk."""
+        """Whether the last snapshot failed, so that what happened since the one before is on no disk."""
         return self._retry_at_ns != 0
 
     def snapshot(self, now_ns: int) -> bool:
-        """Takes a snapshot now, whether one is due or not; False where it could not be written."""
+        """Takes a snapshot now, whether one is due or not. Returns whether it was written."""
         node, store = self._node, self._store
         try:
             store.write_snapshot(node.snapshot(now_ns))
@@ -205,26 +212,26 @@ class Keeper:
         self._due_ns = now_ns + self._interval_ns
         return self._busy or self._node.counters != self._idle_counters
 
-    def _keep_outbox(self, found: Sequence[steps.PersistOutbox]) -> None:
+    def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
         def write() -> None:
             self._store.append_outbox(
-                [(key_bytes(OutboxRecord.from_bytes(step.record).key), step.record) for step in found]
+                [(key_bytes(OutboxRecord.from_bytes(step.record).key), step.record) for step in requests]
             )
 
-        self._answer(found, write)
+        self._answer(requests, write)
 
     def _answer(
-        self, found: Sequence[steps.PersistOutbox] | Sequence[steps.Journal], write: Callable[[], None]
+        self, requests: Sequence[steps.PersistOutbox] | Sequence[steps.Journal], write: Callable[[], None]
     ) -> None:
         node = self._node
         try:
             write()
         except StateError as error:
             self.failures += 1
-            for step in found:
+            for step in requests:
                 node.persist_failed(step.token, error)
             return
-        for step in found:
+        for step in requests:
             node.persisted(step.token)
 
     def _failed(self, what: str, error: BBError) -> None:
@@ -234,7 +241,7 @@ class Keeper:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The store's, and how many snapshots were written and calls failed."""
+        """The store's counters, and how many snapshots were written and calls failed."""
         return {
             **self._store.counters,
             "state.snapshots": self.snapshots,
@@ -243,5 +250,5 @@ class Keeper:
 
 
 def key_bytes(key: EnvelopeKey) -> bytes:
-    """The name of an outbox record in the store: peer, epoch, seq."""
+    """Returns the key of an outbox record in the store, made of peer, epoch and seq."""
     return key.peer.to_bytes() + key.epoch.to_bytes(8, "big") + key.seq.to_bytes(8, "big")

@@ -1,9 +1,9 @@
-"""The outbox on disk: records under keys, in segments, until two snapshots have let go of them.
+"""The outbox on disk, as records under keys in segments, until two snapshots no longer need them.
 
-Row 1 adds a record, row 2 says which keys the snapshot of a generation let go. Such a record stays until the
-snapshot *before* that one is gone too, because who falls back on it needs the record again. When more than
-half of the bytes are garbage, what is left is written into a new segment, whose header says that it replaces
-the older ones.
+A row of kind ADD adds a record; a row of kind DROP names the keys that the snapshot of a generation dropped.
+A dropped record stays until the snapshot *before* that one is gone too, because a node that falls back on
+that one needs the record again. When more than half of the bytes are garbage, the records that are left are
+written into a new segment, whose header says that it replaces the older ones.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bb_edge.state import frames
+from bb_edge.state import record_framing
 from bb_edge.state.errors import StateDamagedError, StateFullError
 from bb_edge.state.files import Files, Log
 
 ADD: Final = 1
 DROP: Final = 2
 COMPACTED_FROM_BYTES: Final = 64 * 1024
-"""Garbage below this is not worth the writing."""
+"""Garbage below this is not worth the writing: it is one erase block of common flash."""
 MAX_SEGMENTS: Final = 16
-"""More of them are made into one."""
+"""More segments than this are joined into one, so that a start need not open and list many files."""
 MAX_KEY_BYTES: Final = 0xFFFF
 
 _ADD = struct.Struct(">BH")
@@ -32,7 +32,7 @@ _KEY = struct.Struct(">H")
 
 @dataclass(slots=True)
 class _Entry:
-    """Where a record is, and the generation whose snapshot let it go (None: it is needed)."""
+    """Where a record is, and the generation whose snapshot dropped it (None: it is needed)."""
 
     segment: int
     size: int
@@ -40,7 +40,7 @@ class _Entry:
 
 
 class Segments:
-    """The outbox files of one node. `max_bytes` bounds the records that are needed."""
+    """The outbox files of one node; `max_bytes` bounds the records that are needed."""
 
     __slots__ = (
         "_ahead",
@@ -64,19 +64,20 @@ class Segments:
         self._entries: dict[bytes, _Entry] = {}
         self._growing: Log | None = None
         self._ahead: Log | None = None  # begun, and nothing in it yet
-        self._unwritten: list[bytes] = []  # rows of drops that found no room on the disk
+        self._unwritten: list[bytes] = []  # DROP rows that the disk has not taken yet
         self._needed = 0
         self._next = 0
         self.stale = False
-        """Whether files say of some records that a snapshot let them go which was not recovered."""
+        """Whether DROP rows name a generation that was not recovered, whose number will be used again."""
 
     @property
     def bytes_on_disk(self) -> int:
+        """The length of all segments, garbage included."""
         return sum(log.length for log in self._logs)
 
     @property
     def bytes_needed(self) -> int:
-        """Of the records that no snapshot has let go yet."""
+        """The length of the rows of records that no snapshot has dropped yet."""
         return self._needed
 
     def __len__(self) -> int:
@@ -85,9 +86,10 @@ class Segments:
     # --- reading ------------------------------------------------------------------------------------------
 
     def load(self, numbers: Sequence[int], base: int) -> tuple[tuple[bytes, ...], list[str]]:
-        """The records that the snapshot `base` needs, in the order in which they came, and what was amiss.
+        """Reads the segments of these numbers.
 
-        StateReadError, StateVersionError.
+        Returns the records that the snapshot `base` needs, in the order in which they were added, and notes
+        about damage. Raises StateReadError, StateVersionError and StateDamagedError.
         """
         self._entries.clear()
         self._unwritten.clear()
@@ -95,9 +97,9 @@ class Segments:
         self._needed, self.stale = 0, False
         notes: list[str] = []
         records: dict[bytes, bytes] = {}
-        read: list[tuple[Log, frames.Parsed]] = []
+        read: list[tuple[Log, record_framing.Parsed]] = []
         for number in numbers:
-            log = Log(self._files, frames.OUTBOX, number)
+            log = Log(self._files, record_framing.OUTBOX, number)
             read.append((log, log.load()))
         floor = max((log.floor for log, _ in read), default=0)
         self._obsolete = [log.name for log, _ in read if log.number < floor]
@@ -142,9 +144,9 @@ class Segments:
     # --- writing ------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[tuple[bytes, bytes]]) -> None:
-        """Adds records under their keys, all or none, on the medium when it returns.
+        """Adds records under their keys, all or none; they are on the medium when it returns.
 
-        StateFullError, StateWriteError, StateReadError.
+        Raises StateFullError, StateWriteError and StateReadError.
         """
         rows = [_ADD.pack(ADD, len(key)) + key + record for key, record in records]
         size = sum(map(len, rows))
@@ -152,22 +154,23 @@ class Segments:
             raise StateFullError(
                 f"the outbox holds {self._needed} of {self._max_bytes} bytes, {size} more are requested",
                 "outbox",
-                "acknowledgements and a snapshot make room",
+                "acknowledgements and a snapshot free space",
             )
         log = self._write(rows, sync=True)
         for (key, _), row in zip(records, rows, strict=True):
             self._add(key, len(row), log.number)
 
     def drop(self, keys: Iterable[bytes], generation: int, previous: int) -> None:
-        """The snapshot of `generation` let go of these; what those up to `previous` let go is garbage now.
+        """Drops the records of `keys`, which the snapshot of `generation` does not need.
 
-        StateError where the files could not be brought up to date; they will be with what is written next.
+        Records that snapshots up to `previous` dropped are garbage now. Raises StateError where the files
+        could not be brought up to date; the next write tries again.
         """
-        found = [key for key in keys if key in self._entries]
-        for key in found:
+        known = [key for key in keys if key in self._entries]
+        for key in known:
             self._let_go(key, generation)
-        if found:
-            self._unwritten.append(_drop_row(generation, found))
+        if known:
+            self._unwritten.append(_drop_row(generation, known))
         for key in [k for k, e in self._entries.items() if e.dropped is not None and e.dropped <= previous]:
             del self._entries[key]
         self._tidy()
@@ -176,8 +179,8 @@ class Segments:
         self._remove_obsolete()
         used = {entry.segment for entry in self._entries.values()}
         while self._logs and self._logs[0] is not self._growing and self._logs[0].number not in used:
-            # The oldest first: what its rows let go of was in older ones. And before anything is written: a
-            # full disk has room then.
+            # The oldest first: the records that its DROP rows name were in older ones. And before anything is
+            # written, so that a full disk has space for it.
             self._files.remove(self._logs[0].name)
             del self._logs[0]
         kept = sum(entry.size for entry in self._entries.values())
@@ -188,21 +191,28 @@ class Segments:
             self._write((), sync=False)
 
     def prepare(self) -> None:
-        """Begins the segment of the next generation, where there is something to leave behind. StateError."""
-        if self._ahead is None and self._growing is not None and self._growing.length > frames.HEADER_BYTES:
+        """Begins the segment of the next generation, unless the present one is still empty. StateError."""
+        if (
+            self._ahead is None
+            and self._growing is not None
+            and self._growing.length > record_framing.HEADER_BYTES
+        ):
             log = self._begin()
             log.append((), sync=False)
             self._ahead = log
 
     def seal(self) -> None:
-        """What comes next goes into the segment that was prepared, so that the others can go one day."""
+        """Directs further rows into the segment that was prepared, so that older ones become removable."""
         if self._ahead is not None:
             self._obsolete.remove(self._ahead.name)
             self._logs.append(self._ahead)
             self._growing, self._ahead = self._ahead, None
 
     def compact(self) -> None:
-        """Writes what is kept into one new segment and removes the others. StateError changes nothing."""
+        """Writes all records that are not garbage into one new segment and removes the others.
+
+        A StateError leaves everything as it was.
+        """
         log = self._begin(compacted=True)
         log.create(self._kept_rows())
         self._obsolete.remove(log.name)
@@ -229,10 +239,13 @@ class Segments:
             yield _drop_row(generation, names)
 
     def _begin(self, compacted: bool = False) -> Log:
-        """A segment to be written. Until it is, its file may be there and may not: one to be removed."""
+        """Returns a segment that is about to be written.
+
+        Until it is, nobody knows whether its file is there: it counts among the obsolete ones.
+        """
         number = self._next
         self._next += 1
-        log = Log(self._files, frames.OUTBOX, number, floor=number if compacted else 0)
+        log = Log(self._files, record_framing.OUTBOX, number, floor=number if compacted else 0)
         self._obsolete.append(log.name)
         return log
 
@@ -262,7 +275,10 @@ def _drop_row(generation: int, keys: Iterable[bytes]) -> bytes:
 
 
 def _read(row: bytes, where: str) -> tuple[int, int, list[bytes], bytes]:
-    """Kind, generation (of a drop), keys (one of an added record), the record (empty for a drop)."""
+    """Reads a row; returns (kind, generation, keys, record).
+
+    An ADD row has generation 0 and one key, a DROP row an empty record. Raises StateDamagedError.
+    """
     try:
         if row[0] == ADD:
             _, length = _ADD.unpack_from(row)
@@ -276,4 +292,4 @@ def _read(row: bytes, where: str) -> tuple[int, int, list[bytes], bytes]:
             at += _KEY.size + length
         return kind, generation, keys, b""
     except (struct.error, IndexError) as error:
-        raise StateDamagedError(f"a row that is none: {error}", where, "move the file aside") from error
+        raise StateDamagedError(f"not a row: {error}", where, "move the file aside") from error

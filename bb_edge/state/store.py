@@ -1,13 +1,13 @@
-"""What of a node is on disk, and how it is found again.
+"""What a node has on disk, and how it finds that again.
 
     snapshot-<G>   the node as it was when generation G began
-    journal-<G>    what it took in since then; journal-0 begins with an empty folder
+    journal-<G>    the inputs that it took since then; journal-0 begins with an empty folder
     outbox-<n>     what it sends and must not lose, whatever the generation (segments.py)
 
-The last two generations are kept. Where snapshot G cannot be read, the node comes back from snapshot G-1, the
-journal of G-1 and that of G. A generation begins when its snapshot is *attempted*: should the attempt fail in
-a way that leaves open whether the file is there, both answers are right, because the journal of the older
-generation then ends where the snapshot would stand.
+The last two generations stay. Where snapshot G cannot be read, the node comes back from snapshot G-1, the
+journal of G-1 and that of G. A generation begins when its snapshot is *attempted*: where a failed attempt
+leaves open whether the file is there, both answers are right, because the journal of the older generation
+then ends where the snapshot was taken.
 
 One store belongs to one thread, and one folder to one store.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bb_edge.state import frames
+from bb_edge.state import record_framing
 from bb_edge.state.errors import (
     StateDamagedError,
     StateError,
@@ -31,27 +31,30 @@ from bb_edge.state.segments import Segments
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Bytes on disk; each at least 1. The disk needs room for about twice their sum."""
+    """Limits in bytes, each at least 1. The disk needs space for about twice their sum."""
 
     journal_bytes: int = 8 << 20
-    """A journal of that length wants a snapshot; one of twice that takes nothing more."""
+    """A journal of this length wants a snapshot; one of twice this length takes nothing more.
+
+    It bounds what a start replays, and spreads the wear of one snapshot over as many bytes of input."""
     outbox_bytes: int = 64 << 20
-    """Records that no snapshot has let go of."""
+    """Records that no snapshot has dropped: as many bytes as `LinkConfig.pending_bytes` lets wait."""
     snapshot_bytes: int = 64 << 20
+    """One snapshot; it holds the parameters of the models that the node trains."""
 
     @classmethod
     def edge(cls) -> StoreLimits:
-        """For a board with a memory card: 4, 8 and 16 MiB."""
+        """Limits for a board with a memory card: 4, 8 and 16 MiB, so that 64 MiB of space are enough."""
         return cls(4 << 20, 8 << 20, 16 << 20)
 
     def __post_init__(self) -> None:
         if min(self.journal_bytes, self.outbox_bytes, self.snapshot_bytes) < 1:
-            raise StateError("a limit below 1 byte", "state", "leave it out, or give it room")
+            raise StateError("a limit below 1 byte", "state", "leave it out, or give at least 1")
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was on disk: the snapshot, what was journaled since, what waits in the outbox, in their order.
+    """What was on disk: the snapshot, the journal's records since, and the outbox's, each in their order.
 
     `generation` is that of the snapshot, 0 where there is none. `notes` say what was damaged or torn.
     """
@@ -64,9 +67,9 @@ class Recovered:
 
 
 class StateStore:
-    """The files of one node. `failures` are the exceptions by which the storage says what the disk does.
+    """The files of one node; `failures` are the exceptions that the storage raises for faults of the disk.
 
-    `open` reads and changes nothing on disk; every other call needs it first.
+    `open` reads and changes nothing on disk; it comes before every other call.
     """
 
     def __init__(
@@ -86,12 +89,15 @@ class StateStore:
     # --- reading ------------------------------------------------------------------------------------------
 
     def open(self) -> Recovered:
-        """Reads everything. StateReadError, StateVersionError; StateDamagedError."""
+        """Reads everything. Raises StateReadError, StateVersionError and StateDamagedError."""
         self._unreadable.clear()
         return self._recover()
 
     def fall_back(self, reason: str) -> Recovered:
-        """The node cannot use the snapshot: what the one before it gives. Errors as of `open`."""
+        """Reads everything again from the snapshot before, because the node cannot use the last one.
+
+        `reason` says why, for the notes. Raises the errors of `open`.
+        """
         if self._base == 0:
             raise StateDamagedError("there is no snapshot to fall back from", "state", "start anew")
         self._unreadable[self._base] = reason
@@ -99,10 +105,10 @@ class StateStore:
 
     def _recover(self) -> Recovered:
         names = self._files.names()
-        snapshots = [n for n in numbers(names, frames.SNAPSHOT) if n]
-        journals = numbers(names, frames.JOURNAL)
-        self._present = {log_name(frames.SNAPSHOT, n) for n in snapshots}
-        self._present |= {log_name(frames.JOURNAL, n) for n in journals}
+        snapshots = [n for n in numbers(names, record_framing.SNAPSHOT) if n]
+        journals = numbers(names, record_framing.JOURNAL)
+        self._present = {log_name(record_framing.SNAPSHOT, n) for n in snapshots}
+        self._present |= {log_name(record_framing.JOURNAL, n) for n in journals}
         self._files.damaged.clear()
         notes: list[str] = []
         base, snapshot = self._last_readable(snapshots, notes)
@@ -120,20 +126,22 @@ class StateStore:
         records: list[bytes] = []
         for number in journals:
             if number >= base:
-                log = self._journals[number] = Log(self._files, frames.JOURNAL, number)
+                log = self._journals[number] = Log(self._files, record_framing.JOURNAL, number)
                 parsed = log.load()
                 records += parsed.bodies
                 if parsed.lost:
                     notes.append(log.complaint(parsed))
-        outbox, more = self._segments.load(numbers(names, frames.OUTBOX), base)
+        outbox, more = self._segments.load(numbers(names, record_framing.OUTBOX), base)
         return Recovered(snapshot, tuple(records), outbox, base, (*notes, *more))
 
     def _last_readable(self, snapshots: Sequence[int], notes: list[str]) -> tuple[int, bytes | None]:
         for number in reversed(snapshots):
-            name = log_name(frames.SNAPSHOT, number)
+            name = log_name(record_framing.SNAPSHOT, number)
             if number not in self._unreadable:
                 try:
-                    parsed = frames.parse(self._files.read(name), frames.SNAPSHOT, number, name)
+                    parsed = record_framing.parse(
+                        self._files.read(name), record_framing.SNAPSHOT, number, name
+                    )
                 except StateReadError as error:
                     self._unreadable[number] = error.what
                 else:
@@ -149,36 +157,38 @@ class StateStore:
     def append_journal(self, records: Sequence[bytes]) -> None:
         """Adds records, all or none; they are on the medium when it returns.
 
-        StateFullError, StateWriteError, StateReadError.
+        Raises StateFullError, StateWriteError and StateReadError.
         """
         if not records:
             return
-        size, held = frames.framed_bytes(records), self.journal_bytes
+        size, held = record_framing.framed_bytes(records), self.journal_bytes
         if held + size > 2 * self.limits.journal_bytes:
             raise StateFullError(
                 f"the journal holds {held} bytes, {size} more are requested, "
                 f"{2 * self.limits.journal_bytes} allowed",
                 "journal",
-                "a snapshot makes room",
+                "a snapshot frees space",
             )
         log = self._journals.get(self._generation)
         if log is None:
-            log = self._journals[self._generation] = Log(self._files, frames.JOURNAL, self._generation)
+            log = self._journals[self._generation] = Log(
+                self._files, record_framing.JOURNAL, self._generation
+            )
         log.append(records)
         self._present.add(log.name)
 
     def append_outbox(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """Adds (key, record) pairs, all or none; they are on the medium when it returns.
 
-        StateFullError, StateWriteError, StateReadError.
+        Raises StateFullError, StateWriteError and StateReadError.
         """
         if records:
             self._segments.append(records)
 
     def write_snapshot(self, data: bytes) -> None:
-        """Begins a generation with this snapshot; what was journaled before it is not replayed any more.
+        """Begins a generation with this snapshot; the journal before it is not replayed any more.
 
-        StateFullError, StateWriteError, StateReadError: the state is that of before.
+        Raises StateFullError, StateWriteError and StateReadError; the state on disk is then as before.
         """
         if len(data) > self.limits.snapshot_bytes:
             raise StateFullError(
@@ -187,19 +197,21 @@ class StateStore:
         if self._segments.stale:
             self._segments.compact()
         if not self._present:
-            # The witness that nothing is missing before generation 1.
-            log = self._journals.setdefault(0, Log(self._files, frames.JOURNAL, 0))
+            # journal-0 is the proof that nothing is missing before generation 1.
+            log = self._journals.setdefault(0, Log(self._files, record_framing.JOURNAL, 0))
             log.append(())
             self._present.add(log.name)
         number = self._generation + 1
-        name = log_name(frames.SNAPSHOT, number)
-        # What comes after it gets its files now: their names are synced with that of the snapshot.
-        journal = self._journals.setdefault(number, Log(self._files, frames.JOURNAL, number))
+        name = log_name(record_framing.SNAPSHOT, number)
+        # The files of the generation come before its snapshot: one sync of the folder covers all names.
+        journal = self._journals.setdefault(number, Log(self._files, record_framing.JOURNAL, number))
         if not journal.length:
             journal.append((), sync=False)
             self._present.add(journal.name)
         self._segments.prepare()
-        content = frames.header(frames.SNAPSHOT, number) + frames.frames(frames.SNAPSHOT, number, 1, [data])
+        content = record_framing.header(record_framing.SNAPSHOT, number) + record_framing.framed(
+            record_framing.SNAPSHOT, number, 1, [data]
+        )
         try:
             self._files.write(name, content)
         except StateWriteError:
@@ -213,27 +225,27 @@ class StateStore:
         self._segments.seal()
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """The snapshot just written let go of these outbox records: they go with the next generation.
+        """Drops outbox records that the latest snapshot does not need; they go with the next generation.
 
-        Removes what no recovery needs any more, too. StateError where the disk did not let it: it will be
-        tried again after the next snapshot.
+        Also removes the files that no recovery needs any more. Raises StateError where the disk refuses; the
+        call after the next snapshot tries again.
         """
         try:
             self._remove_old()
-        finally:  # the keys are told once
+        finally:  # this is the only call that names these keys
             try:
                 self._segments.drop(keys, self._base, self._previous)
             finally:
                 self._kept_bytes = self._segments.bytes_needed
 
     def _remove_old(self) -> None:
-        for number in numbers(self._present, frames.SNAPSHOT):
+        for number in numbers(self._present, record_framing.SNAPSHOT):
             if number < self._base and number != self._previous:
-                self._remove(log_name(frames.SNAPSHOT, number))
-        # A journal outlives its snapshot: a snapshot that is there has its journals.
-        for number in numbers(self._present, frames.JOURNAL):
+                self._remove(log_name(record_framing.SNAPSHOT, number))
+        # Journals after their snapshots: every snapshot that is there has its journals.
+        for number in numbers(self._present, record_framing.JOURNAL):
             if number < self._previous:
-                self._remove(log_name(frames.JOURNAL, number))
+                self._remove(log_name(record_framing.JOURNAL, number))
 
     def _remove(self, name: str) -> None:
         self._files.remove(name)
@@ -249,18 +261,21 @@ class StateStore:
 
     @property
     def generation(self) -> int:
-        """That of the last snapshot that is surely on disk; 0 is none."""
+        """The generation of the last snapshot that is surely on disk; 0 where there is none."""
         return self._base
 
     @property
     def journal_bytes(self) -> int:
-        """What a recovery would replay."""
+        """How many bytes a recovery would replay."""
         return sum(log.length for log in self._journals.values())
 
     @property
     def wants_snapshot(self) -> bool:
-        """The journal has its length; or the outbox is three quarters full, and an eighth of it is newer than
-        the last snapshot: what that one had to keep, the next will keep as well.
+        """Whether the journal has reached its length, or the outbox is nearly full and a snapshot would help.
+
+        Nearly full is three quarters, which leaves a quarter for what is sent meanwhile. A snapshot helps
+        where an eighth of the outbox is newer than the last one: records that the last snapshot had to keep,
+        the next one will keep as well.
         """
         limits, needed = self.limits, self._segments.bytes_needed
         full = 4 * needed >= 3 * limits.outbox_bytes
@@ -269,7 +284,7 @@ class StateStore:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """`bytes_written`, `syncs` and `failed_writes` since the store was made; bytes on disk now."""
+        """`bytes_written`, `syncs` and `failed_writes` since the store was made; lengths are of now."""
         files, segments = self._files, self._segments
         return {
             "state.bytes_written": files.bytes_written,

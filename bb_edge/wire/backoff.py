@@ -1,85 +1,132 @@
-"""When a peer may be tried again (semantics §6 "Gates", "Back-pressure"): the table behind the Backoff gates.
+"""When a peer may be tried again: the table behind the Backoff gates.
 
-A failure makes the peer wait 10 ms, each further one twice as long, 60 s at most. When the wait is over, one
-probe may go; unless it succeeds, the next one waits for another interval. A peer that asks for patience (a
-back-off notice) gets it in the same way.
+The first failure makes the peer wait 10 ms, each further one twice as long, up to 60 s. When the wait is
+over, one probe may go; unless it succeeds, the next one waits for another interval. A peer that asks for
+patience (a back-off notice) gets it in the same way.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.transitions import Table
 
 MS = 1_000_000
 S = 1_000_000_000
 
 
+class BackoffState(enum.IntEnum):
+    """Whether a peer has to be waited for."""
+
+    READY = 0
+    WAITING = 1
+
+
+class BackoffEvent(enum.IntEnum):
+    """What starts, renews and ends a wait."""
+
+    FAILED = 0
+    IMPOSED = 1
+    """The peer asked to be left alone."""
+    PROBED = 2
+    """Something went to a peer whose wait was over."""
+    SUCCEEDED = 3
+
+
+_READY, _WAITING = BackoffState.READY, BackoffState.WAITING
+
+BACKOFF: Final = Table(
+    "peer back-off",
+    _READY,
+    {
+        (_READY, BackoffEvent.FAILED): _WAITING,
+        (_READY, BackoffEvent.IMPOSED): _WAITING,
+        (_WAITING, BackoffEvent.FAILED): _WAITING,
+        (_WAITING, BackoffEvent.IMPOSED): _WAITING,
+        (_WAITING, BackoffEvent.PROBED): _WAITING,
+        (_WAITING, BackoffEvent.SUCCEEDED): _READY,
+    },
+)
+"""A peer that is not waited for needs no row for probes and successes: they find nothing to change."""
+
+
 class Backoff:
-    """Waits, per peer that has one. Bounded: beyond `capacity` the wait that ends first is forgotten."""
+    """The waits, per peer that has one. Bounded: beyond `capacity` the wait that ends first is forgotten."""
 
     __slots__ = ("_capacity", "_first_ns", "_longest_ns", "_waits", "forgotten")
 
     def __init__(self, first_ns: int = 10 * MS, longest_ns: int = 60 * S, capacity: int = 1024) -> None:
+        """Intervals start at `first_ns` and double up to `longest_ns`, both in nanoseconds.
+
+        10 ms lets one lost packet pass almost unnoticed; after 60 s a peer that came back is found within the
+        time of a slow round. 1024 peers is what the other tables about peers hold by default.
+        """
         self._first_ns = first_ns
         self._longest_ns = longest_ns
         self._capacity = capacity
         self._waits: dict[PeerId, tuple[int, int]] = {}  # peer -> (interval, when the next try may go)
-        self.forgotten = 0  # waits that were forgotten for want of room
+        self.forgotten = 0  # waits that were forgotten because there was no space left
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
-        """Whether something may be sent to the peer now; pure. Whoever then sends calls `probed`."""
+        """Returns whether something may be sent to the peer now. Whoever then sends calls `probed`."""
         if not self._waits:
             return True
         wait = self._waits.get(peer)
         return wait is None or now_ns >= wait[1]
 
     def probed(self, peer: PeerId, now_ns: int) -> None:
-        """Something went to a peer that was waited for: nothing more within this interval."""
+        """Lets nothing more go within this interval, where the peer has a wait."""
         wait = self._waits.get(peer)
         if wait is not None:
-            self._waits[peer] = (wait[0], now_ns + wait[0])
+            self._turn(peer, BackoffEvent.PROBED, wait[0], now_ns + wait[0])
 
     def failed(self, peer: PeerId, now_ns: int) -> None:
         """Doubles the peer's interval and waits for it."""
         wait = self._waits.get(peer)
         interval = self._first_ns if wait is None else min(2 * wait[0], self._longest_ns)
-        self._set(peer, interval, now_ns + interval)
+        self._turn(peer, BackoffEvent.FAILED, interval, now_ns + interval)
 
     def impose(self, peer: PeerId, now_ns: int, at_least_ns: int) -> None:
-        """The peer asked to be left alone for `at_least_ns`; `longest_ns` bounds what it can ask for."""
+        """Waits `at_least_ns`, as the peer asked; `longest_ns` bounds what it can ask for."""
         interval = max(self._first_ns, min(at_least_ns, self._longest_ns))
+        until_ns = now_ns + interval
         wait = self._waits.get(peer)
-        if wait is None:
-            self._set(peer, interval, now_ns + interval)
-        else:
-            self._set(peer, max(wait[0], interval), max(wait[1], now_ns + interval))
+        if wait is not None:
+            interval, until_ns = max(wait[0], interval), max(wait[1], until_ns)
+        self._turn(peer, BackoffEvent.IMPOSED, interval, until_ns)
 
     def succeeded(self, peer: PeerId) -> None:
-        """Ends the peer's wait."""
-        self._waits.pop(peer, None)
+        """Ends the peer's wait, where it has one."""
+        if peer in self._waits:
+            self._turn(peer, BackoffEvent.SUCCEEDED, 0, 0)
 
     def next(self, peer: PeerId) -> int:
-        """When the peer may be tried again, monotonic nanoseconds; 0 where it need not be waited for."""
+        """Returns when the peer may be tried again, in monotonic nanoseconds; 0 where it has no wait."""
         wait = self._waits.get(peer)
         return 0 if wait is None else wait[1]
 
-    def _set(self, peer: PeerId, interval: int, until_ns: int) -> None:
+    def _turn(self, peer: PeerId, event: BackoffEvent, interval: int, until_ns: int) -> None:
         waits = self._waits
+        if BACKOFF.next(_WAITING if peer in waits else _READY, event) is _READY:
+            waits.pop(peer, None)
+            return
         if peer not in waits and len(waits) >= self._capacity:
             del waits[min(waits, key=lambda p: waits[p][1])]
             self.forgotten += 1
         waits[peer] = (interval, until_ns)
 
     def snapshot(self, now_ns: int) -> list[list[Any]]:
-        """[peer, interval, remaining wait] rows for CBOR."""
+        """Returns [peer, interval, remaining wait] rows for CBOR, in nanoseconds."""
         return [
             [peer.to_bytes(), interval, max(until - now_ns, 0)]
             for peer, (interval, until) in self._waits.items()
         ]
 
     def restore(self, data: Sequence[Sequence[Any]], now_ns: int) -> None:
+        """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
         self._waits = {
             PeerId.from_bytes(peer): (interval, now_ns + remaining)
             for peer, interval, remaining in data[-self._capacity :]

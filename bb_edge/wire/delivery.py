@@ -1,12 +1,12 @@
-"""Numbers, acknowledgements and repetitions: one link per peer (semantics §6 "Once", "Resending").
+"""Numbers, acknowledgements and repetitions of envelopes, with one link per peer.
 
-A pure state machine: time and epochs are handed in, what must be sent comes out of `due`. Everything has a
+Nothing here does IO: callers pass time and epochs in, and `due` returns what must be sent. Everything has a
 ceiling: links (`max_links`, idle ones are forgotten), envelopes and bytes that wait (`ResendQueue`), windows
 (`dedup`).
 
-Sending: `stamp` numbers an envelope and lets owed acknowledgements ride along; one that must arrive (durable,
-request, reply) is kept with `sent` until it is acknowledged or expires. Receiving: `receive` judges and
-changes nothing, `mark` takes the number and owes the acknowledgement.
+Sending: `stamp` numbers an envelope and adds the acknowledgements that are owed to the peer; `sent` stores an
+envelope that must arrive (durable, request, reply) until it is acknowledged or expires. Receiving: `receive`
+judges and changes nothing, `mark` takes the number and owes the acknowledgement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from bb_edge.wire import dedup
 from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.envelope import NONE, Ack, Envelope, encode, repeated
 from bb_edge.wire.link import Link, LinkConfig, LinksFullError, LinkTable
-from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Outgoing, Pending, PendingFullError, ResendQueue
+from bb_edge.wire.resend import (
+    DeliveryError,
+    EnvelopeKey,
+    Outgoing,
+    Pending,
+    PendingEvent,
+    PendingFullError,
+    PendingState,
+    ResendQueue,
+)
 
 __all__ = [
     "DeliveryError",
@@ -36,18 +45,22 @@ __all__ = [
 
 
 COUNTERS = ("expired", "resent", "acks_alone", "acks_forgotten", "foreign_acks", "links_forgotten")
-"""What `Links.counters` counts."""
+"""The keys of `Links.counters`."""
 
 
 class DurableWindowFullError(DeliveryError):
-    """As many durable envelopes to one peer are unacknowledged as may be; others wait in the outbox."""
+    """The peer has not acknowledged as many durable envelopes as it may leave open."""
 
 
 class Links:
     """The links of one node to all its peers."""
 
     def __init__(self, best_effort_epoch: int, durable_epoch: int, config: LinkConfig | None = None) -> None:
-        """The epochs are random numbers below 2^56: anew at every start, and when the outbox is created."""
+        """The epochs are random numbers below 2^56, so that a peer can tell a node's lives apart.
+
+        The best-effort epoch is drawn at every start, the durable one when the outbox is created. 56 bits
+        leave a varint at 8 bytes, and two epochs of one node meet with a chance of 2^-56.
+        """
         self.config = config or LinkConfig()
         self.best_effort_epoch = best_effort_epoch
         self.durable_epoch = durable_epoch
@@ -64,11 +77,12 @@ class Links:
 
     @property
     def pending(self) -> int:
-        """Envelopes that wait for their acknowledgement."""
+        """How many envelopes wait for their acknowledgement."""
         return self._queue.count
 
     @property
     def pending_bytes(self) -> int:
+        """How many bytes the envelopes have that wait for their acknowledgement."""
         return self._queue.bytes_in_use
 
     # --- sending -----------------------------------------------------------------------------------------
@@ -82,11 +96,11 @@ class Links:
         resend: bool = False,
         deadline_ns: int = 0,
     ) -> EnvelopeKey:
-        """Gives the envelope its epoch, seq, base and the acks that are owed.
+        """Gives the envelope its epoch, seq, base and the acks that are owed to the peer.
 
         A durable envelope, and one that is to be resent, holds a place until it is acknowledged, cancelled,
-        or `deadline_ns` (absolute, 0: never) has passed. Raises, without giving a number,
-        DurableWindowFullError, PendingFullError or LinksFullError.
+        or `deadline_ns` has passed (monotonic nanoseconds, 0: never). Raises DurableWindowFullError,
+        PendingFullError or LinksFullError; the envelope then has no number.
         """
         link = self._links.get(peer) or self._table.new(peer)
         if link is None:
@@ -96,7 +110,7 @@ class Links:
             raise DurableWindowFullError(
                 f"{self.config.durable_unacknowledged} durable envelopes are unacknowledged",
                 f"peer {peer}",
-                "wait until `durable_room` says that there is room",
+                "wait until `durable_room` returns True",
             )
         if durable or resend:
             self._queue.reserve()
@@ -125,15 +139,15 @@ class Links:
         return link.last_durable + 1 - first < self.config.durable_unacknowledged
 
     def durable_room(self, peer: PeerId) -> bool:
-        """Whether one more durable envelope may go to the peer."""
+        """Returns whether one more durable envelope may go to the peer."""
         link = self._links.get(peer)
         return link is None or self._durable_room(link)
 
     def sent(self, peer: PeerId, key: EnvelopeKey, encoded: bytes, armed: bool = True) -> None:
-        """Keeps the bytes for repetition; the first is due `resend_ns` after `stamp`.
+        """Stores the bytes for repetitions; the first one is due `resend_ns` after `stamp`.
 
-        With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk). An
-        envelope that `stamp` kept no place for is let pass. PendingFullError, and the number is given up,
+        With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk).
+        Nothing happens for an envelope that holds no place. Raises PendingFullError, and gives the number up,
         where the bytes do not fit.
         """
         pending = self._find(key)
@@ -148,18 +162,20 @@ class Links:
             self._queue.arm(pending, pending.next_ns)
 
     def arm(self, key: EnvelopeKey, now_ns: int) -> None:
-        """The envelope was published now; its repetitions count from here."""
+        """Starts the envelope's repetitions: it was published now."""
         pending = self._find(key)
         if pending is not None:
             self._queue.arm(pending, now_ns + pending.interval_ns)
 
     def is_pending(self, key: EnvelopeKey) -> bool:
-        """Whether the envelope waits for its acknowledgement."""
+        """Returns whether the envelope waits for its acknowledgement."""
         return self._find(key) is not None
 
     def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, int] | None:
-        """(envelope, nanoseconds that it is worth delivering) of one that was kept unarmed; None where nobody
-        waits for it any more. Its repetitions count from here.
+        """Returns the bytes of an envelope that `sent` stored unarmed, and starts its repetitions.
+
+        Returns (envelope, nanoseconds until its deadline, 0 without one); None where nobody waits for it any
+        more.
         """
         pending = self._find(key)
         if pending is None:
@@ -172,7 +188,7 @@ class Links:
         return repeated(pending.encoded, remaining), remaining
 
     def cancel(self, key: EnvelopeKey) -> bool:
-        """Nobody waits for the envelope any more. False where it was settled before."""
+        """Frees an envelope that nobody waits for any more. Returns False where it was over before."""
         pending = self._find(key)
         if pending is None:
             return False
@@ -183,19 +199,19 @@ class Links:
         link = self._links.get(key.peer)
         return link.pending.get(key.epoch, {}).get(key.seq) if link is not None else None
 
-    def _remove(self, pending: Pending) -> None:
+    def _remove(self, pending: Pending, event: PendingEvent = PendingEvent.SETTLE) -> None:
         key = pending.key
         link = self._links[key.peer]
         epoch = link.pending[key.epoch]
         del epoch[key.seq]
         if not epoch:
             del link.pending[key.epoch]
-        self._queue.release(pending)
+        self._queue.release(pending, event)
 
     def acknowledged(self, peer: PeerId, acks: Iterable[Ack], now_ns: int) -> list[EnvelopeKey]:
-        """Settles what the peer acknowledges, and says what that was.
+        """Settles the envelopes that the peer acknowledges, and returns their keys.
 
-        Acks for nothing of ours are counted.
+        Counts acks of epochs that are not this node's as `foreign_acks`.
         """
         link = self._links.get(peer)
         settled: list[EnvelopeKey] = []
@@ -206,12 +222,12 @@ class Links:
             waiting = link.pending.get(ack.epoch)
             if waiting is None:
                 continue
-            found = [waiting[seq] for seq in ack.also if seq in waiting and seq > ack.up_to]
+            named = [waiting[seq] for seq in ack.also if seq in waiting and seq > ack.up_to]
             for seq, pending in waiting.items():
                 if seq > ack.up_to:
                     break
-                found.append(pending)
-            for pending in dict.fromkeys(found):
+                named.append(pending)
+            for pending in dict.fromkeys(named):
                 settled.append(pending.key)
                 self._remove(pending)
         return settled
@@ -219,10 +235,10 @@ class Links:
     # --- receiving ---------------------------------------------------------------------------------------
 
     def receive(self, peer: PeerId, envelope: Envelope, now_ns: int) -> Verdict:
-        """What an envelope of the peer is; changes nothing.
+        """Judges an envelope of the peer, and changes nothing.
 
-        An envelope without number is NEW each time it comes: its sender did not ask to be told from its own
-        repetitions.
+        An envelope without number is NEW each time it comes: its sender does not want its repetitions
+        recognised.
         """
         seq = envelope.seq
         if seq == 0:
@@ -244,7 +260,7 @@ class Links:
     def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
         """Takes the number of a NEW envelope, and owes an ack where its sender waits for one.
 
-        For a DUPLICATE, owes it again; for any other verdict nothing happens. With `hold_ack` (a durable
+        Owes the ack of a DUPLICATE again; does nothing for any other verdict. With `hold_ack` (a durable
         envelope that is not yet journaled) the ack waits for `journaled`.
         """
         seq = envelope.seq
@@ -255,7 +271,7 @@ class Links:
             if self.receive(peer, envelope, now_ns) is not Verdict.NEW:
                 return
             link = self._table.new(peer)
-            assert link is not None  # NEW says that there is room
+            assert link is not None  # a verdict of NEW includes that there is a place
         link.used_ns = now_ns
         epoch = envelope.epoch
         if envelope.base:
@@ -272,7 +288,7 @@ class Links:
             self._table.owe(link, window, seq, now_ns)
 
     def journaled(self, peer: PeerId, epoch: int, seq: int, now_ns: int) -> bool:
-        """A held envelope is on disk: its ack may go. False where nothing was held."""
+        """Lets the ack of a held envelope go: it is on disk. Returns False where nothing was held."""
         link = self._links.get(peer)
         window = link.durable.get(epoch) if link is not None else None
         if link is None or window is None or not window.release(seq):
@@ -281,7 +297,7 @@ class Links:
         return True
 
     def not_journaled(self, peer: PeerId, epoch: int, seq: int) -> bool:
-        """A held envelope could not be written: it counts as never received. False where nothing was held."""
+        """Treats a held envelope as never received: it could not be written. False where nothing was held."""
         link = self._links.get(peer)
         window = link.durable.get(epoch) if link is not None else None
         return window is not None and window.withdraw(seq)
@@ -289,9 +305,9 @@ class Links:
     # --- time --------------------------------------------------------------------------------------------
 
     def peer_up(self, peer: PeerId, epoch: int | None, now_ns: int) -> int:
-        """The peer came up: in a new epoch, all that it has not acknowledged is due once more.
+        """Makes all that the peer has not acknowledged due now, where it came up in a new epoch.
 
-        Returns how many.
+        Returns how many envelopes that are.
         """
         link = self._links.get(peer)
         if link is None:
@@ -299,29 +315,30 @@ class Links:
         if epoch is not None and epoch == link.peer_epoch:
             return 0
         link.peer_epoch = epoch
-        again = [p for waiting in link.pending.values() for p in waiting.values() if p.armed]
+        published = PendingState.PUBLISHED
+        again = [p for waiting in link.pending.values() for p in waiting.values() if p.state is published]
         for pending in again:
-            # Its interval is not doubled for this: it is a repetition beside the series.
+            # `due` will double the interval. This repetition is not part of the series: halve it first.
             pending.interval_ns = max(pending.interval_ns // 2, self.config.resend_ns // 2)
             self._queue.arm(pending, now_ns)
         return len(again)
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is unacknowledged, owed, or expired: `due` and `take_expired` have nothing."""
+        """Whether nothing is unacknowledged, owed or expired: `due` and `take_expired` return nothing."""
         return not (self._queue.count or self._table.owing or self._expired)
 
     def due(self, now_ns: int) -> list[Outgoing]:
-        """What must go now: repetitions, and acknowledgements that found no envelope within `ack_delay_ns`.
+        """Returns what must go now: repetitions, and acks that found no envelope within `ack_delay_ns`.
 
-        Envelopes whose deadline has passed are dropped and counted; `take_expired` names them.
+        Drops and counts envelopes whose deadline has passed; `take_expired` names them.
         """
         out: list[Outgoing] = []
         while (pending := self._queue.pop(now_ns)) is not None:
             if pending.expires_ns and now_ns >= pending.expires_ns:
                 self.counters["expired"] += 1
                 self._expired.append(pending.key)
-                self._remove(pending)
+                self._remove(pending, PendingEvent.EXPIRE)
                 continue
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
             payload = repeated(pending.encoded, remaining)
@@ -342,13 +359,13 @@ class Links:
         return out
 
     def take_expired(self) -> list[EnvelopeKey]:
-        """Envelopes that `due` dropped since the last call."""
+        """Returns the envelopes that `due` dropped since the last call."""
         expired = list(self._expired)
         self._expired.clear()
         return expired
 
     def next_deadline_ns(self) -> int | None:
-        """When `due` has something; None while nothing waits."""
+        """Returns when `due` has something, in monotonic nanoseconds; None while nothing waits."""
         resend = self._queue.next_ns()
         ack = next(iter(self._table.owing.values()), None)
         if resend is None or (ack is not None and ack < resend):
@@ -371,9 +388,9 @@ class Links:
         expires_ns: int = 0,
         acknowledged: bool = False,
     ) -> EnvelopeKey:
-        """Takes a durable envelope over from the outbox on disk, which outranks what a snapshot says.
+        """Takes a durable envelope over from the outbox on disk, which is newer than any snapshot.
 
-        Its number is not given again; unless it is acknowledged, it is due at once. Raises LinksFullError or
+        Its number is not used again; unless it is acknowledged, it is due at once. Raises LinksFullError or
         PendingFullError.
         """
         key = EnvelopeKey(peer, epoch, seq)
@@ -404,7 +421,7 @@ class Links:
         self._queue.arm(pending, now_ns)
 
     def durable_keys(self) -> list[EnvelopeKey]:
-        """All durable envelopes that wait for their acknowledgement."""
+        """Returns the keys of all durable envelopes that wait for their acknowledgement."""
         return [
             pending.key
             for link in self._links.values()
@@ -414,9 +431,9 @@ class Links:
         ]
 
     def snapshot(self, now_ns: int) -> dict[str, Any]:
-        """Every table, as plain values for CBOR: numbers, windows, owed acks, and envelopes that wait.
+        """Returns plain values for CBOR: numbers, windows, owed acks, and envelopes that wait.
 
-        Best-effort requests are not among these: whoever restores asks again.
+        Best-effort requests are not among the envelopes: a node that restores asks again.
         """
         return {
             "epochs": [self.best_effort_epoch, self.durable_epoch],
@@ -425,18 +442,23 @@ class Links:
         }
 
     def restore(self, data: Mapping[str, Any], now_ns: int) -> None:
-        """Replaces the links by those of a snapshot; for a new object only.
+        """Replaces the links by those of a snapshot; call it on a new object only.
 
-        What waited is due at once, under its old number. Numbers go on where the epoch is the same, and begin
-        at 1 where it is a new one. Held envelopes are part of the snapshot, which is on disk: their acks may
-        go. Raises LinksFullError or PendingFullError where the snapshot does not fit.
+        Envelopes that waited are due at once, under their old numbers. Numbers go on where the epoch is the
+        same, and begin at 1 where it is a new one. The acks of held envelopes may go: the envelopes are part
+        of the snapshot, which is on disk. Raises LinksFullError or PendingFullError where the snapshot does
+        not fit.
         """
         same_run = data["epochs"][0] == self.best_effort_epoch
         same_outbox = data["epochs"][1] == self.durable_epoch
         self._table.first_seq = data["first"][0] if same_run else 0
         self._table.first_durable = data["first"][1] if same_outbox else 0
         if len(data["links"]) > self.config.max_links:
-            raise LinksFullError(f"{len(data['links'])} links, {self.config.max_links} fit", "restore")
+            raise LinksFullError(
+                f"{len(data['links'])} links in the snapshot, {self.config.max_links} fit",
+                "restore",
+                "raise LinkConfig.max_links",
+            )
         for row in data["links"]:
             link = Link.restored(row, now_ns)
             link.last_seq = link.last_seq if same_run else 0

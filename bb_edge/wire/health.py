@@ -1,97 +1,147 @@
-"""Whether a peer answers (semantics §6 "Gates"): the table behind the PeerHealth gates.
+"""Whether peers answer: the table behind the PeerHealth gates.
 
-    UP ──`threshold` failures in a row │ down()──► DOWN ──success()──► UP
-
-A failure is a request unanswered at its deadline, or a refusal by the broker; a success any authenticated
-envelope of the peer, or its presence. A peer nobody has heard of is up.
+A failure is a request that was not answered by its deadline, or a refusal by the broker. A peer is heard when
+an authenticated envelope of it arrives, or its presence. A peer that nobody has heard of counts as up.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.transitions import Table
 
-DOWN = -1
-"""Stands for the count of failures of a peer that is down."""
+
+class HealthState(enum.IntEnum):
+    """Whether a peer is asked at all."""
+
+    UP = 0
+    DOWN = 1
+
+
+class HealthEvent(enum.IntEnum):
+    """What happens to a peer."""
+
+    HEARD = 0
+    FAILED = 1
+    """It failed, and may fail again before it counts as down."""
+    FAILED_OUT = 2
+    """It failed `threshold` times in a row."""
+    LEFT = 3
+    """It said that it goes, or the broker did in its name."""
+
+
+_UP, _DOWN = HealthState.UP, HealthState.DOWN
+
+HEALTH: Final = Table(
+    "peer health",
+    _UP,
+    {
+        (_UP, HealthEvent.HEARD): _UP,
+        (_UP, HealthEvent.FAILED): _UP,
+        (_UP, HealthEvent.FAILED_OUT): _DOWN,
+        (_UP, HealthEvent.LEFT): _DOWN,
+        (_DOWN, HealthEvent.HEARD): _UP,
+        (_DOWN, HealthEvent.FAILED): _DOWN,
+        (_DOWN, HealthEvent.LEFT): _DOWN,
+    },
+)
+
+DOWN_COUNT: Final = -1
+"""Stands for the count of failures of a peer that is down; snapshots hold it, so it does not change."""
 
 
 class HealthError(BBError):
-    """A threshold that cannot be."""
+    """A threshold below 1."""
 
 
 class PeerHealth:
-    """Failures in a row, per peer that has any.
+    """Counts failures in a row, per peer that has any.
 
-    Bounded: beyond `capacity` the oldest trouble is forgotten.
+    Bounded: beyond `capacity` peers, one that still counts as up is forgotten, else the one that has failures
+    for longest.
     """
 
     __slots__ = ("_capacity", "_failures", "_threshold", "forgotten")
 
     def __init__(self, threshold: int = 5, capacity: int = 1024) -> None:
-        """`threshold` failures in a row, at least 1, take a peer down; `capacity` bounds those in trouble."""
+        """`threshold` failures in a row take a peer down; `capacity` bounds the peers that have failures.
+
+        A threshold of 5 survives the few requests that a broker's restart costs. 1024 peers is what the other
+        tables about peers hold by default.
+        """
         self._capacity = capacity
         self._failures: dict[PeerId, int] = {}
-        self.forgotten = 0  # peers whose trouble was forgotten for want of room
+        self.forgotten = 0  # peers whose failures were forgotten because there was no space left
         self.threshold = threshold
 
     @property
     def threshold(self) -> int:
+        """Failures in a row after which a peer counts as down."""
         return self._threshold
 
     @threshold.setter
     def threshold(self, value: int) -> None:
-        """May change at run time; HealthError below 1. Peers are judged by it at their next failure."""
+        """May change at run time; peers are judged by it at their next failure. HealthError below 1."""
         if value < 1:
-            raise HealthError(f"threshold = {value}", "PeerHealth", "at least 1")
+            raise HealthError(f"threshold = {value}", "PeerHealth", "give at least 1")
         self._threshold = value
 
     def success(self, peer: PeerId) -> bool:
-        """The peer was heard. True where that brings it up again."""
+        """Takes note that the peer was heard. Returns whether that brings it up again."""
         if not self._failures:
             return False
-        return self._failures.pop(peer, 0) == DOWN
+        count = self._failures.get(peer, 0)
+        state = HEALTH.next(_state_of(count), HealthEvent.HEARD)
+        if state is _UP:
+            self._failures.pop(peer, None)
+        return state is not _state_of(count)
 
     def failure(self, peer: PeerId) -> bool:
-        """The peer failed us. True where that takes it down."""
+        """Takes note that the peer failed. Returns whether that takes it down."""
         count = self._failures.get(peer, 0)
-        if count == DOWN:
-            return False
-        count += 1
-        if count >= self._threshold:
-            count = DOWN
-        self._set(peer, count)
-        return count == DOWN
+        before = _state_of(count)
+        last = before is _UP and count + 1 >= self._threshold
+        state = HEALTH.next(before, HealthEvent.FAILED_OUT if last else HealthEvent.FAILED)
+        self._set(peer, DOWN_COUNT if state is _DOWN else count + 1)
+        return state is not before
 
     def down(self, peer: PeerId) -> bool:
-        """The peer said that it goes, or the broker did. True where it was up."""
-        if self._failures.get(peer) == DOWN:
-            return False
-        self._set(peer, DOWN)
-        return True
+        """Takes note that the peer left, by its own word or the broker's. Returns whether it was up."""
+        before = _state_of(self._failures.get(peer, 0))
+        state = HEALTH.next(before, HealthEvent.LEFT)
+        self._set(peer, DOWN_COUNT if state is _DOWN else 0)
+        return state is not before
 
     def is_up(self, peer: PeerId) -> bool:
-        return self._failures.get(peer, 0) != DOWN
+        """Returns whether the peer counts as up."""
+        return self._failures.get(peer, 0) != DOWN_COUNT
 
     def _set(self, peer: PeerId, count: int) -> None:
         failures = self._failures
         if peer not in failures and len(failures) >= self._capacity:
-            # Prefer to forget somebody who is still up: that loses a count only.
-            victim = next((p for p, n in failures.items() if n != DOWN), next(iter(failures)))
+            # Prefer to forget a peer that is still up: that loses a count only.
+            victim = next((p for p, n in failures.items() if n != DOWN_COUNT), next(iter(failures)))
             del failures[victim]
             self.forgotten += 1
         failures[peer] = count
 
     def snapshot(self) -> dict[str, Any]:
-        """Plain values for CBOR."""
+        """Returns plain values for CBOR: the threshold, and [peer, failures in a row] rows."""
         return {
             "threshold": self._threshold,
             "failures": [[peer.to_bytes(), count] for peer, count in self._failures.items()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
+        """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
         self.threshold = data["threshold"]
         rows: Sequence[tuple[bytes, int]] = data["failures"]
         self._failures = {PeerId.from_bytes(peer): count for peer, count in rows[-self._capacity :]}
+
+
+def _state_of(count: int) -> HealthState:
+    return _DOWN if count == DOWN_COUNT else _UP

@@ -1,12 +1,8 @@
-"""What the outbox on disk holds, and its bytes (semantics §6 "Durable").
+"""What the outbox on disk holds, and the bytes of its records (docs/design/durability.md).
 
 A durable envelope is written down before it is published. Its record stays, acknowledged or not, until the
-next snapshot: should the node crash, the journal is replayed from the snapshot on, the same causes run again,
-and each finds the number that its envelope went out under, instead of sending it twice under two numbers.
-
-    ──add()──► WAITING ──settle()──► SETTLED ──snapshot_taken()──► gone
-                  └──snapshot_taken()──► WAITING, without its cause (the snapshot holds the effect of that
-                  cause)
+next snapshot: after a crash, the journal is replayed from the snapshot on, the same causes run again, and
+each finds the number that its envelope went out under, instead of sending it twice under two numbers.
 
 A record that a restart found on disk is ahead of the node, which has gone back to its snapshot. It stays,
 with its cause and whatever snapshots are taken meanwhile, until the cause has run again or cannot any more.
@@ -14,16 +10,69 @@ with its cause and whatever snapshots are taken meanwhile, until the cause has r
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
 from bb_edge.wire.resend import EnvelopeKey
 
 RECORD_VERSION = 1
+
+
+class RecordState(enum.IntEnum):
+    """What a record waits for."""
+
+    WAITING = 0
+    """For its envelope to be acknowledged or to expire."""
+    SETTLED = 1
+    """For the next snapshot, which holds the effect of its cause."""
+    AHEAD = 2
+    """As WAITING; besides, its cause may run again and look for it."""
+    AHEAD_SETTLED = 3
+    """For its cause to run again."""
+    GONE = 4
+
+
+class RecordEvent(enum.IntEnum):
+    """What happens to a record."""
+
+    SETTLE = 0
+    """Its envelope is acknowledged or expired."""
+    SNAPSHOT = 1
+    """A snapshot is on disk."""
+    CAUGHT_UP = 2
+    """Its cause has run again, or cannot any more."""
+    FOUND = 3
+    """A restart found it on disk, and its cause may still run."""
+
+
+_WAITING, _SETTLED, _AHEAD = RecordState.WAITING, RecordState.SETTLED, RecordState.AHEAD
+_AHEAD_SETTLED = RecordState.AHEAD_SETTLED
+
+RECORD: Final = Table(
+    "outbox record",
+    _WAITING,
+    {
+        (_WAITING, RecordEvent.SETTLE): _SETTLED,
+        (_WAITING, RecordEvent.SNAPSHOT): _WAITING,
+        (_WAITING, RecordEvent.CAUGHT_UP): _WAITING,
+        (_WAITING, RecordEvent.FOUND): _AHEAD,
+        (_SETTLED, RecordEvent.SETTLE): _SETTLED,
+        (_SETTLED, RecordEvent.SNAPSHOT): RecordState.GONE,
+        (_SETTLED, RecordEvent.CAUGHT_UP): _SETTLED,
+        (_AHEAD, RecordEvent.SETTLE): _AHEAD_SETTLED,
+        (_AHEAD, RecordEvent.SNAPSHOT): _AHEAD,
+        (_AHEAD, RecordEvent.CAUGHT_UP): _WAITING,
+        (_AHEAD_SETTLED, RecordEvent.SETTLE): _AHEAD_SETTLED,
+        (_AHEAD_SETTLED, RecordEvent.SNAPSHOT): _AHEAD_SETTLED,
+        (_AHEAD_SETTLED, RecordEvent.CAUGHT_UP): _SETTLED,
+    },
+)
 
 
 class OutboxError(BBError):
@@ -31,15 +80,15 @@ class OutboxError(BBError):
 
 
 class OutboxFullError(OutboxError):
-    """The records or their bytes are used up; acknowledgements and a snapshot make room."""
+    """The places of records, or their bytes, are used up; acknowledgements and a snapshot free them."""
 
 
 class OutboxRecordError(OutboxError):
-    """Bytes on disk that are no record: damaged, or written by a newer version."""
+    """Bytes on disk that are not a record: damaged, or written by a newer version."""
 
 
 class Cause(NamedTuple):
-    """The inbound durable envelope whose execution sent something."""
+    """The inbound durable envelope whose execution sent an envelope."""
 
     peer: PeerId
     epoch: int
@@ -48,10 +97,10 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OutboxRecord:
-    """One durable envelope as it is written down.
+    """A durable envelope as it is written down.
 
     `expires_wall_ns` is wall time, because monotonic time does not outlive a restart; 0 is never. `cause` is
-    None for what a timer, an invoke or the like set off.
+    None for an envelope that a timer, the host or the like set off.
     """
 
     key: EnvelopeKey
@@ -61,7 +110,7 @@ class OutboxRecord:
     expires_wall_ns: int = 0
 
     def to_bytes(self) -> bytes:
-        """Canonical CBOR; `from_bytes` gives the record back."""
+        """Returns the record as canonical CBOR, which `from_bytes` reads."""
         cause = self.cause
         return cbor.dumps(
             [
@@ -78,21 +127,21 @@ class OutboxRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> OutboxRecord:
-        """Reads what `to_bytes` wrote. OutboxRecordError for anything else."""
+        """Reads what `to_bytes` returned. OutboxRecordError for anything else."""
         try:
             row = cbor.loads(data, max_items=16, max_depth=2)
             if not isinstance(row, list) or len(row) != 8 or row[0] != RECORD_VERSION:
-                raise OutboxRecordError("no record of this version", "outbox", "drop the file")
+                raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
             version, peer, epoch, seq, encoded, wire_id, cause, expires = row
             numbers = (version, epoch, seq, wire_id, expires)
             if not _typed((peer, encoded), bytes) or not _typed(numbers, int):
                 raise OutboxRecordError("fields of other types", "outbox", "drop the file")
-            found = None
+            known = None
             if cause is not None:
                 if not isinstance(cause, list) or len(cause) != 3 or not _typed(cause[1:], int):
-                    raise OutboxRecordError("a cause that is none", "outbox", "drop the file")
-                found = Cause(PeerId.from_bytes(cause[0]), cause[1], cause[2])
-            return cls(EnvelopeKey(PeerId.from_bytes(peer), epoch, seq), encoded, wire_id, found, expires)
+                    raise OutboxRecordError("its cause is not a cause", "outbox", "drop the file")
+                known = Cause(PeerId.from_bytes(cause[0]), cause[1], cause[2])
+            return cls(EnvelopeKey(PeerId.from_bytes(peer), epoch, seq), encoded, wire_id, known, expires)
         except (cbor.CborError, PeerIdError, TypeError) as error:
             raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
 
@@ -105,7 +154,6 @@ class Outbox:
     """The records of one node, as they are on disk; bounded in number and in bytes."""
 
     __slots__ = (
-        "_ahead",
         "_by_cause",
         "_bytes",
         "_max_bytes",
@@ -113,15 +161,21 @@ class Outbox:
         "_records",
         "_settled",
         "_settled_bytes",
+        "_states",
     )
 
     def __init__(self, max_records: int = 4096, max_bytes: int = 64 << 20) -> None:
+        """At most `max_records` records with `max_bytes` bytes of envelopes.
+
+        4096 is enough for 64 peers with 64 unacknowledged durable envelopes each; 64 MiB is also the limit of
+        these records on disk.
+        """
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._records: dict[EnvelopeKey, OutboxRecord] = {}
+        self._states: dict[EnvelopeKey, RecordState] = {}  # of the same keys
         self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
-        self._settled: dict[EnvelopeKey, None] = {}  # gone with the next snapshot
-        self._ahead: dict[EnvelopeKey, bool] = {}  # until the cause comes by; whether it is settled
+        self._settled: dict[EnvelopeKey, None] = {}  # the keys in state SETTLED, in the order of settling
         self._bytes = 0
         self._settled_bytes = 0
 
@@ -133,42 +187,44 @@ class Outbox:
 
     @property
     def bytes_in_use(self) -> int:
+        """How many bytes of envelopes the records hold."""
         return self._bytes
 
     @property
     def wants_snapshot(self) -> bool:
-        """Three quarters full, and a snapshot would drop enough of it (an eighth) to be worth its writing."""
+        """Whether it is three quarters full, and a snapshot would free an eighth of it or more.
+
+        A quarter is left for what is sent while the snapshot is written; freeing less than an eighth would
+        not be worth the wear of writing a snapshot.
+        """
         records, size = self._max_records, self._max_bytes
         full = 4 * len(self._records) >= 3 * records or 4 * self._bytes >= 3 * size
         return full and (8 * len(self._settled) >= records or 8 * self._settled_bytes >= size)
 
     @property
     def any_settled(self) -> bool:
-        """Whether a snapshot would make any room."""
+        """Whether a snapshot would free anything."""
         return bool(self._settled)
 
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
-        """What this cause sent to the peer over this wire before; it keeps its number."""
+        """Returns what this cause sent to the peer over this wire before, under the number that it keeps."""
         key = self._by_cause.get((peer, cause, wire_id))
         if key is None:
             return None
-        self._caught_up(key)
+        self._turn(key, RecordEvent.CAUGHT_UP)
         return self._records[key]
 
-    def _caught_up(self, key: EnvelopeKey) -> None:
-        if self._ahead.pop(key, False):
-            self.settle(key)
-
     def settled(self, key: EnvelopeKey) -> bool:
-        """Whether the record is acknowledged or expired: nothing need be published again."""
-        return key in self._settled or self._ahead.get(key, False)
+        """Returns whether the record's envelope is acknowledged or expired, and need not be published."""
+        return self._states.get(key) in (_SETTLED, _AHEAD_SETTLED)
 
     def add(self, record: OutboxRecord, ahead: bool = False) -> None:
-        """Takes a record over; once more for the same key is fine. OutboxFullError, changing nothing.
+        """Takes a record over; nothing happens where its key is known. OutboxFullError changes nothing.
 
-        `ahead`: it comes from disk, and what sent it is perhaps still to run.
+        `ahead` says that it comes from disk, and that its cause may still run.
         """
-        if record.key in self._records:
+        key = record.key
+        if key in self._records:
             return
         size = len(record.encoded)
         if len(self._records) >= self._max_records or self._bytes + size > self._max_bytes:
@@ -177,20 +233,21 @@ class Outbox:
                 "outbox",
                 f"at most {self._max_records} records and {self._max_bytes} bytes; take a snapshot",
             )
-        self._records[record.key] = record
+        self._records[key] = record
+        self._states[key] = RECORD.start
         self._bytes += size
         if record.cause is not None:
-            self._by_cause[record.key.peer, record.cause, record.wire_id] = record.key
+            self._by_cause[key.peer, record.cause, record.wire_id] = key
             if ahead:
-                self._ahead[record.key] = False
+                self._turn(key, RecordEvent.FOUND)
 
     def remove(self, key: EnvelopeKey) -> bool:
-        """Takes back what could not be written. False where there is no such record."""
+        """Takes back a record that could not be written. Returns False where there is no such record."""
         record = self._records.pop(key, None)
         if record is None:
             return False
         self._bytes -= len(record.encoded)
-        self._ahead.pop(key, None)
+        del self._states[key]
         if key in self._settled:
             del self._settled[key]
             self._settled_bytes -= len(record.encoded)
@@ -199,37 +256,51 @@ class Outbox:
         return True
 
     def settle(self, key: EnvelopeKey) -> bool:
-        """The envelope is acknowledged or expired; its record stays. False where there is no such record."""
-        record = self._records.get(key)
-        if record is None:
+        """Takes note that the envelope is acknowledged or expired; its record stays for now.
+
+        Returns False where there is no such record.
+        """
+        if key not in self._records:
             return False
-        if key in self._ahead:
-            self._ahead[key] = True
-        elif key not in self._settled:
-            self._settled[key] = None
-            self._settled_bytes += len(record.encoded)
+        self._turn(key, RecordEvent.SETTLE)
         return True
 
     def snapshot_taken(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
-        """A snapshot is on disk: settled records go, and are named, so that their files can be deleted.
+        """Removes the settled records, now that a snapshot is on disk, and returns their keys.
 
-        The others keep their numbers, but what sent them is in the snapshot and does not run again. Of what
-        is ahead `may_run` tells which causes are still to come: those records stay, settled or not.
+        Their files can be deleted. The other records keep their numbers, but what sent them is in the
+        snapshot and does not run again: they lose their causes. Records that are ahead stay, settled or not,
+        with their causes, while `may_run(cause)` says that these are still to come.
         """
-        for key in tuple(self._ahead):
+        for key, state in tuple(self._states.items()):
             cause = self._records[key].cause
-            if cause is None or not may_run(cause):
-                self._caught_up(key)
+            if state in (_AHEAD, _AHEAD_SETTLED) and (cause is None or not may_run(cause)):
+                self._turn(key, RecordEvent.CAUGHT_UP)
         gone = list(self._settled)
-        for key in gone:
-            self.remove(key)
-        self._by_cause = {what: key for what, key in self._by_cause.items() if key in self._ahead}
+        for key in tuple(self._states):
+            self._turn(key, RecordEvent.SNAPSHOT)
+        ahead = (_AHEAD, _AHEAD_SETTLED)
+        self._by_cause = {sent: key for sent, key in self._by_cause.items() if self._states[key] in ahead}
         return gone
 
     def __iter__(self) -> Iterator[EnvelopeKey]:
-        """All records, settled or not, in the order in which they were added."""
+        """The keys of all records, settled or not, in the order in which they were added."""
         return iter(self._records)
 
     def waiting(self) -> list[OutboxRecord]:
-        """Records that are not settled, in the order in which they were added."""
+        """Returns the records that are not settled, in the order in which they were added."""
         return [record for key, record in self._records.items() if not self.settled(key)]
+
+    def _turn(self, key: EnvelopeKey, event: RecordEvent) -> None:
+        """Moves a record to the state that the table gives."""
+        before = self._states[key]
+        after = RECORD.next(before, event)
+        if after is before:
+            return
+        if after is RecordState.GONE:
+            self.remove(key)
+            return
+        self._states[key] = after
+        if after is _SETTLED:
+            self._settled[key] = None
+            self._settled_bytes += len(self._records[key].encoded)

@@ -1,8 +1,8 @@
-"""Who is there (semantics §6 "MQTT", "Gates"; §8 PeerSelector): the presence of peers.
+"""Which peers are there, by what their presence says and by whether they answer.
 
-Presence comes from the transport: up with an epoch, classes and addresses, or down. A *will* (down, said by
-the broker in a peer's name) counts for the epoch that it was left in only: it may come late, when the peer is
-up again.
+Presence comes from the transport: up with an epoch, classes and addresses, or down. A *will* (down, published
+by the broker in a peer's name) counts only for the epoch in which it was left with the broker: it may arrive
+late, when the peer is up again.
 """
 
 from __future__ import annotations
@@ -10,32 +10,38 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
 
 MAX_CLASSES = 16
+"""Peer classes of one node: a node serves one target per class, and programs have a handful."""
 MAX_ADDRESSES = 8
+"""Addresses of one node, as many as the address book holds per peer by default."""
 MAX_META = 64
+"""Entries of `meta`; the runtime itself uses one, the rest is the host's."""
 MAX_TEXT = 256
+"""Letters of a class name, bytes of an address: as many as an envelope may carry of one address."""
 PRESENCE_VERSION = 1
 
 
 class PresenceError(BBError):
-    """Bytes that are no presence, or one beyond the bounds; the fault is the peer's."""
+    """Bytes that are not a presence, or one beyond the bounds; the fault is the peer's."""
 
 
 class PeersFullError(BBError):
-    """As many peers are up as the table holds."""
+    """The table is full, and every peer in it is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a peer says of itself.
+    """What a peer publishes about itself.
 
-    `epoch` is its incarnation, None where the transport has no notion of it.
+    `epoch` is a number that the peer draws at each start, None where the transport has no such number.
+    `classes` are the peer classes that it serves, `addresses` the ways to reach it, as bytes.
     """
 
     up: bool
@@ -47,7 +53,7 @@ class Presence:
 
 
 class PresenceChange(enum.Enum):
-    """What news a presence was."""
+    """What a presence changed."""
 
     NONE = "nothing new"
     UP = "came up"
@@ -57,10 +63,60 @@ class PresenceChange(enum.Enum):
     STALE = "a will of an earlier epoch; ignored"
 
 
-def encode_presence(presence: Presence) -> bytes:
-    """Canonical CBOR `{up, epoch, classes, addresses, version, meta}`.
+class PeerState(enum.IntEnum):
+    """What a node believes about a peer."""
 
-    CborError for metadata that is not plain.
+    UNKNOWN = 0
+    UP = 1
+    SILENT = 2
+    """Its presence says up, and it does not answer."""
+    DOWN = 3
+
+
+class PeerEvent(enum.IntEnum):
+    """What changes a node's belief."""
+
+    CAME = 0
+    """Its presence says up."""
+    WENT = 1
+    """Its presence, or a will of its current epoch, says down."""
+    FELL_SILENT = 2
+    ANSWERED = 3
+    DISPLACED = 4
+    """Another peer needs its place in the table."""
+
+
+_UNKNOWN, _UP, _SILENT, _DOWN = PeerState.UNKNOWN, PeerState.UP, PeerState.SILENT, PeerState.DOWN
+
+PRESENCE: Final = Table(
+    "peer presence",
+    _UNKNOWN,
+    {
+        (_UNKNOWN, PeerEvent.CAME): _UP,
+        (_UNKNOWN, PeerEvent.WENT): _UNKNOWN,  # nobody counted on it: nothing is remembered
+        (_UNKNOWN, PeerEvent.FELL_SILENT): _UNKNOWN,
+        (_UNKNOWN, PeerEvent.ANSWERED): _UNKNOWN,
+        (_UP, PeerEvent.CAME): _UP,
+        (_UP, PeerEvent.WENT): _DOWN,
+        (_UP, PeerEvent.FELL_SILENT): _SILENT,
+        (_UP, PeerEvent.ANSWERED): _UP,
+        (_SILENT, PeerEvent.CAME): _UP,  # a peer that says it is up deserves another try
+        (_SILENT, PeerEvent.WENT): _DOWN,
+        (_SILENT, PeerEvent.FELL_SILENT): _SILENT,
+        (_SILENT, PeerEvent.ANSWERED): _UP,
+        (_DOWN, PeerEvent.CAME): _UP,
+        (_DOWN, PeerEvent.WENT): _DOWN,
+        (_DOWN, PeerEvent.FELL_SILENT): _DOWN,
+        (_DOWN, PeerEvent.ANSWERED): _DOWN,  # only its presence brings it up
+        (_DOWN, PeerEvent.DISPLACED): _UNKNOWN,
+    },
+)
+
+
+def encode_presence(presence: Presence) -> bytes:
+    """Returns a presence as canonical CBOR `{up, epoch, classes, addresses, version, meta}`.
+
+    Raises CborError for metadata that is not plain.
     """
     return cbor.dumps(
         {
@@ -77,25 +133,26 @@ def encode_presence(presence: Presence) -> bytes:
 def decode_presence(data: bytes | memoryview) -> Presence:
     """Reads a presence of any version; fields that are missing have their defaults.
 
-    PresenceError and nothing else.
+    Raises PresenceError and nothing else, whatever the bytes are.
     """
     try:
-        found = cbor.loads(data, max_items=512, max_depth=4)
+        # All lists and `meta` at their bounds are below 256 items; values in `meta` may have as many again.
+        fields = cbor.loads(data, max_items=512, max_depth=4)
     except cbor.CborError as error:
         raise PresenceError(error.what, "presence") from error
-    if not isinstance(found, dict) or not isinstance(found.get("up"), bool):
-        raise PresenceError("no map with a boolean `up`", "presence")
-    epoch, version = found.get("epoch", 0), found.get("version", PRESENCE_VERSION)
-    meta = found.get("meta", {})
+    if not isinstance(fields, dict) or not isinstance(fields.get("up"), bool):
+        raise PresenceError("expected a map with a boolean `up`", "presence")
+    epoch, version = fields.get("epoch", 0), fields.get("version", PRESENCE_VERSION)
+    meta = fields.get("meta", {})
     if type(epoch) is not int or type(version) is not int or epoch < 0:
-        raise PresenceError("epoch and version are unsigned integers", "presence")
+        raise PresenceError("expected unsigned integers as epoch and version", "presence")
     if not isinstance(meta, dict) or len(meta) > MAX_META or not all(isinstance(key, str) for key in meta):
-        raise PresenceError(f"meta is a map of at most {MAX_META} texts", "presence")
+        raise PresenceError(f"expected a map of at most {MAX_META} texts as meta", "presence")
     return Presence(
-        found["up"],
+        fields["up"],
         epoch or None,
-        _bounded(found.get("classes", []), str, MAX_CLASSES, "classes"),
-        _bounded(found.get("addresses", []), bytes, MAX_ADDRESSES, "addresses"),
+        _bounded(fields.get("classes", []), str, MAX_CLASSES, "classes"),
+        _bounded(fields.get("addresses", []), bytes, MAX_ADDRESSES, "addresses"),
         meta,
         version,
     )
@@ -103,25 +160,30 @@ def decode_presence(data: bytes | memoryview) -> Presence:
 
 def _bounded(value: object, kind: type[str] | type[bytes], count: int, name: str) -> tuple[Any, ...]:
     if not isinstance(value, list) or len(value) > count:
-        raise PresenceError(f"{name} is a list of at most {count}", "presence")
+        raise PresenceError(f"expected a list of at most {count} as {name}", "presence")
     if not all(isinstance(item, kind) and len(item) <= MAX_TEXT for item in value):
         raise PresenceError(
-            f"{name} holds {kind.__name__} values of at most {MAX_TEXT} bytes or letters", "presence"
+            f"expected {kind.__name__} values of at most {MAX_TEXT} bytes or letters in {name}", "presence"
         )
     return tuple(value)
 
 
 class PeerTable:
-    """Presence of all peers, and the up ones by class. Bounded: those longest down make room for others."""
+    """What is believed about each peer, and the peers that are up by class.
 
-    __slots__ = ("_by_class", "_capacity", "_down", "_peers", "_unreachable", "forgotten")
+    Bounded: the peers that are down for longest make room for others.
+    """
+
+    __slots__ = ("_by_class", "_capacity", "_down", "_peers", "_silent", "_states", "forgotten")
 
     def __init__(self, capacity: int = 1024) -> None:
+        """`capacity` peers: a federation that one broker on a small board carries."""
         self._capacity = capacity
         self._peers: dict[PeerId, Presence] = {}
-        self._down: dict[PeerId, None] = {}  # peers whose presence says down, longest first
-        self._unreachable: set[PeerId] = set()  # present, but they do not answer
-        self._by_class: dict[str, tuple[PeerId, ...]] = {}  # asked for since the last change
+        self._states: dict[PeerId, PeerState] = {}  # of the same peers; only `_turn` and `restore` write it
+        self._down: dict[PeerId, None] = {}  # the peers in state DOWN, longest first
+        self._silent: dict[PeerId, None] = {}  # the peers in state SILENT
+        self._by_class: dict[str, tuple[PeerId, ...]] = {}  # answers since the last change
         self.forgotten = 0  # down peers that made room for others
 
     def __len__(self) -> int:
@@ -131,36 +193,36 @@ class PeerTable:
         return iter(self._peers)
 
     def get(self, peer: PeerId) -> Presence | None:
+        """Returns the peer's last presence; None for a peer without one."""
         return self._peers.get(peer)
 
     def epoch(self, peer: PeerId) -> int | None:
-        """The epoch that the peer was last present in."""
+        """Returns the epoch that the peer was last present in."""
         presence = self._peers.get(peer)
         return None if presence is None else presence.epoch
 
     def is_up(self, peer: PeerId) -> bool:
-        """Present, and not known to leave us without answer."""
-        presence = self._peers.get(peer)
-        return presence is not None and presence.up and peer not in self._unreachable
+        """Returns whether the peer is present, and not known to leave requests without answer."""
+        return self._states.get(peer) is _UP
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        """The peers that are up and whose presence lists `peer_class`, sorted."""
-        found = self._by_class.get(peer_class)
-        if found is None:
+        """Returns the peers that are up and whose presence lists `peer_class`, sorted."""
+        peers = self._by_class.get(peer_class)
+        if peers is None:
             if len(self._by_class) >= MAX_CLASSES:
                 self._by_class.clear()
-            found = tuple(
+            peers = tuple(
                 sorted(p for p, at in self._peers.items() if peer_class in at.classes and self.is_up(p))
             )
-            self._by_class[peer_class] = found
-        return found
+            self._by_class[peer_class] = peers
+        return peers
 
     def unreachable(self, peer_class: str) -> list[PeerId]:
-        """The peers of the class that are present and do not answer, in no particular order."""
-        return [p for p in self._unreachable if peer_class in self._peers[p].classes]
+        """Returns the peers of the class that are present and do not answer, in no particular order."""
+        return [p for p in self._silent if peer_class in self._peers[p].classes]
 
     def update(self, peer: PeerId, presence: Presence) -> PresenceChange:
-        """Takes a presence over and says what news it was.
+        """Takes a presence over and returns what it changed.
 
         Raises PeersFullError, changing nothing, where a new peer finds only peers that are up.
         """
@@ -170,40 +232,51 @@ class PeerTable:
         if before is None:
             self._make_room(peer)
         self._peers[peer] = presence
-        self._down.pop(peer, None)
-        # A peer that says it is up deserves another try.
-        was_up = before is not None and before.up and peer not in self._unreachable
-        self._unreachable.discard(peer)
-        if before is None or not was_up:
-            change = PresenceChange.UP
-        elif before.epoch != presence.epoch:
-            change = PresenceChange.NEW_EPOCH
-        elif before != presence:
-            change = PresenceChange.CHANGED
-        else:
+        state = self._turn(peer, PeerEvent.CAME)
+        if before is None or state is not _UP:
+            return PresenceChange.UP
+        if before == presence:
             return PresenceChange.NONE
         self._by_class.clear()
-        return change
+        return PresenceChange.NEW_EPOCH if before.epoch != presence.epoch else PresenceChange.CHANGED
 
     def _went_down(self, peer: PeerId, before: Presence | None, presence: Presence) -> PresenceChange:
-        if before is None:
-            return PresenceChange.NONE  # nobody counted on it: nothing is kept
-        if presence.epoch is not None and before.epoch is not None and presence.epoch != before.epoch:
+        if (
+            before is not None
+            and before.epoch != presence.epoch
+            and None not in (before.epoch, presence.epoch)
+        ):
             return PresenceChange.STALE
-        if not before.up:
-            return PresenceChange.NONE
-        reachable = peer not in self._unreachable
-        self._unreachable.discard(peer)
-        self._peers[peer] = Presence(False, before.epoch, before.classes, before.addresses, before.meta)
-        self._down[peer] = None
-        self._by_class.clear()
-        return PresenceChange.DOWN if reachable else PresenceChange.NONE
+        state = self._turn(peer, PeerEvent.WENT)
+        if before is not None and before.up:
+            self._peers[peer] = Presence(False, before.epoch, before.classes, before.addresses, before.meta)
+        # Who fell silent before has been told of as down.
+        return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
 
     def set_reachable(self, peer: PeerId, reachable: bool) -> None:
-        """What the health table found out; a present peer that does not answer is not up."""
-        if peer in self._peers and (peer in self._unreachable) == reachable:
-            (self._unreachable.discard if reachable else self._unreachable.add)(peer)
+        """Takes over what the health table found out; a present peer that does not answer is not up."""
+        self._turn(peer, PeerEvent.ANSWERED if reachable else PeerEvent.FELL_SILENT)
+
+    def _turn(self, peer: PeerId, event: PeerEvent) -> PeerState:
+        """Moves a peer to the state that the table gives; returns the one before."""
+        before = self._states.get(peer, _UNKNOWN)
+        after = PRESENCE.next(before, event)
+        if after is not before:
             self._by_class.clear()
+            self._down.pop(peer, None)
+            self._silent.pop(peer, None)
+            if after is _UNKNOWN:
+                del self._states[peer], self._peers[peer]
+            else:
+                self._enter(peer, after)
+        return before
+
+    def _enter(self, peer: PeerId, state: PeerState) -> None:
+        self._states[peer] = state
+        if state is _DOWN:
+            self._down[peer] = None
+        elif state is _SILENT:
+            self._silent[peer] = None
 
     def _make_room(self, peer: PeerId) -> None:
         if len(self._peers) < self._capacity:
@@ -213,24 +286,21 @@ class PeerTable:
             raise PeersFullError(
                 f"{self._capacity} peers are up already", f"peer {peer}", "raise NodeConfig.max_peers"
             )
-        del self._down[victim], self._peers[victim]
+        self._turn(victim, PeerEvent.DISPLACED)
         self.forgotten += 1
 
     def snapshot(self) -> list[list[Any]]:
-        """[peer, presence as CBOR, reachable] rows."""
+        """Returns [peer, presence as CBOR, whether it answers] rows."""
         return [
-            [peer.to_bytes(), encode_presence(presence), peer not in self._unreachable]
+            [peer.to_bytes(), encode_presence(presence), self._states[peer] is not _SILENT]
             for peer, presence in self._peers.items()
         ]
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
-        """Replaces the table; the latest `capacity` rows are kept."""
-        self._peers, self._down, self._unreachable = {}, {}, set()
+        """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
+        self._peers, self._states, self._down, self._silent = {}, {}, {}, {}
         self._by_class.clear()
         for raw, encoded, reachable in data[-self._capacity :]:
             peer = PeerId.from_bytes(raw)
             self._peers[peer] = presence = decode_presence(encoded)
-            if not presence.up:
-                self._down[peer] = None
-            if not reachable:
-                self._unreachable.add(peer)
+            self._enter(peer, _DOWN if not presence.up else _UP if reachable else _SILENT)

@@ -1,33 +1,68 @@
-"""Envelopes that wait for their acknowledgement, and when they go again (semantics §6 "Resending").
+"""Envelopes that wait for their acknowledgement, and when they go again.
 
-    ──remember()──► UNARMED ──arm()──► WAITING ──due──► sent again, interval doubled ─┐
-                       │                  │ ▲──────────────────────────────────────────┘
-                       └──────────────────┴──settle()│expiry──► gone
-
-Bounded in number and in bytes: what finds no room is refused before it gets a number, or gives its number
-back.
+Bounded in number and in bytes: an envelope that finds no space left is refused before it gets a number, or
+gives its number back.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.transitions import Table
+
+
+class PendingState(enum.IntEnum):
+    """How far an envelope that must arrive has come."""
+
+    NUMBERED = 0
+    """It has a number and a place; it is not published yet, and nothing repeats it."""
+    PUBLISHED = 1
+    """It was published, or a restart brought it back; it is repeated until it is over."""
+    OVER = 2
+
+
+class PendingEvent(enum.IntEnum):
+    """What happens to an envelope that must arrive."""
+
+    PUBLISH = 0
+    """It goes out, for the first time or again."""
+    SETTLE = 1
+    """Its acknowledgement came, or nobody waits for it any more."""
+    EXPIRE = 2
+    """Its deadline passed."""
+
+
+_NUMBERED, _PUBLISHED, _OVER = PendingState.NUMBERED, PendingState.PUBLISHED, PendingState.OVER
+
+PENDING: Final = Table(
+    "pending envelope",
+    _NUMBERED,
+    {
+        (_NUMBERED, PendingEvent.PUBLISH): _PUBLISHED,
+        (_NUMBERED, PendingEvent.SETTLE): _OVER,
+        (_NUMBERED, PendingEvent.EXPIRE): _OVER,
+        (_PUBLISHED, PendingEvent.PUBLISH): _PUBLISHED,
+        (_PUBLISHED, PendingEvent.SETTLE): _OVER,
+        (_PUBLISHED, PendingEvent.EXPIRE): _OVER,
+    },
+)
 
 
 class DeliveryError(BBError):
-    """Base of what `Links` refuses; the envelope is not sent, and nothing is kept of it."""
+    """Base of what `Links` refuses; the envelope is not sent, and nothing of it is remembered."""
 
 
 class PendingFullError(DeliveryError):
-    """As many envelopes wait for acknowledgement as may, or their bytes are used up."""
+    """The places of envelopes that wait for acknowledgement, or their bytes, are used up."""
 
 
 class EnvelopeKey(NamedTuple):
-    """Names one numbered envelope that we sent."""
+    """The name of a numbered envelope that this node sent."""
 
     peer: PeerId
     epoch: int
@@ -38,8 +73,8 @@ class EnvelopeKey(NamedTuple):
 class Outgoing:
     """Bytes that are due to go to a peer: a repetition, or acknowledgements alone (then without `key`).
 
-    `expires_in_ns` is what remains of the deadline, 0 without one. `resent` is False for the first time after
-    a restart: there is no original that could still wait in the transport.
+    `expires_in_ns` is what remains of the deadline in nanoseconds, 0 without one. `resent` is False for the
+    first repetition after a restart: there is no original that could still wait in the transport.
     """
 
     peer: PeerId
@@ -51,10 +86,9 @@ class Outgoing:
 
 
 class Pending:
-    """One envelope without acknowledgement. Times are monotonic nanoseconds; `expires_ns` 0 is never."""
+    """An envelope without acknowledgement. Times are monotonic nanoseconds; `expires_ns` 0 is never."""
 
     __slots__ = (
-        "armed",
         "due_ns",
         "durable",
         "encoded",
@@ -64,6 +98,7 @@ class Pending:
         "key",
         "kind",
         "next_ns",
+        "state",
     )
 
     def __init__(self, key: EnvelopeKey, kind: int, durable: bool, expires_ns: int, interval_ns: int) -> None:
@@ -71,17 +106,17 @@ class Pending:
         self.kind = kind
         self.durable = durable
         self.encoded = b""
-        self.armed = False
+        self.state = PENDING.start
         self.handed_out = True
-        """Whether this process gave it to its transport: False for what a restart brought."""
+        """Whether this process gave it to its transport; False for what a restart brought back."""
         self.expires_ns = expires_ns
         self.interval_ns = interval_ns
         self.next_ns = 0  # when it goes again
-        self.due_ns = -1  # its valid place in the schedule: when it goes again or expires
+        self.due_ns = -1  # its valid place in the schedule, which is when it goes again or expires
 
 
 class ResendQueue:
-    """All pending envelopes of a node by time; a heap whose outdated entries are skipped."""
+    """All pending envelopes of a node by time, as a heap whose outdated entries are skipped."""
 
     __slots__ = ("_heap", "_max_bytes", "_max_pending", "_ticket", "bytes_in_use", "count", "longest_ns")
 
@@ -96,7 +131,7 @@ class ResendQueue:
         self.bytes_in_use = 0
 
     def reserve(self) -> None:
-        """A place for one more. PendingFullError where there is none."""
+        """Takes a place for one more envelope. PendingFullError where there is none."""
         if self.count >= self._max_pending:
             raise PendingFullError(
                 f"{self.count} envelopes wait for their acknowledgement",
@@ -118,31 +153,33 @@ class ResendQueue:
         pending.encoded = encoded
 
     def arm(self, pending: Pending, next_ns: int) -> None:
-        """The envelope goes again at `next_ns`, unless it expires before."""
-        pending.armed = True
+        """Plans the envelope's next repetition for `next_ns`; it has been published, or is about to be."""
+        pending.state = PENDING.next(pending.state, PendingEvent.PUBLISH)
         pending.next_ns = next_ns
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
 
     def watch(self, pending: Pending) -> None:
-        """The envelope only waits for its expiry."""
+        """Plans the envelope's expiry, and no repetition."""
         if pending.expires_ns:
             self._schedule(pending, pending.expires_ns)
 
-    def release(self, pending: Pending) -> None:
-        """The envelope waits no longer: its place and bytes are free."""
+    def release(self, pending: Pending, event: PendingEvent) -> None:
+        """Frees the envelope's place and bytes; `event` is SETTLE or EXPIRE."""
+        pending.state = PENDING.next(pending.state, event)
         self.count -= 1
         self.bytes_in_use -= len(pending.encoded)
         pending.encoded = b""
         pending.due_ns = -1
 
     def next_ns(self) -> int | None:
+        """Returns when `pop` has something, in monotonic nanoseconds; None while nothing is planned."""
         heap = self._heap
         while heap and heap[0][2].due_ns != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def pop(self, now_ns: int) -> Pending | None:
-        """The next envelope that is due, to be armed again or released; None where nothing is."""
+        """Returns the next envelope that is due; None where nothing is. The caller arms or releases it."""
         first = self.next_ns()
         if first is None or first > now_ns:
             return None
@@ -156,6 +193,8 @@ class ResendQueue:
         pending.due_ns = due
         self._ticket += 1  # keeps the order of equal times, and pendings out of comparisons
         heapq.heappush(self._heap, (due, self._ticket, pending))
+        # More outdated entries than valid ones: a rebuild costs no more than the pushes did. 64 spares short
+        # queues from being rebuilt all the time.
         if len(self._heap) > 2 * self.count + 64:
             self._heap = [entry for entry in self._heap if entry[2].due_ns == entry[0]]
             heapq.heapify(self._heap)

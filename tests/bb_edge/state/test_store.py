@@ -14,7 +14,7 @@ from bb_edge.state import (
     StateVersionError,
     StateWriteError,
     StoreLimits,
-    frames,
+    record_framing,
 )
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
@@ -155,12 +155,12 @@ def test_a_torn_journal_is_cut_with_the_next_record_only(make_store: Opened) -> 
 def test_a_journal_damaged_in_the_middle_ends_there_and_is_kept_aside(make_store: Opened) -> None:
     disk = FakeDisk()
     three_generations(make_store, disk)
-    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    flip(disk, "journal-2", record_framing.HEADER_BYTES + record_framing.OVERHEAD_BYTES)
     bad = disk.files["journal-2"]
     store = make_store(disk)
     found = store.open()
     assert found.journal == ()
-    lost = len(bad) - frames.HEADER_BYTES
+    lost = len(bad) - record_framing.HEADER_BYTES
     assert found.notes == (f"journal-2 is damaged: {lost} bytes after the first 37 are given up",)
     store.append_journal([b"j4"])
     assert disk.files["damaged-journal-2"] == bad
@@ -171,7 +171,7 @@ def test_a_journal_damaged_in_the_middle_ends_there_and_is_kept_aside(make_store
 def test_of_damaged_files_the_last_is_kept(make_store: Opened) -> None:
     disk = FakeDisk()
     three_generations(make_store, disk)
-    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    flip(disk, "journal-2", record_framing.HEADER_BYTES + record_framing.OVERHEAD_BYTES)
     store = opened(make_store, disk)
     store.append_journal([b"j4"])
     assert "damaged-journal-2" in disk.files
@@ -186,7 +186,7 @@ def test_of_damaged_files_the_last_is_kept(make_store: Opened) -> None:
 def test_a_damaged_file_that_cannot_be_kept_aside_does_not_stop_the_journal(make_store: Opened) -> None:
     disk = FakeDisk()
     three_generations(make_store, disk)
-    flip(disk, "journal-2", frames.HEADER_BYTES + frames.FRAME_BYTES)
+    flip(disk, "journal-2", record_framing.HEADER_BYTES + record_framing.OVERHEAD_BYTES)
     store = opened(make_store, disk)
     disk.inject(Fault(FaultKind.FAIL, 1, "create"))
     store.append_journal([b"j4"])
@@ -214,7 +214,7 @@ def test_a_journal_that_cannot_be_read_is_an_error(make_store: Opened) -> None:
 def test_files_of_a_newer_version_are_refused(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FakeDisk()
     with monkeypatch.context() as newer:
-        newer.setattr(frames, "VERSION", 2)
+        newer.setattr(record_framing, "VERSION", 2)
         three_generations(make_store, disk)
     with pytest.raises(StateVersionError, match="snapshot-2"):
         make_store(disk).open()
@@ -248,15 +248,15 @@ def test_foreign_files_are_left_alone(make_store: Opened) -> None:
 
 def test_the_journal_asks_for_a_snapshot_and_refuses_at_twice_its_length(make_store: Opened) -> None:
     disk = FakeDisk()
-    record = b"x" * (100 - frames.FRAME_BYTES)
-    store = opened(make_store, disk, StoreLimits(journal_bytes=200 + frames.HEADER_BYTES))
+    record = b"x" * (100 - record_framing.OVERHEAD_BYTES)
+    store = opened(make_store, disk, StoreLimits(journal_bytes=200 + record_framing.HEADER_BYTES))
     store.append_journal([record])
     assert not store.wants_snapshot
     store.append_journal([record])
     assert store.wants_snapshot
-    room = 2 * store.limits.journal_bytes - store.journal_bytes - frames.FRAME_BYTES
+    room = 2 * store.limits.journal_bytes - store.journal_bytes - record_framing.OVERHEAD_BYTES
     with pytest.raises(
-        StateFullError, match=r"journal: the journal holds 237 bytes, .*a snapshot makes room"
+        StateFullError, match=r"journal: the journal holds 237 bytes, .*a snapshot frees space"
     ):
         store.append_journal([b"x" * (room + 1)])
     store.append_journal([b"x" * room])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bb_edge.state import Recovered, StateError, StateStore, frames, segments
+from bb_edge.state import Recovered, StateError, StateStore, record_framing, segments
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
@@ -318,7 +318,7 @@ def test_a_failed_snapshot_in_a_folder_that_cannot_be_listed_counts_as_there(
             store.write_snapshot(b"s")
     store.append_journal([b"two"])
     assert look(disk).journal == (b"one", b"two")
-    assert len(disk.files["journal-1"]) > frames.HEADER_BYTES
+    assert len(disk.files["journal-1"]) > record_framing.HEADER_BYTES
 
 
 def test_what_could_not_be_begun_and_left_bytes_behind_is_written_anew(

@@ -9,7 +9,7 @@ from bb_edge.state import (
     StateDamagedError,
     StateStore,
     StateWriteError,
-    frames,
+    record_framing,
     segments,
 )
 from bb_shims import StorageError
@@ -130,8 +130,13 @@ def test_rows_with_a_right_checksum_that_are_none_are_a_typed_error(make_store: 
         bytes([segments.DROP]) + bytes(8) + b"x",
     ):
         disk = FakeDisk()
-        rewrite(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [row]))
-        with pytest.raises(StateDamagedError, match="outbox-0: a row that is none"):
+        rewrite(
+            disk,
+            "outbox-0",
+            record_framing.header(record_framing.OUTBOX, 0)
+            + record_framing.framed(record_framing.OUTBOX, 0, 1, [row]),
+        )
+        with pytest.raises(StateDamagedError, match="outbox-0: not a row"):
             make_store(disk).open()
 
 

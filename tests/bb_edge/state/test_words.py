@@ -21,9 +21,9 @@ from bb_edge.state import (
     StateWriteError,
     StoreLimits,
     files,
-    frames,
+    record_framing,
 )
-from bb_edge.state.files import Files, Log
+from bb_edge.state.files import Files, Log, LogState
 from bb_edge.state.keeper import Keeper, key_bytes
 from bb_edge.wire.resend import EnvelopeKey
 from bb_shims import AtomicStorage, StorageError
@@ -91,7 +91,7 @@ def test_the_defaults() -> None:
     assert StoreLimits.edge() == StoreLimits(4 * mib, 8 * mib, 16 * mib)
     with pytest.raises(StateError) as caught:
         StoreLimits(0)
-    assert said(caught) == "state: a limit below 1 byte (leave it out, or give it room)"
+    assert said(caught) == "state: a limit below 1 byte (leave it out, or give at least 1)"
     assert StoreLimits(1, 1, 1).journal_bytes == 1
 
 
@@ -183,7 +183,7 @@ def test_tidying_up_after_a_restart_keeps_what_a_fall_back_needs(
     assert storage.list() == kept
 
 
-@pytest.mark.parametrize("more", [b"x", frames.frames(frames.SNAPSHOT, 2, 2, [b"more"])])
+@pytest.mark.parametrize("more", [b"x", record_framing.framed(record_framing.SNAPSHOT, 2, 2, [b"more"])])
 def test_a_snapshot_with_something_behind_it_is_none(more: bytes) -> None:
     storage, store = telling()
     generations(storage, store, 2)
@@ -210,8 +210,12 @@ def test_a_snapshot_that_cannot_be_read_says_why() -> None:
 
 @pytest.mark.parametrize(("sequence", "damaged"), [(2, True), (17, True), (18, False)])
 def test_whole_records_are_looked_for_sixteen_numbers_ahead(sequence: int, damaged: bool) -> None:
-    data = frames.header(frames.JOURNAL, 1) + b"?" * 7 + frames.frames(frames.JOURNAL, 1, sequence, [b"a"])
-    assert frames.parse(data, frames.JOURNAL, 1, "journal-1").damaged is damaged
+    data = (
+        record_framing.header(record_framing.JOURNAL, 1)
+        + b"?" * 7
+        + record_framing.framed(record_framing.JOURNAL, 1, sequence, [b"a"])
+    )
+    assert record_framing.parse(data, record_framing.JOURNAL, 1, "journal-1").damaged is damaged
 
 
 # --- words --------------------------------------------------------------------------------------------
@@ -230,14 +234,14 @@ def test_what_is_full_says_by_how_much(make_store: Opened) -> None:
         store.append_journal([bytes(100)])
     assert said(caught) == (
         f"journal: the journal holds {held} bytes, 112 more are requested, 200 allowed "
-        "(a snapshot makes room)"
+        "(a snapshot frees space)"
     )
     store.append_outbox([(b"key", bytes(100))])
     with pytest.raises(StateFullError) as caught:
         store.append_outbox([(b"key", bytes(100))])
     assert said(caught) == (
         "outbox: the outbox holds 106 of 200 bytes, 106 more are requested "
-        "(acknowledgements and a snapshot make room)"
+        "(acknowledgements and a snapshot free space)"
     )
 
 
@@ -246,7 +250,7 @@ def test_what_cannot_be_read_or_written_names_the_file() -> None:
     storage.fails = {"append", "write"}
     with pytest.raises(StateWriteError) as caught:
         store.append_journal([b"a"])
-    assert (caught.value.where, caught.value.hint) == ("journal-0", "nothing of it counts as written")
+    assert (caught.value.where, caught.value.hint) == ("journal-0", "free space, or look at the disk")
     with pytest.raises(StateWriteError) as caught:
         store.append_outbox([(b"k", b"r")])
     assert caught.value.where == "outbox-0"
@@ -254,7 +258,10 @@ def test_what_cannot_be_read_or_written_names_the_file() -> None:
     storage.fails = {"list"}
     with pytest.raises(StateReadError) as error:
         store.open()
-    assert (error.value.where, error.value.hint) == ("state", "look at the disk, or give another folder")
+    assert (error.value.where, error.value.hint) == (
+        "state",
+        "look at the disk, or give another state folder",
+    )
     storage.fails = set()
     store.append_journal([b"a"])
     storage.fails = {"read"}
@@ -298,15 +305,20 @@ def test_nothing_to_fall_back_on(make_store: Opened) -> None:
 
 def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
     disk = FakeDisk()
-    rewrite(disk, "journal-3", frames.header(frames.JOURNAL, 3))
+    rewrite(disk, "journal-3", record_framing.header(record_framing.JOURNAL, 3))
     with pytest.raises(StateDamagedError) as caught:
         make_store(disk).open()
     assert said(caught) == "state: the snapshots are missing (move the folder aside to start anew)"
     disk = FakeDisk()
-    rewrite(disk, "outbox-0", frames.header(frames.OUTBOX, 0) + frames.frames(frames.OUTBOX, 0, 1, [b"\x01"]))
+    rewrite(
+        disk,
+        "outbox-0",
+        record_framing.header(record_framing.OUTBOX, 0)
+        + record_framing.framed(record_framing.OUTBOX, 0, 1, [b"\x01"]),
+    )
     with pytest.raises(StateDamagedError) as caught:
         make_store(disk).open()
-    assert caught.value.what.startswith("a row that is none: ") and caught.value.what[20:] != "None"
+    assert caught.value.what.startswith("not a row: ") and caught.value.what[20:] != "None"
     assert (caught.value.where, caught.value.hint) == ("outbox-0", "move the file aside")
     disk = FakeDisk()
     rewrite(disk, "snapshot-1", b"x")
@@ -317,8 +329,8 @@ def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
 def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FakeDisk()
     with monkeypatch.context() as patched:
-        patched.setattr(frames, "VERSION", 2)
-        rewrite(disk, "journal-0", frames.header(frames.JOURNAL, 0))
+        patched.setattr(record_framing, "VERSION", 2)
+        rewrite(disk, "journal-0", record_framing.header(record_framing.JOURNAL, 0))
     with pytest.raises(StateVersionError) as caught:
         make_store(disk).open()
     assert said(caught) == (
@@ -330,7 +342,9 @@ def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("more", [b"", b"x", bytes(20)])
 def test_a_torn_end_is_told_and_written_over(make_store: Opened, more: bytes) -> None:
     disk = FakeDisk()
-    whole = frames.header(frames.JOURNAL, 0) + frames.frames(frames.JOURNAL, 0, 1, [b"a"])
+    whole = record_framing.header(record_framing.JOURNAL, 0) + record_framing.framed(
+        record_framing.JOURNAL, 0, 1, [b"a"]
+    )
     rewrite(disk, "journal-0", whole + more)
     store = make_store(disk)
     found = store.open()
@@ -338,7 +352,7 @@ def test_a_torn_end_is_told_and_written_over(make_store: Opened, more: bytes) ->
     assert found.notes == (notes if more else ())
     store.append_journal([b"b"])
     disk.crash(CrashMode.KEEP)
-    assert disk.files["journal-0"] == whole + frames.frames(frames.JOURNAL, 0, 2, [b"b"])
+    assert disk.files["journal-0"] == whole + record_framing.framed(record_framing.JOURNAL, 0, 2, [b"b"])
 
 
 def test_names_and_numbers_of_files() -> None:
@@ -352,27 +366,27 @@ def test_names_and_numbers_of_files() -> None:
         "journal-²",
         "outbox-1",
     ]
-    assert files.numbers([*names, "journal-" + "9" * 18, "journal-" + "9" * 19], frames.JOURNAL) == [
+    assert files.numbers([*names, "journal-" + "9" * 18, "journal-" + "9" * 19], record_framing.JOURNAL) == [
         3,
         10,
         10**18 - 1,
     ]
-    assert files.log_name(frames.OUTBOX, 7) == "outbox-7"
+    assert files.log_name(record_framing.OUTBOX, 7) == "outbox-7"
 
 
 def test_a_log_is_written_whole_or_grown() -> None:
     disk = FakeDisk()
     all_files = Files(AtomicStorage(disk.open()), (StorageError,))
-    one, two = Log(all_files, frames.OUTBOX, 1, 5), Log(all_files, frames.OUTBOX, 2)
+    one, two = Log(all_files, record_framing.OUTBOX, 1, 5), Log(all_files, record_framing.OUTBOX, 2)
     one.create([b"a", b"b"])
     assert one.append([b"c"]) == 12 + 1
     assert one.length == len(disk.files["outbox-1"])
-    assert two.append([b"a"]) == two.length == frames.HEADER_BYTES + 13
-    again = Log(all_files, frames.OUTBOX, 1)
+    assert two.append([b"a"]) == two.length == record_framing.HEADER_BYTES + 13
+    again = Log(all_files, record_framing.OUTBOX, 1)
     assert again.load().bodies == again.bodies() == (b"a", b"b", b"c")
-    assert (again.floor, again.length, again.ragged) == (5, one.length, False)
+    assert (again.floor, again.length, again.state) == (5, one.length, LogState.WHOLE)
     again.append([b"d"])
-    assert Log(all_files, frames.OUTBOX, 1).load().bodies == (b"a", b"b", b"c", b"d")
+    assert Log(all_files, record_framing.OUTBOX, 1).load().bodies == (b"a", b"b", b"c", b"d")
 
 
 # --- the keeper ---------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import pytest
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
-from bb_edge.wire.backoff import MS, Backoff, S
-from bb_edge.wire.health import HealthError, PeerHealth
+from bb_edge.wire.backoff import BACKOFF, MS, Backoff, S
+from bb_edge.wire.health import HEALTH, HealthError, PeerHealth
+from tests.aids.transitions import assert_decides_by
 
 A, B, C = (PeerId.from_int(n) for n in range(3))
 
@@ -146,3 +147,36 @@ def test_backoff_snapshot_keeps_what_remains() -> None:
     assert restored.ready(B, 5 * S)
     restored.failed(B, 5 * S)
     assert restored.next(B) == 5 * S + 20 * MS
+
+
+def test_health_is_decided_by_its_table() -> None:
+    def walk() -> None:
+        health = PeerHealth(threshold=2)
+        assert not health.failure(A) and health.is_up(A)  # up: failed
+        assert not health.success(A) and health.is_up(A)  # up: heard
+        assert [health.failure(A), health.failure(A)] == [False, True]  # up: failed_out
+        assert not health.failure(A) and not health.is_up(A)  # down: failed
+        assert not health.down(A) and not health.is_up(A)  # down: left
+        assert health.success(A) and health.is_up(A)  # down: heard
+        assert health.down(A) and not health.is_up(A)  # up: left
+
+    assert_decides_by(HEALTH, walk)
+
+
+def test_back_off_is_decided_by_its_table() -> None:
+    def walk() -> None:
+        backoff = Backoff()
+        backoff.failed(A, 0)  # ready: failed
+        assert backoff.next(A) == 10 * MS
+        backoff.probed(A, 10 * MS)  # waiting: probed
+        assert backoff.next(A) == 20 * MS
+        backoff.failed(A, 20 * MS)  # waiting: failed
+        assert backoff.next(A) == 40 * MS
+        backoff.impose(A, 20 * MS, 1 * S)  # waiting: imposed
+        assert backoff.next(A) == 20 * MS + 1 * S
+        backoff.succeeded(A)  # waiting: succeeded
+        assert backoff.next(A) == 0 and backoff.ready(A, 0)
+        backoff.impose(A, 0, 1 * S)  # ready: imposed
+        assert backoff.next(A) == 1 * S
+
+    assert_decides_by(BACKOFF, walk)

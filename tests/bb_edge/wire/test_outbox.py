@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
-from bb_edge.wire.outbox import Cause, Outbox, OutboxFullError, OutboxRecord, OutboxRecordError
+from bb_edge.wire.outbox import RECORD, Cause, Outbox, OutboxFullError, OutboxRecord, OutboxRecordError
 from bb_edge.wire.resend import EnvelopeKey
+from tests.aids.transitions import assert_decides_by
 
 A, B = PeerId.from_name("a"), PeerId.from_name("b")
 CAUSE = Cause(B, 5, 6)
@@ -62,30 +63,30 @@ def test_what_is_no_record(row: object) -> None:
         OutboxRecord.from_bytes(cbor.dumps(row))
 
 
-RECORD = [1, A.to_bytes(), 1, 1, b"", 0, None, 0]
+ROW = [1, A.to_bytes(), 1, 1, b"", 0, None, 0]
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({0: 2}, "no record of this version"),
-        ({0: 0}, "no record of this version"),
+        ({0: 2}, "not a record of this version"),
+        ({0: 0}, "not a record of this version"),
         ({0: True}, "fields of other types"),
         *(({place: "x"}, "fields of other types") for place in (1, 2, 3, 4, 5, 7)),
         ({1: b"x"}, "damaged: "),
         *(
-            ({6: cause}, "a cause that is none")
+            ({6: cause}, "its cause is not a cause")
             for cause in (7, [], [B.to_bytes(), 1], [B.to_bytes(), 1, b""])
         ),
-        ({6: [B.to_bytes(), "1", 1]}, "a cause that is none"),
-        ({6: [B.to_bytes(), 1, 1, 1]}, "a cause that is none"),
+        ({6: [B.to_bytes(), "1", 1]}, "its cause is not a cause"),
+        ({6: [B.to_bytes(), 1, 1, 1]}, "its cause is not a cause"),
         ({6: [b"x", 1, 1]}, "damaged: "),
         ({6: [7, 1, 1]}, "damaged: "),
     ],
 )
 def test_what_is_no_record_is_said(changed: dict[int, object], said: str) -> None:
-    assert OutboxRecord.from_bytes(cbor.dumps(RECORD)).key == EnvelopeKey(A, 1, 1)
-    row = [changed.get(place, value) for place, value in enumerate(RECORD)]
+    assert OutboxRecord.from_bytes(cbor.dumps(ROW)).key == EnvelopeKey(A, 1, 1)
+    row = [changed.get(place, value) for place, value in enumerate(ROW)]
     with pytest.raises(OutboxRecordError) as caught:
         OutboxRecord.from_bytes(cbor.dumps(row))
     error = caught.value
@@ -93,9 +94,9 @@ def test_what_is_no_record_is_said(changed: dict[int, object], said: str) -> Non
     assert (error.where, error.hint) == ("outbox", "drop the file")
 
 
-@pytest.mark.parametrize("row", [7, [], RECORD[:-1], [*RECORD, 0]])
+@pytest.mark.parametrize("row", [7, [], ROW[:-1], [*ROW, 0]])
 def test_a_row_of_another_shape_is_no_record(row: object) -> None:
-    with pytest.raises(OutboxRecordError, match="no record of this version"):
+    with pytest.raises(OutboxRecordError, match="not a record of this version"):
         OutboxRecord.from_bytes(cbor.dumps(row))
 
 
@@ -300,3 +301,33 @@ def test_bytes_below_at_and_above_the_bound() -> None:
     assert outbox.wants_snapshot
     with pytest.raises(OutboxFullError):
         outbox.add(record(4, size=1))
+
+
+def test_a_record_is_decided_by_its_table() -> None:
+    def taken(outbox: Outbox, may_run: bool = True) -> list[int]:
+        return [key.seq for key in outbox.snapshot_taken(lambda _cause: may_run)]
+
+    def walk() -> None:
+        plain, ahead = record(1, CAUSE), record(2, CAUSE, wire_id=2)
+        outbox = Outbox()
+        outbox.add(plain)
+        assert outbox.find(A, CAUSE, 0) is plain  # waiting: caught_up
+        assert outbox.settle(plain.key) and outbox.settle(plain.key)  # waiting, settled: settle
+        assert outbox.find(A, CAUSE, 0) is plain  # settled: caught_up
+        assert taken(outbox) == [1]  # settled: snapshot
+        assert not outbox.settle(plain.key)
+
+        outbox.add(ahead, ahead=True)  # waiting: found
+        assert taken(outbox) == []  # ahead: snapshot
+        assert outbox.find(A, CAUSE, 2) is ahead  # ahead: caught_up
+        assert taken(outbox) == []  # waiting: snapshot
+        assert outbox.find(A, CAUSE, 2) is None
+        assert outbox.remove(ahead.key)
+
+        outbox.add(ahead, ahead=True)
+        assert outbox.settle(ahead.key) and outbox.settle(ahead.key)  # ahead, ahead_settled: settle
+        assert outbox.settled(ahead.key) and not outbox.any_settled
+        assert taken(outbox) == []  # ahead_settled: snapshot
+        assert taken(outbox, may_run=False) == [2]  # ahead_settled: caught_up
+
+    assert_decides_by(RECORD, walk)

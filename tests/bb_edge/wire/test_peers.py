@@ -16,6 +16,7 @@ from bb_edge.wire.peers import (
     MAX_CLASSES,
     MAX_META,
     MAX_TEXT,
+    PRESENCE,
     PeersFullError,
     PeerTable,
     Presence,
@@ -24,6 +25,7 @@ from bb_edge.wire.peers import (
     decode_presence,
     encode_presence,
 )
+from tests.aids.transitions import assert_decides_by
 
 A, B, C = sorted(PeerId.from_name(name) for name in "abc")
 CLIENT = Presence(True, 1, ("Client",), (b"x",), {"ram": 512})
@@ -161,3 +163,37 @@ def test_snapshot() -> None:
     assert restored.snapshot() == table.snapshot()
     assert restored.up_peers("Client") == (A,)
     assert restored.update(B, Presence(True, 1)) is PresenceChange.UP
+
+
+def test_presence_is_decided_by_its_table() -> None:
+    gone = Presence(False, 1)
+
+    def walk() -> None:
+        table = PeerTable(capacity=1)
+        assert table.update(A, gone) is PresenceChange.NONE  # unknown: went
+        table.set_reachable(A, False)  # unknown: fell_silent
+        table.set_reachable(A, True)  # unknown: answered
+        assert len(table) == 0
+        assert table.update(A, CLIENT) is PresenceChange.UP  # unknown: came
+        assert table.update(A, CLIENT) is PresenceChange.NONE  # up: came
+        table.set_reachable(A, True)  # up: answered
+        assert table.up_peers("Client") == (A,) and table.unreachable("Client") == []
+        for _ in range(2):
+            table.set_reachable(A, False)  # up, then silent: fell_silent
+            assert table.up_peers("Client") == () and table.unreachable("Client") == [A]
+        table.set_reachable(A, True)  # silent: answered
+        assert table.is_up(A)
+        table.set_reachable(A, False)
+        assert table.update(A, CLIENT) is PresenceChange.UP  # silent: came
+        assert table.update(A, gone) is PresenceChange.DOWN  # up: went
+        assert table.update(A, gone) is PresenceChange.NONE  # down: went
+        table.set_reachable(A, False)  # down: fell_silent
+        table.set_reachable(A, True)  # down: answered
+        assert not table.is_up(A) and table.unreachable("Client") == []
+        assert table.update(A, CLIENT) is PresenceChange.UP  # down: came
+        table.set_reachable(A, False)
+        assert table.update(A, gone) is PresenceChange.NONE  # silent: went
+        assert table.update(B, CLIENT) is PresenceChange.UP  # down: displaced
+        assert table.get(A) is None and table.up_peers("Client") == (B,)
+
+    assert_decides_by(PRESENCE, walk)

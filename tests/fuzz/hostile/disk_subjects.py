@@ -12,7 +12,7 @@ from bb_edge.engine import snapshot
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.ir.errors import BBError
-from bb_edge.state import StateError, StateStore, frames
+from bb_edge.state import StateError, StateStore, record_framing
 from bb_edge.wire import cbor
 from bb_edge.wire.outbox import Cause, EnvelopeKey, OutboxRecord
 
@@ -159,10 +159,10 @@ def folders() -> Subject:
         name, content = rows[at]
         kind = {"snapshot": 1, "journal": 2, "outbox": 3}.get(name.partition("-")[0], 1)
         number = rng.choice((0, 1, 2, 3, int(name.rpartition("-")[2])))
-        parsed = frames.parse(content, kind, int(name.rpartition("-")[2]), name)
+        parsed = record_framing.parse(content, kind, int(name.rpartition("-")[2]), name)
         bodies = [mutations.blind(b, parsed.bodies, rng) if rng.random() < 0.3 else b for b in parsed.bodies]
         floor = rng.choice((0, number))
-        whole = frames.header(kind, number, floor) + frames.frames(kind, number, 1, bodies)
+        whole = record_framing.header(kind, number, floor) + record_framing.framed(kind, number, 1, bodies)
         rows[at] = [rng.choice((name, f"{name.partition('-')[0]}-{number}", f"{name}0")), whole]
         return cbor.dumps(rows)
 

@@ -1,11 +1,11 @@
-"""Records in a file: each with its length, its place and a checksum over both and over which file it is in.
+"""How records stand in a file, so that torn and damaged ones are recognised.
 
-    file  = frame 0 (the header), frame 1, frame 2, …
-    frame = length of the body (4 bytes), sequence (4), CRC-32 (4), body
+    file   = record 0 (the header), record 1, record 2, …
+    record = length of the body (4 bytes), sequence (4), CRC-32 (4), body; integers are big-endian
 
-The checksum starts from the file's kind and number and the frame's sequence, so what an older file left in a
-reused block of flash is no record of this one. A power cut may tear the frames that were not synced yet:
-`parse` ends before the first one that is not whole.
+The checksum covers the file's kind and number, the record's sequence and its body, so bytes that an older
+file left in a reused block of flash never pass for a record of this one. A power cut may tear the records
+that were not synced yet: `parse` ends before the first one that is not whole.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ SNAPSHOT: Final = 1
 JOURNAL: Final = 2
 OUTBOX: Final = 3
 
-FRAME_BYTES: Final = 12
-"""What a record takes on disk beyond its own bytes."""
+OVERHEAD_BYTES: Final = 12
+"""What a record takes on disk beyond its body."""
 LOOKED_AHEAD: Final = 16
-"""How many sequence numbers beyond a broken frame are looked for, to tell damage from a torn end."""
-MAX_FINDS: Final = 1024
-"""Places per number at which a look-ahead tries the checksum."""
+"""How many sequence numbers beyond a broken record are looked for, to tell damage from a torn end.
 
-_FRAME = struct.Struct(">III")
+A flipped bit breaks one record, a bad block of flash (a few KiB) a handful: a whole record follows soon."""
+MAX_FINDS: Final = 1024
+"""Places per number at which a look-ahead tries the checksum.
+
+It bounds the work on a file that holds a pattern everywhere (zeros, say)."""
+
+_RECORD = struct.Struct(">III")
 _PLACE = struct.Struct(">BQI")
 _HEADER = struct.Struct(">7sBBQQ")
-HEADER_BYTES: Final = FRAME_BYTES + _HEADER.size
+HEADER_BYTES: Final = OVERHEAD_BYTES + _HEADER.size
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a file holds.
+    """What `parse` found in a file.
 
-    `length` is how far it is whole (0 where not even the header is), `floor` the header's, `lost` the bytes
-    beyond `length`; `damaged` says that whole records follow there: no power cut leaves that behind.
+    `bodies` are those of the whole records. `length` is the number of bytes up to the end of the last of
+    them, 0 where not even the header is whole; `floor` is the header's; `lost` are the bytes beyond `length`.
+    `damaged` says that whole records follow there, which no power cut leaves behind.
     """
 
     bodies: tuple[bytes, ...]
@@ -53,22 +58,25 @@ class Parsed:
 
 
 def header(kind: int, number: int, floor: int = 0) -> bytes:
-    """The first frame of a file. Files of the same kind whose number is below `floor` are obsolete."""
+    """Returns the first record of a file. Files of its kind whose number is below `floor` are obsolete."""
     return _frame(kind, number, 0, _HEADER.pack(MAGIC, VERSION, kind, number, floor))
 
 
-def frames(kind: int, number: int, first: int, bodies: Iterable[bytes]) -> bytes:
-    """Frames with the sequence numbers from `first` on."""
+def framed(kind: int, number: int, first: int, bodies: Iterable[bytes]) -> bytes:
+    """Returns the bytes of records with the sequence numbers from `first` on."""
     return b"".join(_frame(kind, number, first + i, body) for i, body in enumerate(bodies))
 
 
 def framed_bytes(bodies: Sequence[bytes]) -> int:
-    """How long `frames` of these are."""
-    return sum(map(len, bodies)) + FRAME_BYTES * len(bodies)
+    """Returns how many bytes `framed` makes of these bodies."""
+    return sum(map(len, bodies)) + OVERHEAD_BYTES * len(bodies)
 
 
 def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:
-    """The records of a file, up to the first that is not whole. StateVersionError for a newer format."""
+    """Reads the records of a file, up to the first that is not whole.
+
+    `where` is the file as errors call it. Raises StateVersionError for a newer format, and nothing else.
+    """
     bodies: list[bytes] = []
     at = floor = 0
     first = _whole(data, 0, kind, number, 0)
@@ -85,14 +93,14 @@ def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:
             at = HEADER_BYTES
             while (body := _whole(data, at, kind, number, len(bodies) + 1)) is not None:
                 bodies.append(body)
-                at += FRAME_BYTES + len(body)
+                at += OVERHEAD_BYTES + len(body)
     lost = len(data) - at
     damaged = lost > 0 and _more_follows(data, at, kind, number, len(bodies) + 1 if at else 0)
     return Parsed(tuple(bodies), at, floor, lost, damaged)
 
 
 def _frame(kind: int, number: int, sequence: int, body: bytes) -> bytes:
-    return _FRAME.pack(len(body), sequence, _checksum(kind, number, sequence, body)) + body
+    return _RECORD.pack(len(body), sequence, _checksum(kind, number, sequence, body)) + body
 
 
 def _checksum(kind: int, number: int, sequence: int, body: bytes | memoryview) -> int:
@@ -100,14 +108,14 @@ def _checksum(kind: int, number: int, sequence: int, body: bytes | memoryview) -
 
 
 def _whole(data: bytes, at: int, kind: int, number: int, sequence: int) -> bytes | None:
-    """The body of the frame that stands there; None where there is none of that number, or not all of it."""
-    if at + FRAME_BYTES > len(data):
+    """Returns the body of the record at `at`; None where no whole record of that number is there."""
+    if at + OVERHEAD_BYTES > len(data):
         return None
-    length, found, checksum = _FRAME.unpack_from(data, at)
-    end = at + FRAME_BYTES + length
-    if found != sequence or end > len(data):
+    length, number_there, checksum = _RECORD.unpack_from(data, at)
+    end = at + OVERHEAD_BYTES + length
+    if number_there != sequence or end > len(data):
         return None
-    body = memoryview(data)[at + FRAME_BYTES : end]
+    body = memoryview(data)[at + OVERHEAD_BYTES : end]
     return bytes(body) if _checksum(kind, number, sequence, body) == checksum else None
 
 

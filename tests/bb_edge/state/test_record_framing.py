@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bb_edge.state import StateVersionError, frames
+from bb_edge.state import StateVersionError, record_framing
 
 RECORDS = [b"one", b"", b"three " * 50, bytes(range(256))]
-KIND, NUMBER = frames.JOURNAL, 7
+KIND, NUMBER = record_framing.JOURNAL, 7
 
 
 def content(records: list[bytes]) -> bytes:
-    return frames.header(KIND, NUMBER, 3) + frames.frames(KIND, NUMBER, 1, records)
+    return record_framing.header(KIND, NUMBER, 3) + record_framing.framed(KIND, NUMBER, 1, records)
 
 
-def parse(data: bytes, kind: int = KIND, number: int = NUMBER) -> frames.Parsed:
-    return frames.parse(data, kind, number, "journal-7")
+def parse(data: bytes, kind: int = KIND, number: int = NUMBER) -> record_framing.Parsed:
+    return record_framing.parse(data, kind, number, "journal-7")
 
 
 def sealed(body: bytes, sequence: int = 0) -> bytes:
@@ -31,20 +31,20 @@ def sealed(body: bytes, sequence: int = 0) -> bytes:
 
 def test_what_was_written_is_read() -> None:
     data = content(RECORDS)
-    assert parse(data) == frames.Parsed(tuple(RECORDS), len(data), 3, 0, False)
-    assert len(data) == frames.HEADER_BYTES + frames.framed_bytes(RECORDS)
+    assert parse(data) == record_framing.Parsed(tuple(RECORDS), len(data), 3, 0, False)
+    assert len(data) == record_framing.HEADER_BYTES + record_framing.framed_bytes(RECORDS)
 
 
 def test_frames_that_are_added_later_belong_to_the_file() -> None:
-    data = content(RECORDS[:2]) + frames.frames(KIND, NUMBER, 3, RECORDS[2:])
+    data = content(RECORDS[:2]) + record_framing.framed(KIND, NUMBER, 3, RECORDS[2:])
     assert parse(data).bodies == tuple(RECORDS)
 
 
 def test_cut_anywhere_the_whole_records_before_the_cut_are_there() -> None:
     data = content(RECORDS)
-    ends = [frames.HEADER_BYTES]
+    ends = [record_framing.HEADER_BYTES]
     for record in RECORDS:
-        ends.append(ends[-1] + frames.FRAME_BYTES + len(record))
+        ends.append(ends[-1] + record_framing.OVERHEAD_BYTES + len(record))
     for cut in range(len(data)):
         found = parse(data[:cut])
         count = sum(end <= cut for end in ends[1:])
@@ -56,9 +56,9 @@ def test_cut_anywhere_the_whole_records_before_the_cut_are_there() -> None:
 
 def test_a_flipped_bit_anywhere_ends_the_file_there_and_is_told_from_a_torn_end() -> None:
     data = content(RECORDS)
-    starts = [0, frames.HEADER_BYTES]
+    starts = [0, record_framing.HEADER_BYTES]
     for record in RECORDS:
-        starts.append(starts[-1] + frames.FRAME_BYTES + len(record))
+        starts.append(starts[-1] + record_framing.OVERHEAD_BYTES + len(record))
     for at in range(len(data)):
         broken = bytearray(data)
         broken[at] ^= 0x10
@@ -81,25 +81,31 @@ def test_many_lookalikes_do_not_hold_up_the_reading() -> None:
     assert not parse(data).damaged
 
 
-@pytest.mark.parametrize(("kind", "number"), [(frames.OUTBOX, NUMBER), (KIND, NUMBER + 1)])
+@pytest.mark.parametrize(("kind", "number"), [(record_framing.OUTBOX, NUMBER), (KIND, NUMBER + 1)])
 def test_another_files_records_are_none(kind: int, number: int) -> None:
     assert parse(content(RECORDS), kind, number).bodies == ()
 
 
 def test_a_repeated_frame_is_none() -> None:
     data = content([b"one"])
-    assert parse(data + frames.frames(KIND, NUMBER, 1, [b"one"])).bodies == (b"one",)
+    assert parse(data + record_framing.framed(KIND, NUMBER, 1, [b"one"])).bodies == (b"one",)
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    header = sealed(frames.MAGIC + bytes([frames.VERSION + 1]) + b"whatever it holds")
+    header = sealed(record_framing.MAGIC + bytes([record_framing.VERSION + 1]) + b"whatever it holds")
     with pytest.raises(StateVersionError, match=r"journal-7: written in version 2 .*update this node"):
         parse(header)
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"something else", frames.MAGIC, frames.MAGIC + b"\0", frames.MAGIC + bytes([frames.VERSION])],
+    [
+        b"",
+        b"something else",
+        record_framing.MAGIC,
+        record_framing.MAGIC + b"\0",
+        record_framing.MAGIC + bytes([record_framing.VERSION]),
+    ],
 )
 def test_a_header_that_is_none(body: bytes) -> None:
     assert parse(sealed(body) + sealed(b"one", 1)).bodies == ()
