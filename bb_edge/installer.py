@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bb_edge import wiring
 from bb_edge.construction import build, construction
 from bb_edge.engine import restart
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.engine import Engine, EntryOp
-from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component, of_target
-from bb_edge.engine.net.admission import Inbound
-from bb_edge.engine.net.control_plane import ControlPlane
-from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.journal import Journaling
-from bb_edge.engine.net.outgoing import Outbound
-from bb_edge.engine.net.peer_state import Neighbours
-from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.net.routing import Port, ports_of
+from bb_edge.engine.entries.bootstrap import of_target
+from bb_edge.engine.net.routing import ports_of
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.binding import BindEnv, make_gather
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.direct import direct_of
 from bb_edge.engine.run.flows import find_claims, touch_set
-from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.snapshot import Identity
 from bb_edge.engine.snapshot import read as read_snapshot
-from bb_edge.engine.snapshot_parts import Parts
-from bb_edge.inputs import decode_input
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -40,13 +30,10 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
-from bb_edge.renewal import renewal
-from bb_edge.roles import Backend, Component, ComponentEnv, ProtocolComponent, UnsupportedOpsError
-from bb_edge.syscalls.role_ops import component_bootstrap
+from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
 from bb_edge.targets import InstallError, check_arguments, chosen_targets
-from bb_edge.wire.delivery import LinkConfig, Links
-from bb_edge.wire.outbox import Outbox
+from bb_edge.wiring import Bound, Core, Slots
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -276,10 +263,7 @@ class _Installer:
         body = None if snapshot is None else read_snapshot(snapshot, identity)
         caps, raised = self.config.caps.with_sites(self.planned_sizes())
         config = self.config.with_(caps=caps) if raised else self.config
-        bindings = self.bindings()
-        components = self.components(bindings)
-        names = list(components)
-        slots = {(t.name, slot): names.index(slot) for t in self.targets for slot in t.bindings}
+        slots = self.slots()
         runtime = Runtime(
             config,
             self.peer_id,
@@ -290,161 +274,101 @@ class _Installer:
             local_addresses=self.addresses,
             executor=executor,
         )
-        engine = Scheduler(
-            runtime,
-            [components[n] for n in names],
-            slots,
-            {t.name: t.peer_class for t in self.targets},
-            raised,
-        )
-        ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
-        engine.parking.sink = ingress
-        engine.on_bytes_released = ingress.release
-        link_config = LinkConfig(
-            max_links=config.max_peers,
-            max_pending=config.outbound_queue,
-            pending_bytes=config.ingress_bytes,
-            ack_delay_ns=config.ack_delay_ns,
-            resend_ns=config.resend_ns,
-        )
-        links = Links(self.ids.getrandbits(56) or 1, self.ids.getrandbits(56) or 1, link_config)
-        requests = Requests(engine)
-        graphs_by_target = {}
-        total = 0
-        for target in self.targets:
-            graphs_by_target[target.name] = self.graphs_of(target, total)
-            total += len(graphs_by_target[target.name])
-        ports: dict[int, Port] = {}
-        entries: dict[str, list[EntryOp]] = {}
-        neighbours = Neighbours(engine, requests, links, bindings_classes(self.targets))
-        engine.neighbours = neighbours
-        outbound = Outbound(engine, links, ingress.offer_own(self.peer_id))
-        requests.on_closed = outbound.forget_ask
-        control = engine.control = ControlPlane(engine, outbound)
+        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets}, raised)
+        node, parts = wiring.node(core, self.bound(core, slots, durable), slots, self.program, durable)
+        if body is not None:
+            restart.restore(parts, body, now_ns)
+        return node
 
-        def lost(req_id: int, peer: PeerId) -> None:
-            if not control.lost(req_id, peer):
-                requests.settle_peer(req_id, peer)
+    def slots(self) -> Slots:
+        """Every slot with its component, constructed."""
+        bindings = self.bindings()
+        components = self.components(bindings)
+        numbers = {slot: number for number, slot in enumerate(components)}
+        return Slots(
+            components,
+            {(t.name, slot): numbers[slot] for t in self.targets for slot in t.bindings},
+            {slot: (binding.slot_id, target.name) for slot, (binding, target) in bindings.items()},
+            lambda slot: self.construct(slot, *bindings[slot], components),
+        )
 
-        outbound.on_lost = lost
+    def bound(self, core: Core, slots: Slots, durable: bool) -> Bound:
+        """All graphs with their ops bound. InstallError, UnsupportedOps and LoadError where one cannot be."""
+        bound = Bound()
         missing: list[str] = []
-        bound: list[tuple[BoundOp, BindEnv]] = []
-        of_targets: dict[str, Planned] = {}
         for target in self.targets:
-            graphs = graphs_by_target[target.name]
-            backends = {
-                s: c for s, c in components.items() if isinstance(c, Backend) and s in target.bindings
-            }
-            state = engine.op_states[target.name] = {}
-            for graph in graphs.values():
-                env = BindEnv(
-                    engine,
-                    requests,
-                    outbound,
-                    graph,
-                    state,
-                    backends,
-                    self.program.functions,
-                    graphs,
-                    self.program.opsets,
-                )
-                missing += _bind(graph, env)
-                bound += [(op, env) for op in graph.ops if op.component >= 0]
-            find_claims(graphs, engine.components)
-            main = graphs[target.main]
-            main.direct = direct_of(main, engine)
-            for op in main.ops:
-                self._entry(op, main, backends, ports, entries)
-                if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:
-                    raise InstallError(
-                        "it sends durably, and nothing here would be kept on disk",
-                        f"{target.name}, {op.spec.name}",
-                        "run it with a state folder (bb-edge run --state), or record it with durable=False",
-                    )
-            if target.bootstrap is not None:
-                bootstrap = graphs[target.bootstrap]
-                of_targets[target.name] = of_target(engine, bootstrap, touch_set(bootstrap, graphs))
-            children = config.max_executions * config.max_children
-            for graph in (main, *([graphs[target.bootstrap]] if target.bootstrap else ())):
-                for region in graph.regions:
-                    count = config.max_executions if region.region.index == 0 else children
-                    engine.pool.frames.fill(region, count)
+            graphs = self.graphs_of(target, len(bound.graphs))
+            bound.graphs += graphs.values()
+            missing += self._bind_target(target, graphs, core, slots, bound, durable)
         if missing:
             raise UnsupportedOps(
                 f"not supported here: {', '.join(sorted(set(missing)))}",
                 "install",
                 "use another backend, or other ops",
             )
-        engine.graphs = tuple(g for graphs in graphs_by_target.values() for g in graphs.values())
-        inbound = Inbound(engine, ingress, links, requests, ports)
-        if durable:
-            requests.want_snapshot = outbound.keep_durable(
-                Outbox(config.outbox_records, config.outbox_bytes)
-            ).want_snapshot
-            inbound.journaling = Journaling(engine, links)
-            inbound.on_settled = outbound.settled
-        neighbours.attach(inbound, outbound)
-        for slot, (binding, target) in bindings.items():
-            component = components[slot]
-            if isinstance(component, ProtocolComponent):
-                control.add(binding.slot_id, names.index(slot), component, target.name, slot, inbound)
-        try:
-            cycle = Engine(engine, ingress, inbound, outbound, requests, links, entries)
-        except (ValueError, TypeError) as error:
-            raise LoadError(
-                f"an op that starts executions: {error}", "install", "compile the program again"
-            ) from error
-        neighbours.on_peer_up = cycle.peer_up
-        of_slots: dict[str, Planned] = {}
-        own_graphs: dict[str, BoundGraph] = {}
-        by_index = {graph.index: graph for graph in engine.graphs}
-        for (target_name, slot), number in slots.items():
-            if slot not in of_slots and type(components[slot]).bootstrap is not Component.bootstrap:
-                graph = component_bootstrap(engine, target_name, slot, number, total + len(of_slots))
-                of_slots[slot] = of_component(target_name, slot, graph, number)
-                by_index[graph.index] = own_graphs[slot] = graph
+        return bound
 
-        def keep() -> None:
-            if outbound.durable is not None:  # what was done once is not to be done again
-                outbound.durable.want_snapshot("a bootstrap")
-
-        bootstraps = Bootstraps(
-            engine,
-            ingress,
-            [t.name for t in self.targets],
-            of_targets,
-            of_slots,
-            decode_input,
-            cycle.start_target,
-            cycle.hold_target,
-            renewal(
+    def _bind_target(
+        self,
+        target: Target,
+        graphs: dict[FunctionKey, BoundGraph],
+        core: Core,
+        slots: Slots,
+        bound: Bound,
+        durable: bool,
+    ) -> list[str]:
+        """Binds the graphs of a target; returns the names of ops that nothing serves."""
+        engine = core.scheduler
+        backends = {
+            slot: component
+            for slot, component in slots.components.items()
+            if isinstance(component, Backend) and slot in target.bindings
+        }
+        state = engine.op_states[target.name] = {}
+        missing: list[str] = []
+        for graph in graphs.values():
+            env = BindEnv(
                 engine,
-                components,
-                lambda slot: self.construct(slot, *bindings[slot], components),
-                bound,
-                own_graphs,
-            ),
-            keep,
-        )
-        engine.on_bootstrap_failure = bootstraps.failed_in
-        mains = {t.name: graphs_by_target[t.name][t.main] for t in self.targets}
-        engine.graph_of = {op: graph.index for graph in by_index.values() for op in graph.ops}
-        parts = Parts(engine, cycle, bootstraps, by_index)
-        node = Node(engine, cycle, ingress, bootstraps, neighbours, mains, self.program, parts)
-        for target in self.targets:
-            if target.bootstrap is None:
-                cycle.start_at_first_poll(target.name)
-        if body is not None:
-            restart.restore(parts, body, now_ns)
-        return node
+                core.requests,
+                core.outgoing,
+                graph,
+                state,
+                backends,
+                self.program.functions,
+                graphs,
+                self.program.opsets,
+            )
+            missing += _bind(graph, env)
+            bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
+        find_claims(graphs, engine.components)
+        main = bound.mains[target.name] = graphs[target.main]
+        main.direct = direct_of(main, engine)
+        for op in main.ops:
+            self._entry(op, main, backends, bound)
+            if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:
+                raise InstallError(
+                    "it sends durably, and nothing here would be kept on disk",
+                    f"{target.name}, {op.spec.name}",
+                    "run it with a state folder (bb-edge run --state), or record it with durable=False",
+                )
+        entered = [main]
+        if target.bootstrap is not None:
+            bootstrap = graphs[target.bootstrap]
+            bound.bootstraps[target.name] = of_target(engine, bootstrap, touch_set(bootstrap, graphs))
+            entered.append(bootstrap)
+        config = core.runtime.config
+        for region in (region for graph in entered for region in graph.regions):
+            is_root = region.region.index == 0
+            count = config.max_executions * (1 if is_root else config.max_children)
+            engine.pool.frames.fill(region, count)
+        return missing
 
     def _entry(
         self,
         op: BoundOp,
         graph: BoundGraph,
         backends: Mapping[str, Backend],
-        ports: dict[int, Port],
-        entries: dict[str, list[EntryOp]],
+        bound: Bound,
     ) -> None:
         spec = op.spec
         if spec.domain == keys.WIRE_DOMAIN and spec.op_type in RECV_FLAVORED:
@@ -454,24 +378,19 @@ class _Installer:
             except ValueError as error:
                 raise _no_number(error, graph.target, spec.name) from error
             for site, port in found:
-                if site in ports:
+                if site in bound.ports:
                     raise InstallError(
                         f"site {site:#018x} stands twice",
                         f"{graph.target}, {spec.name}",
                         "give ports different names",
                     )
-                ports[site] = port
+                bound.ports[site] = port
         if spec.kind is OpKind.ENTRY and spec.domain != keys.WIRE_DOMAIN:
-            entries.setdefault(spec.op_type, []).append((graph, op))
+            bound.entries.setdefault(spec.op_type, []).append((graph, op))
 
 
 def _no_number(error: ValueError, target: str, op: str) -> LoadError:
     return LoadError(f"the sites of its payloads: {error}", f"{target}, {op}", "compile the program again")
-
-
-def bindings_classes(targets: Iterable[Target]) -> tuple[str, ...]:
-    """The peer classes that a node with these targets presents."""
-    return tuple(dict.fromkeys(t.peer_class for t in targets))
 
 
 def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:

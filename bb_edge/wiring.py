@@ -1,0 +1,184 @@
+"""The parts of a node, made in the order of their floors: each is given the ones below it.
+
+`core` makes what ops are bound to; the installer binds them; `node` puts what starts executions, the engine
+and the node itself on top. One call per part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bb_edge.engine.engine import Engine, EntryOp
+from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
+from bb_edge.engine.net.admission import Inbound
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Ingress
+from bb_edge.engine.net.journal import Journaling
+from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.routing import Port
+from bb_edge.engine.program.node_values import LoadError
+from bb_edge.engine.program.program import Program
+from bb_edge.engine.run.binding import BindEnv
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
+from bb_edge.engine.snapshot_parts import Parts
+from bb_edge.inputs import decode_input
+from bb_edge.ir.ids import PeerId
+from bb_edge.node import Node
+from bb_edge.renewal import renewal
+from bb_edge.roles import Component, ProtocolComponent
+from bb_edge.syscalls.role_ops import component_bootstrap
+from bb_edge.wire.caps import RaisedSite
+from bb_edge.wire.delivery import LinkConfig, Links
+from bb_edge.wire.outbox import Outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The components of a node and the slots that they are bound to.
+
+    `components` are by slot, in the order of their numbers; `numbers` tells the number for (target, slot).
+    `refs` tells of a slot the number that its remote ops are reached under, and the target that binds it
+    first. `construct` makes the component of a slot anew.
+    """
+
+    components: dict[str, Component]
+    numbers: Mapping[tuple[str, str], int]
+    refs: Mapping[str, tuple[int, str]]
+    construct: Callable[[str], Component]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What ops are bound to."""
+
+    runtime: Runtime
+    scheduler: Scheduler
+    ingress: Ingress
+    links: Links
+    requests: Requests
+    peers: Neighbours
+    outgoing: Outbound
+    control: ControlPlane
+
+
+@dataclass(slots=True)
+class Bound:
+    """The graphs of a node with their ops bound, and what binding has found in them."""
+
+    graphs: list[BoundGraph] = field(default_factory=list)
+    mains: dict[str, BoundGraph] = field(default_factory=dict)
+    ports: dict[int, Port] = field(default_factory=dict)
+    entries: dict[str, list[EntryOp]] = field(default_factory=dict)
+    bootstraps: dict[str, Planned] = field(default_factory=dict)
+    of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
+
+
+def core(
+    runtime: Runtime,
+    slots: Slots,
+    peer_classes: Mapping[str, str],
+    raised_sites: tuple[RaisedSite, ...],
+) -> Core:
+    """Makes everything up to what ops may call. `peer_classes` are by target."""
+    config = runtime.config
+    links_config = LinkConfig(
+        max_links=config.max_peers,
+        max_pending=config.outbound_queue,
+        pending_bytes=config.ingress_bytes,
+        ack_delay_ns=config.ack_delay_ns,
+        resend_ns=config.resend_ns,
+    )
+    scheduler = Scheduler(runtime, list(slots.components.values()), slots.numbers, peer_classes, raised_sites)
+    ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
+    links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
+    requests = Requests(scheduler)
+    peers = Neighbours(scheduler, requests, links, tuple(dict.fromkeys(peer_classes.values())))
+    outgoing = Outbound(scheduler, links, ingress.offer_own(runtime.own_peer))
+    control = ControlPlane(scheduler, outgoing)
+
+    scheduler.parking.sink = ingress
+    scheduler.on_bytes_released = ingress.release
+    scheduler.neighbours = peers
+    scheduler.control = control
+    requests.on_closed = outgoing.forget_ask
+
+    def lost(req_id: int, peer: PeerId) -> None:
+        if not control.lost(req_id, peer):
+            requests.settle_peer(req_id, peer)
+
+    outgoing.on_lost = lost
+    return Core(runtime, scheduler, ingress, links, requests, peers, outgoing, control)
+
+
+def node(core: Core, bound: Bound, slots: Slots, program: Program, durable: bool) -> tuple[Node, Parts]:
+    """Makes the rest, on top of bound ops. LoadError for entry ops with attributes that are none."""
+    runtime, scheduler = core.runtime, core.scheduler
+    config = runtime.config
+    graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
+    scheduler.graphs = tuple(bound.graphs)
+    scheduler.graph_of = {op: graph.index for graph in graphs.values() for op in graph.ops}
+    inbound = Inbound(scheduler, core.ingress, core.links, core.requests, bound.ports)
+    if durable:
+        outbox = Outbox(config.outbox_records, config.outbox_bytes)
+        core.requests.want_snapshot = core.outgoing.keep_durable(outbox).want_snapshot
+        inbound.journaling = Journaling(scheduler, core.links)
+        inbound.on_settled = core.outgoing.settled
+    core.peers.attach(inbound, core.outgoing)
+    for slot, (ref, target) in slots.refs.items():
+        component = slots.components[slot]
+        if isinstance(component, ProtocolComponent):
+            core.control.add(ref, slots.numbers[target, slot], component, target, slot, inbound)
+    try:
+        engine = Engine(
+            scheduler, core.ingress, inbound, core.outgoing, core.requests, core.links, bound.entries
+        )
+    except (ValueError, TypeError) as error:
+        raise LoadError(
+            f"an op that starts executions: {error}", "install", "compile the program again"
+        ) from error
+    core.peers.on_peer_up = engine.peer_up
+
+    def keep() -> None:
+        if core.outgoing.durable is not None:  # what was done once is not to be done again
+            core.outgoing.durable.want_snapshot("a bootstrap")
+
+    own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
+    renew = renewal(scheduler, slots.components, slots.construct, bound.of_components, own_graphs)
+    bootstraps = Bootstraps(
+        scheduler,
+        core.ingress,
+        list(bound.mains),
+        bound.bootstraps,
+        {slot: planned for slot, (_, planned) in component_bootstraps.items()},
+        decode_input,
+        engine.start_target,
+        engine.hold_target,
+        renew,
+        keep,
+    )
+    scheduler.on_bootstrap_failure = bootstraps.failed_in
+    parts = Parts(scheduler, engine, bootstraps, graphs)
+    made = Node(scheduler, engine, core.ingress, bootstraps, core.peers, bound.mains, program, parts)
+    for target in bound.mains:
+        if target not in bound.bootstraps:
+            engine.start_at_first_poll(target)
+    return made, parts
+
+
+def _with_bootstraps(
+    core: Core, bound: Bound, slots: Slots
+) -> tuple[dict[int, BoundGraph], dict[str, tuple[BoundGraph, Planned]]]:
+    """All graphs by index, and those of components' own bootstraps, by slot: these come behind the others."""
+    graphs = {graph.index: graph for graph in bound.graphs}
+    of_slots: dict[str, tuple[BoundGraph, Planned]] = {}
+    for (target, slot), number in slots.numbers.items():
+        if slot not in of_slots and type(slots.components[slot]).bootstrap is not Component.bootstrap:
+            graph = component_bootstrap(core.scheduler, target, slot, number, len(graphs))
+            of_slots[slot] = graph, of_component(target, slot, graph, number)
+            graphs[graph.index] = graph
+    return graphs, of_slots
