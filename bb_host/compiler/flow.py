@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress, count
+from operator import is_not
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import (
@@ -162,17 +163,9 @@ def _remember(ops: tuple[Op, ...], found: Summary) -> Summary:
 def ends_shared(ops: tuple[Op, ...], old: tuple[Op, ...]) -> tuple[int, int]:
     """How many ops two lists share at their beginnings, and how many at their ends beyond those."""
     most = min(len(ops), len(old))
-    first = 0
-    for a, b in zip(ops, old):  # noqa: B905 (the shorter one ends it)
-        if a is not b:
-            break
-        first += 1
-    last = 0
-    for a, b in zip(reversed(ops), reversed(old)):  # noqa: B905
-        if a is not b or last == most - first:
-            break
-        last += 1
-    return first, last
+    first = next(compress(count(), map(is_not, ops, old)), most)
+    last = next(compress(count(), map(is_not, reversed(ops), reversed(old))), most)
+    return first, min(last, most - first)
 
 
 def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:

@@ -151,10 +151,11 @@ class _Placer:
                 self.peers[name] = name
 
     def _constants(self) -> None:
-        for index, op in enumerate(self.ops):
-            if self._over_constants(index, op):
+        is_covered = self.constant.issuperset
+        for index, needs in enumerate(self.needs):
+            if (not needs or is_covered(needs)) and self._over_constants(index, self.ops[index]):
                 self.is_constant[index] = True
-                self.constant.update(op.outputs)
+                self.constant.update(self.ops[index].outputs)
 
     def _over_constants(self, index: int, op: Op) -> bool:
         needs = self.needs[index]

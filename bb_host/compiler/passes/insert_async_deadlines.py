@@ -40,7 +40,9 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 def _stamp(function: Function, stats: Stats) -> Function:
     if flow.summary(function.ops).domains <= _AT_ONCE:
         return function
-    changed: dict[int, tuple[Op, ...]] = {}
+    ops = list(function.ops)
+    changed = 0
+    checks: dict[int, tuple[Op, Op]] = {}
     types: dict[str, ValueType] = {}
     requests: dict[str, str] = {}
     checked: set[str] | None = None
@@ -57,12 +59,13 @@ def _stamp(function: Function, stats: Stats) -> Function:
             if op.op_type == OP_RECV_RESP_BATCHED:
                 text = requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""), "0")
                 if text != "0" and op.meta.get(keys.DEADLINE_NS_KEY) != text:
-                    changed[index] = (op.with_meta({keys.DEADLINE_NS_KEY: text}),)
+                    ops[index] = op.with_meta({deadline: text})
+                    changed += 1
             elif flow.is_send_flavored(op) and op.meta.get(keys.DEADLINE_NS_KEY, "0") != "0":
                 if checked is None:
                     checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
                 if op.inputs[0] not in checked:
-                    changed[index] = _checked(op, function, types)
+                    checks[index] = _checked(op, function, types)
         elif deadline not in op.meta:
             kind = (domain, op.op_type)
             suspends = later.get(kind)
@@ -71,15 +74,20 @@ def _stamp(function: Function, stats: Stats) -> Function:
                 if opsets.lookup(*kind) is not None:  # else it hangs on the op
                     later[kind] = suspends
             if suspends:
-                changed[index] = (op.with_meta(suspended),)
-    if not changed:
+                ops[index] = op.with_meta(suspended)
+                changed += 1
+    if not changed and not checks:
         return function
-    stats.count("async_deadlines_stamped", len(changed))
-    ops: list[Op] = []
-    for index, op in enumerate(function.ops):
-        ops.extend(changed.get(index, (op,)))
+    stats.count("async_deadlines_stamped", changed + len(checks))
+    new = flow.stamped(ops, function.ops, (deadline,)) if changed else function.ops
+    if checks:
+        for index in reversed(checks):
+            ops[index : index + 1] = checks[index]
+        with_checks = tuple(ops)
+        flow.summary_from(with_checks, new)
+        new = with_checks
     imports = {**function.opsets, keys.SYSCALL_DOMAIN: 1} if types else function.opsets
-    return dataclasses.replace(function, ops=tuple(ops), types={**function.types, **types}, opsets=imports)
+    return dataclasses.replace(function, ops=new, types={**function.types, **types}, opsets=imports)
 
 
 def _may_suspend(op: Op) -> bool:

@@ -39,13 +39,13 @@ def _narrow(function: Function, promised: dict[str, Promises], stats: Stats) -> 
     by_kind: dict[tuple[str, str], list[tuple[bool, int, ValueType]]] = {}
     seen, key = function.types, keys.SLOT_KEY
     for op in function.ops:
-        slot = op.meta.get(key)
-        if slot is None or slot not in promised:
+        if key not in op.meta:
             continue
-        kind = (slot, op.op_type)
-        ports = by_kind.get(kind)
+        slot = op.meta[key]
+        ports = by_kind.get((slot, op.op_type))
         if ports is None:
-            ports = by_kind[kind] = _narrowing(op, promised[slot])
+            ports = _narrowing(op, promised[slot]) if slot in promised else []
+            by_kind[slot, op.op_type] = ports
         for is_input, index, type_ in ports:
             names = op.inputs if is_input else op.outputs
             name = names[index] if index < len(names) else ""

@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
@@ -125,7 +125,7 @@ def _slots(target: TargetSlots, options: Options, stats: Stats) -> dict[str, Slo
     return found
 
 
-def _offered(type_name: str, ops: Iterable[Op]) -> None:
+def _offered(type_name: str, ops: Sequence[Op]) -> None:
     """BindingError, at the op, where the class of a slot leaves an op of its role out that is optional."""
     try:
         kind = class_of(type_name) if type_name else None
@@ -133,13 +133,12 @@ def _offered(type_name: str, ops: Iterable[Op]) -> None:
         return  # where it is bound, or on the device, that is said
     if kind is None:
         return
-    first = {(op.domain, op.op_type): op for op in reversed(tuple(ops))}
-    for (domain, op_type), op in first.items():
+    for domain, op_type in dict.fromkeys([(op.domain, op.op_type) for op in ops]):
         if domain in keys.ROLE_DOMAINS and not offers(kind, op_type):
             raise BindingError(
-                f"{type_name} does not offer {op.op_type}",
-                hint=f"define {method_name(op.op_type)} in its class, bind another one, or leave the op out",
-                op=op,
+                f"{type_name} does not offer {op_type}",
+                hint=f"define {method_name(op_type)} in its class, bind another one, or leave the op out",
+                op=next(op for op in ops if op.op_type == op_type and op.domain == domain),
             )
 
 

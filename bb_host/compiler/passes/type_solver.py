@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Opset, Ready
@@ -208,8 +209,7 @@ class _Solver:
     ) -> bool:
         """Follows what the first walk learned too late, from op to op, until nothing changes."""
         ops = function.ops
-        yields = {name: i for i, op in enumerate(ops) for name in op.outputs if name}
-        readers = flow.readers(ops)
+        meets = _Meetings(ops)
         collectors = {
             flow.wire_id(op): i
             for i, op in enumerate(ops)
@@ -218,7 +218,7 @@ class _Solver:
         todo = _Agenda()
         todo.add(collectors.values())
         for index, name in upstream:
-            todo.add(i for i in (yields.get(name, index), *readers.get(name, ())) if i < index)
+            todo.add(i for i in meets.at(name) if i < index)
         changed = False
         for _ in range(_MOST_STEPS * (len(ops) + 1)):
             if not todo:
@@ -227,7 +227,7 @@ class _Solver:
                 if not terms.touched:
                     break
                 changed = True
-                todo.add(i for name in terms.touched for i in readers.get(name, ()))
+                todo.add(i for name in terms.touched for i in meets.readers.get(name, ()))
                 terms.touched.clear()
                 continue
             index = todo.pop()
@@ -235,7 +235,7 @@ class _Solver:
             self._plans[op.domain, op.op_type](op, terms)
             for name in terms.touched:
                 changed = True
-                todo.add(i for i in (yields.get(name, index), *readers.get(name, ())) if i != index)
+                todo.add(i for i in meets.at(name) if i != index)
             terms.touched.clear()
             if op.op_type == OP_SEND_RESP and flow.wire_id(op) in collectors:
                 todo.add((collectors[flow.wire_id(op)],))
@@ -257,6 +257,27 @@ class _Solver:
         if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
             return _call
         return _nothing
+
+
+class _Meetings:
+    """Which ops meet in a value; found when the first value is asked for, which few programs do."""
+
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        self._ops = ops
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The numbers of the ops that read a value."""
+        return flow.readers(self._ops)
+
+    @cached_property
+    def _yields(self) -> dict[str, int]:
+        return {name: i for i, op in enumerate(self._ops) for name in op.outputs if name}
+
+    def at(self, name: str) -> list[int]:
+        """The number of the op that yields a value, where one does, and those of the ops that read it."""
+        by = self._yields.get(name)
+        return [*([] if by is None else [by]), *self.readers.get(name, ())]
 
 
 class _Agenda:

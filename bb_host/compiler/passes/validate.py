@@ -251,7 +251,7 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
         for op in function.ops:
             if op.attrs and flow.has_subgraph(op):
                 _inner(op, known, version, domains, imported, program.opsets)
-    if keys.SLOT_KEY in there.meta or not there.domains.isdisjoint(_ROLE_DOMAINS):
+    if not there.domains.isdisjoint(_ROLE_DOMAINS) or keys.SLOT_KEY in there.meta:
         _slots(function)
 
 
