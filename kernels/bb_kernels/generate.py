@@ -1,4 +1,4 @@
-"""Tensors from attributes, shapes and a few numbers."""
+"""Operators that make tensors from attributes, shapes and a few numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from .unary import dtype_of
 
 @kernel("Constant", "", attrs="value value_float@12 value_floats@12 value_int@12 value_ints@12")
 def _constant(call: Call) -> Prepared:
-    """sparse_value and strings are refused by name."""
+    """Constant (opset 7+) gives the tensor, number or list of its attribute.
+
+    → Y[…]; any type, float32 and int64 from plain numbers. sparse_value, strings and a second attribute raise
+    KernelAttributeError. Run allocates nothing: the value is known when preparing.
+    """
     if len(call.attrs) != 1:
-        raise KernelAttributeError(
-            f"Constant: exactly one value attribute is needed, got {sorted(call.attrs)}"
-        )
+        raise KernelAttributeError(f"Constant: expected a single value attribute, got {sorted(call.attrs)}")
     ((name, value),) = call.attrs.items()
     if name == "value":
         if not isinstance(value, np.ndarray):
@@ -31,9 +33,14 @@ def _constant(call: Call) -> Prepared:
 
 @kernel("ConstantOfShape", "I", since=9, needs=(0,), attrs="value")
 def _constant_of_shape(call: Call) -> Prepared:
+    """ConstantOfShape (opset 9+) fills a shape with a single value.
+
+    shape[r] → Y of that shape, in the type of ``value`` (default float32 0). Another number of values raises
+    KernelAttributeError, a negative dimension KernelShapeError. Run allocates nothing.
+    """
     value = call.attrs.get("value", np.zeros(1, F32))
     if not isinstance(value, np.ndarray) or value.size != 1:
-        raise KernelAttributeError("ConstantOfShape: value must be a tensor of one element")
+        raise KernelAttributeError("ConstantOfShape: value must be a tensor with a single element")
     if value.dtype not in ALL:
         raise UnsupportedDtypeError(f"ConstantOfShape: value has element type {value.dtype}")
     shape = tuple(call.int_list(0) or [])
@@ -45,16 +52,21 @@ def _constant_of_shape(call: Call) -> Prepared:
 
 @kernel("Range", "T T T", since=11, needs=(0, 1, 2), dtypes=FLOAT | {I16, I32, I64}, attrs="stash_type@27")
 def _range(call: Call) -> Prepared:
-    """start, start+delta, … below limit; max(ceil((limit-start)/delta), 0) numbers."""
+    """Range (opset 11+) lists start, start+delta, … as long as they are before the limit.
+
+    start[], limit[], delta[] → Y[n] with n = max(ceil((limit-start)/delta), 0); floats, int16, int32, int64.
+    A delta of 0, numbers that are not finite and more than MAX_TABLE elements raise KernelShapeError. Run
+    allocates nothing.
+    """
     dtype = call.spec(0).dtype
     values = [call.constant(i) for i in range(3)]
     if any(v is None or v.size != 1 for v in values):
-        raise KernelShapeError("Range: start, limit and delta must hold one value each")
+        raise KernelShapeError("Range: start, limit and delta must hold a single value each")
     start, limit, delta = (v.reshape(-1)[0].item() for v in values if v is not None)
     if not all(map(isfinite, (start, limit, delta))):
         raise KernelShapeError(f"Range: {start}, {limit}, {delta} must be finite")
     if delta == 0:
-        raise KernelShapeError("Range: a delta of 0 goes nowhere")
+        raise KernelShapeError("Range: a delta of 0 never reaches the limit")
     count = bounded(call, max(0, ceil((limit - start) / delta)), "elements")
     sequence = (start + np.arange(count, dtype=F64 if dtype.kind == "f" else I64) * delta).astype(dtype)
     return Prepared((TensorSpec(dtype, (count,)),), lambda _s, _l, _d, out: np.copyto(out, sequence))
@@ -62,6 +74,11 @@ def _range(call: Call) -> Prepared:
 
 @kernel("EyeLike", "T", since=9, attrs="dtype k")
 def _eye_like(call: Call) -> Prepared:
+    """EyeLike (opset 9+) writes 1 on the diagonal ``k`` of a matrix and 0 elsewhere.
+
+    X[m,n] → Y[m,n] in the type of ``dtype`` or X. Other ranks raise KernelShapeError. Run allocates nothing:
+    the value is known when preparing.
+    """
     spec = call.spec(0)
     if len(spec.shape) != 2:
         raise KernelShapeError(f"EyeLike: input must be a matrix, got shape {spec.shape}")
@@ -71,10 +88,15 @@ def _eye_like(call: Call) -> Prepared:
 
 
 def _window(op_type: str, weights: tuple[float, ...]) -> None:
-    """Cosine-sum windows for signal processing: Σ (-1)^i w_i cos(2π i n / N)."""
+    """Register a cosine-sum window for signal processing: Σ (-1)^i w_i cos(2π i n / N)."""
 
     @kernel(op_type, "I", since=17, needs=(0,), attrs="output_datatype periodic")
     def build(call: Call) -> Prepared:
+        """HannWindow, HammingWindow and BlackmanWindow (opset 17+) list the weights of a window.
+
+        size[] → Y[size] in the type that ``output_datatype`` names (default float32). A negative size and one
+        above MAX_TABLE raise KernelShapeError. Run allocates nothing: the value is known when preparing.
+        """
         dtype = dtype_of(call, call.int_attr("output_datatype", 1))
         size = (call.int_list(0) or [0])[0]
         if bounded(call, size, "elements") < 0:

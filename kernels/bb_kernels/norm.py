@@ -10,20 +10,25 @@ import numpy as np
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
 from .shapes import axes_of, axis_of, require_broadcast_to
-from .spec import F32, FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
+from .spec import BOOL, F32, FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
 from .ufuncs import add_reduce
 
 
 def _per_channel(call: Call, first: int, last: int, channels: int) -> None:
+    """Raise KernelShapeError unless inputs ``first`` to ``last`` have an element per channel."""
     for i in range(first, last + 1):
         if call.spec(i).shape != (channels,):
             raise KernelShapeError(
-                f"{call.op_type}: input {i} has shape {call.spec(i).shape}, not ({channels},)"
+                f"{call.op_type}: input {i} has shape {call.spec(i).shape}, expected ({channels},)"
             )
 
 
 def _batch_norm_inference(call: Call) -> Prepared:
-    """(x-mean)/sqrt(var+eps)·scale+bias as one multiplication and one addition per element."""
+    """Return (x-mean)/sqrt(var+eps)·scale+bias with a multiplication and an addition per element.
+
+    The statistics become a factor and an offset per channel: when preparing where they are known, else in
+    every run.
+    """
     x = call.spec(0)
     if len(x.shape) < 2:
         raise KernelShapeError(f"BatchNormalization: input {x.shape} must be [N,C,…]")
@@ -32,9 +37,10 @@ def _batch_norm_inference(call: Call) -> Prepared:
     epsilon = call.float_attr("epsilon", 1e-5)
     column = (channels, *(1,) * (len(x.shape) - 2))
     small = TensorSpec(x.dtype, (channels,))
+    offset_of_var = np.array(epsilon, x.dtype)
 
     def fold(scale: Array, bias: Array, mean: Array, var: Array, factor: Array, offset: Array) -> None:
-        np.add(var, np.array(epsilon, x.dtype), factor, casting="unsafe")
+        np.add(var, offset_of_var, factor, casting="unsafe")
         np.sqrt(factor, factor)
         np.divide(scale, factor, factor, casting="unsafe")
         np.multiply(mean, factor, offset, casting="unsafe")
@@ -67,6 +73,11 @@ def _batch_norm_inference(call: Call) -> Prepared:
 
 @kernel("BatchNormalization", "T T T T T", until=8, dtypes=FLOAT, half=True, attrs="epsilon momentum spatial")
 def _batch_norm_7(call: Call) -> Prepared:
+    """BatchNormalization (opsets 7 to 8) scales each channel by known statistics.
+
+    X[N,C,…], scale[C], bias[C], mean[C], var[C] → Y like X; floats (float16 via float32). spatial=0 raises
+    KernelAttributeError. Run allocates nothing.
+    """
     if call.int_attr("spatial", 1) != 1:
         raise KernelAttributeError("BatchNormalization: spatial=0 is not implemented")
     return _batch_norm_inference(call)
@@ -76,6 +87,11 @@ def _batch_norm_7(call: Call) -> Prepared:
     "BatchNormalization", "T T T T T", since=9, until=13, dtypes=FLOAT, half=True, attrs="epsilon momentum"
 )
 def _batch_norm_9(call: Call) -> Prepared:
+    """BatchNormalization (opsets 9 to 13) scales each channel by known statistics.
+
+    X[N,C,…], scale[C], bias[C], mean[C], var[C] → Y like X; floats (float16 via float32). Run allocates
+    nothing.
+    """
     return _batch_norm_inference(call)
 
 
@@ -84,6 +100,12 @@ def _batch_norm_9(call: Call) -> Prepared:
     attrs="epsilon momentum training_mode",
 )  # fmt: skip
 def _batch_norm(call: Call) -> Prepared:
+    """BatchNormalization (opset 14+) scales each channel by known statistics, or in training by the batch's.
+
+    X[N,C,…], scale[C], bias[C], mean[C], var[C] → Y like X, running mean[C]?, running var[C]? (training only,
+    else KernelShapeError); floats (float16 via float32), statistics of any type. Run allocates nothing in
+    inference, a few vectors [C] in training.
+    """
     if call.int_attr("training_mode", 0) == 0:
         if call.n_outputs != 1:
             raise KernelShapeError(
@@ -134,7 +156,11 @@ def standardise(
     spread: Array,
     temp: Array,
 ) -> None:
-    """out = (x-mean)/sqrt(var+eps) over axes; ``spread`` is left as 1/sqrt(var+eps). ``out`` may be ``x``."""
+    """Compute (x-mean)/sqrt(var+eps) over ``axes`` into ``out``, which may be ``x``; allocates nothing.
+
+    x[…] → out like x; ``mean`` and ``spread`` have 1 in place of the axes, ``temp`` is like x. ``share`` is 1
+    divided by the number of elements per mean. ``spread`` is left as 1/sqrt(var+eps).
+    """
     add_reduce(x, axes, None, mean, True)
     np.multiply(mean, share, mean)
     np.subtract(x, mean, out)
@@ -157,7 +183,12 @@ def standardise(
     attrs="axis epsilon stash_type",
 )
 def _layer_norm(call: Call) -> Prepared:
-    """Outputs: Y, mean and 1/standard deviation (both in float32, as stash_type=1 says)."""
+    """LayerNormalization (opset 17+) standardises the axes from ``axis`` on, then scales and shifts.
+
+    X[…], scale, bias? → Y like X, mean?, 1/deviation? (float32, 1 in place of the axes); floats (float16 via
+    float32). Scales that do not broadcast raise KernelShapeError, a ``stash_type`` other than 1
+    KernelAttributeError. Run allocates nothing.
+    """
     x = call.spec(0)
     rank = len(x.shape)
     axes = tuple(range(axis_of(call, call.int_attr("axis", -1), rank), rank))
@@ -196,6 +227,11 @@ def _layer_norm(call: Call) -> Prepared:
     attrs="axis epsilon stash_type",
 )
 def _rms_norm(call: Call) -> Prepared:
+    """RMSNormalization (opset 23+) divides by the root of the mean square from ``axis`` on, then scales.
+
+    X[…], scale → Y like X in scale's type; floats (float16 via float32). A scale that does not broadcast
+    raises KernelShapeError, a ``stash_type`` other than 1 KernelAttributeError. Run allocates nothing.
+    """
     x = call.spec(0)
     rank = len(x.shape)
     axes = tuple(range(axis_of(call, call.int_attr("axis", -1), rank), rank))
@@ -220,6 +256,11 @@ def _rms_norm(call: Call) -> Prepared:
 
 @kernel("InstanceNormalization", "T T T", dtypes=FLOAT, half=True, attrs="epsilon")
 def _instance_norm(call: Call) -> Prepared:
+    """InstanceNormalization (opset 7+) standardises each channel of each image, then scales and shifts it.
+
+    X[N,C,…], scale[C], bias[C] → Y like X; floats (float16 via float32). A rank below 3 raises
+    KernelShapeError. Run allocates nothing.
+    """
     x = call.spec(0)
     if len(x.shape) < 3:
         raise KernelShapeError(f"InstanceNormalization: input {x.shape} must be [N,C,spatial]")
@@ -231,7 +272,11 @@ def _instance_norm(call: Call) -> Prepared:
     "GroupNormalization", "T T T", since=18, until=20, dtypes=FLOAT, half=True, attrs="epsilon num_groups"
 )
 def _group_norm_18(call: Call) -> Prepared:
-    """Deprecated form: scale and bias per group."""
+    """GroupNormalization (opsets 18 to 20) standardises groups of channels, with scale and bias per group.
+
+    X[N,C,…], scale[G], bias[G] → Y like X; floats (float16 via float32). Channels that do not divide into
+    ``num_groups`` raise KernelShapeError. Run allocates nothing.
+    """
     groups = call.int_attr("num_groups")
     _per_channel(call, 1, 2, groups)
     return _grouped(call, groups, per_group=True)
@@ -241,12 +286,17 @@ def _group_norm_18(call: Call) -> Prepared:
     "GroupNormalization", "T T T", since=21, dtypes=FLOAT, half=True, attrs="epsilon num_groups stash_type"
 )
 def _group_norm(call: Call) -> Prepared:
+    """GroupNormalization (opset 21+) standardises groups of channels, with scale and bias per channel.
+
+    X[N,C,…], scale[C], bias[C] → Y like X; floats (float16 via float32). Channels that do not divide into
+    ``num_groups`` raise KernelShapeError. Run allocates nothing.
+    """
     _per_channel(call, 1, 2, call.spec(0).shape[1])
     return _grouped(call, call.int_attr("num_groups"), per_group=False)
 
 
 def _grouped(call: Call, groups: int, per_group: bool) -> Prepared:
-    """Standardise each group of channels of each image, then scale and shift per channel (or per group)."""
+    """Return a kernel that standardises groups of channels, then scales and shifts per channel or group."""
     x = call.spec(0)
     batch, channels = x.shape[:2]
     if groups < 1 or channels % groups:
@@ -274,6 +324,11 @@ def _grouped(call: Call, groups: int, per_group: bool) -> Prepared:
 
 @kernel("LpNormalization", "T", dtypes=FLOAT, half=True, attrs="axis p")
 def _lp_norm(call: Call) -> Prepared:
+    """LpNormalization (opset 7+) divides by the 1- or 2-norm along an axis; a zero vector stays zero.
+
+    X[…] → Y like X; floats (float16 via float32). Another ``p`` raises KernelAttributeError. Run allocates
+    nothing.
+    """
     x = call.spec(0)
     axis = axis_of(call, call.int_attr("axis", -1), len(x.shape))
     p = call.int_attr("p", 2)
@@ -281,19 +336,25 @@ def _lp_norm(call: Call) -> Prepared:
         raise KernelAttributeError(f"LpNormalization: p={p}, only 1 and 2 exist")
     row = TensorSpec(x.dtype, tuple(1 if i == axis else d for i, d in enumerate(x.shape)))
 
-    def run(data: Array, out: Array, total: Array, temp: Array) -> None:
+    def run(data: Array, out: Array, total: Array, temp: Array, zero: Array) -> None:
         (np.absolute if p == 1 else np.square)(data, temp)
         add_reduce(temp, axis, None, total, True)
         if p == 2:
             np.sqrt(total, total)
-        np.copyto(total, 1, where=total == 0)  # a zero vector stays zero
+        np.equal(total, 0, zero)
+        np.copyto(total, 1, where=zero)  # a zero vector stays zero
         np.divide(data, total, out)
 
-    return Prepared((x,), run, (row, x), inplace=(0,))
+    return Prepared((x,), run, (row, x, TensorSpec(BOOL, row.shape)), inplace=(0,))
 
 
 @kernel("MeanVarianceNormalization", "T", since=9, dtypes=FLOAT, half=True, attrs="axes")
 def _mean_variance_norm(call: Call) -> Prepared:
+    """MeanVarianceNormalization (opset 9+) standardises over some axes, by default [0, 2, 3].
+
+    X[…] → Y like X; floats (float16 via float32). Axes out of range raise KernelShapeError. Run allocates
+    nothing.
+    """
     x = call.spec(0)
     axes = axes_of(call, call.ints_attr("axes") or [0, 2, 3], len(x.shape))
     row = TensorSpec(x.dtype, tuple(1 if i in axes else d for i, d in enumerate(x.shape)))
@@ -307,7 +368,11 @@ def _mean_variance_norm(call: Call) -> Prepared:
 
 @kernel("LRN", "T", dtypes=FLOAT, half=True, attrs="alpha beta bias size")
 def _lrn(call: Call) -> Prepared:
-    """x / (bias + alpha/size·Σ x²)^beta, the sum over ``size`` neighbouring channels."""
+    """LRN (opset 7+) computes x / (bias + alpha/size·Σ x²)^beta, the sum over ``size`` neighbouring channels.
+
+    X[N,C,…] → Y like X; floats (float16 via float32). A rank below 2 and a size below 1 raise
+    KernelShapeError. Run allocates nothing.
+    """
     x = call.spec(0)
     if len(x.shape) < 2:
         raise KernelShapeError(f"LRN: input {x.shape} must be [N,C,…]")

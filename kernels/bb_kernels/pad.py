@@ -1,4 +1,4 @@
-"""Pad: constant, reflect, edge and wrap; negative amounts cut away."""
+"""Padding: constant, reflect, edge and wrap; negative amounts cut away."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from .spec import FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
 def _padded(
     call: Call, pads: list[int], axes: tuple[int, ...], modes: tuple[str, ...], fill: Any
 ) -> Prepared:
-    """``fill``: the constant, or None when input 2 brings it in every run."""
+    """Return a kernel that pads (or cuts) the given axes.
+
+    ``fill`` is the constant, or None where input 2 brings it in every run. Pads that do not fit raise
+    KernelShapeError.
+    """
     spec = call.spec(0)
     mode = call.str_attr("mode", "constant", modes)
     if len(pads) != 2 * len(axes):
-        raise KernelShapeError(f"{call.op_type}: {len(pads)} pads for {len(axes)} axes")
+        raise KernelShapeError(f"{call.op_type}: {len(axes)} axes need {2 * len(axes)} pads, got {len(pads)}")
     before, after = [0] * len(spec.shape), [0] * len(spec.shape)
     for i, axis in enumerate(axes):
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
     shape = tuple(b + n + a for b, n, a in zip(before, spec.shape, after, strict=True))
     if any(n < 0 for n in shape):
-        raise KernelShapeError(f"{call.op_type}: pads {pads} cut more away than {spec.shape} has")
+        raise KernelShapeError(f"{call.op_type}: pads {pads} cut away more than shape {spec.shape} has")
     out = TensorSpec(spec.dtype, shape)
     n_in = len(call.inputs)
     if mode == "constant":
@@ -34,20 +38,23 @@ def _padded(
         _source_indices(call, mode, n, b, a) for n, b, a in zip(spec.shape, before, after, strict=True)
     )
     changed = [i for i, (b, a) in enumerate(zip(before, after, strict=True)) if b or a]
+    # Axis by axis, each from the result of the one before; the last writes the output.
+    partial = [TensorSpec(spec.dtype, (*shape[: axis + 1], *spec.shape[axis + 1 :])) for axis in changed[:-1]]
 
     def run(x: Array, *rest: Array) -> None:
+        result, temps = rest[n_in - 1], rest[n_in:]
         data = x
-        for axis in changed[:-1]:
-            data = np.take(data, sources[axis], axis)
-        if changed:
-            np.take(data, sources[changed[-1]], changed[-1], rest[n_in - 1], "clip")
-        else:
-            np.copyto(rest[n_in - 1], data)
+        for axis, target in zip(changed, (*temps, result), strict=False):
+            np.take(data, sources[axis], axis, target, "clip")
+            data = target
+        if not changed:
+            np.copyto(result, data)
 
-    return Prepared((out,), run)
+    return Prepared((out,), run, tuple(partial))
 
 
 def _constant(call: Call, out: TensorSpec, before: list[int], after: list[int], fill: Any) -> Prepared:
+    """Return a kernel that fills the output with a constant and copies the input into its middle."""
     n_in = len(call.inputs)
     source = tuple(
         slice(max(0, -b), max(0, n - max(0, -a)))
@@ -71,7 +78,7 @@ def _constant(call: Call, out: TensorSpec, before: list[int], after: list[int], 
 
 
 def _source_indices(call: Call, mode: str, n: int, before: int, after: int) -> Array:
-    """Which element each place of the padded axis repeats."""
+    """Return which element each place of a padded axis repeats, int64 [before + n + after]."""
     bounded(call, before + n + after, "elements of a padded axis")
     at: Array = np.arange(-before, n + after)
     if n == 0 and at.size:
@@ -88,6 +95,11 @@ def _source_indices(call: Call, mode: str, n: int, before: int, after: int) -> A
 
 @kernel("Pad", "T", until=10, dtypes=FLOAT, attrs="mode pads value")
 def _pad_attrs(call: Call) -> Prepared:
+    """Pad (opsets 7 to 10) pads every axis by attributes; ``mode`` is constant, reflect or edge.
+
+    X[d…] → Y[before+d+after…]; floats. Missing pads raise KernelAttributeError, pads that do not fit
+    KernelShapeError. Run allocates nothing.
+    """
     pads = call.ints_attr("pads")
     if pads is None:
         raise KernelAttributeError("Pad: attribute pads is required")
@@ -96,11 +108,16 @@ def _pad_attrs(call: Call) -> Prepared:
 
 
 def _pad(call: Call) -> Prepared:
+    """Pad (opsets 11 to 17; opset 18+ with axes; wrap since 19) pads or cuts axes by inputs.
+
+    X[d…], pads, value[]?, axes? → Y[before+d+after…]; any type. ``mode`` is constant, reflect, edge or wrap.
+    Pads that do not fit raise KernelShapeError. Run allocates nothing.
+    """
     rank = len(call.spec(0).shape)
     named = call.int_list(3)
     axes = tuple(range(rank)) if named is None else axes_of(call, named, rank)
     if call.has(2) and call.spec(2).size != 1:
-        raise KernelShapeError(f"Pad: the constant value must be one element, got shape {call.spec(2).shape}")
+        raise KernelShapeError(f"Pad: the constant must be a single value, got shape {call.spec(2).shape}")
     modes = ("constant", "reflect", "edge", "wrap") if call.version >= 19 else ("constant", "reflect", "edge")
     fill = None if call.has(2) else np.zeros((), call.spec(0).dtype)
     return _padded(call, call.int_list(1) or [], axes, modes, fill)
@@ -112,14 +129,18 @@ kernel("Pad", "T I T? I?", since=18, attrs="mode", needs=(1, 3))(_pad)
 
 @kernel("CenterCropPad", "T I", since=18, attrs="axes", needs=(1,))
 def _center_crop_pad(call: Call) -> Prepared:
-    """Cut or zero-pad each axis around its centre to a given size."""
+    """CenterCropPad (opset 18+) cuts or zero-pads axes around their centre to given sizes.
+
+    X[d…], sizes → Y[size…]; any type. Sizes that do not fit the axes raise KernelShapeError. Run allocates
+    nothing.
+    """
     spec = call.spec(0)
     rank = len(spec.shape)
     named = call.ints_attr("axes")
     axes = tuple(range(rank)) if named is None else axes_of(call, named, rank)
     sizes = call.int_list(1) or []
     if len(sizes) != len(axes):
-        raise KernelShapeError(f"CenterCropPad: {len(sizes)} sizes for {len(axes)} axes")
+        raise KernelShapeError(f"CenterCropPad: {len(sizes)} sizes do not fit {len(axes)} axes")
     before, after = [0] * rank, [0] * rank
     for axis, size in zip(axes, sizes, strict=True):
         more = size - spec.shape[axis]

@@ -1,4 +1,4 @@
-"""Cutting and joining: Concat, Split, Slice."""
+"""Operators that move elements without computing: cutting, joining, repeating, turning round."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from .spec import Array, Bound, Prepared, TensorSpec, run_bound
 
 @kernel("Concat", "T*", attrs="axis")
 def _concat(call: Call) -> Prepared:
+    """Concat (opset 7+) joins its inputs along an axis.
+
+    X1[a…,m,b…], X2[a…,n,b…], … → Y[a…,m+n+…,b…]; any type. Shapes that differ elsewhere raise
+    KernelShapeError. Run allocates nothing.
+    """
     axis = axis_attr(call)
     n = len(call.inputs)
     shapes = [call.spec(i).shape for i in range(n)]
@@ -28,11 +33,12 @@ def _concat(call: Call) -> Prepared:
 
 
 def _split_into(call: Call, axis: int, sizes: list[int]) -> Prepared:
+    """Return a Split into parts of the given sizes; KernelShapeError where they do not add up."""
     spec = call.spec(0)
     if sum(sizes) != spec.shape[axis] or any(s < 0 for s in sizes):
         raise KernelShapeError(f"Split: sizes {sizes} do not add up to dimension {axis} of {spec.shape}")
     if len(sizes) != call.n_outputs:
-        raise KernelShapeError(f"Split: {len(sizes)} sizes for {call.n_outputs} outputs")
+        raise KernelShapeError(f"Split: {len(sizes)} sizes do not fit {call.n_outputs} outputs")
     windows: list[tuple[slice, ...]] = []
     start = 0
     for size in sizes:
@@ -56,6 +62,7 @@ def _split_into(call: Call, axis: int, sizes: list[int]) -> Prepared:
 
 
 def _equal_parts(call: Call, axis: int, parts: int, uneven: bool) -> list[int]:
+    """Return the sizes of equal parts of an axis; ``uneven`` lets the last one be smaller."""
     dim = call.spec(0).shape[axis]
     if parts < 1 or (dim % parts and not uneven):
         raise KernelShapeError(f"Split: dimension {dim} does not divide into {parts} equal parts")
@@ -68,18 +75,33 @@ _MANY = 1024  # outputs of one Split; a bound so that a hostile node cannot ask 
 
 @kernel("Split", "T", until=12, attrs="axis split", max_outputs=_MANY)
 def _split_attr(call: Call) -> Prepared:
+    """Split (opsets 7 to 12) cuts an axis into parts, of equal size unless an attribute names the sizes.
+
+    X[a…,d,b…] → Y1[a…,d1,b…], Y2[a…,d2,b…], …; any type. Sizes that do not add up to d raise
+    KernelShapeError. Run allocates nothing.
+    """
     axis = axis_attr(call, 0)
     return _split_into(call, axis, call.ints_attr("split") or _equal_parts(call, axis, call.n_outputs, False))
 
 
 @kernel("Split", "T I?", since=13, until=17, attrs="axis", needs=(1,), max_outputs=_MANY)
 def _split_input(call: Call) -> Prepared:
+    """Split (opsets 13 to 17) cuts an axis into parts, of equal size unless an input names the sizes.
+
+    X[a…,d,b…], sizes? → Y1[a…,d1,b…], Y2[a…,d2,b…], …; any type. Sizes that do not add up to d raise
+    KernelShapeError. Run allocates nothing.
+    """
     axis = axis_attr(call, 0)
     return _split_into(call, axis, call.int_list(1) or _equal_parts(call, axis, call.n_outputs, False))
 
 
 @kernel("Split", "T I?", since=18, attrs="axis num_outputs", needs=(1,), max_outputs=_MANY)
 def _split(call: Call) -> Prepared:
+    """Split (opset 18+) cuts an axis into parts; without sizes all are equal except a smaller last one.
+
+    X[a…,d,b…], sizes? → Y1[a…,d1,b…], Y2[a…,d2,b…], …; any type. Sizes that do not add up to d raise
+    KernelShapeError, a wrong ``num_outputs`` KernelAttributeError. Run allocates nothing.
+    """
     axis = axis_attr(call, 0)
     sizes = call.int_list(1)
     if sizes is None:
@@ -99,19 +121,22 @@ def _sliced(
     axes: list[int] | None,
     steps: list[int] | None,
 ) -> Prepared:
+    """Return a Slice with known bounds: a view of the input, or a copy of it."""
     spec = call.spec(0)
     if starts is None or ends is None or len(starts) != len(ends):
-        raise KernelShapeError(f"Slice: starts {starts} and ends {ends} must be of one length")
+        raise KernelShapeError(f"Slice: starts {starts} and ends {ends} must have the same length")
     chosen = axes_of(call, list(range(len(starts))) if axes is None else axes, len(spec.shape))
     strides = [1] * len(starts) if steps is None else steps
     if len(chosen) != len(starts) or len(strides) != len(starts):
-        raise KernelShapeError(f"Slice: {len(starts)} starts, {len(chosen)} axes, {len(strides)} steps")
+        raise KernelShapeError(
+            f"Slice: {len(starts)} starts, {len(chosen)} axes and {len(strides)} steps must be equally many"
+        )
     window = [slice(None)] * len(spec.shape)
     shape = list(spec.shape)
     for axis, start, end, step in zip(chosen, starts, ends, strides, strict=True):
         dim = spec.shape[axis]
         if step == 0:
-            raise KernelShapeError("Slice: a step of 0 goes nowhere")
+            raise KernelShapeError("Slice: a step of 0 is not allowed")
         low, high = (0, dim) if step > 0 else (-1, dim - 1)
         first = min(max(start + dim if start < 0 else start, 0), high)
         last = min(max(end + dim if end < 0 else end, low), high)
@@ -132,16 +157,31 @@ def _sliced(
 
 @kernel("Slice", "T", until=9, attrs="axes starts ends")
 def _slice_attrs(call: Call) -> Prepared:
+    """Slice (opsets 7 to 9) cuts a range out of some axes, by attributes.
+
+    X[…] → Y[…]; any type. Bounds are limited to the axis, negative ones count from the end. Lists that do not
+    fit raise KernelShapeError. Run allocates nothing.
+    """
     return _sliced(call, call.ints_attr("starts"), call.ints_attr("ends"), call.ints_attr("axes"), None)
 
 
 @kernel("Slice", "T I I I? I?", since=10, needs=(1, 2, 3, 4))
 def _slice(call: Call) -> Prepared:
+    """Slice (opset 10+) cuts a range out of some axes, by inputs, with steps.
+
+    X[…], starts, ends, axes?, steps? → Y[…]; any type. Bounds are limited to the axis, negative ones count
+    from the end. Lists that do not fit and a step of 0 raise KernelShapeError. Run allocates nothing.
+    """
     return _sliced(call, call.int_list(1), call.int_list(2), call.int_list(3), call.int_list(4))
 
 
 @kernel("Tile", "T I", needs=(1,))
 def _tile(call: Call) -> Prepared:
+    """Tile (opset 7+) repeats its input along each axis.
+
+    X[d…], repeats[r] → Y[d·repeats…]; any type. Repeats that do not fit raise KernelShapeError. Run allocates
+    nothing.
+    """
     spec = call.spec(0)
     repeats = call.int_list(1) or []
     if len(repeats) != len(spec.shape) or any(r < 0 for r in repeats):
@@ -157,6 +197,7 @@ def _tile(call: Call) -> Prepared:
 
 
 def _blocks(call: Call) -> tuple[int, tuple[int, ...]]:
+    """Return ``blocksize`` and the shape [N,C,H,W] of input 0; KernelShapeError where either does not fit."""
     shape = call.spec(0).shape
     size = call.int_attr("blocksize")
     if len(shape) != 4 or size < 1:
@@ -167,7 +208,7 @@ def _blocks(call: Call) -> tuple[int, tuple[int, ...]]:
 
 
 def _permuted(call: Call, split: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]) -> Prepared:
-    """Split axes, permute them, join them: one strided copy."""
+    """Return a kernel that splits axes, permutes them and joins them: a single strided copy."""
     target = tuple(split[i] for i in order)
 
     def run(x: Array, out: Array) -> None:
@@ -177,6 +218,11 @@ def _permuted(call: Call, split: tuple[int, ...], order: tuple[int, ...], shape:
 
 
 def _depth_to_space(call: Call) -> Prepared:
+    """DepthToSpace (opset 7+) moves blocks of channels into space.
+
+    X[N,C·b²,H,W] → Y[N,C,H·b,W·b]; any type. Channels that do not divide raise KernelShapeError. Run
+    allocates nothing.
+    """
     b, (n, c, h, w) = _blocks(call)
     mode = call.str_attr("mode", "DCR", ("DCR", "CRD"))
     if c % (b * b):
@@ -191,6 +237,11 @@ kernel("DepthToSpace", "T", attrs="blocksize mode@11")(_depth_to_space)
 
 
 def _space_to_depth(call: Call) -> Prepared:
+    """SpaceToDepth (opset 7+) moves blocks of space into channels.
+
+    X[N,C,H·b,W·b] → Y[N,C·b²,H,W]; any type. Sizes that do not divide raise KernelShapeError. Run allocates
+    nothing.
+    """
     b, (n, c, h, w) = _blocks(call)
     mode = call.str_attr("mode", "DCR", ("DCR", "CRD"))
     if h % b or w % b:
@@ -204,6 +255,11 @@ kernel("SpaceToDepth", "T", attrs="blocksize mode@28")(_space_to_depth)
 
 @kernel("Trilu", "T I?", since=14, needs=(1,), attrs="upper")
 def _trilu(call: Call) -> Prepared:
+    """Trilu (opset 14+) keeps the upper or lower triangle of each matrix and zeroes the rest.
+
+    X[…,m,n], k? → Y like X; any type. A lower rank and matrices above MAX_TABLE elements raise
+    KernelShapeError. Run allocates nothing.
+    """
     spec = call.spec(0)
     if len(spec.shape) < 2:
         raise KernelShapeError(f"Trilu: input {spec.shape} must hold matrices")
@@ -223,12 +279,16 @@ def _trilu(call: Call) -> Prepared:
 
 @kernel("ReverseSequence", "T I", since=10, attrs="batch_axis time_axis")
 def _reverse_sequence(call: Call) -> Prepared:
-    """Turn round the first sequence_lens[b] steps of every batch entry."""
+    """ReverseSequence (opset 10+) turns round the first lengths[b] steps of every batch entry.
+
+    X[batch,time,…] or X[time,batch,…], lengths[batch] → Y like X; any type. Axes that do not fit raise
+    KernelShapeError, as does a length out of [0, time] at run. Run allocates nothing.
+    """
     spec, lens = call.spec(0), call.spec(1)
     batch, time = call.int_attr("batch_axis", 1), call.int_attr("time_axis", 0)
     if sorted((batch, time)) != [0, 1] or len(spec.shape) < 2 or lens.shape != (spec.shape[batch],):
         raise KernelShapeError(
-            f"ReverseSequence: axes {batch}, {time} and lengths {lens.shape} for {spec.shape}"
+            f"ReverseSequence: axes {batch}, {time} and lengths {lens.shape} do not fit input {spec.shape}"
         )
     steps = spec.shape[time]
 

@@ -18,12 +18,14 @@ _Maker = Callable[[Call, _Axes, bool, int], tuple[Callable[[Array, Array], objec
 
 
 def _reduced(shape: tuple[int, ...], axes: _Axes, keepdims: bool) -> tuple[int, ...]:
+    """Return a shape without the given axes, or with 1 in their place."""
     if keepdims:
         return tuple(1 if i in axes else d for i, d in enumerate(shape))
     return tuple(d for i, d in enumerate(shape) if i not in axes)
 
 
 def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: bool) -> Prepared:
+    """Return a reduction over the given axes; without any, over all or (noop_with_empty_axes) none."""
     spec = call.spec(0)
     keepdims = call.int_attr("keepdims", 1) != 0
     if not axes:
@@ -46,10 +48,19 @@ def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: 
 def _register(
     op_type: str, maker: _Maker, dtypes: frozenset[Dtype], axes_input_since: int, half: bool
 ) -> None:
+    """Register a reduction twice: with axes as an attribute, and as an input from ``axes_input_since`` on."""
+
     @kernel(
         op_type, "T", until=axes_input_since - 1, dtypes=dtypes - {BOOL}, attrs="axes keepdims", half=half
     )
     def build_attrs(call: Call) -> Prepared:
+        """These operators reduce the axes that an attribute names, by default all of them.
+
+        opsets 7 to 12: ReduceSum; opsets 7 to 17: ReduceProd, ReduceMean, ReduceMax, ReduceMin, ReduceL1,
+        ReduceL2, ReduceSumSquare, ReduceLogSum, ReduceLogSumExp. X[…] → Y, without the axes or with 1 in
+        their place; numbers (float16 via float32 except Max and Min; integers via float64 where roots,
+        logarithms or means are taken). Run allocates nothing.
+        """
         return _prepare(call, maker, call.ints_attr("axes"), False)
 
     @kernel(
@@ -57,20 +68,30 @@ def _register(
         attrs="keepdims noop_with_empty_axes",
     )  # fmt: skip
     def build_input(call: Call) -> Prepared:
+        """These operators reduce the axes that an input names, by default all of them.
+
+        opset 13+: ReduceSum; opset 18+: ReduceProd, ReduceMean, ReduceMax, ReduceMin, ReduceL1, ReduceL2,
+        ReduceSumSquare, ReduceLogSum, ReduceLogSumExp. X[…], axes? → Y, without the axes or with 1 in their
+        place; numbers, bool for Max and Min (float16 via float32 except these two; integers via float64 where
+        roots, logarithms or means are taken). Run allocates nothing.
+        """
         return _prepare(call, maker, call.int_list(1), call.has(1))
 
 
 def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    """Return run and scratch of a sum in the input's type."""
     dtype = call.spec(0).dtype
     return lambda x, out: add_reduce(x, axes, dtype, out, keepdims), ()
 
 
 def _product(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    """Return run and scratch of a product in the input's type."""
     dtype = call.spec(0).dtype
     return lambda x, out: mul_reduce(x, axes, dtype, out, keepdims), ()
 
 
 def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
+    """Return run and scratch of a mean; integers are averaged in float64 and truncated."""
     dtype = call.spec(0).dtype
     if dtype.kind == "f":
         scale = np.array(1.0 / count if count else np.nan, dtype)
@@ -91,6 +112,8 @@ def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
 
 
 def _extreme(ufunc: Ufunc, neutral: Callable[[Dtype], Array], empty_bool: bool) -> _Maker:
+    """Return the maker of a maximum or minimum; of no elements it is the neutral value."""
+
     def maker(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
         dtype = call.spec(0).dtype
         if count == 0:
@@ -102,26 +125,31 @@ def _extreme(ufunc: Ufunc, neutral: Callable[[Dtype], Array], empty_bool: bool) 
 
 
 def _transformed(before: Ufunc, after: Ufunc, shift: bool = False) -> Callable[[Call, _Axes, bool, int], Any]:
-    """after(sum(before(x))); integers are computed in float64 and truncated."""
+    """Return the maker of after(sum(before(x))); ``shift`` takes the maximum out first.
+
+    Integers are computed in float64 and truncated unless ``after`` is None.
+    """
 
     def maker(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
         spec = call.spec(0)
-        exact = after is None and not shift and before is not np.exp
+        exact = after is None
         dtype = spec.dtype if spec.dtype.kind == "f" or exact else F64
         wide = TensorSpec(dtype, spec.shape)
         small = TensorSpec(dtype, _reduced(spec.shape, axes, True))
 
-        def run(x: Array, out: Array, temp: Array, total: Array) -> None:
+        def run(x: Array, out: Array, temp: Array, total: Array, *shifts: Array) -> None:
             if shift:  # log-sum-exp: take the maximum out first, so that exp cannot overflow
-                peak = max_reduce(x, axes, None, None, True).astype(dtype)
-                np.copyto(peak, 0, where=~np.isfinite(peak))
+                peak, infinite = shifts
+                max_reduce(x, axes, None, peak, True)
+                np.isfinite(peak, infinite)
+                np.logical_not(infinite, infinite)
+                np.copyto(peak, 0, where=infinite)
                 np.subtract(x, peak, temp)
                 np.exp(temp, temp)
-            elif before is None:
-                np.copyto(temp, x, casting="unsafe")
             else:
                 np.copyto(temp, x, casting="unsafe")
-                before(temp, temp)
+                if before is not None:
+                    before(temp, temp)
             add_reduce(temp, axes, dtype, total, True)
             if after is not None:
                 after(total, total)
@@ -129,13 +157,14 @@ def _transformed(before: Ufunc, after: Ufunc, shift: bool = False) -> Callable[[
                 np.add(total, peak, total)
             np.copyto(out, total.reshape(out.shape), casting="unsafe")
 
-        def run_empty(x: Array, out: Array, temp: Array, total: Array) -> None:
+        def run_empty(x: Array, out: Array, temp: Array, total: Array, *_shifts: Array) -> None:
             total.fill(0)
             if after is not None:
                 after(total, total)
             np.copyto(out, total.reshape(out.shape), casting="unsafe")
 
-        return (run if count else run_empty), (wide, small)
+        scratch = (wide, small, small, TensorSpec(BOOL, small.shape)) if shift else (wide, small)
+        return (run if count else run_empty), scratch
 
     return maker
 
@@ -153,6 +182,7 @@ _register("ReduceLogSumExp", _transformed(None, np.log, shift=True), NUMERIC, 18
 
 
 def _arg_extreme(call: Call, find: Callable[..., Array]) -> Prepared:
+    """Return a kernel for the position of the extreme that ``find`` (np.argmax, np.argmin) looks for."""
     spec = call.spec(0)
     axis = axis_of(call, call.int_attr("axis", 0), len(spec.shape))
     keepdims = call.int_attr("keepdims", 1) != 0
@@ -173,9 +203,19 @@ def _arg_extreme(call: Call, find: Callable[..., Array]) -> Prepared:
 
 @kernel("ArgMax", "T", dtypes=NUMERIC, attrs="axis keepdims select_last_index@12")
 def _arg_max(call: Call) -> Prepared:
+    """ArgMax (opset 7+) gives the position of the largest element along an axis, the first or the last one.
+
+    X[a…,d,b…] → Y[a…,1,b…] or Y[a…,b…], int64; numbers. Run allocates nothing on the last axis, else a copy
+    of X; with ``select_last_index`` always.
+    """
     return _arg_extreme(call, np.argmax)
 
 
 @kernel("ArgMin", "T", dtypes=NUMERIC, attrs="axis keepdims select_last_index@12")
 def _arg_min(call: Call) -> Prepared:
+    """ArgMin (opset 7+) gives the position of the smallest element along an axis, the first or the last one.
+
+    X[a…,d,b…] → Y[a…,1,b…] or Y[a…,b…], int64; numbers. Run allocates nothing on the last axis, else a copy
+    of X; with ``select_last_index`` always.
+    """
     return _arg_extreme(call, np.argmin)

@@ -1,4 +1,7 @@
-"""Writing elements by index: ScatterElements (and its older name Scatter), ScatterND."""
+"""Writing elements by index: ScatterElements (and its older name Scatter), ScatterND.
+
+Negative indices count from the end. An index out of range raises KernelShapeError at run.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ _REDUCTIONS: dict[str, Ufunc] = {
 
 
 def _reduction(call: Call) -> Ufunc:
+    """Return the NumPy function that combines old and new elements, or None where new ones replace old."""
     allowed = tuple(_REDUCTIONS) if call.version >= 18 else ("none", "add", "mul")
     name = call.str_attr("reduction", "none", allowed)
     if name in ("max", "min") and call.spec(0).dtype == BOOL:
@@ -26,11 +30,17 @@ def _reduction(call: Call) -> Ufunc:
 
 
 def _scatter_elements(call: Call) -> Prepared:
+    """Scatter (opset 9+) and ScatterElements (opset 11+) copy data and write an update at each index.
+
+    data[…], indices[…], updates like indices → Y like data; any type, int32 or int64 indices. Along axes
+    other than ``axis`` an update keeps its own place. ``reduction`` combines (add, mul, since opset 18 max,
+    min). Shapes that do not fit raise KernelShapeError. Run allocates NumPy's working copies of the indices.
+    """
     data, indices, updates = call.spec(0), call.spec(1), call.spec(2)
     axis = axis_attr(call, 0)
     if len(indices.shape) != len(data.shape) or indices.shape != updates.shape:
         raise KernelShapeError(
-            f"{call.op_type}: data {data.shape}, indices {indices.shape}, updates {updates.shape}"
+            f"{call.op_type}: indices {indices.shape}, updates {updates.shape} do not fit data {data.shape}"
         )
     if any(n > d for i, (n, d) in enumerate(zip(indices.shape, data.shape, strict=True)) if i != axis):
         raise KernelShapeError(f"{call.op_type}: indices {indices.shape} reach outside of data {data.shape}")
@@ -57,16 +67,21 @@ kernel("ScatterElements", "T I T", since=11, dtypes=ALL, attrs="axis reduction@1
 
 
 def _scatter_nd(call: Call) -> Prepared:
-    """out = data; out[indices[i, :]] = updates[i, …] for every i."""
+    """ScatterND (opset 11+) copies data and writes slices at coordinates: Y[indices[i…,:]] = updates[i…,…].
+
+    data[…], indices[i…,depth], updates[i…,rest…] → Y like data; any type, int64 indices. ``reduction``
+    combines (add, mul, since opset 18 max, min). Shapes that do not fit raise KernelShapeError. Run allocates
+    NumPy's working copies of the indices.
+    """
     data, indices, updates = call.spec(0), call.spec(1), call.spec(2)
     if not indices.shape or indices.dtype != I64:
         raise KernelShapeError(
-            f"ScatterND: indices {indices.shape} of {indices.dtype} must be int64 with a last axis"
+            f"ScatterND: indices must be int64 and not a scalar, got {indices.dtype} {indices.shape}"
         )
     depth = indices.shape[-1]
     if depth > len(data.shape) or updates.shape != (*indices.shape[:-1], *data.shape[depth:]):
         raise KernelShapeError(
-            f"ScatterND: data {data.shape}, indices {indices.shape}, updates {updates.shape}"
+            f"ScatterND: indices {indices.shape} and updates {updates.shape} do not fit data {data.shape}"
         )
     fold = _reduction(call)
     dims = data.shape[:depth]

@@ -13,7 +13,10 @@ from .spec import I64, Array, Prepared, TensorSpec
 
 
 def reshaped(call: Call, shape: tuple[int, ...]) -> Prepared:
-    """The input's elements in the same order under another shape: a view where strides allow, else a copy."""
+    """Return a kernel that gives the input's elements another shape: a view where strides allow, else a copy.
+
+    X[…] → Y of ``shape``. Different numbers of elements raise KernelShapeError. Run allocates nothing.
+    """
     spec = call.spec(0)
     if prod(shape) != spec.size:
         raise KernelShapeError(
@@ -37,7 +40,11 @@ def reshaped(call: Call, shape: tuple[int, ...]) -> Prepared:
 
 @kernel("Reshape", "T I", needs=(1,), attrs="allowzero@14")
 def _reshape(call: Call) -> Prepared:
-    """-1: whatever is left; 0: the input's dimension at that place (or, with allowzero, really 0)."""
+    """Reshape (opset 7+) gives the elements the shape that its second input names.
+
+    X[…], shape[r] → Y of that shape; any type. -1 stands for what is left, 0 for X's own dimension (with
+    ``allowzero`` for 0 itself). A shape of another size raises KernelShapeError. Run allocates nothing.
+    """
     spec = call.spec(0)
     target = call.int_list(1) or []
     allow_zero = call.int_attr("allowzero", 0) != 0
@@ -62,6 +69,10 @@ def _reshape(call: Call) -> Prepared:
 
 @kernel("Flatten", "T", attrs="axis")
 def _flatten(call: Call) -> Prepared:
+    """Flatten (opset 7+) joins the axes before ``axis`` and those from it on.
+
+    X[a…,b…] → Y[A,B] with the products of a and b; any type. Run allocates nothing.
+    """
     shape = call.spec(0).shape
     axis = call.int_attr("axis", 1)
     if not -len(shape) <= axis <= len(shape):
@@ -71,6 +82,7 @@ def _flatten(call: Call) -> Prepared:
 
 
 def _squeezed(call: Call, axes: list[int] | None) -> Prepared:
+    """Return a kernel without the given axes, which must be 1; without all axes of length 1 for None."""
     shape = call.spec(0).shape
     chosen = (
         tuple(i for i, d in enumerate(shape) if d == 1) if axes is None else axes_of(call, axes, len(shape))
@@ -82,6 +94,7 @@ def _squeezed(call: Call, axes: list[int] | None) -> Prepared:
 
 
 def _unsqueezed(call: Call, axes: list[int]) -> Prepared:
+    """Return a kernel with axes of length 1 inserted at the given places of the result."""
     shape = call.spec(0).shape
     rank = len(shape) + len(axes)
     chosen = axes_of(call, axes, rank)
@@ -91,16 +104,28 @@ def _unsqueezed(call: Call, axes: list[int]) -> Prepared:
 
 @kernel("Squeeze", "T", until=12, attrs="axes")
 def _squeeze_attr(call: Call) -> Prepared:
+    """Squeeze (opsets 7 to 12) drops axes of length 1 that an attribute names, by default all of them.
+
+    X[…] → Y[…]; any type. Another length raises KernelShapeError. Run allocates nothing.
+    """
     return _squeezed(call, call.ints_attr("axes"))
 
 
 @kernel("Squeeze", "T I?", since=13, needs=(1,))
 def _squeeze(call: Call) -> Prepared:
+    """Squeeze (opset 13+) drops axes of length 1 that an input names, by default all of them.
+
+    X[…], axes? → Y[…]; any type. Another length raises KernelShapeError. Run allocates nothing.
+    """
     return _squeezed(call, call.int_list(1))
 
 
 @kernel("Unsqueeze", "T", until=12, attrs="axes")
 def _unsqueeze_attr(call: Call) -> Prepared:
+    """Unsqueeze (opsets 7 to 12) inserts axes of length 1 where its attribute says.
+
+    X[…] → Y[…]; any type. Missing ``axes`` raise KernelAttributeError. Run allocates nothing.
+    """
     axes = call.ints_attr("axes")
     if axes is None:
         raise KernelAttributeError("Unsqueeze: attribute axes is required")
@@ -109,11 +134,15 @@ def _unsqueeze_attr(call: Call) -> Prepared:
 
 @kernel("Unsqueeze", "T I", since=13, needs=(1,))
 def _unsqueeze(call: Call) -> Prepared:
+    """Unsqueeze (opset 13+) inserts axes of length 1 where its second input says.
+
+    X[…], axes → Y[…]; any type. Run allocates nothing.
+    """
     return _unsqueezed(call, call.int_list(1) or [])
 
 
 def known(call: Call, value: Array) -> Prepared:
-    """A result that follows from shapes and attributes alone."""
+    """Return a kernel whose value follows from shapes and attributes; its run copies that value."""
     value = np.ascontiguousarray(value).reshape(value.shape)
     value.setflags(write=False)
     n = len(call.inputs)
@@ -124,6 +153,10 @@ def known(call: Call, value: Array) -> Prepared:
 
 @kernel("Shape", "T", attrs="start@15 end@15")
 def _shape(call: Call) -> Prepared:
+    """Shape (opset 7+) gives the dimensions of its input, or those from ``start`` to ``end``.
+
+    X[…] → shape[r], int64; any type. Run allocates nothing: the value is known when preparing.
+    """
     shape = call.spec(0).shape
     end = call.int_attr("end", len(shape))
     return known(call, np.array(shape[call.int_attr("start", 0) : end], I64))
@@ -131,12 +164,20 @@ def _shape(call: Call) -> Prepared:
 
 @kernel("Size", "T")
 def _size(call: Call) -> Prepared:
+    """Size (opset 7+) gives the number of elements of its input.
+
+    X[…] → size[], int64; any type. Run allocates nothing: the value is known when preparing.
+    """
     return known(call, np.array(call.spec(0).size, I64))
 
 
 @kernel("Expand", "T I", since=8, needs=(1,))
 def _expand(call: Call) -> Prepared:
-    """Broadcast to a shape; both sides may stretch (multidirectional)."""
+    """Expand (opset 8+) broadcasts its input against a shape; both sides may stretch.
+
+    X[…], shape[r] → Y[…]; any type. Shapes that do not broadcast raise KernelShapeError. Run allocates
+    nothing.
+    """
     spec = call.spec(0)
     shape = broadcast(call, spec.shape, tuple(call.int_list(1) or []))
     return Prepared((TensorSpec(spec.dtype, shape),), lambda x, _shape, out: np.copyto(out, x))
@@ -144,6 +185,11 @@ def _expand(call: Call) -> Prepared:
 
 @kernel("Transpose", "T", attrs="perm")
 def _transpose(call: Call) -> Prepared:
+    """Transpose (opset 7+) permutes the axes, by default reverses them.
+
+    X[…] → Y[…]; any type. A ``perm`` that is no permutation raises KernelShapeError. Run allocates nothing; a
+    plan may use a view instead.
+    """
     spec = call.spec(0)
     rank = len(spec.shape)
     perm = call.ints_attr("perm")
@@ -157,5 +203,5 @@ def _transpose(call: Call) -> Prepared:
 
 
 def axis_attr(call: Call, default: int | None = None) -> int:
-    """The ``axis`` attribute against the rank of input 0."""
+    """Return the ``axis`` attribute normalised against the rank of input 0; KernelShapeError out of range."""
     return axis_of(call, call.int_attr("axis", default), len(call.spec(0).shape))

@@ -80,7 +80,7 @@ AT_RECORDING: list[tuple[Callable[..., Any], str]] = [
     (lambda g, m, **_: g.onnx.top_k(m, [9], outputs=2), "k=9 of an axis with 4 elements"),  # <-
     (lambda g, t, **_: g.onnx.gather_elements(t, [[5, 0]]), "index 5 is out of range"),  # <-
     (lambda g, m, **_: g.onnx.top_k(m, [1], axis=2, outputs=2), "axis 2 is out of range"),  # <-
-    (lambda g, v, **_: g.onnx.pad(v, [1, 1, 1]), "3 pads for 1 axes"),  # <-
+    (lambda g, v, **_: g.onnx.pad(v, [1, 1, 1]), "1 axes need 2 pads, got 3"),  # <-
     (lambda g, v, **_: g.onnx.tile(v, [1, 2]), "do not fit shape (4,)"),  # <-
     (lambda g, v, **_: g.onnx.cum_sum(v, 3), "axis 3 is out of range"),  # <-
     (lambda g, v, **_: g.onnx.arg_max(v, axis=3), "axis 3 is out of range"),  # <-
