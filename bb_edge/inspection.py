@@ -365,7 +365,7 @@ def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
             {"token": token, "result": described(result), "error": "" if error is None else str(error)}
             for token, result, error in ingress.completions()
         ],
-        **ingress.in_use(),
+        **ingress.ledger.in_use(),
     }
 
 

@@ -14,7 +14,8 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstraps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
-from bb_edge.engine.net.ingress import Entry, Ingress, IngressFull, Raw
+from bb_edge.engine.ledger import IngressFull
+from bb_edge.engine.net.ingress import Entry, Ingress, Raw
 from bb_edge.engine.net.peer_state import LIMITS_META, Neighbours
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.binding import Run
@@ -108,7 +109,7 @@ class Node:
             "pending_async.count": engine.parking.count,
             "executions.active": len(engine.pool.active),
             "executions.peak": engine.pool.peak,
-            "ingress.bytes": self.ingress.bytes_in_use,
+            "ingress.bytes": self._engine.ledger.bytes,
             "requests.open": len(self._cycle.requests),
         }
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.engine.engine import Engine, EntryOp
 from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
+from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Inbound
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Ingress
@@ -93,8 +94,12 @@ def core(
         ack_delay_ns=config.ack_delay_ns,
         resend_ns=config.resend_ns,
     )
-    scheduler = Scheduler(runtime, list(slots.components.values()), slots.numbers, peer_classes, raised_sites)
-    ingress = Ingress(config.ingress_entries, config.ingress_bytes, config.answer_entries)
+    places = config.ingress_entries + config.answer_entries
+    ledger = Ledger(places, config.ingress_entries, config.ingress_bytes)
+    scheduler = Scheduler(
+        runtime, list(slots.components.values()), slots.numbers, peer_classes, ledger, raised_sites
+    )
+    ingress = Ingress(ledger, config.answer_entries)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
     requests = Requests(scheduler)
     peers = Neighbours(scheduler, requests, links, tuple(dict.fromkeys(peer_classes.values())))
@@ -102,7 +107,6 @@ def core(
     control = ControlPlane(scheduler, outgoing)
 
     scheduler.parking.sink = ingress
-    scheduler.on_bytes_released = ingress.release
     scheduler.neighbours = peers
     scheduler.control = control
     requests.on_closed = outgoing.forget_ask

@@ -189,7 +189,7 @@ class Engine:
             self._run(now_ns)
         for kind in self.runtime.bus.take() if self.runtime.bus.events else ():
             for graph, op in self._events.get(kind, ()):
-                if self.ingress.full:
+                if self.ingress.ledger.full:
                     self.runtime.count("ingress.dropped")
                     self.runtime.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
                 else:
@@ -298,7 +298,7 @@ class Engine:
         if entry.expires_ns and now_ns >= entry.expires_ns:
             self.runtime.count("deadlines.expired")
             if entry.size:
-                self.ingress.release(entry.peer, entry.size)
+                self.ingress.ledger.release(entry.peer, entry.size)
             return
         direct, engine = entry.direct, self.engine
         if direct is not None and self._left >= direct.ops and not (engine.runnable or self.ingress.entries):

@@ -14,7 +14,7 @@ Arrays come back writable and owned by nobody else.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,16 @@ from bb_edge.wire.codecs import NotWireEligibleError, decode_value, encode_value
 from bb_edge.wire.outbox import Cause
 
 _I64, _U64 = -(1 << 63), (1 << 64) - 1
+
+
+class Shift(NamedTuple):
+    """How far the clock of the node that restores is ahead of the one that wrote."""
+
+    delta_ns: int
+
+    def time(self, when_ns: int) -> int:
+        """An absolute time; 0 stays 0: none."""
+        return when_ns + self.delta_ns if when_ns else 0
 
 
 class UnsavableError(BBError):

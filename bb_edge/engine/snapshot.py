@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import snapshot_executions as executions
 from bb_edge.engine import snapshot_tables as tables
-from bb_edge.engine.snapshot_parts import Parts, Shift
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire import cbor

@@ -12,10 +12,10 @@ from typing import Any
 from bb_edge.engine import snapshot_parts
 from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.net.requests import Cohort, CohortState
-from bb_edge.engine.plain import dump, load
+from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.frames import Execution, Frame, State
 from bb_edge.engine.run.waiting import Pending
-from bb_edge.engine.snapshot_parts import Parts, Shift, frame_name, op_name, region_name
+from bb_edge.engine.snapshot_parts import Parts, frame_name, op_name, region_name
 from bb_edge.roles.errors import CompletionLostError
 from bb_edge.wire import envelope
 
@@ -143,8 +143,8 @@ def _tie(parts: Parts, execution: Execution, row: Any) -> None:
             frame.forward = engine.forwards[frame.call]
     execution.ready.extend((parts.frame(f), parts.op(op)) for f, op in row["ready"])
     execution.parked.extend((parts.frame(f), parts.op(op)) for f, op in row["parked"])
-    parts.cycle.ingress.recharge(execution.source, execution.bytes_held)
-    parts.cycle.ingress.recharge(None, execution.answer_bytes)
+    parts.engine.ledger.recharge(execution.source, execution.bytes_held)
+    parts.engine.ledger.recharge(None, execution.answer_bytes)
 
 
 # --- requests -----------------------------------------------------------------------------------------

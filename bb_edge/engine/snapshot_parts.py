@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstraps
 from bb_edge.engine.net.outgoing import Unit
-from bb_edge.engine.plain import dump, load
+from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Frame
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.wire.envelope import Fill
-
-
-class Shift(NamedTuple):
-    """How far the clock of the node that restores is ahead of the one that wrote."""
-
-    delta_ns: int
-
-    def time(self, when_ns: int) -> int:
-        """An absolute time; 0 stays 0: none."""
-        return when_ns + self.delta_ns if when_ns else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,22 @@ from typing import Any
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
 from bb_edge.engine.net.durable import Writing
-from bb_edge.engine.net.ingress import Entry, Notice, Raw
+from bb_edge.engine.net.ingress import Raw
 from bb_edge.engine.net.outgoing import Unit
-from bb_edge.engine.plain import UnsavableError, dump, load
-from bb_edge.engine.snapshot_parts import Parts, Shift, dump_unit, load_unit
+from bb_edge.engine.plain import Shift, dump, load
+from bb_edge.engine.snapshot_parts import Parts, dump_unit, load_unit
 from bb_edge.engine.timers import Due, Timer
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import forgets
 from bb_edge.roles.component import Component
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import CompletionLostError, ComponentStateError
-from bb_edge.wire import envelope
+from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope import RttReport
 from bb_edge.wire.outbox import OutboxRecord
 
-ENVELOPE, INTERVAL, PUT_OFF = "envelope", "interval.tick", "reply.put_off"
+INTERVAL, PUT_OFF = "interval.tick", "reply.put_off"
 """Actions whose arguments are no plain values."""
 
 
@@ -266,84 +265,19 @@ def save_ingress(parts: Parts) -> dict[str, Any]:
     if journaling is not None:
         # What is held is in the snapshot from now on, whatever becomes of its journal record.
         for taken in (*journaling.accepted, *journaling.held.values()):
-            accepted.append([*_raw_row(taken.raw), taken.deadline_ns])
+            accepted.append([*taken.raw.save(), taken.deadline_ns])
         replaying = [record.to_bytes() for record in journaling.replaying]
-    return {
-        "raw": [_raw_row(raw) for raw in ingress.raws()],
-        "notices": [_notice_row(parts, notice) for notice in ingress.notices()],
-        "entries": [_entry_row(parts, entry) for entry in ingress.entries],
-        "completions": [
-            [token, _result(result), None if error is None else str(error)]
-            for token, result, error in ingress.completions()
-        ],
-        "accepted": accepted,
-        "replaying": replaying,
-    }
-
-
-def _raw_row(raw: Raw) -> list[Any]:
-    return [bytes(raw.data), raw.peer.to_bytes(), raw.observed]
-
-
-def _notice_row(parts: Parts, notice: Notice) -> list[Any]:
-    return [parts.engine.runtime.callbacks.name_of(notice.act), dump(notice.args)]
-
-
-def _result(result: object) -> Any:
-    try:
-        return [dump(result)]
-    except UnsavableError:
-        return None
-
-
-def _entry_row(parts: Parts, entry: Entry) -> list[Any]:
-    name = parts.engine.runtime.callbacks.name_of(entry.fill)
-    args: Any
-    if name == ENVELOPE:
-        peer, message, deadline_ns = entry.args
-        args = [peer.to_bytes(), envelope.encode(message), deadline_ns]
-    else:
-        args = dump(entry.args)
-    return [
-        entry.target,
-        name,
-        args,
-        entry.number,
-        entry.size,
-        dump(entry.peer),
-        entry.expires_ns,
-        entry.internal,
-    ]
+    saved = ingress.save(parts.engine.runtime.callbacks)
+    return {**saved, "accepted": accepted, "replaying": replaying}
 
 
 def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
-    cycle, actions = parts.cycle, parts.engine.runtime.callbacks
-    ingress, caps = cycle.ingress, parts.engine.runtime.config.caps
-    for payload, peer, observed in data["raw"]:
-        ingress.offer_raw(Raw(payload, PeerId.from_bytes(peer), observed), fair=False)
-    for name, args in data["notices"]:
-        ingress.notice(actions.get(name), *load(args))
-    for target, name, args, number, size, peer, expires_ns, internal in data["entries"]:
-        if name == ENVELOPE:
-            source, encoded, deadline_ns = args
-            given = (PeerId.from_bytes(source), envelope.decode(encoded, caps), shift.time(deadline_ns))
-        else:
-            given = load(args)
-        source = load(peer)
-        fill: Any = actions.get(name)
-        entry = Entry(target, fill, given, number, size, source, shift.time(expires_ns), internal)
-        if size:
-            ingress.recharge(source, size)
-        ingress.offer(entry)
-    for token, result, error in data["completions"]:
-        if error is None and result is not None:
-            ingress.deliver(token, load(result[0]), None)
-        else:
-            ingress.deliver(token, None, CompletionLostError(error or "its result could not be kept"))
+    cycle, runtime = parts.cycle, parts.engine.runtime
+    cycle.ingress.restore(data, shift, runtime.callbacks, runtime.config.caps)
     journaling = cycle.inbound.journaling
     if journaling is not None:
-        for payload, peer, observed, deadline_ns in data["accepted"]:
-            cycle.inbound.accept(Raw(payload, PeerId.from_bytes(peer), observed), shift.time(deadline_ns))
+        for *row, deadline_ns in data["accepted"]:
+            cycle.inbound.accept(Raw.restored(row), shift.time(deadline_ns))
         journaling.replay(data["replaying"])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId

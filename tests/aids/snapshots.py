@@ -120,5 +120,5 @@ def look(node: Node) -> dict[str, Any]:
             [one.id for one in engine.claims.waiters],
         ],
         "locked": [dict(engine.locked), [(_frame(node, f), _op(node, o)) for f, o in engine.locked_ops]],
-        "bytes": (node._cycle.ingress._bytes.used, dict(node._cycle.ingress._bytes.held)),
+        "bytes": (node._engine.ledger.bytes, node._engine.ledger.in_use()),
     }

@@ -48,6 +48,7 @@ class Inbound:
         self._engine = engine
         self._runtime = engine.runtime
         self._ingress = ingress
+        self._ledger = ingress.ledger
         self._links = links
         self._requests = requests
         self._ports = ports
@@ -76,7 +77,7 @@ class Inbound:
         Its bytes were charged at the door; whoever keeps it keeps the charge.
         """
         if not self._decide(raw, now_ns):
-            self._ingress.release(raw.peer, len(raw.data))
+            self._ledger.release(raw.peer, len(raw.data))
 
     def _refuse(self, peer: PeerId | None, reason: str, step: bool = True) -> bool:
         self._runtime.count(f"ingress.{reason}")
@@ -123,10 +124,10 @@ class Inbound:
             if reason := self._closed_to(peer, message):
                 return self._refuse(peer, reason)
         elif entry:
-            if self._ingress.full if own else self._ingress.full_for(peer):
+            if self._ledger.full if own else self._ledger.full_for(peer):
                 self._notice(peer, now_ns)
                 return self._refuse(peer, "full")
-            if self._ingress.fill_ratio >= PRESSURE:
+            if self._ledger.pressure >= PRESSURE:
                 self._notice(peer, now_ns)
         taken = Taken(raw, message, message.deadline_after(now_ns))
         if message.base and message.seq and self.journaling is not None:
@@ -173,9 +174,9 @@ class Inbound:
         while journaling.accepted:
             taken = journaling.accepted.popleft()
             if not self._deliver(taken):
-                self._ingress.release(taken.raw.peer, len(taken.raw.data))
+                self._ledger.release(taken.raw.peer, len(taken.raw.data))
         while journaling.replaying:
-            if self._ingress.full or not self._replay(journaling.replaying[0], now_ns):
+            if self._ledger.full or not self._replay(journaling.replaying[0], now_ns):
                 return False
             journaling.replaying.popleft()
         return True
@@ -183,7 +184,7 @@ class Inbound:
     def accept(self, raw: Raw, deadline_ns: int) -> None:
         """An envelope that a snapshot brings, written down and not yet delivered."""
         assert self.journaling is not None
-        self._ingress.recharge(raw.peer, len(raw.data))
+        self._ledger.recharge(raw.peer, len(raw.data))
         message = envelope.decode(raw.data, self._caps)
         self.journaling.accepted.append(Taken(raw, message, deadline_ns))
 
@@ -202,7 +203,7 @@ class Inbound:
             self._runtime.count("journal.known")
             return True
         size = len(record.data)
-        if not self._ingress.charge_to(peer, size):
+        if not self._ledger.charge(peer, size):
             return False
         self._links.mark(peer, message, now_ns)
         self._runtime.count("journal.replayed")
@@ -211,14 +212,14 @@ class Inbound:
             age = max(0, now_ns + self._runtime.clock_offset_ns - record.wall_ns)
             deadline = max(1, message.deadline_after(now_ns) - age)
         if not self._deliver(Taken(Raw(record.data, peer, record.observed), message, deadline)):
-            self._ingress.release(peer, size)
+            self._ledger.release(peer, size)
         return True
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
         """A received envelope could not be written down. False where the token is none of ours."""
         taken = None if self.journaling is None else self.journaling.persist_failed(token, error)
         if taken is not None:
-            self._ingress.release(taken.raw.peer, len(taken.raw.data))
+            self._ledger.release(taken.raw.peer, len(taken.raw.data))
         return taken is not None
 
     def _target(self, message: Envelope) -> str:
@@ -331,7 +332,7 @@ class Inbound:
             self._requests.settle_peer(req_id, peer)
             return False
         size = sum(len(f.payload) for f in message.fills)
-        if not self._ingress.charge(size):
+        if not self._ledger.charge(None, size):
             self._failed(
                 peer, WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"an answer of {size} bytes")
             )
@@ -396,7 +397,7 @@ class Inbound:
         after three it is blocked until the queue drains.
         """
         engine = self._engine
-        if peer == self._runtime.own_peer or not self._ingress.contributes(peer):
+        if peer == self._runtime.own_peer or not self._ledger.contributes(peer):
             return
         last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:
@@ -418,7 +419,7 @@ class Inbound:
 
     def drained(self) -> None:
         """The entries' queue is below the pressure mark again: everybody may send."""
-        if self.noticed and self._ingress.fill_ratio < PRESSURE:
+        if self.noticed and self._ledger.pressure < PRESSURE:
             self.noticed.clear()
             self._engine.neighbours.blocked.clear()
 

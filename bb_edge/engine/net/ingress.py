@@ -1,32 +1,30 @@
-"""The doors: what other threads may touch (semantics §3, §4, §6).
+"""The doors: what other threads may touch.
 
 `offer_raw`, `notice` and the completion sink only check a bound and store; all decisions are taken in the
-next
-poll, on the engine's thread. Entries (what starts an execution) and answers (what an open execution waits
-for)
-have queues of their own, so that answers never wait behind entries.
+next poll, on the engine's thread. Entries (what starts an execution) and answers (what an open execution
+waits for) have queues of their own, so that answers never wait behind entries.
+
+A queue is a deque: to append to one, to take from it and to copy it are single steps for other threads.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from bb_edge.ir.errors import BBError
+from bb_edge.engine.callbacks import Callbacks
+from bb_edge.engine.ledger import IngressFull, Ledger
+from bb_edge.engine.plain import Shift, UnsavableError, dump, load
 from bb_edge.ir.ids import PeerId
+from bb_edge.roles.errors import CompletionLostError
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import EnvelopeCaps
 
 if TYPE_CHECKING:
     from bb_edge.engine.run.direct import Direct
-
-
-class IngressFull(BBError):
-    """The newcomer found no place;
-
-    nothing was kept of it. Names the limit, what is in use, and what was asked.
-    """
 
 
 @dataclass(slots=True)
@@ -57,6 +55,16 @@ class Raw:
     peer: PeerId
     observed: bytes | None
 
+    def save(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [bytes(self.data), self.peer.to_bytes(), self.observed]
+
+    @classmethod
+    def restored(cls, row: Sequence[Any]) -> Raw:
+        """The envelope of what `save` gave."""
+        data, peer, observed = row
+        return cls(data, PeerId.from_bytes(peer), observed)
+
 
 class Notice(NamedTuple):
     """`act(*args)` in the next poll."""
@@ -65,65 +73,26 @@ class Notice(NamedTuple):
     args: tuple[Any, ...]
 
 
-FAIR_SHARE = 7
-"""A peer may hold this many times what is free: 7/8 of a queue alone, 7/15 each where there are two."""
+Completion: TypeAlias = tuple[int, object, "BaseException | None"]
+"""(token, result, error) of something that was parked."""
 
-
-class Shares:
-    """How much of a bounded store each peer holds; under the lock of whoever owns the store.
-
-    A fixed share per peer would waste most of a queue, none at all would leave it to whoever sends fastest.
-    So the share follows what is free (the dynamic thresholds of shared-memory switches): the fuller the
-    store, the less a greedy peer may add, and one that holds little finds a place.
-    """
-
-    __slots__ = ("held", "limit", "used")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self.held: dict[PeerId, int] = {}
-
-    def refuses(self, peer: PeerId | None, amount: int) -> str:
-        """Why the newcomer gets no place; "" where it gets one."""
-        free = self.limit - self.used
-        if amount > free:
-            return "full"
-        if peer is not None and self.held.get(peer, 0) >= FAIR_SHARE * free:
-            return "share"
-        return ""
-
-    def take(self, peer: PeerId | None, amount: int) -> None:
-        self.used += amount
-        if peer is not None and amount:
-            self.held[peer] = self.held.get(peer, 0) + amount
-
-    def give_back(self, peer: PeerId | None, amount: int) -> None:
-        self.used -= amount
-        if peer is not None:
-            left = self.held.get(peer, 0) - amount
-            if left > 0:
-                self.held[peer] = left
-            else:
-                self.held.pop(peer, None)
+ENVELOPE = "envelope"
+"""The name of the callback that fills an envelope's execution; its arguments are no plain values."""
 
 
 class Ingress:
     """The inbound queues of one node."""
 
-    def __init__(self, max_entries: int, max_bytes: int, max_answers: int) -> None:
+    def __init__(self, ledger: Ledger, max_notices: int) -> None:
+        self.ledger = ledger
         self._lock = threading.Lock()
-        self._max_entries = max_entries
-        self._max_answers = max_answers
+        self._max_notices = max_notices
         self._raw: deque[Raw] = deque()
         self._notices: deque[Notice] = deque()
-        self._completions: deque[tuple[int, object, BaseException | None]] = deque()
+        self._completions: deque[Completion] = deque()
         self._late = 0
-        self._bytes = Shares(max_bytes)
-        self._places = Shares(max_entries + max_answers)
         self._waker: Callable[[], None] | None = None
         self.entries: deque[Entry] = deque()
-        self._external = Shares(max_entries)
 
     # --- any thread -----------------------------------------------------------------------------------
 
@@ -135,73 +104,16 @@ class Ingress:
         if self._waker is not None:
             self._waker()
 
-    @property
-    def bytes_in_use(self) -> int:
-        return self._bytes.used
-
-    def in_use(self) -> dict[str, Any]:
-        """Bytes that are charged and places that are taken, in all and by peer, as plain data."""
-        with self._lock:
-            return {
-                "bytes": self._bytes.used,
-                "bytes_by_peer": {str(peer): held for peer, held in self._bytes.held.items()},
-                "places": self._external.used,
-                "places_by_peer": {str(peer): held for peer, held in self._external.held.items()},
-            }
-
-    def charge(self, size: int) -> bool:
-        """Takes bytes of the budget for nobody in particular; False where it has not got them."""
-        with self._lock:
-            if self._bytes.refuses(None, size):
-                return False
-            self._bytes.take(None, size)
-            return True
-
-    def charge_to(self, peer: PeerId, size: int) -> bool:
-        """Takes bytes of the budget for a peer, whatever its share; False where it has not got them."""
-        with self._lock:
-            if self._bytes.refuses(None, size):
-                return False
-            self._bytes.take(peer, size)
-            return True
-
-    def recharge(self, peer: PeerId | None, size: int) -> None:
-        """Takes bytes that were charged before a restart, whatever the budget is now."""
-        with self._lock:
-            self._bytes.take(peer, size)
-
-    def release(self, peer: PeerId | None, size: int) -> None:
-        with self._lock:
-            self._bytes.give_back(peer, size)
-
     def offer_raw(self, raw: Raw, fair: bool = True) -> None:
         """Stores an envelope for the next poll; its bytes are charged until what it feeds has ended.
 
         Raises IngressFull, keeping nothing, when the count or the byte budget is used up, or the peer's share
         of them (unless `fair` is False).
         """
-        size, peer = len(raw.data), raw.peer
-        asking = peer if fair else None
-        with self._lock:
-            if why := self._places.refuses(asking, 1):
-                raise IngressFull(
-                    f"{self._places.used} envelopes wait already"
-                    + (f", {self._places.held[peer]} of them of this peer" if why == "share" else ""),
-                    where=f"ingress, from {peer.short()}",
-                    hint="poll more often, or raise ingress_entries",
-                )
-            if why := self._bytes.refuses(asking, size):
-                free = self._bytes.limit - self._bytes.used
-                raise IngressFull(
-                    f"{size} bytes requested, {free} available of {self._bytes.limit}"
-                    + (f", the peer holds {self._bytes.held[peer]}" if why == "share" else ""),
-                    where=f"ingress, from {peer.short()}",
-                    hint="raise NodeConfig.ingress_bytes",
-                )
-            self._places.take(peer, 1)
-            self._bytes.take(peer, size)
-            self._raw.append(raw)
-        self._wake()
+        self.ledger.take_envelope(raw.peer, len(raw.data), fair)
+        self._raw.append(raw)
+        if self._waker is not None:
+            self._waker()
 
     def offer_own(self, own: PeerId) -> Callable[[bytes], bool]:
         """A door for the engine's own envelopes to itself; it says False where there is no place."""
@@ -221,7 +133,7 @@ class Ingress:
         IngressFull at `answer_entries`.
         """
         with self._lock:
-            if len(self._notices) >= self._max_answers:
+            if len(self._notices) >= self._max_notices:
                 raise IngressFull(
                     f"{len(self._notices)} notices wait already",
                     where="ingress",
@@ -232,16 +144,8 @@ class Ingress:
 
     def offer_invoke(self, entry: Entry) -> None:
         """Queues an entry of the host's. IngressFull at `ingress_entries`."""
-        external = self._external
-        with self._lock:
-            if external.used >= external.limit:
-                raise IngressFull(
-                    f"{external.used} entries wait already",
-                    where="ingress",
-                    hint="poll more often, or raise ingress_entries",
-                )
-            external.used += 1
-            self.entries.append(entry)
+        self.ledger.take_invoke()
+        self.entries.append(entry)
         if self._waker is not None:
             self._waker()
 
@@ -258,25 +162,24 @@ class Ingress:
     # --- the engine's thread --------------------------------------------------------------------------
 
     def take_raw(self) -> Raw | None:
+        """The next envelope; its bytes stay charged."""
         if not self._raw:
             return None
         raw = self._raw.popleft()
-        with self._lock:
-            self._places.give_back(raw.peer, 1)
+        self.ledger.envelope_taken(raw.peer)
         return raw
 
     def raws(self) -> list[Raw]:
-        """The envelopes that wait, for a snapshot; as the two below."""
-        with self._lock:
-            return list(self._raw)
+        """The envelopes that wait."""
+        return list(self._raw)
 
     def notices(self) -> list[Notice]:
-        with self._lock:
-            return list(self._notices)
+        """The notices that wait."""
+        return list(self._notices)
 
-    def completions(self) -> list[tuple[int, object, BaseException | None]]:
-        with self._lock:
-            return list(self._completions)
+    def completions(self) -> list[Completion]:
+        """The completions that wait."""
+        return list(self._completions)
 
     def take_notice(self) -> Notice | None:
         return self._notices.popleft() if self._notices else None
@@ -286,7 +189,7 @@ class Ingress:
         """Whether a completion waits, or one that came too late."""
         return bool(self._completions or self._late)
 
-    def take_completion(self) -> tuple[int, object, BaseException | None] | None:
+    def take_completion(self) -> Completion | None:
         return self._completions.popleft() if self._completions else None
 
     def take_late(self) -> int:
@@ -301,29 +204,10 @@ class Ingress:
         """Whether a poll has something to take in."""
         return bool(self._raw or self._notices or self._completions)
 
-    @property
-    def full(self) -> bool:
-        """Whether the entries' queue has no place for one more from outside."""
-        return self._external.used >= self._external.limit
-
-    def full_for(self, peer: PeerId) -> bool:
-        """Whether the entries' queue has no place for one more of a peer."""
-        return bool(self._external.refuses(peer, 1))
-
-    def contributes(self, peer: PeerId) -> bool:
-        """Whether a peer holds at least an equal share of what is taken: the others need not be told off."""
-        external = self._external
-        return external.held.get(peer, 0) * len(external.held) >= external.used
-
-    @property
-    def fill_ratio(self) -> float:
-        return self._external.used / self._external.limit
-
     def offer(self, entry: Entry) -> None:
-        """Queues an entry; the caller has checked `full` for those from outside."""
+        """Queues an entry. For those that are not internal, the caller has asked the ledger for a place."""
         if not entry.internal:
-            with self._lock:
-                self._external.take(entry.peer, 1)
+            self.ledger.take_entry(entry.peer)
         self.entries.append(entry)
 
     def next_entry(self) -> Entry | None:
@@ -331,9 +215,73 @@ class Ingress:
             return None
         entry = self.entries.popleft()
         if not entry.internal:
-            with self._lock:
-                if entry.peer is None:
-                    self._external.used -= 1
-                else:
-                    self._external.give_back(entry.peer, 1)
+            self.ledger.entry_admitted(entry.peer)
         return entry
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self, callbacks: Callbacks) -> dict[str, Any]:
+        """All queues, as plain values; callables by name."""
+        return {
+            "raw": [raw.save() for raw in self.raws()],
+            "notices": [[callbacks.name_of(act), dump(args)] for act, args in self.notices()],
+            "entries": [_entry_row(entry, callbacks) for entry in self.entries],
+            "completions": [
+                [token, _result(result), None if error is None else str(error)]
+                for token, result, error in self.completions()
+            ],
+        }
+
+    def restore(self, data: Any, shift: Shift, callbacks: Callbacks, caps: EnvelopeCaps) -> None:
+        """Fills the queues of a new node with those of a snapshot, and charges them.
+
+        IngressFull where they do not fit.
+        """
+        for row in data["raw"]:
+            self.offer_raw(Raw.restored(row), fair=False)
+        for name, plain_args in data["notices"]:
+            self.notice(callbacks.get(name), *load(plain_args))
+        for target, name, plain_args, number, size, plain_peer, expires_ns, internal in data["entries"]:
+            peer = load(plain_peer)
+            if name == ENVELOPE:
+                source, encoded, deadline_ns = plain_args
+                message = envelope.decode(encoded, caps)
+                args: tuple[Any, ...] = (PeerId.from_bytes(source), message, shift.time(deadline_ns))
+            else:
+                args = load(plain_args)
+            fill: Any = callbacks.get(name)
+            if size:
+                self.ledger.recharge(peer, size)
+            self.offer(Entry(target, fill, args, number, size, peer, shift.time(expires_ns), internal))
+        for token, result, error in data["completions"]:
+            if error is None and result is not None:
+                self.deliver(token, load(result[0]), None)
+            else:
+                self.deliver(token, None, CompletionLostError(error or "its result could not be kept"))
+
+
+def _result(result: object) -> Any:
+    try:
+        return [dump(result)]
+    except UnsavableError:
+        return None
+
+
+def _entry_row(entry: Entry, callbacks: Callbacks) -> list[Any]:
+    name = callbacks.name_of(entry.fill)
+    args: Any
+    if name == ENVELOPE:
+        peer, message, deadline_ns = entry.args
+        args = [peer.to_bytes(), envelope.encode(message), deadline_ns]
+    else:
+        args = dump(entry.args)
+    return [
+        entry.target,
+        name,
+        args,
+        entry.number,
+        entry.size,
+        dump(entry.peer),
+        entry.expires_ns,
+        entry.internal,
+    ]

@@ -15,6 +15,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.context import ComponentTimers, OpContext
 from bb_edge.engine.errors import OpError
+from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.graph_slot import EAGER_MASK
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
 from bb_edge.engine.run.claims import Claims
@@ -24,7 +25,6 @@ from bb_edge.engine.run.lanes import run_lane
 from bb_edge.engine.run.waiting import PENDING, Parking, traced
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
-from bb_edge.ir.ids import PeerId
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.roles.containment import contained
@@ -41,6 +41,7 @@ class Scheduler:
         components: Sequence[Component],
         slots: Mapping[tuple[str, str], int],
         class_of_target: Mapping[str, str],
+        ledger: Ledger,
         raised_sites: tuple[RaisedSite, ...] = (),
     ) -> None:
         config = runtime.config
@@ -50,6 +51,7 @@ class Scheduler:
         self.slots = dict(slots)
         self.class_of_target = dict(class_of_target)
         self.raised_sites = raised_sites
+        self.ledger = ledger
         self.pool = ExecutionPool(config.max_executions, config.max_children)
         self.claims = Claims(len(self.components))
         self.busy: list[bool] = [False] * len(self.components)
@@ -75,7 +77,6 @@ class Scheduler:
         self.execution_observers = observers(self.components)
         self.on_child_end: Callable[[Execution], None] = _nothing
         self.on_requests_over: Callable[[Execution], None] = _nothing
-        self.on_bytes_released: Callable[[PeerId | None, int], None] = _nothing
         self.next_command = 1
         self.parking = Parking(self)
         self.ctx = OpContext(self)
@@ -405,9 +406,9 @@ class Scheduler:
         for release in execution.permits:
             release(execution.id)
         if execution.bytes_held:
-            self.on_bytes_released(execution.source, execution.bytes_held)
+            self.ledger.release(execution.source, execution.bytes_held)
         if execution.answer_bytes:
-            self.on_bytes_released(None, execution.answer_bytes)
+            self.ledger.release(None, execution.answer_bytes)
         if execution.notify:
             self.runtime.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
         for component, observe in self.execution_observers:

@@ -13,7 +13,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation

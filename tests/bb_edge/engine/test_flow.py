@@ -10,7 +10,7 @@ import pytest
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.inputs import InvokeError
 
 ADD = """

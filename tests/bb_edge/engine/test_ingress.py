@@ -1,66 +1,166 @@
-"""The doors: bounds, shares, and other threads (semantics §3, §6 "Budgets")."""
+"""The doors: bounds, shares, and other threads."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from typing import ClassVar
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bb_edge.engine.net.ingress import Entry, Ingress, IngressFull, Raw, Shares
+from bb_edge.engine.ledger import IngressFull, Ledger
+from bb_edge.engine.net.ingress import Entry, Ingress, Raw
 from bb_edge.ir.ids import PeerId
 
 A, B, C = (PeerId.from_name(n) for n in "abc")
 
 
-def fill(shares: Shares, peer: PeerId) -> int:
-    """Takes one place after the other until it is refused; how many it got."""
+def fill(ledger: Ledger, peer: PeerId) -> int:
+    """Takes one entry's place after the other until it is refused; how many it got."""
     got = 0
-    while not shares.refuses(peer, 1):
-        shares.take(peer, 1)
+    while not ledger.full_for(peer):
+        ledger.take_entry(peer)
         got += 1
     return got
 
 
 def test_the_greedy_leave_room():
-    shares = Shares(80)
-    assert fill(shares, A) == 70
-    assert shares.refuses(A, 1) == "share" and not shares.refuses(B, 1)
-    assert fill(shares, B) > 0
+    ledger = Ledger(1, 80, 1)
+    assert fill(ledger, A) == 70
+    assert ledger.full_for(A) and not ledger.full_for(B) and not ledger.full
+    assert fill(ledger, B) > 0
 
 
 def test_what_is_given_back_can_be_taken_again():
-    shares = Shares(80)
-    fill(shares, A)
-    shares.give_back(A, 70)
-    assert shares.used == 0 and shares.held == {}
-    assert fill(shares, B) == 70
+    ledger = Ledger(1, 80, 1)
+    for _ in range(fill(ledger, A)):
+        ledger.entry_admitted(A)
+    assert ledger.in_use() == {"bytes": 0, "bytes_by_peer": {}, "places": 0, "places_by_peer": {}}
+    assert fill(ledger, B) == 70
 
 
-def test_somebody_who_holds_nothing_may_take_all_at_once():
-    shares = Shares(100)
-    assert not shares.refuses(A, 100)
-    shares.take(A, 100)
-    assert shares.refuses(B, 1) == shares.refuses(None, 1) == "full"
+def test_somebody_who_holds_nothing_may_take_all_bytes_at_once():
+    ledger = Ledger(4, 4, 100)
+    ledger.take_envelope(A, 100)
+    for fair in (True, False):
+        with pytest.raises(IngressFull, match="1 bytes requested, 0 available of 100"):
+            ledger.take_envelope(B, 1, fair)
+    assert not ledger.charge(None, 1)
 
 
-@given(st.lists(st.tuples(st.sampled_from([A, B, C, None]), st.integers(-5, 20)), max_size=80))
-def test_never_more_than_the_limit_and_nothing_is_forgotten(moves):
-    shares = Shares(64)
-    held: dict[PeerId | None, int] = {}
-    for peer, amount in moves:
-        if amount >= 0:
-            if not shares.refuses(peer, amount):
-                shares.take(peer, amount)
-                held[peer] = held.get(peer, 0) + amount
+def test_a_greedy_peer_is_refused_bytes_by_name_of_its_share():
+    ledger = Ledger(4, 4, 80)
+    ledger.take_envelope(A, 70)
+    with pytest.raises(IngressFull, match="1 bytes requested, 10 available of 80, the peer holds 70"):
+        ledger.take_envelope(A, 1)
+    ledger.take_envelope(A, 1, fair=False)
+    ledger.take_envelope(B, 9)
+
+
+def test_bytes_of_before_a_restart_are_charged_whatever_the_bound_is():
+    ledger = Ledger(4, 4, 10)
+    ledger.recharge(A, 25)
+    ledger.recharge(None, 5)
+    assert ledger.bytes == 30 and ledger.in_use()["bytes_by_peer"] == {str(A): 25}
+    assert not ledger.charge(A, 1)
+    ledger.release(A, 25)
+    ledger.release(None, 5)
+    assert ledger.charge(A, 10)
+
+
+class Books(RuleBasedStateMachine):
+    """The ledger beside one dictionary per bound that says what each peer holds."""
+
+    peers = st.sampled_from([A, B, C])
+    LIMITS: ClassVar = {"envelopes": 6, "entries": 8, "bytes": 64}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(*self.LIMITS.values())
+        self.held: dict[str, Counter[PeerId | None]] = {bound: Counter() for bound in self.LIMITS}
+
+    def refuses(self, bound: str, peer: PeerId | None, amount: int) -> bool:
+        free = self.LIMITS[bound] - self.held[bound].total()
+        return amount > free or (peer is not None and self.held[bound][peer] >= 7 * free)
+
+    @rule(peer=peers, size=st.integers(0, 30), fair=st.booleans())
+    def arrive(self, peer: PeerId, size: int, fair: bool) -> None:
+        asks = peer if fair else None
+        refused = self.refuses("envelopes", asks, 1) or self.refuses("bytes", asks, size)
+        try:
+            self.ledger.take_envelope(peer, size, fair)
+        except IngressFull:
+            assert refused
         else:
-            back = min(-amount, held.get(peer, 0))
-            shares.give_back(peer, back)
-            held[peer] = held.get(peer, 0) - back
-        assert 0 <= shares.used <= shares.limit
-        assert shares.used == sum(held.values())
-        assert shares.held == {p: n for p, n in held.items() if p is not None and n}
+            assert not refused
+            self.held["envelopes"][peer] += 1
+            self.held["bytes"][peer] += size
+
+    @rule(peer=peers)
+    def take(self, peer: PeerId) -> None:
+        if self.held["envelopes"][peer]:
+            self.ledger.envelope_taken(peer)
+            self.held["envelopes"][peer] -= 1
+
+    @rule(peer=peers)
+    def enter(self, peer: PeerId) -> None:
+        assert self.ledger.full_for(peer) == self.refuses("entries", peer, 1)
+        if not self.ledger.full_for(peer):
+            self.ledger.take_entry(peer)
+            self.held["entries"][peer] += 1
+
+    @rule()
+    def invoke(self) -> None:
+        refused = self.refuses("entries", None, 1)
+        assert self.ledger.full == refused
+        try:
+            self.ledger.take_invoke()
+        except IngressFull:
+            assert refused
+        else:
+            assert not refused
+            self.held["entries"][None] += 1
+
+    @rule(peer=st.sampled_from([A, B, C, None]))
+    def admit(self, peer: PeerId | None) -> None:
+        if self.held["entries"][peer]:
+            self.ledger.entry_admitted(peer)
+            self.held["entries"][peer] -= 1
+
+    @rule(peer=st.sampled_from([A, B, C, None]), size=st.integers(0, 30))
+    def charge(self, peer: PeerId | None, size: int) -> None:
+        if self.ledger.charge(peer, size):
+            self.held["bytes"][peer] += size
+        else:
+            assert self.refuses("bytes", None, size)
+
+    @rule(peer=st.sampled_from([A, B, C, None]), share=st.floats(0, 1))
+    def release(self, peer: PeerId | None, share: float) -> None:
+        size = int(self.held["bytes"][peer] * share)
+        self.ledger.release(peer, size)
+        self.held["bytes"][peer] -= size
+
+    @invariant()
+    def agrees(self) -> None:
+        ledger, held = self.ledger, self.held
+        assert (ledger.envelopes, ledger.entries, ledger.bytes) == tuple(h.total() for h in held.values())
+        assert ledger.pressure == held["entries"].total() / 8
+        by_peer = {b: {str(p): n for p, n in h.items() if p is not None and n} for b, h in held.items()}
+        in_use = ledger.in_use()
+        assert in_use["bytes_by_peer"] == by_peer["bytes"]
+        assert in_use["places_by_peer"] == by_peer["entries"]
+        for peer in (A, B, C):
+            equal = held["entries"][peer] * len(by_peer["entries"]) >= held["entries"].total()
+            assert ledger.contributes(peer) == equal
+
+
+TestBooks = Books.TestCase
+
+
+def ingress_of(max_entries: int, max_bytes: int, max_answers: int) -> Ingress:
+    return Ingress(Ledger(max_entries + max_answers, max_entries, max_bytes), max_answers)
 
 
 def raw(peer: PeerId, size: int = 1) -> Raw:
@@ -68,19 +168,19 @@ def raw(peer: PeerId, size: int = 1) -> Raw:
 
 
 def test_a_refused_envelope_leaves_nothing():
-    ingress = Ingress(4, 10, 4)
+    ingress = ingress_of(4, 10, 4)
     ingress.offer_raw(raw(A, 8))
     with pytest.raises(IngressFull, match="3 bytes requested, 2 available of 10"):
         ingress.offer_raw(raw(B, 3))
-    assert ingress.bytes_in_use == 8
+    assert ingress.ledger.bytes == 8
     found = ingress.take_raw()
     assert found is not None and ingress.take_raw() is None
-    ingress.release(A, 8)
-    assert ingress.bytes_in_use == 0
+    ingress.ledger.release(A, 8)
+    assert ingress.ledger.bytes == 0
 
 
 def test_one_peers_envelopes_are_refused_by_name_of_its_share():
-    ingress = Ingress(40, 10_000, 40)
+    ingress = ingress_of(40, 10_000, 40)
     with pytest.raises(IngressFull, match=r"wait already, \d+ of them of this peer"):
         for _ in range(80):
             ingress.offer_raw(raw(A))
@@ -88,16 +188,16 @@ def test_one_peers_envelopes_are_refused_by_name_of_its_share():
 
 
 def test_entries_count_by_peer_and_internal_ones_do_not():
-    ingress = Ingress(16, 100, 4)
+    ingress = ingress_of(16, 100, 4)
 
     def entry(peer: PeerId | None = None, internal: bool = False) -> Entry:
         return Entry("t", lambda execution: None, peer=peer, internal=internal)
 
     for _ in range(14):
-        assert not ingress.full_for(A)
+        assert not ingress.ledger.full_for(A)
         ingress.offer(entry(A))
-    assert ingress.full_for(A) and not ingress.full_for(B) and not ingress.full
-    assert ingress.contributes(A) and not ingress.contributes(B)
+    assert ingress.ledger.full_for(A) and not ingress.ledger.full_for(B) and not ingress.ledger.full
+    assert ingress.ledger.contributes(A) and not ingress.ledger.contributes(B)
     for _ in range(50):
         ingress.offer(entry(internal=True))
     ingress.offer_invoke(entry())
@@ -106,11 +206,11 @@ def test_entries_count_by_peer_and_internal_ones_do_not():
         ingress.offer_invoke(entry())
     while ingress.next_entry() is not None:
         pass
-    assert ingress.fill_ratio == 0 and not ingress.full_for(A)
+    assert ingress.ledger.pressure == 0 and not ingress.ledger.full_for(A)
 
 
 def test_many_threads_at_the_doors_lose_and_leak_nothing():
-    ingress = Ingress(10_000, 1 << 30, 10_000)
+    ingress = ingress_of(10_000, 1 << 30, 10_000)
     woken = threading.Semaphore(0)
     ingress.set_waker(woken.release)
     start = threading.Barrier(4)
@@ -132,11 +232,11 @@ def test_many_threads_at_the_doors_lose_and_leak_nothing():
     taken = 0
     while any(thread.is_alive() for thread in threads) or ingress.waiting or ingress.entries:
         if (found := ingress.take_raw()) is not None:
-            ingress.release(found.peer, len(found.data))
+            ingress.ledger.release(found.peer, len(found.data))
             taken += 1
         ingress.next_entry()
     for thread in threads:
         thread.join()
     assert taken == 8_000 and refused == [0] * 4
-    assert ingress.bytes_in_use == 0 and ingress.fill_ratio == 0
+    assert ingress.ledger.bytes == 0 and ingress.ledger.pressure == 0
     assert woken.acquire(blocking=False)

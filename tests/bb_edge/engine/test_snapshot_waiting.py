@@ -130,11 +130,11 @@ def test_entries_that_wait_come_back_whole(make):
     assert {row[5] for row in rows} == {None, A, B} and {row[7] for row in rows} == {True, False}
     again = make("Main", "Clock", max_executions=1, snapshot=node.snapshot(8 * MS), now_ns=8 * MS)
     assert entries(again) == rows
-    for shares in ("_bytes", "_external", "_places"):
-        old, new = getattr(node._cycle.ingress, shares), getattr(again._cycle.ingress, shares)
-        assert (new.used, new.held) == (old.used, old.held), shares
+    held = ("bytes", "bytes_by_peer", "places", "places_by_peer")
+    old, new = node.inspect().ingress, again.inspect().ingress
+    assert {name: new[name] for name in held} == {name: old[name] for name in held}
     assert until(again, S, 8 * MS) == until(node, S, 8 * MS)
-    assert again._cycle.ingress._bytes.held == again._cycle.ingress._external.held == {}
+    assert again.inspect().ingress["bytes_by_peer"] == again.inspect().ingress["places_by_peer"] == {}
 
 
 def test_ticks_go_on_with_the_clock_of_the_restored_node(make):

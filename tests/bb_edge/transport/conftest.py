@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.mqtt import Broker, MqttOptions, MqttTransport
 

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.ingress import IngressFull
+from bb_edge.engine.ledger import IngressFull
 from bb_edge.ir import types
 from bb_edge.ir.address import Address, parse_suffix
 from bb_edge.ir.errors import BBError
