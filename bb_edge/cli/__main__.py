@@ -1,4 +1,4 @@
-"""`python -m bb_edge.cli` is `bb-edge`."""
+"""Runs `bb-edge` as `python -m bb_edge.cli`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of command lines that argparse has no type for."""
+"""Types of command line values that argparse does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["file_name"]
 
 
 def file_name(text: str) -> Path:
-    """A path. `--state "$UNSET"` is a mistake, and not the working directory."""
+    """Returns a path. Refuses an empty text: `--state "$UNSET"` does not mean the working directory."""
     if not text:
-        raise argparse.ArgumentTypeError("'' is no file and no folder")
+        raise argparse.ArgumentTypeError("'' is not the name of a file or folder")
     return Path(text)

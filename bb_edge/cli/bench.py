@@ -1,7 +1,7 @@
-"""`bb-edge bench`: how long one inference takes here, how much memory, and what a cold start costs.
+"""The verb `bb-edge bench`: measures the latency, memory and cold start of inference on this device.
 
-Latencies are those of a target as a function (`bb_edge.open_model`). Cold start is the time from the spawn of
-a fresh Python to its first output; the peak of its memory is that process's.
+Latencies are those of a target that is called as a function (`bb_edge.open_model`). Cold start is the time
+from the spawn of a fresh Python to its first output; the peak of memory is that of the fresh process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 PERCENTILES = (50, 90, 99)
 COLD_RUNS = 3
+"""Fresh processes; the median of three ignores one that waited for the disk."""
 MAX_RUNS = 1_000_000
+"""Runs that can be asked for: their times take 8 MB."""
 
 _FRESH = """
 import sys
@@ -50,17 +52,19 @@ with open("/proc/self/status") as status:
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("bench", help="measure inference on this device")
     p.add_argument("artifact", type=file_name, help="a compiled .onnx file")
-    p.add_argument("--target", metavar="NAME", help="partition, where there are several")
+    p.add_argument("--target", metavar="NAME", help="partition, if there are several")
     p.add_argument(
         "--inputs", type=file_name, metavar="IN.npz", help="an array per input (default: seeded noise)"
     )
     p.add_argument("--outputs", type=file_name, metavar="OUT.npz", help="write the results there")
     p.add_argument("--runs", type=int, default=200, metavar="N", help="inferences to time (default: 200)")
-    p.add_argument("--no-cold-start", action="store_true", help="start no fresh processes")
+    p.add_argument(
+        "--no-cold-start", action="store_true", help="do not measure the cold start in fresh processes"
+    )
     p.add_argument(
         "--tune",
         action="store_true",
-        help="measure how each TFLite model runs fastest here, and remember it beside the artifact",
+        help="measure how each TFLite model runs fastest here, and write that beside the artifact",
     )
     add_load(p)
     p.add_argument("--json", action="store_true")
@@ -68,21 +72,25 @@ def add_parser(verbs: Any) -> None:
 
 
 def noise(model: Model) -> dict[str, Array]:
-    """Seeded inputs of the declared shapes, open dims 1: normal numbers, or zeros and ones for integers."""
+    """Makes seeded inputs of the declared shapes and dtypes; open dims are 1.
+
+    Floats are drawn from a normal distribution, all others are 0 or 1. Raises InferenceError for an input
+    without a declared dtype and shape.
+    """
     rng = np.random.default_rng(0)
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for name, value in model.inputs.items():
         dtype = dtype_of_elem(value.node.elem_type or 0)
         if dtype is None or value.shape is None:
             raise InferenceError(f"input {name!r} declares no type and shape", "bench", "give --inputs")
         shape = [d if isinstance(d, int) else 1 for d in value.shape]
         array = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-        found[name] = np.asarray(array).astype(dtype)
-    return found
+        arrays[name] = np.asarray(array).astype(dtype)
+    return arrays
 
 
 def measure(model: Model, inputs: Mapping[str, Array], runs: int) -> dict[str, float]:
-    """Latencies in microseconds: mean, least, and percentiles, after a few runs to warm up."""
+    """Measures latencies in microseconds: mean, minimum and percentiles, after a few runs to warm up."""
     for _ in range(min(runs, 10)):
         model.run(inputs)
     times = np.empty(runs)
@@ -92,15 +100,15 @@ def measure(model: Model, inputs: Mapping[str, Array], runs: int) -> dict[str, f
         model.run(inputs)
         times[i] = clock() - began
     times /= 1000
-    found = {"mean_us": float(times.mean()), "min_us": float(times.min())}
-    found.update((f"p{p}_us", float(np.percentile(times, p))) for p in PERCENTILES)
-    return found
+    figures = {"mean_us": float(times.mean()), "min_us": float(times.min())}
+    figures.update((f"p{p}_us", float(np.percentile(times, p))) for p in PERCENTILES)
+    return figures
 
 
 def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = ()) -> dict[str, float]:
-    """Median time from spawn to first output in milliseconds, and the largest peak memory in bytes.
+    """Measures the time from spawn to first output (median, ms) and the peak of memory (largest, bytes).
 
-    The fresh process loads the files and modules of `load` first.
+    Each fresh process loads the files and modules of `load` first. Raises InferenceError where one fails.
     """
     times, peaks = [], []
     for _ in range(COLD_RUNS):
@@ -114,7 +122,7 @@ def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = 
         )
         times.append((time.perf_counter() - began) * 1000)
         if done.returncode or not done.stdout.strip().isdigit():
-            reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
             raise InferenceError(f"a fresh process failed: {reason}", "bench", "try --no-cold-start")
         peaks.append(int(done.stdout) * 1024)
     return {"cold_start_ms": sorted(times)[len(times) // 2], "peak_rss_bytes": max(peaks)}
@@ -122,32 +130,32 @@ def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = 
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as stream:  # np.load leaves a damaged one open
+        with path.open("rb") as stream:  # np.load would leave a damaged file open
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.ndarray):
                 return {name: file[name] for name in file.files}
     except OSError:
         raise
-    except Exception as error:  # zipfile and NumPy raise what they please on damaged files
+    except Exception as error:  # zipfile and NumPy raise many kinds for damaged files
         raise InferenceError(
-            "not an .npz file of numbers, or a damaged one", str(path), "write it with np.savez"
+            "it is damaged, or not an .npz file of numbers", str(path), "write it with np.savez"
         ) from error
-    raise InferenceError("one array, not a named one per input", str(path), "write it with np.savez")
+    raise InferenceError("it holds one array, not one per input by name", str(path), "write it with np.savez")
 
 
 def _tune(arguments: argparse.Namespace) -> int:
     from bb_edge.cli.tune import tune
 
-    found, place = tune(arguments.artifact)
+    models, place = tune(arguments.artifact)
     if arguments.json:
-        print(json.dumps({"file": str(place), "models": [asdict(t) for t in found]}))
+        print(json.dumps({"file": str(place), "models": [asdict(tuned) for tuned in models]}))
         return 0
-    for tuned in found:
+    for tuned in models:
         print(f"{tuned.sha256[:12]}  {tuned.ops}")
         for way, took in tuned.microseconds.items():
             name = "NumPy" if way == "numpy" else f"{way} thread{'s' if way != '1' else ''}"
             print(f"  {name:10} {took:12,.1f} µs{'  ← chosen' if way == tuned.chosen else ''}")
-    print(f"remembered in {place}")
+    print(f"written to {place}")
     return 0
 
 
@@ -159,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _tune(arguments)
 
     if not 0 < arguments.runs <= MAX_RUNS:
-        raise InferenceError(f"--runs {arguments.runs}", hint=f"1 to {MAX_RUNS}")
+        raise InferenceError(f"--runs {arguments.runs} is out of range", hint=f"give 1 to {MAX_RUNS}")
     began = time.perf_counter()
     model = open_model(arguments.artifact, arguments.target)
     opened = (time.perf_counter() - began) * 1000
@@ -168,9 +176,9 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = model.run(inputs)
     first = (time.perf_counter() - began) * 1000
     if arguments.outputs:
-        with open(arguments.outputs, "wb") as target:  # np.savez would add a suffix of its own to the name
+        with open(arguments.outputs, "wb") as target:  # given a name, np.savez would add a suffix to it
             np.savez(target, **outputs)  # type: ignore[arg-type]
-    found: dict[str, object] = {
+    figures: dict[str, object] = {
         "artifact": arguments.artifact.name,
         "target": model.target,
         "runs": arguments.runs,
@@ -178,16 +186,16 @@ def run(arguments: argparse.Namespace) -> int:
         "first_run_ms": first,
         **measure(model, inputs, arguments.runs),
     }
-    found["arena_bytes"] = getattr(model.program, "arena_bytes", None)
+    figures["arena_bytes"] = getattr(model.program, "arena_bytes", None)
     if not arguments.no_cold_start and Path("/proc/self/status").exists():
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "inputs.npz"
             np.savez(path, **inputs)  # type: ignore[arg-type]
-            found.update(cold_start(arguments.artifact, model.target, path, arguments.load))
+            figures.update(cold_start(arguments.artifact, model.target, path, arguments.load))
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(figures))
         return 0
-    for key, value in found.items():
+    for key, value in figures.items():
         text = f"{value:,.1f}" if isinstance(value, float) else "-" if value is None else str(value)
         print(f"{key:16} {text}")
     return 0

@@ -1,7 +1,7 @@
-"""The inputs of bootstraps, as a configuration and `--bootstrap TARGET.INPUT=VALUE` give them; their state.
+"""Reads the inputs of bootstraps from a configuration and from flags, and words for their state.
 
-A value is a number, a list of numbers, or the path of an `.npy` or `.npz` file. Everything is held against
-what the bootstrap declares before a node is made.
+A value is a number, a list of numbers, or the path of an `.npy` or `.npz` file. Each is checked against what
+the bootstrap declares before a node is made.
 """
 
 from __future__ import annotations
@@ -26,62 +26,65 @@ if TYPE_CHECKING:
     from bb_edge.engine.program.program import Program, Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Given = Mapping[str, Mapping[str, object]]
-"""By target and input: a number, a list, or the `Path` of a file."""
+RawInputs = Mapping[str, Mapping[str, object]]
+"""Target → input → a number, a list, or the `Path` of a file."""
 
 FLAG = "--bootstrap TARGET.INPUT=VALUE"
 
 
 class BootstrapInputError(BBError):
-    """An input of a bootstrap is missing, unknown, unreadable, or not what the bootstrap declares."""
+    """An input of a bootstrap is missing, unknown or unreadable, or not what the bootstrap declares."""
 
 
 def parse_flags(texts: Sequence[str]) -> dict[str, dict[str, object]]:
-    """`TARGET.INPUT=VALUE` each: a number or list as JSON writes it, else a path. BootstrapInputError."""
-    found: dict[str, dict[str, object]] = {}
+    """Parses flags `TARGET.INPUT=VALUE`, where a value is a number or list in JSON, else a path.
+
+    Raises BootstrapInputError for anything else, and for an input that is given twice.
+    """
+    values: dict[str, dict[str, object]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         target, dot, port = name.rpartition(".")
         if not equals or not dot or not target or not port or not value:
-            raise BootstrapInputError(f"{text!r}", "--bootstrap", f"write {FLAG}")
+            raise BootstrapInputError(f"{text!r} is not TARGET.INPUT=VALUE", "--bootstrap", f"write {FLAG}")
         try:
             parsed: object = json.loads(value)
         except ValueError:
             parsed = Path(value)
-        inputs = found.setdefault(target, {})
+        inputs = values.setdefault(target, {})
         if port in inputs:
             raise BootstrapInputError(f"{name} is given twice", "--bootstrap", "leave one of the two out")
         inputs[port] = parsed if not isinstance(parsed, str) else Path(parsed)
-    return found
+    return values
 
 
-def read_inputs(program: Program, targets: Sequence[Target], given: Given) -> dict[str, dict[str, object]]:
-    """The inputs of all bootstraps of these targets, as `Node.keep_bootstrapping` takes them.
+def read_inputs(program: Program, targets: Sequence[Target], raw: RawInputs) -> dict[str, dict[str, object]]:
+    """Returns the inputs of all bootstraps of these targets, as `Node.keep_bootstrapping` takes them.
 
-    BootstrapInputError names the target and the input, and says how to give it.
+    Raises BootstrapInputError, which names the target and the input and says how to give it.
     """
     resolved: dict[str, Mapping[str, object]] = {}
     by_name = {name: target for target in targets for name in (target.name, target.name.partition("#")[0])}
-    for name, inputs in given.items():
+    for name, inputs in raw.items():
         target = by_name.get(name)
         if target is None:
             near = suggestion(name, [t.name for t in targets], "this node runs: ")
-            raise BootstrapInputError(f"no target {name!r} runs here", "bootstrap", near)
+            raise BootstrapInputError(f"this node runs no target {name!r}", "bootstrap", near)
         if target.bootstrap is None:
             raise BootstrapInputError(
                 "the target has no bootstrap with inputs", f"bootstrap.{name}", "leave the input out"
             )
         resolved[target.name] = inputs
-    found: dict[str, dict[str, object]] = {}
+    values: dict[str, dict[str, object]] = {}
     for target in targets:
         formals = formals_of(program, target)
         inputs = resolved.get(target.name, {})
         for port in inputs:
             if port not in formals:
                 raise BootstrapInputError(
-                    f"no input {port!r}",
+                    f"the bootstrap has no input {port!r}",
                     f"bootstrap.{target.name}",
-                    suggestion(port, formals, "it has: ") or "it has none",
+                    suggestion(port, formals, "it has: ") or "it has no inputs",
                 )
         for port, declared in formals.items():
             where = f"bootstrap.{target.name}.{port}"
@@ -92,48 +95,48 @@ def read_inputs(program: Program, targets: Sequence[Target], given: Given) -> di
                     f"give it: --bootstrap {target.name}.{port}=VALUE (a number, a list, a .npy file), "
                     f'or "bootstrap": {{"{target.name}": {{"{port}": …}}}} in the file of --config',
                 )
-            found.setdefault(target.name, {})[port] = _value(inputs[port], declared, port, where)
-    return found
+            values.setdefault(target.name, {})[port] = _value(inputs[port], declared, port, where)
+    return values
 
 
 def inputs_of(
     program: Program,
     targets: Sequence[Target],
-    given: Given,
+    raw: RawInputs,
     states: Sequence[BootstrapState],
     output: Output,
 ) -> dict[str, dict[str, object]]:
-    """`read_inputs`, unless a restart has found every bootstrap done: then none is read, and it says so."""
+    """Does what `read_inputs` does, unless a restart has found every bootstrap done; then nothing is read."""
     if states and all(state.status.over for state in states):
-        if given:
-            output.log("info", "the bootstraps are done: their inputs are not read", targets=", ".join(given))
+        if raw:
+            output.log("info", "the bootstraps are done: their inputs are not read", targets=", ".join(raw))
         return {}
-    return read_inputs(program, targets, given)
+    return read_inputs(program, targets, raw)
 
 
 def formals_of(program: Program, target: Target) -> Mapping[str, ValueType]:
-    """What a target's bootstrap wants to be given; empty where it has none."""
+    """The inputs that a target's bootstrap declares; empty if it has no bootstrap."""
     return {} if target.bootstrap is None else program.graphs[target.bootstrap].input_types
 
 
 def own_bootstraps(target: Target) -> tuple[str, ...]:
-    """The slots of a target whose component has a bootstrap of its own; unregistered types are left out."""
+    """The slots of a target whose components have a bootstrap; types that are not registered are skipped."""
     from bb_edge.registry import RegistryError, default_registry
     from bb_edge.roles import Component
 
-    found = []
+    slots = []
     for slot, binding in sorted(target.bindings.items()):
         try:
             kind = default_registry().lookup(binding.type_name, f"slot {slot!r}")
         except RegistryError:
             continue
         if kind.bootstrap is not Component.bootstrap:
-            found.append(slot)
-    return tuple(found)
+            slots.append(slot)
+    return tuple(slots)
 
 
-def told(state: BootstrapState, now_ns: int) -> str:
-    """`pending`, `running`, `failed (next try in 4 s)`, `done`."""
+def word_of(state: BootstrapState, now_ns: int) -> str:
+    """The state as logs show it: `pending`, `running`, `failed (next try in 4 s)` or `done`."""
     if state.status in (BootstrapStatus.READY, BootstrapStatus.QUEUED):
         return "pending"
     if state.status is BootstrapStatus.FAILED and state.next_try_ns:
@@ -143,7 +146,7 @@ def told(state: BootstrapState, now_ns: int) -> str:
 
 
 def summary(states: Sequence[BootstrapState], now_ns: int) -> str:
-    """All of them in one phrase: the one that is furthest from done. Empty where there are none."""
+    """One phrase for all bootstraps: the state that is furthest from done; empty if there are none."""
     order = (
         BootstrapStatus.FAILED,
         BootstrapStatus.READY,
@@ -153,34 +156,34 @@ def summary(states: Sequence[BootstrapState], now_ns: int) -> str:
     )
     if not states:
         return ""
-    return f"bootstrap: {told(min(states, key=lambda s: order.index(s.status)), now_ns)}"
+    return f"bootstrap: {word_of(min(states, key=lambda s: order.index(s.status)), now_ns)}"
 
 
 def counts(states: Sequence[BootstrapState]) -> dict[str, int]:
-    """Gauges for metrics and the summary; empty where there are no bootstraps."""
-    found = dict.fromkeys(("pending", "running", "failed", "done"), 0) if states else {}
+    """How many bootstraps are in each state, as gauges; empty if there are no bootstraps."""
+    numbers = dict.fromkeys(("pending", "running", "failed", "done"), 0) if states else {}
     for state in states:
-        found[told(state, 0).partition(" ")[0]] += 1
-    return {f"bootstraps.{name}": count for name, count in found.items()}
+        numbers[word_of(state, 0).partition(" ")[0]] += 1
+    return {f"bootstraps.{name}": count for name, count in numbers.items()}
 
 
 # --- values -------------------------------------------------------------------------------------------
 
 
-def _value(given: object, declared: ValueType, port: str, where: str) -> object:
+def _value(raw: object, declared: ValueType, port: str, where: str) -> object:
     node = declared.node
     if node == types.TRIGGER:
-        if given is not True:
-            raise BootstrapInputError(f"{_said(given)}, a trigger is expected", where, "write true")
+        if raw is not True:
+            raise BootstrapInputError(f"expected a trigger, got {_shown(raw)}", where, "write true")
         return TRIGGER
     if node == types.BYTES:
-        if not isinstance(given, Path):
-            raise BootstrapInputError(f"{_said(given)}, bytes are expected", where, "give the path of a file")
-        return _bytes_of(given, where)
+        if not isinstance(raw, Path):
+            raise BootstrapInputError(f"expected bytes, got {_shown(raw)}", where, "give the path of a file")
+        return _bytes_of(raw, where)
     if types.is_subtype(node, types.SCALAR):
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise BootstrapInputError(f"{_said(given)}, {node} is expected", where, "write a number")
-        return given
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
+            raise BootstrapInputError(f"expected {node}, got {_shown(raw)}", where, "write a number")
+        return raw
     if node != types.ANY and not types.is_subtype(node, types.TENSOR):
         raise BootstrapInputError(
             f"{node} cannot be written in a configuration",
@@ -188,10 +191,10 @@ def _value(given: object, declared: ValueType, port: str, where: str) -> object:
             "start the node with --no-bootstrap from a host that calls Node.run_bootstrap",
         )
     dtype = None if node.elem_type is None else types.dtype_of_elem(node.elem_type)
-    array = _array_of(given, port, where) if isinstance(given, Path) else _numbers(given, dtype, where)
+    array = _array_of(raw, port, where) if isinstance(raw, Path) else _numbers(raw, dtype, where)
     if dtype is not None and array.dtype != dtype:
         raise BootstrapInputError(
-            f"dtype {array.dtype} in {given}, {dtype} is expected",
+            f"expected dtype {dtype}, got {array.dtype} in {raw}",
             where,
             f"save it as np.save(file, array.astype('{dtype}'))",
         )
@@ -200,13 +203,13 @@ def _value(given: object, declared: ValueType, port: str, where: str) -> object:
         len(shape) != array.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, array.shape))  # noqa: B905 (just compared)
     ):
         raise BootstrapInputError(
-            f"shape {list(array.shape)}, {declared} is expected", where, "give an array of that shape"
+            f"expected {declared}, got shape {list(array.shape)}", where, "give an array of that shape"
         )
     return array
 
 
-def _said(given: object) -> str:
-    return f"the file {given}" if isinstance(given, Path) else f"{given!r:.60}"
+def _shown(raw: object) -> str:
+    return f"the file {raw}" if isinstance(raw, Path) else f"{raw!r:.60}"
 
 
 def _bytes_of(path: Path, where: str) -> bytes:
@@ -221,62 +224,64 @@ def _unreadable(path: Path, why: str, where: str) -> BootstrapInputError:
 
 
 def _array_of(path: Path, port: str, where: str) -> Array:
-    """The array of an `.npy` file; of an `.npz` the one that is named after the input, else its only one."""
+    """The array of an `.npy` file; of an `.npz` file the one named like the input, else its only one."""
     try:
-        with path.open("rb") as stream:  # np.load leaves a damaged one open
+        with path.open("rb") as stream:  # np.load would leave a damaged file open
             loaded = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
             name = port if port in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
             if name is not None:
-                found: Array = loaded[name]
-                return found
+                array: Array = loaded[name]
+                return array
             held = ", ".join(loaded.files)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error), where) from error
-    except Exception as error:  # zipfile and NumPy raise what they please on damaged files
-        raise _unreadable(path, "it is damaged, or no .npy or .npz file of numbers", where) from error
+    except Exception as error:  # zipfile and NumPy raise many kinds for damaged files
+        raise _unreadable(path, "it is damaged, or not an .npy or .npz file of numbers", where) from error
     if not held:
-        raise BootstrapInputError(f"{path} has no array", where, "write it with np.savez")
+        raise BootstrapInputError(f"{path} holds no array", where, "write it with np.savez")
     raise BootstrapInputError(
-        f"{path} has several arrays, and none is called {port!r}", where, f"it has: {held}; name one {port!r}"
+        f"{path} holds several arrays, and none is named {port!r}",
+        where,
+        f"it holds {held}: name one {port!r}",
     )
 
 
-def _numbers(given: object, dtype: np.dtype[Any] | None, where: str) -> Array:
-    """A number or a list of them, in the declared dtype; nothing is rounded to a whole number or cut off."""
+def _numbers(value: object, dtype: np.dtype[Any] | None, where: str) -> Array:
+    """A number or a list of numbers as an array of the declared dtype; whole numbers must fit exactly."""
     try:
-        array = np.asarray(given)
+        array = np.asarray(value)
         if array.dtype == object and dtype is not None and dtype.kind == "f":
-            array = np.asarray(given, np.float64)  # whole numbers beyond 64 bits
+            array = np.asarray(value, np.float64)  # whole numbers beyond 64 bits
     except ValueError as error:
         raise BootstrapInputError(
-            f"{_said(given)}: rows of different lengths", where, "make all rows of a list equally long"
+            f"{_shown(value)} has rows of different lengths", where, "make all rows of a list equally long"
         ) from error
     except (TypeError, OverflowError):
         pass
     if array.dtype == object and all(isinstance(number, int) for number in array.flat):
         raise BootstrapInputError(
-            f"{_said(given)} does not fit {dtype or 'int64'}", where, "write smaller numbers"
+            f"{_shown(value)} does not fit {dtype or 'int64'}", where, "write smaller numbers"
         )
     if array.dtype.kind not in "biuf":
         raise BootstrapInputError(
-            f"{_said(given)} is no number and no list of numbers", where, "or give the path of a .npy file"
+            f"{_shown(value)} is not a number or a list of numbers", where, "or give the path of a .npy file"
         )
     if dtype is None:
         return array.astype(np.float32) if array.dtype.kind == "f" else array
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    # Decimal fractions are rounded to the float they name; all else must come through as it is.
-    same = _holds_bools(given) == (dtype.kind == "b")  # true is no number, and 1 is not true
+    # Decimal fractions are rounded to the nearest float; everything else must keep its value.
+    same = _holds_bools(value) == (dtype.kind == "b")  # true is not a number, and 1 is not true
     if dtype.kind == "f":
         exact = same and np.array_equal(np.isfinite(array), np.isfinite(cast))
     else:
         exact = same and array.dtype.kind in "biu" and np.array_equal(cast, array)
     if array.size and not exact:
-        raise BootstrapInputError(f"{_said(given)} does not fit {dtype}", where, f"write values of {dtype}")
+        raise BootstrapInputError(f"{_shown(value)} does not fit {dtype}", where, f"write values of {dtype}")
     return cast
 
 
-def _holds_bools(given: object) -> bool:
-    return any(map(_holds_bools, given)) if isinstance(given, list) else isinstance(given, bool)
+def _holds_bools(value: object) -> bool:
+    return any(map(_holds_bools, value)) if isinstance(value, list) else isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""`bb-edge check`: can this device run an artifact, and if not, why not. Nothing is started, nothing sent.
+"""The verb `bb-edge check`: says whether this device can run an artifact, and if not, why.
 
-With --config it is the dry run of `bb-edge run --config`: artifact, modules, targets, slots, settings, broker
-and the inputs of bootstraps.
+Nothing is started and nothing is sent. With --config it is a dry run of `bb-edge run --config`: artifact,
+modules, targets, slots, settings, broker and the inputs of bootstraps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.cli.run import add_bootstrap, merged, parse_set, with_state
+from bb_edge.cli.run_settings import add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program.program import Program, Target
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdict:
-    """What one target needs and what stands against it. Sizes are bytes; None where they cannot be told."""
+    """What one target needs, and what keeps it from running. Sizes are bytes, None if they are not known."""
 
     target: str
     peer_class: str
@@ -35,11 +35,12 @@ class Verdict:
     arena_bytes: int | None = None
     weight_bytes: int = 0
     model_bytes: int = 0  # of flatbuffers
-    interpreter: str = ""  # what runs them here, or why nothing does; empty where there are none
-    bootstraps: list[str] = field(default_factory=list)  # what will run first, and what it is to be given
+    interpreter: str = ""  # what runs flatbuffers here, or why nothing does; empty without them
+    bootstraps: list[str] = field(default_factory=list)  # the bootstraps that will run, with their inputs
 
     @property
     def runs(self) -> bool:
+        """Whether this device can run the target."""
         return not self.problems
 
 
@@ -59,10 +60,10 @@ def add_parser(verbs: Any) -> None:
 
 
 def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
-    """One verdict per target: a trial installation, and the memory that its graphs take.
+    """Installs each target for trial and measures its memory; returns one verdict per target.
 
-    `whole` says that the configuration is all that a run is told: then what is missing in it is a problem,
-    and not a note. UnknownTargetError, BootstrapInputError for what the artifact has not got.
+    With `whole` the configuration is all that a run would get, so what it lacks is a problem. Raises
+    UnknownTargetError or BootstrapInputError where it names a slot, target or input that the artifact lacks.
     """
     from bb_edge.cli.bootstraps import read_inputs
     from bb_edge.installer import install
@@ -78,11 +79,11 @@ def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
     for slot in settings:
         if slot not in slots:
             near = suggestion(slot, slots, "slots: ")
-            raise UnknownTargetError(f"no slot {slot!r}", "components (--set)", near)
-    found = []
+            raise UnknownTargetError(f"the artifact has no slot {slot!r}", "components (--set)", near)
+    looked_at = []
     for target in targets:
         verdict = Verdict(target.name, target.peer_class)
-        found.append(verdict)
+        looked_at.append(verdict)
         own = {slot: values for slot, values in settings.items() if slot in target.bindings}
         try:
             install(
@@ -101,18 +102,18 @@ def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
         _look_at_bootstraps(program, target, verdict)
         needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
         if needed > available:
-            verdict.problems.append(f"needs {needed} bytes, {available} are available")
+            verdict.problems.append(f"it needs {needed} bytes of memory, {available} are available")
     if config.run_bootstraps and (whole or config.bootstrap):
-        for verdict, target in zip(found, targets, strict=True):
-            given = {name: v for name, v in config.bootstrap.items() if _names(target, name)}
+        for verdict, target in zip(looked_at, targets, strict=True):
+            own_inputs = {name: v for name, v in config.bootstrap.items() if _names(target, name)}
             try:
-                read_inputs(program, [target], given)
+                read_inputs(program, [target], own_inputs)
             except BBError as error:
                 verdict.problems.append(str(error))
         for name in config.bootstrap:
             if not any(_names(target, name) for target in targets):
-                read_inputs(program, targets, {name: config.bootstrap[name]})  # refuses it, by name
-    return found
+                read_inputs(program, targets, {name: config.bootstrap[name]})  # raises, with the name
+    return looked_at
 
 
 def _names(target: Target, name: str) -> bool:
@@ -129,9 +130,9 @@ def _look_at_bootstraps(program: Program, target: Target, verdict: Verdict) -> N
 
 
 def problems_of(config: RunConfig) -> list[str]:
-    """All that stands against running a whole configuration here; empty where nothing does.
+    """Everything that keeps a whole configuration from running here; empty if nothing does.
 
-    Its modules are loaded already.
+    The modules of the configuration must have been loaded.
     """
     from bb_edge.cli.run import what_nothing_starts
     from bb_edge.cli.saved_models import models_of
@@ -146,11 +147,11 @@ def problems_of(config: RunConfig) -> list[str]:
         return around
     try:
         program = load(config.artifact.read_bytes())
-        found = [p for v in verdicts(program, config, whole=True) for p in v.problems]
+        problems = [p for v in verdicts(program, config, whole=True) for p in v.problems]
         targets = chosen_targets(program, config.targets or tuple(program.targets))
-        found += what_nothing_starts(targets, program, config.artifact)
-        # Together they may disagree about a slot.
-        if not found and (len(targets) > 1 or config.save_model is not None):
+        problems += what_nothing_starts(targets, program, config.artifact)
+        # Targets that run alone can still disagree about a slot.
+        if not problems and (len(targets) > 1 or config.save_model is not None):
             node = install(
                 PeerId.from_name("check"),
                 (),
@@ -167,11 +168,11 @@ def problems_of(config: RunConfig) -> list[str]:
         return [*around, str(error)]
     except OSError as error:
         return [*around, f"artifact: {config.artifact} cannot be read: {error.strerror or error}"]
-    return [*around, *found]
+    return [*around, *problems]
 
 
 def _around(config: RunConfig) -> list[str]:
-    """What stands against the rest of a configuration: federation, certificates, addresses, folders."""
+    """The problems of a configuration beside its artifact: federation, certificates, addresses, folders."""
     from bb_edge.cli.kept import check_folder
     from bb_edge.config_file import checked_every
     from bb_edge.ir.errors import BBError
@@ -181,11 +182,11 @@ def _around(config: RunConfig) -> list[str]:
 
     def metrics(address: str) -> None:
         host, _ = parse_address(address)
-        MetricsServer(host, 0, {}).close()  # the port itself may be the running node's
+        MetricsServer(host, 0, {}).close()  # not the port itself: a running node may use it
 
     def trace(path: Path) -> None:
         if path.is_dir() or not path.parent.is_dir():
-            raise OSError(f"trace: {path} is no file that can be written")
+            raise OSError(f"trace: {path} is not a file that can be written")
 
     looks: list[Callable[[], object]] = [lambda: Topics(config.federation, PeerId.from_name("check"))]
     if config.broker is not None:
@@ -199,17 +200,17 @@ def _around(config: RunConfig) -> list[str]:
     if (folder := config.save_model) is not None:
         looks.append(lambda: check_folder(folder, "--save-model"))
     looks.append(lambda: checked_every(config.save_every, config.save_model))
-    found = []
+    problems = []
     for look in looks:
         try:
             look()
         except (BBError, OSError) as error:
-            found.append(str(error))
-    return found
+            problems.append(str(error))
+    return problems
 
 
 def _measure(program: Program, target: Target, verdict: Verdict) -> None:
-    """The weights in the target's backend functions, and the arena where all input shapes are known."""
+    """Adds up the weights of the target, and plans its arena where all input shapes are known."""
     import numpy as np
 
     from bb_edge.backends.numpy_backend import NumPyBackend
@@ -244,7 +245,7 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
             shape = [d for d in value.shape if isinstance(d, int)]
             if len(shape) != len(value.shape):
                 break
-            # A plan looks at shapes and dtypes alone: one element stands for all.
+            # A plan needs shapes and dtypes only, so one element is broadcast to the shape.
             arrays.append(np.broadcast_to(np.zeros((), dtype), shape))
         if len(arrays) != len(declared):
             continue
@@ -256,8 +257,8 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 where every target runs here, else 1."""
-    from bb_edge.cli.run import complete
+    """Prints a verdict per target. Returns 0 if every target runs here, else 1."""
+    from bb_edge.cli.run_settings import complete
     from bb_edge.loading import load
 
     config = settings_of(arguments)
@@ -271,9 +272,10 @@ def run(arguments: argparse.Namespace) -> int:
     load_all(config.load)
     artifact = config.artifact
     program = load(artifact.read_bytes())
-    found = verdicts(program, config, whole)
-    together = problems_of(config) if whole and all(verdict.runs for verdict in found) else []
-    fine = all(verdict.runs for verdict in found) and not together
+    looked_at = verdicts(program, config, whole)
+    all_run = all(verdict.runs for verdict in looked_at)
+    together = problems_of(config) if whole and all_run else []
+    fine = all_run and not together
     if arguments.json:
         print(
             json.dumps(
@@ -281,12 +283,12 @@ def run(arguments: argparse.Namespace) -> int:
                     "artifact": artifact.name,
                     "runs": fine,
                     "problems": together,
-                    "targets": [_record(v) for v in found],
+                    "targets": [_record(verdict) for verdict in looked_at],
                 }
             )
         )
         return 0 if fine else 1
-    for verdict in found:
+    for verdict in looked_at:
         word = "runs" if verdict.runs else "does not run"
         print(f"target {verdict.target} (class {verdict.peer_class}): {word}")
         if verdict.weight_bytes:
@@ -305,7 +307,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def settings_of(arguments: argparse.Namespace) -> RunConfig:
-    """The file of --config, if one is named, and the flags over it."""
+    """The configuration of --config, if a file is named, with the flags on top."""
     from dataclasses import replace
 
     from bb_edge.cli.bootstraps import parse_flags

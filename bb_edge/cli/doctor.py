@@ -1,8 +1,8 @@
-"""`bb-edge doctor`: whether this machine can run a node, and what it would be short of.
+"""The verb `bb-edge doctor`: says whether this machine can run a node, and what it lacks.
 
-Nothing is changed: the state folder gets a probe file that goes again, the broker a session that leaves
-nothing. Each TFLite interpreter that is installed runs a small model in a process of its own, so that one
-which kills its process, as a build for another processor does, is a finding too.
+Nothing is changed: the probe file in the state folder is removed, and the session at the broker leaves
+nothing behind. Each installed TFLite interpreter runs a small model in a process of its own, so that a build
+for another processor, which kills its process, is only a finding.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 PROBE_FILE = "doctor-probe"
 LITTLE_MEMORY = 96 * 1024 * 1024
-"""A node with NumPy and a small program takes some 50 MB."""
+"""Bytes of memory below which there is a warning: a node with NumPy and a small program takes 50 MB."""
 LITTLE_SPACE = 32 * 1024 * 1024
+"""Bytes of disk below which there is a warning: two snapshots and an outbox of a small program."""
 PACKAGES = ("numpy", "protobuf", "cbor2", "paho-mqtt")
 PROBE_SECONDS = 120.0
-"""Ceiling for an interpreter to load and run a model of one operator: a slow card, an emulated board."""
+"""Seconds for an interpreter to load and run a tiny model; an SD card or an emulated board is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check; `status` is `ok`, `warning`, `failed` or `skipped`."""
 
     check: str
     status: str
@@ -52,22 +53,24 @@ def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "doctor", help="check this machine: board, clock, memory, storage, broker, interpreters, versions"
     )
-    p.add_argument("--config", type=file_name, metavar="FILE", help="take broker, state and peer from there")
-    p.add_argument("--broker", metavar="URL", help="connect there, and measure a round trip")
+    p.add_argument(
+        "--config", type=file_name, metavar="FILE", help="take broker, state and peer from this file"
+    )
+    p.add_argument("--broker", metavar="URL", help="connect to this broker, and measure a round trip")
     p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
     p.add_argument("--cert", metavar="FILE", help="client certificate")
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
     p.add_argument(
         "--peer", metavar="NAME", help="the node's name; its peer id is shown, and used at the broker"
     )
-    p.add_argument("--state", type=file_name, metavar="FOLDER", help="try to write there")
+    p.add_argument("--state", type=file_name, metavar="FOLDER", help="try to write to this folder")
     add_load(p)
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 where nothing failed, else 1."""
+    """Prints all findings. Returns 0 if nothing failed, else 1."""
     findings = []
     for finding in examine(arguments):
         findings.append(finding)
@@ -82,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
-    """All findings, one after the other."""
+    """Makes all checks, and yields each finding at once."""
     from dataclasses import replace
 
     from bb_edge.config_file import RunConfig, load_config
@@ -106,8 +109,8 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     if read:
         yield _configuration(config, arguments.config)
     names = ("broker", "ca", "cert", "key", "peer", "state")
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    config = replace(config, **given)
+    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    config = replace(config, **flags)
     peer = PeerId.from_name(config.peer) if config.peer is not None else None
     if peer is not None:
         yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
@@ -115,18 +118,18 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield (
         _storage(Path(str(folder).partition(":")[0]))
         if folder
-        else Finding("storage", SKIPPED, "no folder named (--state)")
+        else Finding("storage", SKIPPED, "no folder is named (--state)")
     )
     if config.broker is None:
-        yield Finding("broker", SKIPPED, "none named (--broker)")
+        yield Finding("broker", SKIPPED, "no broker is named (--broker)")
     else:
         yield _guarded("broker", lambda: _broker(config, peer))
 
 
 def _configuration(config: RunConfig, path: Path) -> Finding:
-    """A dry run of it, as `bb-edge check --config` does."""
+    """Makes a dry run of the configuration, as `bb-edge check --config` does."""
     from bb_edge.cli.check import problems_of
-    from bb_edge.cli.run import with_state
+    from bb_edge.cli.run_settings import with_state
 
     problems = problems_of(with_state(config))
     if problems:
@@ -141,7 +144,7 @@ def _components(modules: Sequence[str]) -> Finding:
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
-    """A check's own typed errors are findings."""
+    """Runs a check; our own errors become its finding."""
     from bb_shims import ShimError
 
     try:
@@ -155,22 +158,22 @@ def _versions() -> Finding:
 
     from google.protobuf.internal import api_implementation
 
-    found: dict[str, object] = {"bb-edge": __version__, "python": platform.python_version()}
+    versions: dict[str, object] = {"bb-edge": __version__, "python": platform.python_version()}
     missing = []
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             missing.append(name)
     implementation = str(api_implementation.Type())
-    found["protobuf implementation"] = implementation
-    text = ", ".join(f"{name} {version}" for name, version in found.items() if " " not in name)
+    versions["protobuf implementation"] = implementation
+    text = ", ".join(f"{name} {version}" for name, version in versions.items() if " " not in name)
     if missing:
-        return Finding("versions", FAILED, f"{text}; missing: {', '.join(missing)}", found)
+        return Finding("versions", FAILED, f"{text}; missing: {', '.join(missing)}", versions)
     if implementation == "python":
         slow = "protobuf in pure Python: loading is slower, running is not"
-        return Finding("versions", OK, f"{text}; {slow}", found)
-    return Finding("versions", OK, text, found)
+        return Finding("versions", OK, f"{text}; {slow}", versions)
+    return Finding("versions", OK, text, versions)
 
 
 def _board() -> Iterator[Finding]:
@@ -209,13 +212,12 @@ def _board() -> Iterator[Finding]:
 
     def power() -> Finding:
         status = board.power.status()
-        said = {name: value for name, value in asdict(status).items() if value is not None}
-        bad = [name for name, value in said.items() if value is True]
+        known = {name: value for name, value in asdict(status).items() if value is not None}
+        bad = [name for name, value in known.items() if value is True]
         if bad:
-            return Finding("power", WARNING, ", ".join(bad).replace("_", " "), said)
-        return Finding(
-            "power", OK if said else SKIPPED, status.mode or ("fine" if said else "not told"), said
-        )
+            return Finding("power", WARNING, ", ".join(bad).replace("_", " "), known)
+        text = status.mode or ("fine" if known else "this board does not report it")
+        return Finding("power", OK if known else SKIPPED, text, known)
 
     yield _guarded("memory", memory)
     yield _guarded("power", power)
@@ -235,7 +237,7 @@ def _interpreters() -> Finding:
 
     used = ""
     broken = []
-    told: dict[str, object] = {}
+    outcomes: dict[str, object] = {}
     texts = []
     for module, package in INTERPRETERS:
         try:
@@ -243,7 +245,7 @@ def _interpreters() -> Finding:
         except (ImportError, ValueError):
             there = False
         if not there:
-            told[package] = {"outcome": "not installed"}
+            outcomes[package] = {"outcome": "not installed"}
             continue
         try:
             version = metadata.version(package)
@@ -251,20 +253,20 @@ def _interpreters() -> Finding:
             version = "of unknown version"
         wrong = _probe_apart(module)
         outcome = wrong or ("spare" if used else "used")
-        told[package] = {"version": version, "outcome": outcome}
+        outcomes[package] = {"version": version, "outcome": outcome}
         if wrong:
             broken.append(package)
             texts.append(f"{package} {version} does not run ({wrong})")
         elif used:
-            texts.append(f"{package} {version} would run as well")
+            texts.append(f"{package} {version} would run too")
         else:
             used = package
             texts.append(f"{package} {version} is used")
-    data: dict[str, object] = {"used": used or "numpy", "interpreters": told}
+    data: dict[str, object] = {"used": used or "numpy", "interpreters": outcomes}
     if not texts:
         return Finding("interpreters", OK, "no TFLite interpreter: programs run on NumPy", data)
     if not used:
-        texts.append("programs run on NumPy, those of `--backend tflite` not at all")
+        texts.append("programs run on NumPy; those of `--backend tflite` do not run")
     numpy_major = int(metadata.version("numpy").partition(".")[0])
     if "tflite-runtime" in broken and not used and numpy_major >= 2:
         texts.append("tflite-runtime needs numpy below 2: pip install 'numpy<2', or ai-edge-litert")
@@ -272,7 +274,7 @@ def _interpreters() -> Finding:
 
 
 def _probe_apart(module: str) -> str:
-    """Why an interpreter does not run here, found out in another process; empty where it runs."""
+    """Runs an interpreter in another process; returns why it does not work here, or an empty text."""
     import signal
     import subprocess
 
@@ -291,14 +293,14 @@ def _probe_apart(module: str) -> str:
         return str(error)
     if done.returncode < 0:
         try:
-            return f"it dies of {signal.Signals(-done.returncode).name}"
+            return f"it is killed by {signal.Signals(-done.returncode).name}"
         except ValueError:
-            return f"it dies of signal {-done.returncode}"
-    _, told, outcome = done.stdout.decode("utf-8", "replace").rpartition("outcome:")
-    if told:
+            return f"it is killed by signal {-done.returncode}"
+    _, mark, outcome = done.stdout.decode("utf-8", "replace").rpartition("outcome:")
+    if mark:
         return outcome.strip()
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return said[-1] if said else f"exit code {done.returncode}"
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def _storage(folder: Path) -> Finding:
@@ -308,7 +310,7 @@ def _storage(folder: Path) -> Finding:
         storage = open_folder(folder)
     except StorageError as error:
         running = "another storage" in str(error)
-        detail = f"{folder} is in use: a node runs there" if running else str(error)
+        detail = f"{folder} is in use by a running node" if running else str(error)
         return Finding("storage", WARNING if running else FAILED, detail)
     try:
         began = time.perf_counter()
@@ -322,7 +324,7 @@ def _storage(folder: Path) -> Finding:
     finally:
         storage.close()
     if not same:
-        return Finding("storage", FAILED, f"{folder} does not give back what was written")
+        return Finding("storage", FAILED, f"{folder}: a file read back differs from what was written")
     text = f"{folder} is writable, {_mib(free)} free, a synced write takes {written_ms:.1f} ms"
     data: dict[str, object] = {"free_bytes": free, "write_ms": round(written_ms, 3)}
     return Finding("storage", OK if free >= LITTLE_SPACE else WARNING, text, data)

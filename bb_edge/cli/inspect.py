@@ -1,4 +1,4 @@
-"""`bb-edge inspect`: what an artifact holds, as the device sees it."""
+"""The verb `bb-edge inspect`: shows what an artifact holds, as the device sees it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def describe(program: Program) -> dict[str, object]:
-    """A JSON-ready description of a program. A slot is `registered` where this device has its type."""
+    """Describes a program in values that JSON has. A slot is `registered` if this device has its type."""
     from bb_edge.cli.bootstraps import formals_of, own_bootstraps
     from bb_edge.registry import default_registry
 
@@ -57,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     from bb_edge.loading import load
 
     load_all(arguments.load)
-    found = describe(load(arguments.artifact.read_bytes()))
+    program = describe(load(arguments.artifact.read_bytes()))
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(program))
         return 0
-    digest = str(found["sha256"])[:16]
-    print(f"{arguments.artifact.name}: {found['module']}, {found['bytes']} bytes, sha256 {digest}…")
-    targets: Any = found["targets"]
+    digest = str(program["sha256"])[:16]
+    print(f"{arguments.artifact.name}: {program['module']}, {program['bytes']} bytes, sha256 {digest}…")
+    targets: Any = program["targets"]
     for name, target in targets.items():
         print(f"target {name} (class {target['class']}): {target['ops']} ops, {target['sites']} sites")
         for port in ("inputs", "outputs"):

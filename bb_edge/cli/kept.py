@@ -1,4 +1,4 @@
-"""`bb-edge run --state`: the node's folder: opened, restored from, and written to while the node runs."""
+"""The state folder of `bb-edge run --state`: restores the node from it, and keeps the node in it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class StateRefused(BBError):
-    """The state folder belongs to somebody else, or cannot be read: says what to do with it."""
+    """The state folder is of another node, or cannot be read; the message says what to do with it."""
 
 
 def check_folder(folder: Path, flag: str) -> None:
-    """Refuses what is there and is no folder."""
+    """Raises StateRefused where the path exists and is not a folder."""
     if folder.exists() and not folder.is_dir():
-        raise StateRefused("it is there, and no folder", f"{flag} {folder}", "name another one")
+        raise StateRefused("it is not a folder", f"{flag} {folder}", "name another one")
 
 
 def open_kept(
@@ -41,9 +41,10 @@ def open_kept(
     report: Report,
     stack: ExitStack,
 ) -> tuple[Node, Keeper]:
-    """The node, restored from its folder, and who keeps it there; the folder closes with `stack`.
+    """Returns the node, restored from its folder, and its keeper; the folder is closed with `stack`.
 
-    StateRefused where the folder is no use to this node; the board's StorageError where it cannot be opened.
+    Raises StateRefused where the folder does not fit this node, and the board's StorageError where it cannot
+    be opened.
     """
     from bb_shims import StorageError
 
@@ -54,33 +55,33 @@ def open_kept(
     store = StateStore(storage, (StorageError,), config.store_limits())
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
-        node, found = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)
+        node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)
     except SnapshotError as error:
         raise StateRefused(
-            f"the snapshot there: {error.what}",
+            f"its snapshot: {error.what}",
             str(folder),
             error.hint or "give this node its own folder with --state, or move the files aside to start anew",
         ) from error
-    _tell(output, node, found)
+    _tell(output, node, restored)
     interval_ns = config.snapshot_interval_s * 1_000_000_000
     announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
     return node, Keeper(node, store, interval_ns=interval_ns, report=report, announce=announce)
 
 
-def _tell(output: Output, node: Node, found: Restored) -> None:
-    for note in found.notes:
+def _tell(output: Output, node: Node, restored: Restored) -> None:
+    for note in restored.notes:
         output.log("warning", note)
     counters = node.counters
-    if found.generation or found.journal or found.outbox:
+    if restored.generation or restored.journal or restored.outbox:
         output.log(
             "info",
             "restored",
-            generation=found.generation,
-            snapshot_bytes=found.snapshot_bytes,
+            generation=restored.generation,
+            snapshot_bytes=restored.snapshot_bytes,
             rounds_ended=counters.get("rounds.ended", 0),
             executions=counters.get("executions.active", 0),
-            outbox=found.outbox,
-            journal=found.journal,
+            outbox=restored.outbox,
+            journal=restored.journal,
         )
     else:
         output.log("info", "no state yet: a new node")

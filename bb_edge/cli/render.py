@@ -1,6 +1,6 @@
-"""Values, steps and logs as people and tools read them: one JSON object a line.
+"""Writes values, steps and logs for people and tools, as one JSON object per line.
 
-Every line is JSON as RFC 8259 has it. Numbers that JSON has no word for are the texts "NaN", "Infinity" and
+Every line is JSON by RFC 8259. Numbers that JSON cannot write are the texts "NaN", "Infinity" and
 "-Infinity", which Python's `float` and JavaScript's `Number` read.
 """
 
@@ -23,11 +23,11 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.roles import Composite, Trigger
 
 MAX_ELEMENTS = 64
-"""Arrays up to here are shown whole, larger ones by shape and dtype."""
+"""Elements up to which an array is shown whole, so that its line fits a screen; else shape and dtype."""
 
 
 def plain(value: object) -> object:
-    """A JSON form of any value in a slot."""
+    """Converts any value of a program to what JSON can write."""
     if isinstance(value, np.ndarray):
         if value.size > MAX_ELEMENTS:
             return {"shape": list(value.shape), "dtype": str(value.dtype)}
@@ -52,7 +52,7 @@ def plain(value: object) -> object:
 
 
 def step_record(step: steps.EngineStep) -> dict[str, object]:
-    """A step as a flat record: its kind, and its fields. A failure is told in one text, with its origin."""
+    """Converts a step to a flat record of its kind and fields; a failure becomes one text with its origin."""
     record: dict[str, object] = {"step": type(step).__name__}
     if isinstance(step, steps.OpFailed):
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
@@ -63,14 +63,15 @@ def step_record(step: steps.EngineStep) -> dict[str, object]:
 
 
 def unix_time() -> float:
-    """Seconds since 1970 as this machine's wall clock has them, to the millisecond."""
+    """Seconds since 1970 by the wall clock of this machine, rounded to milliseconds."""
     return round(time.time(), 3)
 
 
 class Output:
-    """App events and the summary on stdout, logs on stderr; neither ends the node where it cannot be written.
+    """Writes app events and the summary to stdout, and logs to stderr; a failure of either ends nothing.
 
-    What stdout does not take is counted in `lost`, and said on stderr: once, until it takes something again.
+    Lines that stdout refuses are counted in `lost`. The first refusal is logged, and the next line that
+    succeeds.
     """
 
     def __init__(
@@ -82,10 +83,10 @@ class Output:
         self._err: TextIO | None = err or sys.stderr
         self._fails = False
         self.lost = 0
-        """Lines that a full disk, or its like, has cost; not those that nobody wanted to read any more."""
+        """Lines that could not be written, to a full disk for example; without those after a reader left."""
 
     def record(self, record: dict[str, object]) -> None:
-        """One line on stdout. Its values are such as `plain` gives."""
+        """Writes one line to stdout; the values must be such as `plain` returns."""
         out = self._out
         if out is None:
             return
@@ -94,13 +95,11 @@ class Output:
         except (BrokenPipeError, ValueError):
             self._out = None
             _let_go(out)
-            self.log("warning", "nobody reads stdout any more: what the program says is dropped from here on")
+            self.log("warning", "nobody reads stdout any more: events are dropped from here on")
         except OSError as error:
             self.lost += 1
             if not self._fails:
-                self.log(
-                    "error", f"stdout cannot be written: {error.strerror}; what the program says is lost"
-                )
+                self.log("error", f"stdout cannot be written: {error.strerror}; events are lost")
             self._fails = True
         else:
             if self._fails:
@@ -108,18 +107,18 @@ class Output:
             self._fails = False
 
     def close(self) -> None:
-        """Says how much was lost."""
+        """Logs how many lines were lost."""
         if self.lost:
             self.log("error", f"{self.lost} lines could not be written to stdout")
         if self._fails and self._out is not None:
             _let_go(self._out)
 
     def tells(self, level: str) -> bool:
-        """Whether lines of a level are asked for."""
+        """Whether lines of this level are written."""
         return LEVELS.index(level) >= self._rank
 
     def log(self, level: str, message: str, **more: object) -> None:
-        """One line on stderr, when the level is asked for."""
+        """Writes one line to stderr if its level is to be written."""
         if not self.tells(level):
             return
         if self._json:
@@ -133,7 +132,7 @@ class Output:
                 _write(self._err, line)
             except (BrokenPipeError, ValueError):
                 self._err = None
-            except OSError:  # the disk is full: there is no place to say so
+            except OSError:  # the disk is full, and there is no other place for the line
                 pass
 
 
@@ -146,8 +145,8 @@ def _write(stream: TextIO, line: str) -> None:
 
 
 def _let_go(stream: TextIO) -> None:
-    """Python flushes stdout once more when it exits: what it still holds has nowhere to go."""
-    with contextlib.suppress(OSError, ValueError):  # no file of the system
+    """Points a stream to /dev/null: Python flushes stdout at its exit, and would fail again."""
+    with contextlib.suppress(OSError, ValueError):  # the stream is not a file of the system
         number = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)

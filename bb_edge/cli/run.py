@@ -1,19 +1,18 @@
-"""`bb-edge run`: one artifact, one node, one broker, until told to stop."""
+"""The verb `bb-edge run`: runs one artifact as one node against one broker, until it is stopped."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.render import LEVELS, Output, step_record, unix_time
+from bb_edge.cli.run_settings import MissingArgument, add_bootstrap, settings
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
@@ -27,31 +26,26 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
 
 
-class ArgumentError(BBError):
-    """A value on the command line that cannot be, or one that is missing."""
-
-
-class MissingArgument(ArgumentError):
-    """Neither a flag nor the configuration says it."""
-
-
 class NothingStarts(BBError):
-    """None of the targets could ever begin: the artifact is for `open_model`, not for `run`."""
+    """Nothing would ever start any of the targets: the artifact is for `open_model`, not for `run`."""
 
 
 class BoardFailure(BBError):
-    """The machine cannot do what a node needs: clock, entropy, memory accounts, the state folder."""
+    """The machine lacks what a node needs: a clock, entropy, memory figures or its state folder."""
 
 
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "run",
         help="install an artifact and run it against a broker",
-        description="Flags override what the file of --config says; docs/operations.md lists its keys.",
+        description="Flags override the file of --config; docs/operations.md lists its keys.",
     )
     p.add_argument("artifact", type=file_name, nargs="?", help="a compiled .onnx file")
     p.add_argument(
-        "--config", type=file_name, metavar="FILE", help="a .json or .toml file with all of what follows"
+        "--config",
+        type=file_name,
+        metavar="FILE",
+        help="a .json or .toml file that holds any of the settings below",
     )
     p.add_argument("--target", action="append", metavar="NAME", help="partition to run (repeatable)")
     p.add_argument("--peer", metavar="NAME", help="this node's name; its peer id is hashed from it")
@@ -66,7 +60,7 @@ def add_parser(verbs: Any) -> None:
     )
     add_bootstrap(p)
     p.add_argument(
-        "--no-bootstrap", action="store_true", help="start no bootstrap: nothing that waits for one runs"
+        "--no-bootstrap", action="store_true", help="start no bootstrap; what waits for one does not run"
     )
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--seed", type=int, help="seed of the node's generator, for repeatable runs")
@@ -74,7 +68,11 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
     p.add_argument("--cert", metavar="FILE", help="client certificate")
     p.add_argument("--key", metavar="FILE", help="key of the client certificate")
-    p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: 5, or what there is")
+    p.add_argument(
+        "--mqtt-version",
+        choices=("auto", "5", "3.1.1"),
+        help="default: auto (5, or 3.1.1 if the broker does not speak 5)",
+    )
     p.add_argument(
         "--state", type=file_name, metavar="FOLDER", help="the node's files; no other node may use it"
     )
@@ -82,14 +80,14 @@ def add_parser(verbs: Any) -> None:
         "--snapshot-interval",
         type=int,
         metavar="SECONDS",
-        help="between snapshots that nothing asks for (default: 300; 0: none)",
+        help="time between snapshots (default: 300; 0: only where the program asks for one)",
     )
     p.add_argument(
         "--save-model",
         type=file_name,
         metavar="FOLDER",
-        help="write the parameters of each model slot to FOLDER/<slot>.npz: after each round that changed"
-        " them, and at the end",
+        help="write the parameters of each model slot to FOLDER/<slot>.npz, after each round that changed"
+        " them and at the end",
     )
     p.add_argument(
         "--every",
@@ -103,129 +101,11 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="serve counters at /metrics (Prometheus); on loopback where no host is named",
+        help="serve counters at /metrics (Prometheus); on loopback if no host is named",
     )
     p.add_argument("--json", action="store_true", help="logs as JSON lines")
     p.add_argument("--log-level", choices=LEVELS, help="default: info")
     p.set_defaults(run=run, usage_error=p.error)
-
-
-def add_bootstrap(parser: argparse.ArgumentParser) -> None:
-    """Adds `--bootstrap`, for all verbs that look at what a bootstrap is given."""
-    parser.add_argument(
-        "--bootstrap",
-        action="append",
-        default=[],
-        metavar="TARGET.INPUT=VALUE",
-        help="an input of a target's bootstrap: a number, a list, or a .npy or .npz file (repeatable)",
-    )
-
-
-def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
-    """`slot.key=value` per component.
-
-    Values are JSON where they parse as JSON, else texts. ArgumentError otherwise.
-    """
-    import json
-
-    found: dict[str, dict[str, object]] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        slot, dot, key = name.partition(".")
-        if not equals or not dot or not slot or not key:
-            raise ArgumentError(f"--set {text!r}", hint="write --set SLOT.KEY=VALUE")
-        try:
-            parsed: object = json.loads(value)
-        except ValueError:
-            parsed = value
-        found.setdefault(slot, {})[key] = parsed
-    return found
-
-
-def merged(
-    below: Mapping[str, Mapping[str, object]], above: Mapping[str, Mapping[str, object]]
-) -> dict[str, dict[str, object]]:
-    """Two tables of tables; what stands above wins, key by key."""
-    found = {name: dict(values) for name, values in below.items()}
-    for name, values in above.items():
-        found.setdefault(name, {}).update(values)
-    return found
-
-
-def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> RunConfig:
-    """The file of --config, and the flags over it. ArgumentError names what is said by neither.
-
-    Where no state folder is named, the service manager's ($STATE_DIRECTORY) is taken.
-    """
-    from bb_edge.cli.bootstraps import parse_flags
-    from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
-
-    if arguments.no_bootstrap and arguments.bootstrap:
-        raise ArgumentError(
-            "--bootstrap and --no-bootstrap: nothing would read the input", "", "leave one of them out"
-        )
-    config = RunConfig() if arguments.config is None else load_config(arguments.config)
-    given: dict[str, Any] = {
-        "artifact": arguments.artifact,
-        "targets": tuple(arguments.target or ()) or None,
-        "broker": arguments.broker,
-        "snapshot_interval_s": arguments.snapshot_interval,
-        "save_every": arguments.every,
-        **{name: getattr(arguments, name) for name in _SAME_NAME},
-        "load": (*config.load, *arguments.load),
-        "until_done": arguments.until_done or config.until_done,
-        "summary": arguments.summary or config.summary,
-        "log_json": arguments.json or config.log_json,
-    }
-    components = merged(config.components, parse_set(arguments.set))
-    inputs = merged(config.bootstrap, parse_flags(arguments.bootstrap))
-    given["run_bootstraps"] = config.run_bootstraps and not arguments.no_bootstrap
-    changes = {name: value for name, value in given.items() if value is not None}
-    config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
-    checked_interval(config.snapshot_interval_s)
-    checked_every(config.save_every, config.save_model)
-    complete(config)
-    return config
-
-
-def with_state(config: RunConfig, environ: Mapping[str, str] | None = None) -> RunConfig:
-    """The service manager's state folder, where the configuration names none."""
-    state = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
-    if config.state is not None or not state:
-        return config
-    return replace(config, state=Path(state.partition(":")[0]))
-
-
-def complete(config: RunConfig) -> None:
-    """MissingArgument where something is missing without which no node runs."""
-    for name, flag in _NEEDED:
-        if not getattr(config, name):
-            raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
-    if config.peer is not None and not config.peer.isprintable():
-        raise ArgumentError(f"{config.peer!r} is no name", "--peer", "write it without control characters")
-
-
-_NEEDED = (
-    ("artifact", "an artifact"),
-    ("targets", "--target"),
-    ("peer", "--peer"),
-    ("broker", "--broker"),
-)
-_SAME_NAME = (
-    "peer",
-    "federation",
-    "budget",
-    "seed",
-    "ca",
-    "cert",
-    "key",
-    "mqtt_version",
-    "state",
-    "save_model",
-    "trace",
-    "metrics",
-    "log_level",
-)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -234,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         config = settings(arguments)
     except MissingArgument as error:
-        arguments.usage_error(str(error))  # exit code 2, as for every wrong command line
+        arguments.usage_error(str(error))  # exits with code 2, as for every wrong command line
         raise
     try:
         return _run(config)
@@ -259,11 +139,11 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
 
     output = Output(config.log_json, config.log_level)
     stack.callback(output.close)
-    stack.enter_context(redirect_stdout(sys.stderr))  # what components print is no event
+    stack.enter_context(redirect_stdout(sys.stderr))  # what components print is not an event
     broker = config.broker_record()
     load_all(config.load)
     name, artifact = config.peer, config.artifact
-    assert name is not None and artifact is not None  # settings
+    assert name is not None and artifact is not None  # checked by `settings`
     program = load(artifact.read_bytes())
     targets = chosen_targets(program, config.targets)
     for idle in what_nothing_starts(targets, program, artifact):
@@ -284,7 +164,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             components=with_tuning(config.components, program, config.targets, artifact),
             clock_offset_ns=board.clock.wall_ns() - now_ns,
             seed=board.entropy.bytes(16) if config.seed is None else config.seed,
-            # A restart with the same seed is another incarnation all the same: its numbers begin anew.
+            # A restart with the same seed is a new incarnation, whose sequence numbers start again.
             incarnation=board.entropy.bytes(16),
             durable=config.state is not None,
             snapshot=snapshot,
@@ -292,7 +172,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         )
 
     unfinished = 0
-    waiting: set[str] = set()  # targets of which it was said that they wait for a bootstrap
+    waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
 
     def report(step: steps.EngineStep) -> None:
         nonlocal unfinished
@@ -302,20 +182,20 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             if step.omitted_bytes:
                 output.log(
                     "warning",
-                    f"{step.topic}: its value is left out, it is larger than app_event_bytes",
+                    f"{step.topic}: the value is left out because it is larger than app_event_bytes",
                     bytes=step.omitted_bytes,
                     app_event_bytes=node.config.app_event_bytes,
                 )
             else:
                 del record["omitted_bytes"]
-            # What the node has moved so far, so that a host sees what a round costs.
+            # The traffic so far, so that a host sees what a round costs.
             output.record(record | {key: wire[key] for key in ("sent_bytes", "received_bytes")})
         elif isinstance(step, steps.RoundsCompleted):
             unfinished -= 1
             output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
         elif isinstance(step, steps.BootstrapStarted | steps.BootstrapComplete):
             waiting.clear()
-            _tell_bootstrap(output, step)
+            _log_bootstrap(output, step)
         elif isinstance(step, steps.WaitingOnBootstrap):
             level = "debug" if step.target in waiting else "info"
             waiting.add(step.target)
@@ -324,7 +204,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             level = _LEVEL.get(type(step), "debug")
             output.log(level, type(step).__name__, **_without_step(step))
             if isinstance(step, steps.OpFailed):
-                _tell_traceback(output, step)
+                _log_traceback(output, step)
 
     if config.state is None:
         node, keeper = make(None), None
@@ -332,12 +212,12 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         from bb_edge.cli.kept import open_kept
 
         node, keeper = open_kept(config, config.state, board, output, make, report, stack)
-    for note in _notes(node):
+    for note in backend_notes(node):
         output.log("warning", note)
     if config.run_bootstraps:
         node.keep_bootstrapping(inputs_of(program, targets, config.bootstrap, node.bootstraps, output))
     elif any(not state.status.over for state in node.bootstraps):
-        output.log("warning", "bootstraps are not started (--no-bootstrap): what waits for them does not run")
+        output.log("warning", "bootstraps are not started (--no-bootstrap); what waits for them does not run")
     saved = None
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved
@@ -370,7 +250,7 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
         ends = config.until_done and (unfinished > 0 or node.rounds_done)
         if config.until_done and not ends:
-            output.log("warning", "--until-done: no rounds here have an end; it runs until it is stopped")
+            output.log("warning", "--until-done has no effect: no rounds of this node have an end")
         driver.run((lambda: unfinished <= 0) if ends else None)
         if saved is not None:
             saved.finish()
@@ -390,13 +270,13 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
         )
     failed = keeper is not None and keeper.failing
     if failed:
-        output.log("error", "the last snapshot was not written: what happened since the one before is lost")
+        output.log("error", "the last snapshot was not written: everything since the one before is lost")
     output.log("info", f"{name} has stopped")
     return 1 if failed or output.lost else 0
 
 
-def _notes(node: Node) -> list[str]:
-    """What backends have to say of their configuration."""
+def backend_notes(node: Node) -> list[str]:
+    """The notes of TFLite backends: what runs each model, and why."""
     return [
         note
         for target in node.targets
@@ -407,12 +287,12 @@ def _notes(node: Node) -> list[str]:
 
 
 def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:
-    """A warning per target that has nothing by which it could start; NothingStarts where that is all of them.
+    """Returns a warning per target that nothing starts; raises NothingStarts if that is all of them.
 
-    Such a target waits for an `invoke` of a host, and `bb-edge run` is none.
+    Such a target waits for an `invoke` by a host, which `bb-edge run` never makes.
     """
     idle = [target.name for target in targets if not _starts(program, target)]
-    what = "nothing ever starts it: it has no round, no timer, no port that peers send to and no bootstrap"
+    what = "nothing ever starts it: it has no round, timer, bootstrap or port that peers send to"
     if len(idle) == len(targets):
         raise NothingStarts(
             what,
@@ -436,7 +316,7 @@ def _starts(program: Program, target: Target) -> bool:
     )
 
 
-def _tell_bootstrap(output: Output, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
+def _log_bootstrap(output: Output, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
     from bb_edge.engine.entries.bootstrap import seconds
 
     whose = {"target": step.target} | ({"slot": step.slot} if step.slot else {})
@@ -449,8 +329,8 @@ def _tell_bootstrap(output: Output, step: steps.BootstrapStarted | steps.Bootstr
         output.log("error", "bootstrap failed", **whose, **again, error=step.reason)
 
 
-def _tell_traceback(output: Output, step: steps.OpFailed) -> None:
-    """Where in a component's code an op failed, for those who write components."""
+def _log_traceback(output: Output, step: steps.OpFailed) -> None:
+    """Logs the traceback of an op that failed in a component's code, at level debug."""
     if step.origin and output.tells("debug") and step.error.__traceback__ is not None:
         import traceback
 
@@ -461,17 +341,17 @@ def _tell_traceback(output: Output, step: steps.OpFailed) -> None:
 def with_tuning(
     components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
 ) -> dict[str, Mapping[str, object]]:
-    """The configuration, and for TFLite backends what `bb-edge bench --tune` has left beside the artifact."""
+    """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
     from bb_edge.inference import tuning_of
 
-    found: dict[str, Mapping[str, object]] = dict(components)
+    configured: dict[str, Mapping[str, object]] = dict(components)
     place = tuning_of(artifact)
     for name in targets if place is not None else ():
         target = program.targets.get(name)
         for slot, binding in ({} if target is None else target.bindings).items():
             if binding.type_name == "bb.TFLiteBackend":
-                found[slot] = {"tuning": place, **found.get(slot, {})}
-    return found
+                configured[slot] = {"tuning": place, **configured.get(slot, {})}
+    return configured
 
 
 def _without_step(step: steps.EngineStep) -> dict[str, object]:

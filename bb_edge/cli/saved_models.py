@@ -1,4 +1,7 @@
-"""`bb-edge run --save-model`: the parameters of a node's models, in files, while it runs and when it ends."""
+"""The option `bb-edge run --save-model`: writes the parameters of a node's models to files.
+
+Files are written while the node runs and when it ends.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ if TYPE_CHECKING:
 
 
 LOOK_NS = 1_000_000_000
+"""Nanoseconds between checksums of a model's parameters; a million floats take some milliseconds."""
 
 
 class SaveModelError(BBError):
-    """`--save-model` on a node that has no model to save, or a folder that cannot be taken."""
+    """`--save-model` is given for a node without models, or with a folder that cannot be used."""
 
 
 class _Model:
-    """One slot's model, and what of it is on disk."""
+    """The model of one slot, and which of its parameters are on disk."""
 
     def __init__(self, slot: str, type_name: str, node: Node) -> None:
         self.slot = slot
@@ -42,23 +46,24 @@ class _Model:
 
     @property
     def _component(self) -> Any:
-        return self._node.component(self.slot)  # a bootstrap that fails has it constructed anew
+        return self._node.component(self.slot)  # looked up each time: a failed bootstrap replaces it
 
     def parameters(self) -> Mapping[str, Array]:
-        found: Mapping[str, Array] = self._component.named_parameters()
-        return found
+        """The model's parameters by name."""
+        arrays: Mapping[str, Array] = self._component.named_parameters()
+        return arrays
 
     @property
     def updates(self) -> int | None:
-        """How often it has changed; None where the component does not count."""
+        """How often the model has changed; None if the component does not count."""
         count: int | None = getattr(self._component, "updates", None)
         return count
 
     def changed(self, now_ns: int | None = None) -> bool:
-        """Whether what is on disk is something else.
+        """Returns whether the file on disk is older than the model.
 
-        Components count their updates, but a subclass may forget to: the parameters themselves are looked at
-        too, once a second, or now where no time is given.
+        Components count their updates, but a subclass may forget to. So a checksum of the parameters is
+        compared too: once a second, or now if no time is given.
         """
         if self._crc is None or self.updates != self._updates:
             return True
@@ -69,22 +74,23 @@ class _Model:
         return _crc(self.parameters()) != self._crc
 
     def written(self, arrays: Mapping[str, Array], updates: int | None) -> None:
+        """Notes what has been written to disk."""
         self._updates = updates
         self._crc = _crc(arrays)
 
 
 def _crc(arrays: Mapping[str, Array]) -> int:
-    found = 0
+    crc = 0
     for array in arrays.values():
-        found = zlib.crc32(np.ascontiguousarray(array).data, found)
-    return found
+        crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+    return crc
 
 
 class SavedModels:
-    """Writes `<slot>.npz` per model, whole or not at all, and safe from power cuts.
+    """Writes `<slot>.npz` per model, whole or not at all, even if the power fails.
 
-    A round is one of the node's own `Repeat`; on a node that counts none, an execution (a request that it
-    has answered). `beat` writes after each `every` rounds that changed a model, `finish` at the end.
+    A round is one of the node's own `Repeat`; on a node without one it is an execution (a request that the
+    node has answered). `beat` writes after each `every` rounds that changed a model, `finish` at the end.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class SavedModels:
         self._tick = self._now()
         self._rounds = 0
         self.written = 0
-        """How many files were written."""
+        """The number of files that were written."""
 
     def _now(self) -> tuple[bool, int]:
         counters = self._node.counters
@@ -107,7 +113,7 @@ class SavedModels:
         return own, counters["rounds.ended"] if own else counters.get("executions.ended", 0)
 
     def beat(self, now_ns: int) -> None:
-        """Once per turn of the driver's loop."""
+        """Counts rounds, and writes if it is time; called once per turn of the driver's loop."""
         tick = self._now()
         if tick == self._tick:
             return
@@ -121,7 +127,7 @@ class SavedModels:
             self._write(changed)
 
     def finish(self) -> None:
-        """Writes what has changed since the last time, and what was never written."""
+        """Writes every model that has changed since it was last written."""
         self._write([model for model in self._models if model.changed()])
 
     def _write(self, models: list[_Model]) -> None:
@@ -141,10 +147,10 @@ class SavedModels:
             try:
                 self._storage.write_atomic(f"{model.slot}.npz", pack(arrays, meta))
             except StorageError as error:
-                self._rounds = self._every  # the node's work goes on; the next round tries again
+                self._rounds = self._every  # the node goes on; the next round tries again
                 self._output.log("error", f"the model in slot {model.slot!r} was not saved: {error}")
                 continue
-            with suppress(OSError):  # it is to be shared, and a state folder's files are their owner's alone
+            with suppress(OSError):  # others may read it, unlike the files of a state folder
                 (self._folder / f"{model.slot}.npz").chmod(0o644)
             model.written(arrays, updates)
             self.written += 1
@@ -153,19 +159,22 @@ class SavedModels:
 def open_saved(
     folder: Path, every: int, state: Path | None, node: Node, board: Board, output: Output, stack: ExitStack
 ) -> SavedModels:
-    """Takes the folder for this node's models. SaveModelError; the board's StorageError."""
+    """Opens the folder for the models of this node; it is closed with `stack`.
+
+    Raises SaveModelError for a folder or node that cannot be used, and the board's StorageError.
+    """
     check_folder(folder, "--save-model")
     if state is not None and folder.resolve() == state.resolve():
         raise SaveModelError("it is the state folder", f"--save-model {folder}", "name a folder beside it")
-    found = models_of(folder, node)
+    models = models_of(folder, node)
     storage = board.storage(folder)
     stack.callback(storage.close)
-    return SavedModels(node, folder, storage, list(found.values()), every, output)
+    return SavedModels(node, folder, storage, list(models.values()), every, output)
 
 
 def models_of(folder: Path, node: Node) -> dict[str, _Model]:
-    """The models that can be saved, by slot. SaveModelError where there is none."""
-    found: dict[str, _Model] = {}
+    """The models that can be saved, by slot. Raises SaveModelError if there are none."""
+    models: dict[str, _Model] = {}
     slots = []
     for target in node.targets:
         for slot, binding in node.program.targets[target].bindings.items():
@@ -173,11 +182,11 @@ def models_of(folder: Path, node: Node) -> dict[str, _Model]:
             component = node.component(slot, target)
             named = getattr(component, "named_parameters", None)
             if binding.role == keys.ROLE_MODEL and named is not None and named() is not None:
-                found[slot] = _Model(slot, binding.type_name, node)
-    if not found:
+                models[slot] = _Model(slot, binding.type_name, node)
+    if not models:
         raise SaveModelError(
             "this node has no model with named parameters",
             f"--save-model {folder}",
             f"its slots: {', '.join(slots)}; leave the flag out",
         )
-    return found
+    return models

@@ -1,7 +1,7 @@
-"""What surrounds a node that runs: the service manager, a trace, metrics.
+"""Connects a running node with the service manager, a trace and metrics.
 
-All of it hangs on the driver's loop: the watchdog is petted where the work is done, so a node that hangs is
-restarted, and one that merely waits is not.
+The driver's loop calls all of them. The watchdog is petted by the same thread that does the work, so a node
+that hangs is restarted, and a node that merely waits is not.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from bb_shims import Board
 
 PETS_PER_TIMEOUT = 3
+"""Pets per timeout of the watchdog; systemd recommends two, the third covers a slow poll."""
 
 
 class Service:
-    """A context around `Driver.run`; entering it opens everything, leaving it closes what was opened."""
+    """A context around `Driver.run`: opens everything at its start, and closes it at its end."""
 
     def __init__(
         self,
@@ -51,14 +52,14 @@ class Service:
         self._metrics: MetricsServer | None = None
         self._pet_every_ns = 0
         self._next_pet_ns = 0
-        self._said = ""  # to the service manager
+        self._last_status = ""  # as the service manager has it
         self.polled: Polled | None = None
         self.max_wait_s = MAX_WAIT_S
 
     def __enter__(self) -> Service:
         with self._stack:
             self._open()
-            self._stack = self._stack.pop_all()  # all is open: it closes at the end, whatever happens
+            self._stack = self._stack.pop_all()  # everything is open, and stays so until __exit__
         return self
 
     def __exit__(
@@ -87,7 +88,7 @@ class Service:
         if self._trace is not None or self._metrics is not None:
             self.polled = self._polled
         if not board.clock.wall_is_set():
-            output.log("warning", "the wall clock is not set: timestamps of this node mean nothing yet")
+            output.log("warning", "the wall clock is not set: timestamps of this node are wrong until it is")
         watchdog, notifier = board.watchdog, board.notifier
         if watchdog is not None:
             self._pet_every_ns = max(1, watchdog.timeout_ns // PETS_PER_TIMEOUT)
@@ -99,7 +100,7 @@ class Service:
     # --- the driver's loop ----------------------------------------------------------------------------
 
     def beat(self, now_ns: int) -> None:
-        """Once per turn of the loop."""
+        """Pets the watchdog, publishes counters and status; called once per turn of the loop."""
         if self._pet_every_ns and now_ns >= self._next_pet_ns and self._board.watchdog is not None:
             self._next_pet_ns = now_ns + self._pet_every_ns
             self._tell(self._board.watchdog.pet)
@@ -108,8 +109,8 @@ class Service:
         notifier = self._board.notifier
         if notifier is not None:
             status = self._status(now_ns)
-            if status != self._said:
-                self._said = status
+            if status != self._last_status:
+                self._last_status = status
                 self._tell(lambda: notifier.status(status))
         trace = self._trace
         if trace is not None and trace.error:
@@ -117,7 +118,7 @@ class Service:
             self._trace = None
 
     def beat_and(self, more: Callable[[int], None]) -> Callable[[int], None]:
-        """`beat`, and then what else there is to do once per turn."""
+        """Returns a function that calls `beat` and then `more`."""
 
         def both(now_ns: int) -> None:
             self.beat(now_ns)
@@ -126,16 +127,16 @@ class Service:
         return both
 
     def _status(self, now_ns: int) -> str:
-        """`Client: connected; bootstrap: failed (next try in 4 s)`; nothing of bootstraps where none are."""
+        """One line such as `Client: connected; bootstrap: failed (next try in 4 s)`."""
         where = "connected" if self._transport.connected else "waiting for the broker"
         parts = (f"{', '.join(self._node.targets)}: {where}", summary(self._node.bootstraps, now_ns))
         return "; ".join(part for part in parts if part)
 
-    def _polled(self, began_ns: int, ended_ns: int, found: Sequence[EngineStep]) -> None:
+    def _polled(self, began_ns: int, ended_ns: int, polled: Sequence[EngineStep]) -> None:
         if self._metrics is not None:
             self._metrics.cycles.add(ended_ns - began_ns)
         if self._trace is not None:
-            self._trace.polled(began_ns, ended_ns, found)
+            self._trace.polled(began_ns, ended_ns, polled)
 
     def _publish(self) -> None:
         if self._metrics is None:
@@ -156,7 +157,7 @@ class Service:
         )
 
     def _tell(self, say: Callable[[], None]) -> None:
-        """Speaks to the service manager; that it does not listen is no reason to stop."""
+        """Calls the service manager; an error is only logged, because the node can do without."""
         from bb_shims import WatchdogError
 
         try:

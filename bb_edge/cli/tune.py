@@ -1,8 +1,8 @@
-"""`bb-edge bench --tune`: what runs each flatbuffer fastest on this device, measured and remembered.
+"""The option `bb-edge bench --tune`: measures what runs each flatbuffer fastest on this device.
 
-Every `Model` of the artifact runs on the interpreter with 1, 2, 4, … threads, up to the cores there are, and,
-where the artifact brings its ops, on NumPy; in turns, medians. The choice is left in a file beside the
-artifact, which `bb-edge run`, `bb-edge bench` and `bb_edge.open_model` take from then on.
+Every `Model` of the artifact runs on the interpreter with 1, 2, 4, … threads, up to the number of cores, and
+on NumPy if the artifact holds its ops. The ways take turns, and their medians are compared. The choice is
+written to a file beside the artifact, which `bb-edge run`, `bb-edge bench` and `bb_edge.open_model` read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from bb_edge.roles.errors import BackendError
 from bb_edge.roles.programs import BackendProgram
 
 ROUNDS = 25
+"""Runs of each way: enough for a median on a machine that does other work too."""
 SECONDS = 2.0
-"""Of one model, all ways together."""
+"""Seconds for one model, all ways together; slow models get fewer rounds, three at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """One flatbuffer: microseconds per way (`"numpy"`, or a number of threads), and what was chosen."""
+    """The figures of one flatbuffer, and the choice.
+
+    A way is `"numpy"` or a number of threads; `microseconds` is the median of each.
+    """
 
     sha256: str
     ops: str
@@ -44,30 +48,32 @@ class Tuned:
 
 
 def tune(artifact: Path) -> tuple[list[Tuned], Path]:
-    """Measures and writes the file; gives the figures and its place.
+    """Measures all models and writes the file; returns the figures and the path of the file.
 
-    TFLiteInterpreterError where no interpreter runs, BackendError where there is nothing to choose.
+    Raises TFLiteInterpreterError where no interpreter runs, BackendError for an artifact without flatbuffers.
     """
     chosen = interpreter()
     if chosen.make is None:
-        raise TFLiteInterpreterError(f"there is {chosen}", "bench --tune", "install one")
+        raise TFLiteInterpreterError(
+            f"there is {chosen}", "bench --tune", "install bytesandbrains-edge[litert] or [tflite]"
+        )
     proto: Any = read_model(artifact.read_bytes())
     functions = {(f.domain, f.name): f for f in proto.functions}
-    found: dict[str, Tuned] = {}
+    tuned: dict[str, Tuned] = {}
     for node in _models(proto):
         attributes = {attribute.name: attribute.s for attribute in node.attribute}
         digest = attributes["sha256"].decode()
-        if digest not in found:
+        if digest not in tuned:
             ways = _ways(node, attributes, functions)
-            found[digest] = _measured(digest, attributes.get("ops", b"").decode(), ways)
-    if not found:
+            tuned[digest] = _measured(digest, attributes.get("ops", b"").decode(), ways)
+    if not tuned:
         raise BackendError(
-            "no flatbuffer in it", str(artifact), "compile it with --backend auto or --backend tflite"
+            "it holds no flatbuffer", str(artifact), "compile it with --backend auto or --backend tflite"
         )
     place = Path(os.fspath(artifact).removesuffix(".onnx") + TUNING_SUFFIX)
-    choices = {digest: Choice(0 if t.chosen == "numpy" else int(t.chosen)) for digest, t in found.items()}
+    choices = {digest: Choice(0 if t.chosen == "numpy" else int(t.chosen)) for digest, t in tuned.items()}
     save_tuning(place, choices, chosen)
-    return list(found.values()), place
+    return list(tuned.values()), place
 
 
 def _models(proto: Any) -> Iterator[Any]:
@@ -86,7 +92,7 @@ def _threads() -> list[int]:
 
 
 def _ways(node: Any, attributes: dict[str, bytes], functions: Any) -> dict[str, BackendProgram]:
-    """The programs that compete."""
+    """The programs that are compared, by the name of their way."""
     make = interpreter().make
     assert make is not None
     model, digest = bytes(attributes["model"]), bytes(attributes["sha256"])
@@ -124,7 +130,7 @@ def _measured(digest: str, ops: str, ways: dict[str, BackendProgram]) -> Tuned:
 
 
 def _example(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    dims = [abs(d) for d in shape]  # an open batch is one
+    dims = [abs(d) for d in shape]  # an open dimension (-1) becomes 1
     if dtype.kind == "f":
         return rng.standard_normal(dims).astype(dtype)
     return rng.integers(0, 2, dims).astype(dtype)

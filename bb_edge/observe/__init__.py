@@ -1,3 +1,3 @@
-"""Looking at a node that runs: a trace of its polls and ops, and its counters for a scraper."""
+"""Observes a running node: a trace of its polls and ops, and its counters for a scraper."""
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""`--metrics [HOST:]PORT`: a node's counters in Prometheus' text format 0.0.4, at /metrics; its health at
-/healthz.
+"""Serves `--metrics [HOST:]PORT`: counters at /metrics (Prometheus text format 0.0.4), health at /healthz.
 
-The driver's thread publishes a snapshot, at most a few times a second; the server's thread renders the last
-one. Nothing of the engine is touched from the server's thread. One request is served at a time, and one that
-says nothing for five seconds is hung up on: a scraper needs no more, and nobody can make the node keep more.
+The driver's thread publishes a snapshot of the counters a few times a second; the server's thread answers
+with the last one and touches nothing of the engine. One request is served at a time, and a client that sends
+nothing for five seconds is disconnected: that is enough for a scraper, and bounds what clients can cost.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ from bb_edge.ir.counters import spelling
 from bb_edge.ir.errors import BBError
 
 PUBLISH_EVERY_NS = 250_000_000
+"""Nanoseconds between snapshots; scrapers ask once in some seconds, people who look ask oftener."""
 UNHEALTHY_AFTER_S = 10.0
-"""A driver's loop comes round every second; one that has not for so long hangs."""
+"""Seconds without a turn of the driver's loop after which /healthz answers 503; a turn takes a second."""
 REQUEST_TIMEOUT_S = 5.0
+"""Seconds that a client may send nothing; half of a scraper's usual timeout."""
 CYCLE_BUCKETS_NS = (
     10_000,
     100_000,
@@ -32,7 +33,7 @@ CYCLE_BUCKETS_NS = (
     1_000_000_000,
     10_000_000_000,
 )
-"""Upper bounds of the poll durations' histogram: 10 µs to 10 s."""
+"""Upper bounds of the histogram of poll durations, in nanoseconds: 10 µs to 10 s."""
 
 GAUGES = frozenset(
     {
@@ -57,24 +58,24 @@ GAUGES = frozenset(
         "state.outbox_records",
     }
 )
-"""What may fall again; everything else counts up."""
+"""Names of counters that can go down; all others only go up."""
 
 
 class MetricsError(BBError):
-    """An address that cannot be listened on, or is none."""
+    """The text is not an address, or the address cannot be listened on."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`[HOST:]PORT`, loopback where no host is named; `[::1]:9100` for IPv6. MetricsError otherwise."""
+    """Parses `[HOST:]PORT`, for IPv6 `[::1]:9100`; without a host it is loopback. Raises MetricsError."""
     host, colon, port = text.rpartition(":")
     host = host.strip("[]") if colon else "127.0.0.1"
     if not host or not port.isdecimal() or not 0 <= int(port) <= 65_535:
-        raise MetricsError(f"{text!r} is no address", "metrics", "write [HOST:]PORT, for example 9100")
+        raise MetricsError(f"{text!r} is not an address", "metrics", "write [HOST:]PORT, for example 9100")
     return host, int(port)
 
 
 class Cycles:
-    """Durations of polls: a histogram with a sum, a count and the longest. Nanoseconds."""
+    """A histogram of poll durations, with their sum, count and maximum, in nanoseconds."""
 
     __slots__ = ("buckets", "count", "longest", "total")
 
@@ -93,24 +94,24 @@ class Cycles:
 
 
 def render(counters: Mapping[str, int], cycles: Cycles, labels: Mapping[str, str]) -> str:
-    """Prometheus' text: every counter as `bb_<name>`, dots as underscores, with the labels."""
+    """Writes the Prometheus text: each counter as `bb_<name>`, with underscores for dots and the labels."""
     text = ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items())
-    found = []
+    lines = []
     for name, value in sorted(counters.items()):
         gauge = name in GAUGES
         metric = f"bb_{spelling(name)}"
         if not gauge:
             metric += "_total"
-        found.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}\n{metric}{{{text}}} {value}\n")
+        lines.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}\n{metric}{{{text}}} {value}\n")
     name, running = "bb_cycle_duration_ns", 0
-    found.append(f"# TYPE {name} histogram\n")
+    lines.append(f"# TYPE {name} histogram\n")
     comma = "," if text else ""
     for bound, count in zip((*CYCLE_BUCKETS_NS, "+Inf"), cycles.buckets, strict=True):
         running += count
-        found.append(f'{name}_bucket{{{text}{comma}le="{bound}"}} {running}\n')
-    found.append(f"{name}_sum{{{text}}} {cycles.total}\n{name}_count{{{text}}} {cycles.count}\n")
-    found.append(f"# TYPE {name}_longest gauge\n{name}_longest{{{text}}} {cycles.longest}\n")
-    return "".join(found)
+        lines.append(f'{name}_bucket{{{text}{comma}le="{bound}"}} {running}\n')
+    lines.append(f"{name}_sum{{{text}}} {cycles.total}\n{name}_count{{{text}}} {cycles.count}\n")
+    lines.append(f"# TYPE {name}_longest gauge\n{name}_longest{{{text}}} {cycles.longest}\n")
+    return "".join(lines)
 
 
 def _escape(value: str) -> str:
@@ -118,10 +119,10 @@ def _escape(value: str) -> str:
 
 
 class MetricsServer:
-    """Serves the last snapshot, from a thread of its own."""
+    """Serves the last snapshot of the counters, from a thread of its own."""
 
     def __init__(self, host: str, port: int, labels: Mapping[str, str]) -> None:
-        """Listens at once. MetricsError where the address is taken or is not this machine's."""
+        """Starts to listen. Raises MetricsError where the address is in use or not of this machine."""
         self._labels = dict(labels)
         self._text = b""
         self._published_s = time.monotonic()
@@ -138,13 +139,13 @@ class MetricsServer:
                 outer._answer(self)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Scrapes are no news."""
+                """Logs nothing: a scraper asks every few seconds."""
 
         class Server(HTTPServer):
             address_family = HTTPServer.address_family if ":" not in host else _inet6()
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """A scraper that hung up is its own business."""
+                """Ignores scrapers that hang up early."""
 
         try:
             self._server = Server((host, port), Handler)
@@ -157,18 +158,18 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The port, also where 0 asked for any."""
+        """The port that is listened on; the system chose it if 0 was asked for."""
         return int(self._server.server_address[1])
 
     def due(self, now_ns: int) -> bool:
-        """Whether it is time for a snapshot; asked by the driver's thread."""
+        """Returns whether it is time for a snapshot; for the driver's thread."""
         if now_ns < self._next_ns:
             return False
         self._next_ns = now_ns + PUBLISH_EVERY_NS
         return True
 
     def publish(self, counters: Mapping[str, int]) -> None:
-        """Takes a snapshot; on the driver's thread."""
+        """Takes a snapshot of the counters; for the driver's thread."""
         self._text = render(counters, self.cycles, self._labels).encode()
         self._published_s = time.monotonic()
 

@@ -1,8 +1,8 @@
-"""`--trace FILE`: what a node did when, for Perfetto or chrome://tracing ("Trace Event Format", JSON array).
+"""Writes `--trace FILE`: what a node did and when, in the Trace Event Format (a JSON array).
 
-Polls and the ops in them are complete events ("X") of one thread, so that ops nest in their poll; other
-steps are instants. Times are microseconds since the trace began. The file is bounded: at the limit, or when
-the disk is full, the trace ends and says so; the node goes on.
+Perfetto and chrome://tracing show it. Polls and the ops in them are complete events ("X") of one thread, so
+ops nest in their poll; other steps are instants. Times are microseconds since the trace began. The file is
+bounded: at the limit, or when the disk is full, the trace ends and says so, and the node goes on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir.errors import BBError
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Some two million events. A browser takes no more either."""
+"""Bytes of a trace, some two million events; browsers show no more either."""
 BUFFERED_EVENTS = 2_000
+"""Events per write to the file: some 250 KB."""
 POLLS, TRANSPORT = 1, 2
 
 _QUIET = (steps.OpCompleted, steps.OpSink, steps.AsyncSuspended, steps.OpTrigger)
@@ -36,15 +37,15 @@ class Trace:
     def __init__(
         self, path: Path | str, name: str, clock_ns: Callable[[], int], max_bytes: int = MAX_BYTES
     ) -> None:
-        """Opens the file. TraceError where it cannot be written; `name` labels the process."""
+        """Opens the file; viewers show `name`. Raises TraceError where it cannot be written."""
         self._clock_ns = clock_ns
         self._began_ns = clock_ns()
         self._left = max_bytes
         self._lines: list[str] = []
         self.dropped = 0
-        """Events beyond the limit."""
+        """Events that were left out because they are beyond the limit."""
         self.error = ""
-        """Why the trace has ended early; empty as long as it has not."""
+        """Why the trace has ended early; empty if it has not."""
         try:
             self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
         except OSError as error:
@@ -55,7 +56,7 @@ class Trace:
             self._add({"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": label}})
 
     def wrap(self, op: BoundOp) -> Callable[..., Any]:
-        """An op's `run`, timed; for `Node.observe_ops`."""
+        """Returns a timed version of an op's `run`, for `Node.observe_ops`."""
         run, clock_ns, add, began_ns = op.run, self._clock_ns, self._add, self._began_ns
         name, category = op.spec.op_type, op.spec.domain or "ai.onnx"
         node, target = op.spec.name, op.target
@@ -88,9 +89,9 @@ class Trace:
 
         return timed
 
-    def polled(self, began_ns: int, ended_ns: int, found: Sequence[steps.EngineStep]) -> None:
-        """One poll and its steps; polls that found nothing to do are left out."""
-        if not found:
+    def polled(self, began_ns: int, ended_ns: int, polled: Sequence[steps.EngineStep]) -> None:
+        """Adds one poll and its steps; polls without steps are left out."""
+        if not polled:
             return
         ts = (began_ns - self._began_ns) / 1000
         self._add(
@@ -102,11 +103,11 @@ class Trace:
                 "dur": (ended_ns - began_ns) / 1000,
                 "pid": 1,
                 "tid": POLLS,
-                "args": {"steps": len(found)},
+                "args": {"steps": len(polled)},
             }
         )
         at = (ended_ns - self._began_ns) / 1000
-        for step in found:
+        for step in polled:
             if isinstance(step, _QUIET):
                 continue
             event: dict[str, object] = {
@@ -134,7 +135,7 @@ class Trace:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is buffered. Where the disk does not take it, the trace ends and `error` says why."""
+        """Writes the buffered events. If the disk refuses them, the trace ends and `error` says why."""
         file, lines, self._lines = self._file, self._lines, []
         if file is None or not lines:
             return
@@ -147,7 +148,7 @@ class Trace:
                 file.close()
 
     def close(self) -> None:
-        """Writes the end; the file is whole JSON then. (Viewers take one without an end as well.)"""
+        """Ends the JSON array and closes the file. Viewers also take a file without its end."""
         self.flush()
         file, self._file = self._file, None
         if file is None:
@@ -161,11 +162,11 @@ class Trace:
 
 
 def _arguments(step: steps.EngineStep) -> dict[str, object]:
-    found: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     if isinstance(step, steps.SendEnvelope):
         return {"peer": str(step.peer), "bytes": len(step.payload), "resent": step.resent}
     for name in ("target", "execution", "op", "peer", "reason", "topic", "round", "port", "failed", "error"):
         value = getattr(step, name, None)
         if value is not None:
-            found[name] = value if isinstance(value, int | bool) else str(value)[:200]
-    return found
+            arguments[name] = value if isinstance(value, int | bool) else str(value)[:200]
+    return arguments

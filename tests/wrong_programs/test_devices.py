@@ -337,7 +337,7 @@ WRONG_INPUTS = {
     "too short": (("Booted.p=[1,2]",), ("shape [2]", "Tensor<F32>[8]")),
     "a number for a vector": (("Booted.p=1",), ("shape []", "Tensor<F32>[8]")),
     "ragged": (("Booted.p=[[1],[1,2]]",), ("rows of different lengths",)),
-    "texts": (('Booted.p=["a"]',), ("no number",)),
+    "texts": (('Booted.p=["a"]',), ("not a number",)),
     "no such file": (("Booted.p=nope.npy",), ("nope.npy cannot be read", "No such file")),
     "no equals sign": (("Booted.p",), ("TARGET.INPUT=VALUE",)),
     "no input named": (("Booted=1",), ("TARGET.INPUT=VALUE",)),
@@ -356,7 +356,7 @@ def test_a_wrong_file_of_a_bootstrap_is_refused(case, booted, tmp_path) -> None:
     path, words = tmp_path / "init.npy", ("cannot be read",)
     if case == "F64":
         np.save(path, np.zeros(8))
-        words = ("float64", "float32 is expected")
+        words = ("float64", "expected dtype float32")
     elif case == "damaged":
         np.save(path, np.zeros(8, np.float32))
         path.write_bytes(path.read_bytes()[:-7])

@@ -260,7 +260,7 @@ def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys) -> 
     monkeypatch.setattr(Path, "read_bytes", full)
     assert main(["check", str(tmp_path / "net.onnx")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "may not have so much memory" in line and "limits" in line
+    assert "not enough memory" in line and "limits" in line
 
 
 @pytest.fixture(scope="module")

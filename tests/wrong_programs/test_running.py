@@ -17,7 +17,7 @@ from refusals import refused
 from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
-from bb_edge.cli.run import _notes
+from bb_edge.cli.run import backend_notes
 from bb_edge.config_file import ConfigFileError, RunConfig, load_config
 from bb_edge.transport.broker import BrokerUrlError
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
@@ -160,7 +160,7 @@ def test_a_file_without_a_name(flag, capsys) -> None:
         main([*COMMAND, flag, ""])
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert flag in said and "no file" in said
+    assert flag in said and "not the name of a file" in said
 
 
 @pytest.mark.parametrize("key", ["artifact", "state", "save_model", "trace"])
@@ -244,10 +244,10 @@ def test_large_numbers_that_fit() -> None:
 # --- dry runs -----------------------------------------------------------------------------------------------
 
 WRONG_SURROUNDINGS: dict[str, tuple[dict[str, object], str]] = {
-    "metrics: a word": ({"metrics": "x"}, "'x' is no address"),
-    "metrics: nothing": ({"metrics": ":"}, "':' is no address"),
-    "metrics: too large": ({"metrics": "70000"}, "'70000' is no address"),
-    "metrics: below zero": ({"metrics": "-1"}, "'-1' is no address"),
+    "metrics: a word": ({"metrics": "x"}, "'x' is not an address"),
+    "metrics: nothing": ({"metrics": ":"}, "':' is not an address"),
+    "metrics: too large": ({"metrics": "70000"}, "'70000' is not an address"),
+    "metrics: below zero": ({"metrics": "-1"}, "'-1' is not an address"),
     "metrics: no host of ours": ({"metrics": "1.2.3.4.5:80"}, "1.2.3.4.5"),
     "federation: empty": ({"federation": ""}, "federation ''"),
     "federation: a slash": ({"federation": "a/b"}, "federation 'a/b'"),
@@ -257,8 +257,8 @@ WRONG_SURROUNDINGS: dict[str, tuple[dict[str, object], str]] = {
     "cert: no file": ({"broker": {"url": "mqtts://h", "cert": "nofile"}}, "nofile"),
     "save_every alone": ({"save_every": 2}, "--save-model"),
     "save_model: no model": ({"save_model": "m", "targets": ["Quiet"], "artifact": "quiet.onnx"}, "no model"),
-    "save_model: a file": ({"save_model": "quiet.onnx"}, "no folder"),
-    "state: a file": ({"state": "quiet.onnx"}, "no folder"),
+    "save_model: a file": ({"save_model": "quiet.onnx"}, "not a folder"),
+    "state: a file": ({"state": "quiet.onnx"}, "not a folder"),
 }
 
 
@@ -344,7 +344,7 @@ def test_until_done_without_an_end_is_said(tmp_path) -> None:
         assert node.stdout is not None and node.stderr is not None
         assert json.loads(node.stdout.readline())["event"] == "t"
         node.terminate()
-        assert "--until-done: no rounds here have an end" in node.stderr.read()
+        assert "--until-done has no effect: no rounds of this node have an end" in node.stderr.read()
         node.stdout.read()
     assert node.returncode == 0
 
@@ -355,5 +355,5 @@ def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
         "backend", "bb.TFLiteBackend", {"tuning": str(tmp_path / "net.tune.json")}
     )
     node = install(PeerId.from_name("k"), (), bound.compile(Ticks()).SerializeToString(), ["Ticks"], seed=1)
-    (note,) = _notes(node)
+    (note,) = backend_notes(node)
     assert "net.tune.json" in note and "tuning ignored" in note and "tune again" in note

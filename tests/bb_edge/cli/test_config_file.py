@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bb_edge.cli import main, parser
-from bb_edge.cli.run import ArgumentError, settings
+from bb_edge.cli.run_settings import ArgumentError, settings
 from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, ConfigFileError, RunConfig, load_config
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId

@@ -221,7 +221,7 @@ def test_a_snapshot_of_an_older_runtime_says_what_to_do(state, node, monkeypatch
 
     monkeypatch.setattr(snapshot.cbor, "dumps", older)
     write_state(state, node)
-    with pytest.raises(ExportError, match="an older runtime wrote it") as caught:
+    with pytest.raises(ExportError, match="written by an older runtime") as caught:
         look(state)
     assert "run the node once" in caught.value.hint
 

@@ -1,0 +1,144 @@
+"""The settings of `bb-edge run`: the file of --config with the flags on top, and what must be in them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
+
+
+class ArgumentError(BBError):
+    """A value on the command line is wrong, or one is missing."""
+
+
+class MissingArgument(ArgumentError):
+    """A value is given neither by a flag nor by the configuration."""
+
+
+def add_bootstrap(parser: argparse.ArgumentParser) -> None:
+    """Adds `--bootstrap` to the parser of a verb."""
+    parser.add_argument(
+        "--bootstrap",
+        action="append",
+        default=[],
+        metavar="TARGET.INPUT=VALUE",
+        help="an input of a target's bootstrap: a number, a list, or a .npy or .npz file (repeatable)",
+    )
+
+
+def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
+    """Parses flags `SLOT.KEY=VALUE` to slot → key → value.
+
+    A value is JSON if it parses as JSON, else a text. Raises ArgumentError for anything else.
+    """
+    import json
+
+    components: dict[str, dict[str, object]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        slot, dot, key = name.partition(".")
+        if not equals or not dot or not slot or not key:
+            raise ArgumentError(f"--set {text!r}", hint="write --set SLOT.KEY=VALUE")
+        try:
+            parsed: object = json.loads(value)
+        except ValueError:
+            parsed = value
+        components.setdefault(slot, {})[key] = parsed
+    return components
+
+
+def merged(
+    below: Mapping[str, Mapping[str, object]], above: Mapping[str, Mapping[str, object]]
+) -> dict[str, dict[str, object]]:
+    """Merges two tables of tables key by key; `above` wins."""
+    tables = {name: dict(values) for name, values in below.items()}
+    for name, values in above.items():
+        tables.setdefault(name, {}).update(values)
+    return tables
+
+
+def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = None) -> RunConfig:
+    """The configuration of --config, with the flags on top.
+
+    Without a state folder, that of the service manager ($STATE_DIRECTORY) is used. Raises ArgumentError for a
+    value that is wrong, MissingArgument for one that is given by neither.
+    """
+    from bb_edge.cli.bootstraps import parse_flags
+    from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
+
+    if arguments.no_bootstrap and arguments.bootstrap:
+        raise ArgumentError(
+            "--bootstrap gives an input that --no-bootstrap leaves unread", "", "leave one of them out"
+        )
+    config = RunConfig() if arguments.config is None else load_config(arguments.config)
+    flags: dict[str, Any] = {
+        "artifact": arguments.artifact,
+        "targets": tuple(arguments.target or ()) or None,
+        "broker": arguments.broker,
+        "snapshot_interval_s": arguments.snapshot_interval,
+        "save_every": arguments.every,
+        **{name: getattr(arguments, name) for name in _SAME_NAME},
+        "load": (*config.load, *arguments.load),
+        "until_done": arguments.until_done or config.until_done,
+        "summary": arguments.summary or config.summary,
+        "log_json": arguments.json or config.log_json,
+    }
+    components = merged(config.components, parse_set(arguments.set))
+    inputs = merged(config.bootstrap, parse_flags(arguments.bootstrap))
+    flags["run_bootstraps"] = config.run_bootstraps and not arguments.no_bootstrap
+    changes = {name: value for name, value in flags.items() if value is not None}
+    config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
+    checked_interval(config.snapshot_interval_s)
+    checked_every(config.save_every, config.save_model)
+    complete(config)
+    return config
+
+
+def with_state(config: RunConfig, environ: Mapping[str, str] | None = None) -> RunConfig:
+    """Adds the state folder of the service manager to a configuration that names none."""
+    state = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
+    if config.state is not None or not state:
+        return config
+    return replace(config, state=Path(state.partition(":")[0]))
+
+
+def complete(config: RunConfig) -> None:
+    """Raises MissingArgument where a setting is missing without which no node runs."""
+    for name, flag in _NEEDED:
+        if not getattr(config, name):
+            raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
+    if config.peer is not None and not config.peer.isprintable():
+        raise ArgumentError(f"{config.peer!r} is not a name", "--peer", "write it without control characters")
+
+
+_NEEDED = (
+    ("artifact", "an artifact"),
+    ("targets", "--target"),
+    ("peer", "--peer"),
+    ("broker", "--broker"),
+)
+
+
+_SAME_NAME = (
+    "peer",
+    "federation",
+    "budget",
+    "seed",
+    "ca",
+    "cert",
+    "key",
+    "mqtt_version",
+    "state",
+    "save_model",
+    "trace",
+    "metrics",
+    "log_level",
+)
