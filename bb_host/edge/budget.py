@@ -16,10 +16,10 @@ import numpy as np
 
 from bb_edge.components import GraphModel
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
-from bb_edge.loading import load
 from bb_host.edge.columns import columns
 from bb_host.edge.memory_plan import PlannedGraph
 from bb_host.edge.tflite.lower import Lowered
@@ -188,6 +188,7 @@ def budget_of(
     program: Program,
     target: str,
     artifact: bytes,
+    loaded: LoadedProgram,
     planned: Sequence[PlannedGraph],
     limits: Limits | None = None,
     config: NodeConfig | None = None,
@@ -195,8 +196,10 @@ def budget_of(
     models: Sequence[Lowered] = (),
     max_batch: int | None = None,
 ) -> Budget:
-    """The budget of one stripped target. `config` is the node's, `NodeConfig.edge()` by default; `models` are
-    its flatbuffers, `max_batch` the largest batch of those whose batch is open.
+    """The budget of one stripped target, and of its artifact in bytes and as a device loads it.
+
+    `config` is the node's, `NodeConfig.edge()` by default; `models` are its flatbuffers, `max_batch` the
+    largest batch of those whose batch is open.
     """
     config = config or NodeConfig.edge()
     interpreter = limits.interpreter if limits is not None else None
@@ -209,7 +212,7 @@ def budget_of(
         *_state(program),
         *_tensor_work(planned),
         *_models(models, max_batch or 1),
-        Share("slot tables and executions", _slot_tables(artifact, config)),
+        Share("slot tables and executions", _slot_tables(loaded, config)),
         *_queues(program, config),
     ]
     told = _told(program, models, max_batch)
@@ -276,9 +279,8 @@ def _told(program: Program, models: Sequence[Lowered], max_batch: int | None) ->
     }
 
 
-def _slot_tables(artifact: bytes, config: NodeConfig) -> int:
+def _slot_tables(program: LoadedProgram, config: NodeConfig) -> int:
     """Frames are made at install: per region of mains and bootstraps one for each execution or child."""
-    program = load(artifact)
     children = config.max_executions * config.max_children
     total = (config.max_executions + children) * _EXECUTION
     for target in program.targets.values():

@@ -24,6 +24,7 @@ import onnx
 import onnx.checker
 from google.protobuf.message import DecodeError
 
+from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.loading import load
@@ -261,13 +262,13 @@ def build_edge(
             final, planned = plan_program(lowered, target, max_batch)
             artifact = to_bytes(final)
         with _timed(steps, "check"):
-            _check(artifact, f"target {target}")
+            loaded = _check(artifact, f"target {target}")
         with _timed(steps, "report"):
             mapped = to_json(source_map(source_program, collapsed.origins, stripped, artifact))
             # The only target of an ordinary model is called as the model is.
             file = f"{base}.edge.onnx" if structure else f"{base}.{file_name(target)}.edge.onnx"
             budget = budget_of(
-                final, target, artifact, planned, limits, models=lowering.models, max_batch=max_batch
+                final, target, artifact, loaded, planned, limits, models=lowering.models, max_batch=max_batch
             )
             report = describe_target(program, final, target, artifact, file, planned, budget, lowering)
         artifacts.append(
@@ -300,13 +301,14 @@ def _compiled(
     return compilation.program, compilation.passes
 
 
-def _check(data: bytes, where: str) -> None:
+def _check(data: bytes, where: str) -> LoadedProgram:
+    """What a device loads; EdgeError where ONNX's checker refuses it, a LoadError where a device would."""
     try:
         onnx.checker.check_model(data)
     except (onnx.checker.ValidationError, ValueError) as error:  # it leaks UnicodeDecodeError and others
         hint = "this is a fault of the compiler and not of what was compiled: report it, with the model"
         raise EdgeError(f"ONNX's checker refuses it: {error}", where, hint) from error
-    load(data)
+    return load(data)
 
 
 @contextlib.contextmanager
