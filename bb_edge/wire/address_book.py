@@ -1,8 +1,8 @@
-"""Where peers are reached (semantics §7): peer → (ordered addresses, reference count), bounded.
+"""Where peers are reached: their addresses in order, with counts of references, bounded.
 
 Entries come in two ways. `add_peer` holds a reference and stays until as many `drop_peer` have given it back.
-`learn` takes what an envelope says about its sender, so that it can be answered; such an entry has no
-reference, and makes room for others, the one learned first, when the book is full.
+`learn` takes what an envelope says about its sender, so that the node can answer; such an entry has no
+reference. When the book is full, the entry without reference that was learned first makes room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AddressBookError(BBError):
 
 
 class EmptyAddressListError(AddressBookError):
-    """A peer was to be added without an address."""
+    """A peer is added without an address."""
 
 
 class UnknownPeerError(AddressBookError):
@@ -28,7 +28,7 @@ class UnknownPeerError(AddressBookError):
 
 
 class AddressBookFullError(AddressBookError):
-    """As many referenced peers as the book holds, or as many addresses as one peer may have."""
+    """All places for referenced peers, or all places for one peer's addresses, are taken."""
 
 
 class _Entry:
@@ -42,12 +42,16 @@ class _Entry:
 
 
 class AddressBook:
-    """The book of one node."""
+    """The addresses of the peers that one node knows."""
 
     __slots__ = ("_capacity", "_entries", "_per_peer", "forgotten", "truncated")
 
     def __init__(self, capacity: int = 1024, addresses_per_peer: int = 8) -> None:
-        """`capacity` peers, and that many addresses of each."""
+        """Holds `capacity` peers with `addresses_per_peer` addresses each.
+
+        1024 peers is what the other tables about peers hold by default; 8 addresses are an IPv4, an IPv6 and
+        a name on a few networks.
+        """
         self._capacity = capacity
         self._per_peer = addresses_per_peer
         self._entries: dict[PeerId, _Entry] = {}
@@ -64,27 +68,27 @@ class AddressBook:
         return iter(self._entries)
 
     def lookup(self, peer: PeerId) -> tuple[Address, ...] | None:
-        """The peer's addresses in order; None for an unknown peer and for one with no address."""
+        """Returns the peer's addresses in order; None for an unknown peer and for one without an address."""
         entry = self._entries.get(peer)
         return entry.addresses or None if entry is not None else None
 
     def references(self, peer: PeerId) -> int:
-        """How often the peer was added and not yet dropped; 0 where it was learned, or is unknown."""
+        """Returns how often the peer was added and not yet dropped; 0 where it was learned, or is unknown."""
         entry = self._entries.get(peer)
         return 0 if entry is None else entry.references
 
     # --- referenced peers --------------------------------------------------------------------------------
 
     def add_peer(self, peer: PeerId, addresses: Iterable[Address]) -> None:
-        """One reference more; new addresses go behind those that are known.
+        """Adds a reference to a peer, and its new addresses after those that are known.
 
         Raises EmptyAddressListError, or AddressBookFullError for a peer or an address too many.
         """
-        given = tuple(dict.fromkeys(addresses))
-        if not given:
-            raise EmptyAddressListError("no address", f"peer {peer}", "a peer needs at least one")
+        new = tuple(dict.fromkeys(addresses))
+        if not new:
+            raise EmptyAddressListError("no address", f"peer {peer}", "give at least one address")
         entry = self._entries.get(peer)
-        merged = given if entry is None else tuple(dict.fromkeys(entry.addresses + given))
+        merged = new if entry is None else tuple(dict.fromkeys(entry.addresses + new))
         self._check_length(peer, merged)
         if entry is None:
             self._make_room(peer)
@@ -94,21 +98,21 @@ class AddressBook:
             entry.references += 1
 
     def drop_peer(self, peer: PeerId) -> None:
-        """One reference less; at 0 the peer is gone. UnknownPeerError where there is none to drop."""
+        """Takes a reference back; at 0 the peer is gone. UnknownPeerError where there is no such peer."""
         entry = self._entry(peer)
         entry.references -= 1
         if entry.references <= 0:
             del self._entries[peer]
 
     def register_address(self, peer: PeerId, address: Address) -> None:
-        """One address more of a known peer. Raises UnknownPeerError or AddressBookFullError."""
+        """Adds an address to a known peer. Raises UnknownPeerError or AddressBookFullError."""
         entry = self._entry(peer)
         if address not in entry.addresses:
             self._check_length(peer, (*entry.addresses, address))
             entry.addresses += (address,)
 
     def forget_address(self, peer: PeerId, address: Address) -> None:
-        """One address less; the peer stays, even without any. Raises UnknownPeerError."""
+        """Removes an address; the peer stays, even without any. Raises UnknownPeerError."""
         entry = self._entry(peer)
         entry.addresses = tuple(a for a in entry.addresses if a != address)
         entry.learned_from = ()
@@ -126,7 +130,7 @@ class AddressBook:
             raise AddressBookFullError(
                 f"{len(addresses)} addresses, {self._per_peer} at most",
                 f"peer {peer}",
-                "forget one first, or raise NodeConfig.peer_addresses",
+                "forget an address first, or raise NodeConfig.peer_addresses",
             )
 
     def _make_room(self, peer: PeerId) -> None:
@@ -137,7 +141,7 @@ class AddressBook:
             raise AddressBookFullError(
                 f"{self._capacity} peers already",
                 f"peer {peer}",
-                "drop one first, or raise NodeConfig.max_peers",
+                "drop a peer first, or raise NodeConfig.max_peers",
             )
         del self._entries[victim]
         self.forgotten += 1
@@ -145,24 +149,24 @@ class AddressBook:
     # --- learned peers -----------------------------------------------------------------------------------
 
     def learn(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None = None) -> bool:
-        """Merges what an envelope claims about its sender, then where it was seen; True where that is news.
+        """Merges the addresses that an envelope claims for its sender, then the one where it was seen.
 
-        A list without news is not rewritten; else the new list stands before what was known, cut at what a
-        peer may have. Raises AddressError for bytes that are no address, AddressBookFullError for a peer too
-        many; the book is then as it was.
+        Returns whether any is new. A list without new ones changes nothing; otherwise the list goes before
+        what was known, and the end beyond `addresses_per_peer` is cut. Raises AddressError for bytes that are
+        not an address, AddressBookFullError for a peer too many; the book is then as it was.
         """
         raw = (*claimed, observed) if observed is not None else tuple(claimed)
         entry = self._entries.get(peer)
         if not raw or (entry is not None and entry.learned_from == raw):
             return False
-        given = tuple(dict.fromkeys(Address.from_bytes(data) for data in raw))
+        new = tuple(dict.fromkeys(Address.from_bytes(data) for data in raw))
         if entry is None:
             self._make_room(peer)
             entry = self._entries[peer] = _Entry((), 0)
         entry.learned_from = raw
-        if all(address in entry.addresses for address in given):
+        if all(address in entry.addresses for address in new):
             return False
-        merged = tuple(dict.fromkeys(given + entry.addresses))
+        merged = tuple(dict.fromkeys(new + entry.addresses))
         self.truncated += max(len(merged) - self._per_peer, 0)
         entry.addresses = merged[: self._per_peer]
         return True
@@ -170,14 +174,14 @@ class AddressBook:
     # --- snapshot ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> list[list[Any]]:
-        """[peer, references, addresses] rows for CBOR."""
+        """Returns [peer, references, addresses] rows for CBOR."""
         return [
             [peer.to_bytes(), entry.references, [address.to_bytes() for address in entry.addresses]]
             for peer, entry in self._entries.items()
         ]
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
-        """Replaces the book's contents. AddressBookFullError where the snapshot has more than fits."""
+        """Replaces the book's contents. AddressBookFullError where the snapshot holds more than fits."""
         if len(data) > self._capacity:
             raise AddressBookFullError(f"{len(data)} peers in the snapshot, {self._capacity} fit", "restore")
         self._entries = {

@@ -1,4 +1,4 @@
-"""What a decoder accepts, checked before anything is kept (semantics §6 "Caps")."""
+"""The limits of one inbound envelope, which a decoder checks before it stores anything."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MIB = 1024 * KIB
 
 
 class CapsError(BBError):
-    """A cap that cannot be: names the field and its range."""
+    """A cap below 1; it names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaisedSite:
-    """A site whose planned size lies above the cap of a fill.
+    """A site whose planned size lies above the cap of a fill, in bytes.
 
-    `planned` is what the compiler asked for, `granted` what the node gives; less than planned means that the
-    node's ceiling cut it, and that fills of the planned size will be refused. Bytes.
+    `planned` is the size that the compiler computed, `granted` what the node lets in. Less than planned means
+    that the node's ceiling cut it, and that fills of the planned size will be refused.
     """
 
     site: int
@@ -31,9 +31,9 @@ class RaisedSite:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeCaps:
-    """Limits of one inbound envelope: sizes in bytes, the others counts; all are inclusive, at least 1."""
+    """Limits of one inbound envelope: sizes in bytes, the others counts; all inclusive, and at least 1."""
 
-    # The envelope as it arrives. Compared before the first byte is looked at.
+    # The envelope as it arrives; checked before its first byte is read.
     total_bytes: int
     # Fills in one envelope.
     fills: int
@@ -41,9 +41,9 @@ class EnvelopeCaps:
     fill_bytes: int
     # One fill's destination suffix.
     suffix_bytes: int
-    # Addresses of the source, and of the destination, in one envelope.
+    # Addresses of the source, and of the destination: as many as the address book holds per peer.
     addresses: int = 8
-    # One address.
+    # One address: a host name has 255 letters at most.
     address_bytes: int = 256
     # The peer id in the envelope: 64 digest bytes, a code and a length of at most 10 bytes each.
     src_peer_bytes: int = 84
@@ -51,12 +51,12 @@ class EnvelopeCaps:
     acks: int = 10
     # Single numbers in one ack: as many as may be unacknowledged in a durable window.
     ack_numbers: int = 64
-    # Round-trip reports in one envelope.
+    # Round-trip reports in one envelope: one per hop of a chain, and chains are short.
     rtt_reports: int = 16
-    # Fields that this version does not know, or a scalar's repetitions. They cost time to skip, so they are
-    # counted.
+    # Fields that this version does not know, and repetitions of a scalar: skipping them costs time. A later
+    # version may add some; hundreds come only from somebody who wants to keep the node busy.
     stray_fields: int = 32
-    # What planned sizes may raise `total_bytes` and a site's cap to.
+    # The most to which planned sizes may raise `total_bytes` and a site's cap.
     ceiling_bytes: int = 16 * MIB
     # site id -> cap of a fill's payload for this site.
     site_fill_bytes: Mapping[int, int] = field(default_factory=dict)
@@ -65,10 +65,10 @@ class EnvelopeCaps:
         for spec in fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, int) and value < 1:
-                raise CapsError(f"{spec.name} = {value}", "EnvelopeCaps", "caps are at least 1")
+                raise CapsError(f"{spec.name} = {value}", "EnvelopeCaps", "give at least 1")
 
     def with_sites(self, planned: Mapping[int, int]) -> tuple[EnvelopeCaps, tuple[RaisedSite, ...]]:
-        """These caps, with the sites' planned payload sizes let in, and which sites that raised.
+        """Returns caps that let the sites' planned payload sizes in, and the sites that this raised.
 
         A site is raised to its planned size, never above `ceiling_bytes`; `total_bytes` grows with the raised
         sites, so that an envelope with all of them passes, under the same ceiling.
@@ -88,9 +88,9 @@ class EnvelopeCaps:
 
 @dataclass(frozen=True, slots=True)
 class PeerLimits:
-    """What a peer accepts of one envelope, as its presence says: more is not even sent.
+    """What a peer accepts of one envelope, as its presence says; larger envelopes are not sent to it.
 
-    A fill may have `fill_bytes`, or what its site was planned with, up to `ceiling_bytes`.
+    A fill may have `fill_bytes` bytes, or the planned size of its site, up to `ceiling_bytes`.
     """
 
     total_bytes: int
@@ -100,21 +100,25 @@ class PeerLimits:
 
     @classmethod
     def of(cls, caps: EnvelopeCaps) -> PeerLimits:
+        """Returns the limits that a node with these caps tells its peers."""
         return cls(caps.total_bytes, caps.fills, caps.fill_bytes, caps.ceiling_bytes)
 
     @classmethod
-    def from_meta(cls, found: object) -> PeerLimits | None:
-        """Reads what `meta` gives; None for anything else: nothing is known of that peer then."""
-        if not isinstance(found, list) or len(found) != 4:
+    def from_meta(cls, told: object) -> PeerLimits | None:
+        """Reads what `meta` returns; None for anything else: nothing is known of the peer then."""
+        if not isinstance(told, list) or len(told) != 4:
             return None
-        return cls(*found) if all(type(n) is int and n >= 1 for n in found) else None
+        return cls(*told) if all(type(n) is int and n >= 1 for n in told) else None
 
     def meta(self) -> list[int]:
-        """The plain form, for presence."""
+        """Returns the limits as plain data, for presence."""
         return [self.total_bytes, self.fills, self.fill_bytes, self.ceiling_bytes]
 
     def refuse(self, fills: Sequence[Fill], planned: Mapping[bytes, int]) -> str:
-        """Why the fills would be refused; "" where they pass. `planned` is by destination suffix."""
+        """Returns why the peer would refuse the fills; "" where it takes them.
+
+        `planned` maps destination suffixes to the planned sizes of their sites, in bytes.
+        """
         if len(fills) > self.fills:
             return f"{len(fills)} fills, the peer takes {self.fills}"
         usual = self.fill_bytes
@@ -129,13 +133,13 @@ class PeerLimits:
 
 HOST_CAPS = EnvelopeCaps(total_bytes=16 * MIB, fills=256, fill_bytes=4 * MIB, suffix_bytes=4 * KIB)
 
-# The ceiling is half of an edge node's ingress budget: while one envelope of planned size is worked on, the
-# next can arrive.
+# The ceiling is half of an edge node's ingress budget: the next envelope of planned size can arrive while one
+# is worked on.
 EDGE_CAPS = EnvelopeCaps(
     total_bytes=256 * KIB, fills=16, fill_bytes=64 * KIB, suffix_bytes=512, ceiling_bytes=4 * MIB
 )
 
-# Of a peer that says nothing: only what no node takes is refused.
+# For a peer that tells no limits: refuse only what no node would take.
 UNTOLD_LIMITS = PeerLimits(
     HOST_CAPS.total_bytes, HOST_CAPS.fills, HOST_CAPS.ceiling_bytes, HOST_CAPS.ceiling_bytes
 )

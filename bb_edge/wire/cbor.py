@@ -1,9 +1,9 @@
-"""Canonical CBOR of plain data, with bounds (RFC 8949 §4.2.1; semantics §1 "On the wire").
+"""Canonical CBOR of plain data, with bounds (RFC 8949, section 4.2.1).
 
-A general decoder takes tags, indefinite lengths and any depth, and builds what an announced length asks for.
-What comes from a peer is read here instead: no tags, no indefinite lengths, every length checked against the
-bytes that are there, items and depth counted. What this module writes, any CBOR decoder reads, and byte for
-byte what a canonical encoder writes.
+A general decoder takes tags, indefinite lengths and any depth, and allocates what an announced length asks
+for. Bytes from a peer are read here instead: no tags, no indefinite lengths, every length checked against the
+bytes that are there, items and depth counted. Any CBOR decoder reads what this module writes, and a canonical
+encoder writes the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _U64 = 0xFFFFFFFFFFFFFFFF
 
 
 class CborError(BBError):
-    """Bytes that are not the plain CBOR that we take, or a value that has no such form."""
+    """Bytes that are not plain CBOR within the bounds, or a value that has no such form."""
 
     def __init__(self, what: str, where: str = "CBOR", hint: str = "") -> None:
         super().__init__(what, where, hint)
@@ -28,7 +28,7 @@ class CborError(BBError):
 
 
 def head(major: int, number: int) -> bytes:
-    """The first bytes of an item of major type `major`, 0 … 7, with its number or length, 64 bits at most."""
+    """Returns the first bytes of an item: major type 0 … 7, with its number or length of 64 bits at most."""
     major <<= 5
     if number < 24:
         return bytes((major | number,))
@@ -44,9 +44,9 @@ def head(major: int, number: int) -> bytes:
 
 
 def dumps(value: object) -> bytes:
-    """None, bool, int (64 bits), float, bytes, str, and lists, tuples and dicts of them.
+    """Returns a value as CBOR: None, bool, int, float, bytes, str, and lists, tuples and dicts of them.
 
-    CborError otherwise.
+    Raises CborError for other types, and for integers of more than 64 bits.
     """
     if isinstance(value, bool) or value is None:
         return b"\xf6" if value is None else b"\xf5" if value else b"\xf4"
@@ -68,7 +68,7 @@ def dumps(value: object) -> bytes:
 
 
 def _float(value: float) -> bytes:
-    """The shortest of the three widths that keeps the value."""
+    """Returns the shortest of the three widths that keeps the value."""
     if math.isnan(value):
         return b"\xf9\x7e\x00"
     for lead, form in ((b"\xf9", ">e"), (b"\xfa", ">f")):
@@ -85,9 +85,9 @@ def _float(value: float) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview, max_items: int = 1024, max_depth: int = 8) -> object:
-    """One item and nothing behind it; arrays come as lists.
+    """Reads one item with nothing after it; arrays come as lists.
 
-    CborError for anything else, or beyond the bounds.
+    Raises CborError for other bytes, more than `max_items` items, or deeper nesting than `max_depth`.
     """
     reader = Reader(data, max_items)
     value = reader.item(max_depth)
@@ -96,7 +96,10 @@ def loads(data: bytes | bytearray | memoryview, max_items: int = 1024, max_depth
 
 
 class Reader:
-    """Reads items one after the other; a caller that knows what must come asks for just that."""
+    """Reads items one after the other; a caller that knows what must come asks for exactly that.
+
+    All methods raise CborError where the bytes are something else.
+    """
 
     __slots__ = ("_data", "_items", "_pos")
 
@@ -106,12 +109,12 @@ class Reader:
         self._items = max_items
 
     def done(self) -> None:
-        """CborError where bytes are left."""
+        """Raises CborError where bytes are left."""
         if self._pos != len(self._data):
-            raise CborError(f"{len(self._data) - self._pos} bytes behind the value")
+            raise CborError(f"{len(self._data) - self._pos} bytes after the value")
 
     def head(self) -> tuple[int, int, int]:
-        """(major type, additional information, number) of the next item."""
+        """Reads the head of the next item; returns (major type, additional information, number)."""
         data, pos = self._data, self._pos
         self._items -= 1
         if self._items < 0:
@@ -135,34 +138,35 @@ class Reader:
     def _take(self, size: int) -> bytes:
         start = self._pos
         if size > len(self._data) - start:
-            raise CborError(f"{size} bytes announced at byte {start}, {len(self._data) - start} there")
+            raise CborError(f"{size} bytes announced at byte {start}, {len(self._data) - start} are there")
         self._pos = start + size
         return bytes(self._data[start : start + size])
 
     def uint(self) -> int:
-        """An unsigned integer."""
+        """Reads an unsigned integer."""
         major, _, number = self.head()
         if major != 0:
             raise CborError(f"major type {major} where an unsigned integer is expected")
         return number
 
     def byte_string(self) -> bytes:
+        """Reads a byte string."""
         major, _, size = self.head()
         if major != 2:
             raise CborError(f"major type {major} where a byte string is expected")
         return self._take(size)
 
     def array(self) -> int:
-        """The length of the array whose items come next."""
+        """Reads the head of an array; returns its length. Its items come next."""
         major, _, count = self.head()
         if major != 4:
             raise CborError(f"major type {major} where an array is expected")
         if count > len(self._data) - self._pos:  # an item has a byte at least
-            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes there")
+            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes are there")
         return count
 
     def item(self, max_depth: int) -> object:
-        """Any plain item."""
+        """Reads any plain item, nested at most `max_depth` deep."""
         major, info, number = self.head()
         if major == 0:
             return number
@@ -174,27 +178,27 @@ class Reader:
             try:
                 return self._take(number).decode()
             except UnicodeDecodeError as error:
-                raise CborError("a text that is not utf-8") from error
+                raise CborError("a text is not UTF-8") from error
         if major in (4, 5):
             return self._container(major, number, max_depth)
         if major == 7:
             return _simple(info, number)
-        raise CborError("a tag", hint="only plain data is taken from the wire")
+        raise CborError("a tag is not plain data", hint="send maps, lists, texts, bytes and numbers only")
 
     def _container(self, major: int, count: int, max_depth: int) -> object:
         if max_depth < 1:
             raise CborError("nested too deeply")
         if count > len(self._data) - self._pos:
-            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes there")
+            raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes are there")
         if major == 4:
             return [self.item(max_depth - 1) for _ in range(count)]
-        found: dict[object, object] = {}
+        entries: dict[object, object] = {}
         for _ in range(count):
-            key = self.item(0)  # depth 0: keys are no containers, so they can be hashed
-            if key in found:
-                raise CborError(f"key {key!r} twice")
-            found[key] = self.item(max_depth - 1)
-        return found
+            key = self.item(0)  # depth 0: keys are not containers, so they can be hashed
+            if key in entries:
+                raise CborError(f"key {key!r} comes twice")
+            entries[key] = self.item(max_depth - 1)
+        return entries
 
 
 _SIMPLE: dict[int, object] = {20: False, 21: True, 22: None}
@@ -206,5 +210,5 @@ def _simple(info: int, number: int) -> object:
         value: float = struct.unpack(_FLOATS[info], number.to_bytes(1 << (info - 24), "big"))[0]
         return value
     if info not in _SIMPLE:
-        raise CborError(f"simple value {number}")
+        raise CborError(f"simple value {number} is not plain data")
     return _SIMPLE[info]

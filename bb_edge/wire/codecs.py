@@ -1,7 +1,7 @@
-"""Typed values and their wire forms (semantics §1 "On the wire").
+"""Typed values and their wire forms.
 
-A tensor is a serialized TensorProto, a trigger nothing at all, everything else canonical CBOR; a composite is
-a CBOR array of `(type_hash, bytes)` children. The type hash travels beside the payload, in
+A tensor is a serialized TensorProto, a trigger is empty, everything else is canonical CBOR; a composite is a
+CBOR array of `(type_hash, bytes)` children. The type hash travels beside the payload, in
 `SlotFill.type_hash`.
 """
 
@@ -32,13 +32,13 @@ Encode = Callable[[Any], bytes]
 Decode = Callable[[Buffer], object]
 
 MAX_COMPOSITE_DEPTH = 4
-"""How deep composites may nest in composites."""
+"""How deep composites may nest in composites: programs nest once or twice, and decoding recurses."""
 
 MAX_CHILDREN = 256
 """Children of one composite: as many as an envelope of a host may have fills."""
 
 MAX_VECTOR = 65_536
-"""Peer ids or addresses in one value."""
+"""Peer ids or addresses in one value; at 34 bytes each they fill half of a host's largest fill."""
 
 
 class NotWireEligibleError(BBError):
@@ -46,18 +46,18 @@ class NotWireEligibleError(BBError):
 
 
 class WireReceiveErrorKind(enum.Enum):
-    """Why a fill could not be delivered; its siblings still are."""
+    """Why a fill could not be delivered; the other fills of its envelope still are."""
 
     TypeMismatch = "another type than the site takes"
     UnknownTypeHash = "a type that this node does not know"
-    DecodeFailed = "bytes that are no value of the type"
+    DecodeFailed = "bytes that are not a value of the type"
     AllocationFailed = "no memory for the value"
     BudgetExceeded = "more bytes than the budget leaves"
     BackendMaterializeFailed = "a tensor that the backend cannot take"
 
 
 class WireReceiveError(BBError):
-    """A fill that failed; the fault is the sender's, or lies in what the two sides have installed."""
+    """A fill that failed: its sender is at fault, or the two sides have different types installed."""
 
     def __init__(self, kind: WireReceiveErrorKind, detail: str = "", where: str = "") -> None:
         super().__init__(f"{kind.value}: {detail}" if detail else kind.value, where or "fill")
@@ -75,10 +75,10 @@ _HASH_OF_CLASS: dict[type, int] = {}
 def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: type | None = None) -> None:
     """Lets values of a registered type travel.
 
-    `encode(value) -> bytes`; `decode(buffer)` may raise ValueError, TypeError, CborError or WireReceiveError
-    on bytes that it does not take. `python_type`, where given, is the class whose instances are of this type
-    without saying so. Raises NotWireEligibleError for a type without wire hash, or one that another codec
-    serves.
+    `encode(value)` returns bytes. `decode(buffer)` returns the value; it may raise ValueError, TypeError,
+    CborError or WireReceiveError on other bytes. Instances of `python_type`, where it is given, count as
+    values of the type wherever no type is named. Raises NotWireEligibleError for a type without wire hash, or
+    one that has another codec already.
     """
     wire_hash = node.wire_hash
     if wire_hash is None:
@@ -107,7 +107,7 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
 
 
 def python_type_of(node: TypeNode) -> type | None:
-    """The class whose instances are of a type without saying so; None where there is none."""
+    """Returns the class whose instances count as values of a type; None where there is none."""
     return next((kind for kind, wire_hash in _HASH_OF_CLASS.items() if wire_hash == node.wire_hash), None)
 
 
@@ -143,33 +143,33 @@ for _node in types.REGISTRY:
 
 
 def wire_type_hash(value: object) -> int:
-    """The wire hash of a value that does not say its type.
+    """Returns the wire hash of a value whose type nobody named.
 
     A Python float counts as Scalar<F64>, an int as Scalar<I32>, an empty tuple as PeerIdVec, a uint16 array
     as U16. Name the type where that is wrong. Raises NotWireEligibleError for values that do not travel.
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        found = _HASH_OF_DTYPE.get(value.dtype)
-        if found is None:
-            found = _HASH_OF_DTYPE.get(value.dtype.newbyteorder("="))
-        if found is not None:
-            return found
+        wire_hash = _HASH_OF_DTYPE.get(value.dtype)
+        if wire_hash is None:
+            wire_hash = _HASH_OF_DTYPE.get(value.dtype.newbyteorder("="))
+        if wire_hash is not None:
+            return wire_hash
         raise NotWireEligibleError(
             f"an array of {value.dtype}", "wire", "convert it to a number or bool dtype"
         )
-    found = _HASH_OF_CLASS.get(type(value))
-    if found is not None:
-        return found
+    wire_hash = _HASH_OF_CLASS.get(type(value))
+    if wire_hash is not None:
+        return wire_hash
     if isinstance(value, tuple):
         return _ADDRESS_VEC if value and isinstance(value[0], Address) else _PEER_ID_VEC
     raise NotWireEligibleError(f"a {type(value).__name__}", "wire", "register a codec for its type")
 
 
 def encode_value(value: object, type_hash: int | None = None) -> tuple[int, bytes]:
-    """(wire hash, payload) of a value.
+    """Returns (wire hash, payload) of a value.
 
-    `type_hash` names its type; without one it is worked out (`wire_type_hash`). Raises NotWireEligibleError
-    for a value that does not travel, or that is not of the type named.
+    `type_hash` names its type; without one, `wire_type_hash` finds it. Raises NotWireEligibleError for a
+    value that does not travel, or that is not of the type named.
     """
     if type_hash is None or type_hash == 0:
         type_hash = wire_type_hash(value)
@@ -187,14 +187,14 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
     # The border to registered codecs: whatever they raise on a value that they don't take.
     except Exception as error:
         kind = "" if type_hash < 0x1000 else f"{type(error).__name__}: "  # what ours say is enough
-        what = f"a {type(value).__name__} is no {types.by_wire_hash(type_hash)}: {kind}{error}"
+        what = f"expected {types.by_wire_hash(type_hash)}, got {type(value).__name__}: {kind}{error}"
         raise NotWireEligibleError(what, "wire") from error
     if type(data) is bytes:
         return type_hash, data
     if isinstance(data, bytearray | memoryview):
         return type_hash, bytes(data)
     raise NotWireEligibleError(
-        f"encode of {types.by_wire_hash(type_hash)} gives a {type(data).__name__}, bytes are expected",
+        f"encode of {types.by_wire_hash(type_hash)} returned a {type(data).__name__}, expected bytes",
         "wire",
         "let the codec that register_codec was given return bytes",
     )
@@ -205,7 +205,9 @@ def _encode_tensor(value: object, type_hash: int) -> bytes:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype != _DTYPE_OF_HASH[type_hash]:
-        raise NotWireEligibleError(f"an array of {array.dtype} is no {types.by_wire_hash(type_hash)}", "wire")
+        raise NotWireEligibleError(
+            f"expected {types.by_wire_hash(type_hash)}, got an array of {array.dtype}", "wire"
+        )
     try:
         encoded = encode_tensor(array, metadata_of(value))
     except TensorError as error:
@@ -239,8 +241,8 @@ def _req_id(value: int) -> bytes:
 def _composite(value: Composite) -> bytes:
     parts = [cbor.head(4, len(value.children))]
     for type_hash, child in value.children:
-        found, payload = encode_value(child, type_hash)
-        parts += (b"\x82", cbor.head(0, found), _bytes(payload))
+        wire_hash, payload = encode_value(child, type_hash)
+        parts += (b"\x82", cbor.head(0, wire_hash), _bytes(payload))
     return b"".join(parts)
 
 
@@ -265,9 +267,9 @@ def _encode_float(form: str, value: float) -> bytes:
 
 
 def decode_value(type_hash: int, payload: Buffer, caps: EnvelopeCaps | None = None) -> object:
-    """The value of a fill. Tensors are read-only, and views of the payload where it is aligned.
+    """Returns the value of a fill; tensors are read-only, and views of the payload where that is aligned.
 
-    Raises WireReceiveError and nothing else: `BudgetExceeded` beyond what `caps` let a fill be,
+    Raises WireReceiveError and nothing else: `BudgetExceeded` for a payload above what `caps` let a fill be,
     `UnknownTypeHash`, `AllocationFailed`, or `DecodeFailed`.
     """
     if (
@@ -297,7 +299,7 @@ def _decode(type_hash: int, payload: Buffer, depth: int) -> object:
         value = decode(payload)
         if value is None:
             raise WireReceiveError(
-                WireReceiveErrorKind.DecodeFailed, f"decode of {types.by_wire_hash(type_hash)} gives None"
+                WireReceiveErrorKind.DecodeFailed, f"decode of {types.by_wire_hash(type_hash)} returned None"
             )
         return value
     except WireReceiveError:
@@ -320,7 +322,7 @@ def _decode_composite(payload: Buffer, depth: int) -> Composite:
     children = []
     for _ in range(reader.array()):
         if reader.array() != 2:
-            raise CborError("a child that is no pair")
+            raise CborError("a child is not a pair")
         child_hash = reader.uint()
         children.append((child_hash, _decode(child_hash, reader.byte_string(), depth - 1)))
     reader.done()
@@ -357,9 +359,9 @@ def _decode_address_vector(payload: Buffer) -> tuple[Address, ...]:
 
 def _byte_strings(payload: Buffer) -> list[bytes]:
     reader = cbor.Reader(payload, 1 + MAX_VECTOR)
-    found = [reader.byte_string() for _ in range(reader.array())]
+    strings = [reader.byte_string() for _ in range(reader.array())]
     reader.done()
-    return found
+    return strings
 
 
 def _decode_float(form: str, payload: Buffer) -> float:

@@ -1,17 +1,18 @@
-"""Which numbers of a peer have been taken (semantics §6 "Once").
+"""Which numbers of a peer have been taken, so that an envelope that comes twice counts once.
 
 A sender numbers its envelopes per destination and epoch, in one of two sequences.
 
-Best-effort numbers may never come: the window slides, and what lies below is dropped, received or not. As
-long as it has not slid over a gap, everything up to `prefix` is known to have been received; from then on
-`prefix` stands still and single numbers are acknowledged by name.
+Some best-effort numbers never come: the window slides, and numbers below it are dropped, received or not. As
+long as it has not slid over a gap, all numbers up to `prefix` are known to have been received; from then on
+`prefix` stays where it is, and numbers are acknowledged one by one.
 
     prefix = floor                        prefix      floor
     ──────────────┬───┬─┬──               ──────┬ ─ ─ ─┬──┬───┬─┬──
-    all received  │gap│x│ …               all   │  ?   │x │gap│x│ …    (at most WINDOW numbers above the
-    floor)
+    all received  │gap│x│ …               all   │  ?   │x │gap│x│ …
 
-Durable numbers all come: the window never slides over a gap at or above the sender's `base`, the lowest
+At most WINDOW numbers above the floor are remembered.
+
+All durable numbers come: the window never slides over a gap at or above the sender's `base`, the lowest
 number that it has no acknowledgement for. A sender keeps at most DURABLE_UNACKNOWLEDGED of them open, so the
 window is that wide. A number may be *held*: it is taken, but must not be acknowledged before it is journaled;
 the floor stays below it.
@@ -24,34 +25,36 @@ from collections.abc import Sequence
 from typing import Any
 
 WINDOW = 4096
-"""Best-effort numbers remembered above the floor: a request that was lost is repeated after a second, and
-must still be told from a repetition when some thousand sends have overtaken it. 512 bytes per epoch at
-most."""
+"""Best-effort numbers remembered above the floor.
+
+A lost request is repeated after a second; it must still be recognised when some thousand later sends have
+overtaken it. The bits take 512 bytes per epoch at most."""
 
 DURABLE_UNACKNOWLEDGED = 64
-"""Durable envelopes that one sender may have open to one destination."""
+"""Durable envelopes that one sender may have open to one destination: a window of 64 bits."""
 
 MAX_OWED = 256
-"""Acknowledgements owed for one window; beyond it the oldest is forgotten until a repetition asks.
-"""
+"""Acknowledgements owed for one window; beyond it the oldest is forgotten until a repetition asks again.
+
+Four acks of MAX_ALSO numbers carry them all."""
 
 MAX_ALSO = 64
-"""Single numbers in one ack, as many as `EnvelopeCaps.ack_numbers` lets in."""
+"""Single numbers in one ack, as many as `EnvelopeCaps.ack_numbers` accepts."""
 
 
 class Verdict(enum.Enum):
-    """What an inbound envelope is, before it is taken."""
+    """What an inbound envelope is, before its number is taken."""
 
     NEW = "not seen before"
     DUPLICATE = "taken before; acknowledged again"
     BELOW_WINDOW = "too old to tell; dropped"
     BEYOND_WINDOW = "durable, and further ahead than a sender may be; refused"
     ACK_ONLY = "carries acknowledgements and nothing else"
-    NO_ROOM = "of a peer too many; refused"
+    NO_ROOM = "from a peer for which no link is free; refused"
 
 
 class _Window:
-    """What both kinds share: the floor, the numbers taken above it, the acknowledgements owed."""
+    """What both windows share: the floor, the numbers taken above it, the acknowledgements owed."""
 
     __slots__ = ("bits", "epoch", "floor", "owed")
 
@@ -62,7 +65,7 @@ class _Window:
         self.owed: dict[int, None] = {}  # in the order in which they came
 
     def owe(self, seq: int) -> int:
-        """The number is to be acknowledged. Returns how many older ones were forgotten for it: 0 or 1."""
+        """Owes an acknowledgement of the number. Returns how many older ones are forgotten for it: 0 or 1."""
         full = len(self.owed) >= MAX_OWED and seq not in self.owed
         if full:
             del self.owed[next(iter(self.owed))]
@@ -70,7 +73,7 @@ class _Window:
         return int(full)
 
     def _collect(self, up_to: int) -> tuple[int, tuple[int, ...]]:
-        """(up_to, single numbers) that settle what is owed; what does not fit stays owed."""
+        """Returns (up_to, single numbers) that settle what is owed; numbers that do not fit stay owed."""
         also = [seq for seq in self.owed if seq > up_to]
         if len(also) <= MAX_ALSO:
             self.owed.clear()
@@ -91,7 +94,7 @@ class _Window:
 
 
 class BestEffortWindow(_Window):
-    """One best-effort epoch of one peer."""
+    """The numbers taken in one best-effort epoch of one peer."""
 
     __slots__ = ("prefix",)
 
@@ -100,14 +103,14 @@ class BestEffortWindow(_Window):
         self.prefix = 0
 
     def verdict(self, seq: int) -> Verdict:
-        """What a number is; pure."""
+        """Judges a number, and changes nothing."""
         place = seq - self.floor - 1
         if place >= 0:
             return Verdict.DUPLICATE if self.bits >> place & 1 else Verdict.NEW
         return Verdict.DUPLICATE if seq <= self.prefix else Verdict.BELOW_WINDOW
 
     def mark(self, seq: int) -> None:
-        """Takes a number; nothing happens where it is taken or below."""
+        """Takes a number; does nothing where it is taken, or below the window."""
         if seq == self.floor + 1 and not self.bits and self.prefix == self.floor:
             self.floor = self.prefix = seq
             return
@@ -128,14 +131,16 @@ class BestEffortWindow(_Window):
             self.floor = self.prefix = self.floor + ones
 
     def collect(self) -> tuple[int, tuple[int, ...]]:
-        """(up_to, also) of the ack that is owed, which is then no longer owed."""
+        """Returns (up_to, also) of the ack that is owed, which is then no longer owed."""
         return self._collect(self.prefix)
 
     def snapshot(self) -> list[Any]:
+        """Returns plain values for CBOR."""
         return [*self._rows(), self.prefix]
 
     @classmethod
     def restored(cls, data: Sequence[Any]) -> BestEffortWindow:
+        """Returns the window that `snapshot` wrote."""
         window = cls(data[0])
         window._restore(data)
         window.prefix = data[4]
@@ -143,7 +148,7 @@ class BestEffortWindow(_Window):
 
 
 class DurableWindow(_Window):
-    """One durable epoch of one peer."""
+    """The numbers taken in one durable epoch of one peer."""
 
     __slots__ = ("held",)
 
@@ -152,7 +157,7 @@ class DurableWindow(_Window):
         self.held: set[int] = set()  # taken, not yet journaled
 
     def verdict(self, seq: int, base: int) -> Verdict:
-        """What a number is, from a sender whose lowest unacknowledged number is `base`; pure."""
+        """Judges a number of a sender whose lowest unacknowledged number is `base`, and changes nothing."""
         floor = max(self.floor, base - 1)
         if seq <= self.floor:
             return Verdict.DUPLICATE
@@ -161,7 +166,7 @@ class DurableWindow(_Window):
         return Verdict.DUPLICATE if self.bits >> (seq - self.floor - 1) & 1 else Verdict.NEW
 
     def mark(self, seq: int, base: int, hold: bool = False) -> None:
-        """Takes a number; nothing happens where it is taken, or not within the window."""
+        """Takes a number; does nothing where it is taken, or not within the window."""
         if self.verdict(seq, base) is not Verdict.NEW:
             return
         if base - 1 > self.floor:
@@ -174,7 +179,7 @@ class DurableWindow(_Window):
         self._advance()
 
     def release(self, seq: int) -> bool:
-        """A held number is journaled. False where it was not held."""
+        """Lets a held number be acknowledged: it is journaled. Returns False where it was not held."""
         if seq not in self.held:
             return False
         self.held.discard(seq)
@@ -182,9 +187,9 @@ class DurableWindow(_Window):
         return True
 
     def withdraw(self, seq: int) -> bool:
-        """A held number could not be journaled: it was never taken, and may come again.
+        """Takes a held number back, so that it may come again: it could not be journaled.
 
-        False where not held.
+        Returns False where it was not held.
         """
         if seq not in self.held:
             return False
@@ -193,11 +198,11 @@ class DurableWindow(_Window):
         return True
 
     def owe(self, seq: int) -> int:
-        """The same; held numbers are owed nothing yet."""
+        """Owes an acknowledgement as the base does, except of a held number, which is not owed one yet."""
         return 0 if seq in self.held else super().owe(seq)
 
     def collect(self) -> tuple[int, tuple[int, ...]]:
-        """(up_to, also) of the ack that is owed, which is then no longer owed."""
+        """Returns (up_to, also) of the ack that is owed, which is then no longer owed."""
         return self._collect(self.floor)
 
     def _advance(self) -> None:
@@ -208,10 +213,12 @@ class DurableWindow(_Window):
         self.floor += ones
 
     def snapshot(self) -> list[Any]:
+        """Returns plain values for CBOR."""
         return [*self._rows(), sorted(self.held)]
 
     @classmethod
     def restored(cls, data: Sequence[Any]) -> DurableWindow:
+        """Returns the window that `snapshot` wrote."""
         window = cls(data[0])
         window._restore(data)
         window.held = set(data[4])

@@ -1,9 +1,9 @@
-"""The envelope and its codec, written by hand for the schema of `bb_core.proto` (semantics §6 "Envelope").
+"""The envelope and its codec, written by hand for the messages of `bb_core.proto`.
 
-By hand, because an envelope is decoded before anybody trusts it: sizes are compared before anything is kept,
-the payload stays where it arrived, and where protobuf is pure Python this is some twenty times faster. The
-bytes are protobuf's: what `encode` writes is what a protobuf serializer writes, and `decode` takes fields in
-any order, packed or not, repeated (the last one counts) or unknown (skipped, and counted).
+An envelope is decoded before anybody trusts it, so sizes are checked before anything is stored, and the
+payload stays in the bytes that arrived. Where protobuf is pure Python, this is some twenty times faster.
+`encode` writes the bytes that a protobuf serializer writes; `decode` takes fields in any order, packed or
+not, repeated (the last one counts) or unknown (skipped, and counted).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EPOCH, _SEQ, _ACK, _BASE = b"\xa8\x06", b"\xb0\x06", b"\xba\x06", b"\xc0\x06"
 
 @lru_cache(maxsize=256)
 def _epoch_field(epoch: int) -> bytes:
-    """Kept, because a node has two epochs and they are long."""
+    """Cached: a node has two epochs, and their varints are long."""
     return _EPOCH + _v(epoch)
 
 
@@ -57,7 +57,7 @@ def _hash_field(type_hash: int) -> bytes:
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The envelope's protobuf bytes, fields in the order of their numbers."""
+    """Returns the envelope's protobuf bytes, with the fields in the order of their numbers."""
     parts: list[bytes | memoryview] = []
     add = parts.append
     for address in envelope.dest_addresses:
@@ -103,9 +103,10 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def repeated(encoded: bytes, remaining_deadline_ns: int) -> bytes:
-    """The bytes of an envelope that is sent again, with what now remains of its deadline (0: unchanged).
+    """Returns the bytes of an envelope that is sent again, with what now remains of its deadline.
 
-    Of a repeated scalar the last one counts, so the new value is appended instead of encoding anew.
+    A remaining deadline of 0 leaves the bytes as they are. Of a repeated scalar the last one counts, so the
+    new value is appended instead of encoding anew.
     """
     return encoded + b"\x20" + _v(remaining_deadline_ns) if remaining_deadline_ns else encoded
 

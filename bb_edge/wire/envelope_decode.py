@@ -1,4 +1,4 @@
-"""The reading half of the envelope codec: bytes that nobody trusts yet."""
+"""The reading half of the envelope codec, for bytes that nobody trusts yet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from bb_edge.wire.envelope_records import (
     RttReport,
 )
 
-# Up to here a payload is copied out of the envelope: a view would cost more than the copy, and hold all of
-# it.
+# Payloads up to this size are copied out of the envelope: a view would cost more than the copy, and keep the
+# whole envelope in memory.
 _COPY_BELOW = 512
 _U64 = 0xFFFFFFFFFFFFFFFF
 
 
 def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """As protobuf reads it: overlong forms pass, more than 64 bits do not."""
+    """Reads a varint as protobuf does; returns (value, place of the next byte).
+
+    Overlong forms pass, more than 64 bits do not.
+    """
     value = shift = 0
     while pos < end:
         byte = data[pos]
@@ -40,7 +43,7 @@ def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def _span(data: bytes, pos: int, end: int) -> tuple[int, int]:
-    """(first byte, byte behind the last) of a length-delimited field whose length stands at `pos`."""
+    """Reads a length at `pos`; returns the range of the field that follows as (first byte, byte after it)."""
     if pos < end and data[pos] < 0x80:
         size = data[pos]
         pos += 1
@@ -49,13 +52,13 @@ def _span(data: bytes, pos: int, end: int) -> tuple[int, int]:
     stop = pos + size
     if stop > end:
         raise EnvelopeError(
-            EnvelopeErrorKind.TRUNCATED, f"{size} bytes announced at byte {pos}, {end - pos} there"
+            EnvelopeErrorKind.TRUNCATED, f"{size} bytes announced at byte {pos}, {end - pos} are there"
         )
     return pos, stop
 
 
 def _skip(data: bytes, pos: int, end: int, tag: int) -> int:
-    """The byte behind a field that we do not know. Groups are refused: proto3 writes none."""
+    """Returns the byte after an unknown field. Groups are refused: proto3 writes none."""
     wire_type = tag & 7
     if tag < 8 or tag > 0xFFFFFFFF:
         raise EnvelopeError(EnvelopeErrorKind.MALFORMED, f"field number {tag >> 3} before byte {pos}")
@@ -72,7 +75,7 @@ def _skip(data: bytes, pos: int, end: int, tag: int) -> int:
 
 
 class _Strays:
-    """Counts what only costs time: unknown fields, and scalars beyond their first occurrence."""
+    """Counts fields that only cost time: unknown ones, and scalars beyond their first occurrence."""
 
     __slots__ = ("left",)
 
@@ -80,13 +83,14 @@ class _Strays:
         self.left = allowed
 
     def one(self) -> None:
+        """Counts one; EnvelopeError where there are too many."""
         self.left -= 1
         if self.left < 0:
             raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_STRAY_FIELDS)
 
 
 def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope:
-    """Parses an envelope. Large payloads are views of `data` where that is `bytes`, else of a copy.
+    """Parses an envelope; large payloads are views of `data` where that is `bytes`, else of a copy.
 
     Raises EnvelopeError and nothing else, whatever the bytes are, in time linear in their number.
     """
@@ -147,14 +151,14 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
             pos = stop
         elif tag in (0x42, 0x0A):
             pos, stop = _span(data, pos, end)
-            found = sources if tag == 0x42 else destinations
-            if len(found) >= caps.addresses:
+            addresses = sources if tag == 0x42 else destinations
+            if len(addresses) >= caps.addresses:
                 raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_ADDRESSES, f"{caps.addresses} at most")
             if stop - pos > caps.address_bytes:
                 raise EnvelopeError(
                     EnvelopeErrorKind.ADDRESS_TOO_LARGE, f"{stop - pos} bytes, {caps.address_bytes} at most"
                 )
-            found.append(data[pos:stop])
+            addresses.append(data[pos:stop])
             pos = stop
         elif tag == 0x32:
             pos, stop = _span(data, pos, end)
@@ -242,7 +246,7 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
 
 
 def _check_site_cap(suffix: bytes, size: int, caps: EnvelopeCaps) -> None:
-    """A site whose planned size is larger than the cap has one of its own."""
+    """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none."""
     allowed = caps.fill_bytes
     if len(suffix) == SITE_SUFFIX_BYTES and suffix.startswith(SITE_PREFIX):
         site = int.from_bytes(suffix[len(SITE_PREFIX) :], "big")
@@ -254,7 +258,7 @@ def _check_site_cap(suffix: bytes, size: int, caps: EnvelopeCaps) -> None:
 def _correlation(
     data: bytes, pos: int, end: int, strays: _Strays, kind: int, wire_req_id: int
 ) -> tuple[int, int]:
-    """Merged into what an earlier occurrence said, as protobuf does."""
+    """Reads a correlation, merged into what an earlier occurrence said, as protobuf does."""
     fields = 0
     while pos < end:
         tag, pos = _varint(data, pos, end)

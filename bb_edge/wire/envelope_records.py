@@ -1,4 +1,4 @@
-"""What an envelope holds, and why one is refused (semantics §6 "Envelope")."""
+"""The parts of an envelope as Python values, and the reasons why one is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 
 
 class EnvelopeErrorKind(enum.Enum):
-    """Why an envelope is refused. All of them are the sender's fault; nothing of the envelope was kept."""
+    """Why an envelope is refused: always the sender's fault. Nothing of the envelope was stored."""
 
     TRUNCATED = "ends inside a field"
     MALFORMED = "is not protobuf, or says what cannot be"
@@ -35,7 +35,7 @@ class EnvelopeErrorKind(enum.Enum):
 
 
 class EnvelopeError(BBError):
-    """Bytes that are no envelope, or more of one than the caps allow."""
+    """Bytes that are not an envelope, or exceed a cap."""
 
     def __init__(self, kind: EnvelopeErrorKind, detail: str = "") -> None:
         super().__init__(f"{kind.value}: {detail}" if detail else kind.value, "envelope")
@@ -45,7 +45,7 @@ class EnvelopeError(BBError):
 
 @dataclass(slots=True)
 class Fill:
-    """One value for one site or one component op of the receiver; `payload` is empty where `trigger_only`."""
+    """A value for one site or one component op of the receiver; `payload` is empty where `trigger_only`."""
 
     dest_suffix: bytes = b""
     payload: bytes | memoryview = b""
@@ -64,7 +64,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class RttReport:
-    """Round-trip time of one hop, in nanoseconds."""
+    """The round-trip time of one hop, in nanoseconds."""
 
     next_hop_site_id: int = 0
     chain_id: int = 0
@@ -75,15 +75,15 @@ class RttReport:
 
 
 FURTHEST_NS = 1 << 62
-"""146 years: what a sender says beyond that is taken for it, so that times stay within 64 bits."""
+"""The longest deadline that counts, 146 years: a longer one is cut, so that times stay within 64 bits."""
 
 
 @dataclass(slots=True)
 class Envelope:
-    """What one node sends another. Numbers are unsigned, 64 bits, times relative nanoseconds (0: none).
+    """What one node sends to another. Numbers are unsigned 64-bit; times relative nanoseconds, 0 for none.
 
-    `seq` 0 means not numbered: acks alone, or a sender that neither wants acks nor fears repetition. `base`
-    above 0 marks a durable envelope. Empty byte strings and zeros do not travel.
+    `seq` 0 means that the envelope has no number: it holds acks alone, or its sender neither wants acks nor
+    minds repetition. `base` above 0 marks a durable envelope. Empty byte strings and zeros are not written.
     """
 
     fills: Sequence[Fill] = field(default_factory=list)
@@ -101,6 +101,6 @@ class Envelope:
     rtt_reports: tuple[RttReport, ...] = ()
 
     def deadline_after(self, now_ns: int) -> int:
-        """The absolute deadline of what has arrived now; 0: none."""
+        """Returns the deadline of an envelope that arrived at `now_ns`, in the same clock; 0 without one."""
         remaining = self.remaining_deadline_ns
         return now_ns + min(remaining, FURTHEST_NS) if remaining else 0

@@ -1,4 +1,4 @@
-"""What a node knows of a peer's envelopes, and the capacities of all such links (semantics §6 "Once")."""
+"""What a node knows about one peer's envelopes, and the capacities of all such links."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ S = 1_000_000_000
 
 
 class LinksFullError(DeliveryError):
-    """As many peers have something open as there may be links."""
+    """The table of links is full, and on each link something is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
-    """Capacities and times of all links of a node; each at least 1, but `ack_delay_ns` at least 0."""
+    """Capacities and times of all links of a node; each at least 1, `ack_delay_ns` at least 0."""
 
-    # Peers with state at once.
+    # Peers with state at once: as many as the other tables about peers hold.
     max_links: int = 1024
-    # Envelopes that wait for their acknowledgement, and their bytes.
+    # Envelopes that wait for their acknowledgement: about ten per link. And their bytes: one model of a few
+    # million parameters to some peers at once.
     max_pending: int = 10_000
     pending_bytes: int = 64 * MIB
-    # Durable envelopes that one peer may leave unacknowledged; a receiver's window is DURABLE_UNACKNOWLEDGED
-    # wide.
+    # Durable envelopes that one peer may leave unacknowledged; a receiver's window is exactly
+    # DURABLE_UNACKNOWLEDGED wide.
     durable_unacknowledged: int = dedup.DURABLE_UNACKNOWLEDGED
-    # Best-effort epochs of one peer whose numbers are remembered.
+    # Best-effort epochs of one peer whose numbers are remembered: a peer that restarts twice while its old
+    # envelopes are on the way is still recognised.
     best_effort_epochs: int = 3
-    # Durable epochs of one peer. Two, so that a straggler of an outbox that was replaced is still told apart.
+    # Durable epochs of one peer. Two, so that a late envelope of an outbox that was replaced is recognised.
     durable_epochs: int = 2
-    # An acknowledgement waits this long for an envelope to ride on.
+    # An acknowledgement waits this long for an envelope to go with: long enough for the reply of a fast op,
+    # and a fiftieth of the first repetition.
     ack_delay_ns: int = 20 * MS
-    # First repetition; doubles up to the longest, so that a peer that was away for a day is not left for
-    # another.
+    # The first repetition comes after more than a round trip over any usable network; the time doubles up to
+    # the longest, so that a peer that was away for a day hears of it within about a minute.
     resend_ns: int = 1 * S
     resend_longest_ns: int = 64 * S
 
@@ -48,7 +51,11 @@ class LinkConfig:
         for spec in fields(self):
             value = getattr(self, spec.name)
             if value < (0 if spec.name == "ack_delay_ns" else 1):
-                raise DeliveryError(f"{spec.name} = {value}", "LinkConfig", "it is too small")
+                raise DeliveryError(
+                    f"{spec.name} = {value}",
+                    "LinkConfig",
+                    f"give at least {0 if spec.name == 'ack_delay_ns' else 1}",
+                )
         if self.durable_unacknowledged > dedup.DURABLE_UNACKNOWLEDGED:
             raise DeliveryError(
                 f"durable_unacknowledged = {self.durable_unacknowledged}",
@@ -58,7 +65,7 @@ class LinkConfig:
 
 
 class Link:
-    """What is known about one peer."""
+    """The numbers, windows and waiting envelopes of one peer."""
 
     __slots__ = (
         "best_effort",
@@ -76,20 +83,25 @@ class Link:
         self.last_seq = last_seq
         self.last_durable = last_durable
         self.pending: dict[int, dict[int, Pending]] = {}  # our epoch -> number, ascending -> envelope
-        self.best_effort: dict[int, BestEffortWindow] = {}  # its epochs, the one heard last at the end
+        self.best_effort: dict[int, BestEffortWindow] = {}  # by its epochs, the one heard last at the end
         self.durable: dict[int, DurableWindow] = {}
-        self.peer_epoch: int | None = None  # that it last came up in
+        self.peer_epoch: int | None = None  # the epoch in which it last came up
         self.used_ns = 0
 
     def owes(self) -> bool:
+        """Returns whether the peer waits for an acknowledgement."""
         return any(w.owed for w in self.best_effort.values()) or any(w.owed for w in self.durable.values())
 
     def idle(self) -> bool:
-        """Nothing is open on either side."""
+        """Returns whether nothing is open on either side."""
         return not self.pending and not self.owes() and not any(w.held for w in self.durable.values())
 
     def add_pending(self, pending: Pending) -> None:
-        """Keeps the numbers of an epoch ascending: the first is the `base`, and acks go by order."""
+        """Adds an envelope so that the numbers of its epoch stay ascending.
+
+        The first number is the `base` of what is sent, and acknowledgements up to a number stop at the first
+        higher one.
+        """
         waiting = self.pending.setdefault(pending.key.epoch, {})
         in_order = not waiting or next(reversed(waiting)) < pending.key.seq
         waiting[pending.key.seq] = pending
@@ -97,7 +109,7 @@ class Link:
             self.pending[pending.key.epoch] = dict(sorted(waiting.items()))
 
     def best_effort_window(self, epoch: int, epochs: int) -> BestEffortWindow:
-        """The window of an epoch, made where there is none; the epoch heard least recently makes room."""
+        """Returns the window of an epoch; a new one takes the place of the epoch heard least recently."""
         windows = self.best_effort
         window = windows.get(epoch)
         if window is None:
@@ -109,7 +121,11 @@ class Link:
         return window
 
     def durable_window(self, epoch: int, ahead: int, epochs: int) -> DurableWindow | None:
-        """The same for a durable epoch; None for a first number too far ahead of its base."""
+        """Returns the window of a durable epoch; a new one takes the place of the epoch heard least recently.
+
+        `ahead` is how far the first number lies above its sender's base. Returns None where that is further
+        than a sender may be.
+        """
         windows = self.durable
         window = windows.pop(epoch, None)
         if window is None:
@@ -122,7 +138,7 @@ class Link:
         return window
 
     def inspect(self) -> dict[str, Any]:
-        """The link as plain data, for people and tests."""
+        """Returns the link as plain data, for people and tests."""
         windows = {**self.best_effort, **self.durable}
         return {
             "last_seq": self.last_seq,
@@ -140,7 +156,7 @@ class Link:
     # --- snapshot ----------------------------------------------------------------------------------------
 
     def snapshot(self, now_ns: int) -> list[Any]:
-        """Plain values for CBOR; times as what remains of them."""
+        """Returns plain values for CBOR; deadlines are nanoseconds that remain."""
         return [
             self.peer.to_bytes(),
             self.last_seq,
@@ -158,7 +174,7 @@ class Link:
 
     @classmethod
     def restored(cls, data: Sequence[Any], now_ns: int) -> Link:
-        """The link of a snapshot; its envelopes are in `pending`, not yet in any queue."""
+        """Returns the link of a snapshot; its envelopes are in `pending`, and not yet in any queue."""
         link = cls(PeerId.from_bytes(data[0]), data[1], data[2])
         link.peer_epoch = data[3]
         link.best_effort = {row[0]: BestEffortWindow.restored(row) for row in data[4]}
@@ -174,7 +190,7 @@ class Link:
 
 
 def _outlives(pending: Pending, now_ns: int) -> bool:
-    """Whether an envelope is still worth sending after a restart.
+    """Returns whether an envelope is still worth sending after a restart.
 
     A best-effort request is not: the node that restores asks again, under a new number.
     """
@@ -208,15 +224,19 @@ class LinkTable:
         # When acks go alone, by peer. One delay for all: the order of insertion is that of time.
         self.owing: dict[PeerId, int] = {}
         # The numbers of a forgotten link must not come again in the same epoch: new links count on from the
-        # highest.
+        # highest number of any.
         self.first_seq = 0
         self.first_durable = 0
 
     def has_room(self) -> bool:
+        """Returns whether a peer without a link could get one."""
         return len(self.by_peer) < self._config.max_links or self._victim() is not None
 
     def new(self, peer: PeerId) -> Link | None:
-        """A link for a peer that has none; an idle one makes room. None where there is no room."""
+        """Returns a new link for a peer that has none; None where all links are in use.
+
+        In a full table the idle link that was used least recently is forgotten.
+        """
         if len(self.by_peer) >= self._config.max_links:
             victim = self._victim()
             if victim is None:
@@ -230,30 +250,31 @@ class LinkTable:
         return link
 
     def _victim(self) -> Link | None:
-        """The idle link that was used least recently."""
+        """Returns the idle link that was used least recently."""
         idle = [link for link in self.by_peer.values() if link.idle()]
         return min(idle, key=lambda link: link.used_ns) if idle else None
 
     def full_error(self, peer: PeerId) -> LinksFullError:
+        """Returns the error for a peer that finds the table full."""
         return LinksFullError(
             f"{len(self.by_peer)} peers have something open", f"peer {peer}", "raise LinkConfig.max_links"
         )
 
     def owe(self, link: Link, window: BestEffortWindow | DurableWindow, seq: int, now_ns: int) -> None:
-        """An acknowledgement that rides along, or goes alone after the delay."""
+        """Owes the peer an acknowledgement, which goes with the next envelope, or alone after the delay."""
         self._counters["acks_forgotten"] += window.owe(seq)
         if window.owed:
             self.owing.setdefault(link.peer, now_ns + self._config.ack_delay_ns)
 
     def collect(self, link: Link) -> list[Ack]:
-        """The acks that are owed to the peer; what does not fit into one each stays owed."""
-        found = []
+        """Returns the acks that are owed to the peer, one per window; numbers that do not fit stay owed."""
+        acks = []
         more = False
         for windows in (link.durable, link.best_effort):
             for window in windows.values():
                 if window.owed:
-                    found.append(Ack(window.epoch, *window.collect()))
+                    acks.append(Ack(window.epoch, *window.collect()))
                     more = more or bool(window.owed)
         if not more:
             self.owing.pop(link.peer, None)
-        return found
+        return acks

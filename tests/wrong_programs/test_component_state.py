@@ -204,12 +204,12 @@ def test_an_encode_that_gives_no_bytes(given):
     register_codec(node, lambda value: given, lambda data: None)
     with refused(
         NotWireEligibleError,
-        f"encode of acme.Point{given} gives a {type(given).__name__}",
+        f"encode of acme.Point{given} returned a {type(given).__name__}",
         "bytes",
         marked=False,
     ):
         encode_value(Point(), node.wire_hash)
-    with pytest.raises(WireReceiveError, match=f"decode of acme.Point{given} gives None"):
+    with pytest.raises(WireReceiveError, match=f"decode of acme.Point{given} returned None"):
         decode_value(node.wire_hash, b"x")
 
 

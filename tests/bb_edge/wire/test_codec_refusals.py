@@ -92,19 +92,19 @@ def test_a_value_that_does_not_travel_is_named(value: object, said: str) -> None
 @pytest.mark.parametrize(
     ("value", "node", "said"),
     [
-        (np.zeros(2, np.float64), types.TENSOR_F32, "an array of float64 is no Tensor<F32>"),
-        (256, types.SCALAR_U8, "a int is no Scalar<U8>: 256 is not in 0 … 255"),
-        (-1, types.SCALAR_U8, "a int is no Scalar<U8>: -1 is not in 0 … 255"),
-        (1.5, types.SCALAR_U8, "a float is no Scalar<U8>: 1.5 is not in 0 … 255"),
+        (np.zeros(2, np.float64), types.TENSOR_F32, "expected Tensor<F32>, got an array of float64"),
+        (256, types.SCALAR_U8, "expected Scalar<U8>, got int: 256 is not in 0 … 255"),
+        (-1, types.SCALAR_U8, "expected Scalar<U8>, got int: -1 is not in 0 … 255"),
+        (1.5, types.SCALAR_U8, "expected Scalar<U8>, got float: 1.5 is not in 0 … 255"),
         (
             2**31,
             types.SCALAR_I32,
-            "a int is no Scalar<I32>: 2147483648 is not in -2147483648 … 2147483647",
+            "expected Scalar<I32>, got int: 2147483648 is not in -2147483648 … 2147483647",
         ),
         (
             -(2**31) - 1,
             types.SCALAR_I32,
-            "a int is no Scalar<I32>: -2147483649 is not in -2147483648 … 2147483647",
+            "expected Scalar<I32>, got int: -2147483649 is not in -2147483648 … 2147483647",
         ),
         (-1, types.WIRE_REQ_ID, f"a int is no {types.WIRE_REQ_ID}: -1 is negative"),
         (b"x", types.TRIGGER, f"a bytes is no {types.TRIGGER}: not the trigger"),
@@ -238,8 +238,12 @@ def test_refused_codecs_say_why(celsius: TypeNode) -> None:
     ("error", "kind", "said"),
     [
         (MemoryError(), Kind.AllocationFailed, "fill: no memory for the value: 3 bytes"),
-        (ValueError("two"), Kind.DecodeFailed, "fill: bytes that are no value of the type: ValueError: two"),
-        (KeyError("k"), Kind.DecodeFailed, "fill: bytes that are no value of the type: KeyError: 'k'"),
+        (
+            ValueError("two"),
+            Kind.DecodeFailed,
+            "fill: bytes that are not a value of the type: ValueError: two",
+        ),
+        (KeyError("k"), Kind.DecodeFailed, "fill: bytes that are not a value of the type: KeyError: 'k'"),
     ],
 )
 def test_what_a_codec_raises_is_told_as_the_senders_fault(
@@ -256,21 +260,21 @@ def test_what_a_codec_raises_is_told_as_the_senders_fault(
 
 # --- in -----------------------------------------------------------------------------------------------
 
-NO_VALUE = "bytes that are no value of the type: "
+NO_VALUE = "bytes that are not a value of the type: "
 
 
 @pytest.mark.parametrize(
     ("node", "data", "said"),
     [
         (types.TRIGGER, b"ab", f"{NO_VALUE}CBOR: 2 bytes in a trigger"),
-        (types.BYTES, b"\x41a\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
-        (types.WIRE_REQ_ID, b"\x05\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
-        (types.PEER_ID_VEC, b"\x80\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
-        (types.COMPOSITE, b"\x80\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
-        (types.COMPOSITE, b"\x81\x81\x0b", f"{NO_VALUE}CBOR: a child that is no pair"),
-        (types.COMPOSITE, b"\x81\x83\x0b\x41\x40\x00", f"{NO_VALUE}CBOR: a child that is no pair"),
+        (types.BYTES, b"\x41a\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
+        (types.WIRE_REQ_ID, b"\x05\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
+        (types.PEER_ID_VEC, b"\x80\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
+        (types.COMPOSITE, b"\x80\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
+        (types.COMPOSITE, b"\x81\x81\x0b", f"{NO_VALUE}CBOR: a child is not a pair"),
+        (types.COMPOSITE, b"\x81\x83\x0b\x41\x40\x00", f"{NO_VALUE}CBOR: a child is not a pair"),
         (types.SCALAR_F32, b"\x05", f"{NO_VALUE}CBOR: 5 where a float is expected"),
-        (types.SCALAR_F32, b"\xf9\x3c\x00\x00", f"{NO_VALUE}CBOR: 1 bytes behind the value"),
+        (types.SCALAR_F32, b"\xf9\x3c\x00\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
         (types.SCALAR_F64, b"\x81\xf9\x00\x00", f"{NO_VALUE}CBOR: nested too deeply"),
         (types.SCALAR_U8, b"\x19\x01\x00", f"{NO_VALUE}CBOR: 256 where an integer of 0 … 255 is expected"),
         (types.SCALAR_U8, b"\x20", f"{NO_VALUE}CBOR: -1 where an integer of 0 … 255 is expected"),
@@ -327,4 +331,4 @@ def test_an_error_tells_its_kind_its_detail_and_its_place() -> None:
     error = WireReceiveError(Kind.DecodeFailed, "two bytes", "site 7")
     assert (error.kind, error.detail, error.where) == (Kind.DecodeFailed, "two bytes", "site 7")
     bare = WireReceiveError(Kind.DecodeFailed)
-    assert (bare.detail, str(bare)) == ("", "fill: bytes that are no value of the type")
+    assert (bare.detail, str(bare)) == ("", "fill: bytes that are not a value of the type")
