@@ -216,7 +216,7 @@ def test_an_encode_that_gives_no_bytes(given):
 def test_an_encode_that_raises_names_type_and_exception():
     node = register_type("acme.Raises")
     register_codec(node, lambda value: {}["k"], bytes)
-    with pytest.raises(NotWireEligibleError, match=r"a Point is no acme\.Raises: KeyError: 'k'"):
+    with pytest.raises(NotWireEligibleError, match=r"expected acme\.Raises, got Point: KeyError: 'k'"):
         encode_value(Point(), node.wire_hash)
 
 

@@ -106,8 +106,8 @@ def test_a_value_that_does_not_travel_is_named(value: object, said: str) -> None
             types.SCALAR_I32,
             "expected Scalar<I32>, got int: -2147483649 is not in -2147483648 … 2147483647",
         ),
-        (-1, types.WIRE_REQ_ID, f"a int is no {types.WIRE_REQ_ID}: -1 is negative"),
-        (b"x", types.TRIGGER, f"a bytes is no {types.TRIGGER}: not the trigger"),
+        (-1, types.WIRE_REQ_ID, f"expected {types.WIRE_REQ_ID}, got int: -1 is negative"),
+        (b"x", types.TRIGGER, f"expected {types.TRIGGER}, got bytes: not the trigger"),
     ],
 )
 def test_a_value_that_is_not_of_its_type_is_named(value: object, node: TypeNode, said: str) -> None:
