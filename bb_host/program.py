@@ -113,20 +113,37 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {_signature(self.op_type, self.inputs, self.outputs)}>"
 
+    @staticmethod
+    def make(
+        op_type: str,
+        domain: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        attrs: dict[str, AttrValue],
+        meta: dict[str, str],
+        name: str,
+        extra: bytes,
+    ) -> Op:
+        """Does what `Op(…)` does in a third of the time: plain assignments, where thousands are made."""
+        fields: Any = _OpFields()
+        fields.op_type = op_type
+        fields.domain = domain
+        fields.inputs = inputs
+        fields.outputs = outputs
+        fields.attrs = attrs
+        fields.meta = meta
+        fields.name = name
+        fields.extra = extra
+        fields.__class__ = Op
+        op: Op = fields
+        return op
+
     def with_meta(self, changes: Mapping[str, str]) -> Op:
-        """A copy with these metadata keys set, made cheaply: passes stamp every op this way."""
-        copy: Any = _OpFields()
-        copy.op_type = self.op_type
-        copy.domain = self.domain
-        copy.inputs = self.inputs
-        copy.outputs = self.outputs
-        copy.attrs = self.attrs
-        copy.meta = {**self.meta, **changes}
-        copy.name = self.name
-        copy.extra = self.extra
-        copy.__class__ = Op
-        made: Op = copy
-        return made
+        """A copy with these metadata keys set: passes stamp every op this way."""
+        meta = {**self.meta, **changes}
+        return Op.make(
+            self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra
+        )
 
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""
@@ -136,7 +153,7 @@ class Op:
 
 
 class _OpFields:
-    """An `Op` in the making: plain assignments take a third of the time that a frozen record's take."""
+    """An `Op` in the making, whose fields can be assigned."""
 
     __slots__ = ("attrs", "domain", "extra", "inputs", "meta", "name", "op_type", "outputs")
 

@@ -421,7 +421,7 @@ def _finish(draft: Draft, names: _Names, value_types: dict[str, ValueType]) -> O
     if not inputs and not outputs:
         # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
         outputs.append("")
-    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name)
+    return Op.make(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
 
 
 def _finish_subgraph(draft: SubgraphDraft, names: _Names) -> Subgraph:
