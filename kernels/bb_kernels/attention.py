@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
+from .indexing import take
 from .registry import Call, kernel
 from .shapes import axis_of, bounded, require_broadcast_to
 from .spec import BOOL, FLOAT, Array, Prepared, TensorSpec
@@ -14,7 +15,10 @@ from .ufuncs import add_reduce, max_reduce
 
 
 class _Heads(NamedTuple):
-    """[batch, heads, length, size]; three-axis tensors [batch, length, heads·size] are split into it."""
+    """The shape [batch, heads, length, size] of a tensor of attention.
+
+    Tensors [batch, length, heads·size] are split into it.
+    """
 
     batch: int
     heads: int
@@ -23,10 +27,11 @@ class _Heads(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
+        """Return the four dimensions."""
         return (self.batch, self.heads, self.length, self.size)
 
     def view(self, x: Array) -> Array:
-        """The four-axis view of a tensor in either form; a copy where strides allow no view."""
+        """Return the four-axis view of a tensor in either form; a copy where strides allow no view."""
         if x.ndim == 4:
             return x
         split: Array = x.reshape(self.batch, self.length, self.heads, self.size).transpose(0, 2, 1, 3)
@@ -34,6 +39,7 @@ class _Heads(NamedTuple):
 
 
 def _heads(call: Call, index: int, count: str) -> _Heads:
+    """Return the heads of an input; KernelShapeError where its last axis does not divide by ``count``."""
     shape = call.spec(index).shape
     if len(shape) == 4:
         return _Heads(*shape)
@@ -54,10 +60,14 @@ class _Frontier(NamedTuple):
 
     @property
     def open(self) -> bool:
+        """Whether every query may see every key."""
         return not self.causal and self.left < 0 and self.right < 0
 
     def allowed(self, offset: Array) -> Array:
-        """bool [..., queries, keys] for offsets [...]: the number of keys that precede the queries."""
+        """Return bool [..., queries, keys]: whether a query may see a key.
+
+        ``offset`` [...] is the number of keys that precede the queries. Allocates the result.
+        """
         at = np.arange(self.queries)[:, None] + offset[..., None, None]
         key = np.arange(self.keys)
         seen = np.ones(np.broadcast_shapes(at.shape, key.shape), np.bool_)
@@ -74,7 +84,14 @@ _ATTENTION = "is_causal kv_num_heads q_num_heads qk_matmul_output_mode scale sof
 
 
 def _attention(call: Call) -> Prepared:
-    """Outputs: Y, present key, present value, and the scores at the stage of qk_matmul_output_mode."""
+    """Attention (opset 23, opset 24+ with lengths) weighs values by how well their keys match a query.
+
+    Q[N,H,L,E] or [N,L,H·E], K[N,G,S,E], V[N,G,S,F] likewise, mask?, past_key?, past_value?, lengths[N]? → Y
+    like Q with F for E, present_key?, present_value?, scores[N,H,L,P+S]? at the stage of
+    ``qk_matmul_output_mode``; floats (float16 via float32), mask bool or float. H is a multiple of G. Shapes
+    that do not fit raise KernelShapeError, a mask of another type UnsupportedDtypeError. Run allocates
+    nothing, except masks [N,L,P+S] where lengths come in.
+    """
     q, k, v = _heads(call, 0, "q_num_heads"), _heads(call, 1, "kv_num_heads"), _heads(call, 2, "kv_num_heads")
     dtype = call.spec(0).dtype
     if k.heads < 1 or q.heads % k.heads or (k.batch, k.heads, k.length) != (v.batch, v.heads, v.length):
@@ -115,14 +132,14 @@ def _attention(call: Call) -> Prepared:
     if call.has(3):
         _check_mask(call, scores_shape)
     mask_keys = call.spec(3).shape[-1] if call.has(3) and call.spec(3).shape else keys
-    low = np.array(-np.inf, dtype)
+    low, places = np.array(-np.inf, dtype), np.arange(bounded(call, keys, "keys") if padded else 0)
     n, n_out = len(call.inputs), call.n_outputs
 
-    def bias(scores: Array, mask: Array | None, lengths: Array | None) -> None:
+    def bias(scores: Array, mask: Array | None, lengths: Array | None, hidden: Array) -> None:
         if static_mask is not None:
             np.copyto(scores, low, where=static_mask)
         if lengths is not None:
-            seen = np.arange(keys) < lengths[:, None, None]
+            seen = places < lengths[:, None, None]
             if not frontier.open:
                 seen = seen & frontier.allowed(lengths.astype(np.int64) - q.length)
             np.copyto(scores, low, where=~seen[:, None])
@@ -130,24 +147,25 @@ def _attention(call: Call) -> Prepared:
             return
         part = scores[..., :mask_keys] if mask_keys not in (1, keys) else scores
         if mask.dtype == BOOL:
-            np.copyto(part, low, where=~mask)
+            np.logical_not(mask, hidden)
+            np.copyto(part, low, where=hidden)
         else:
             np.add(part, mask, part, casting="unsafe")
         if part is not scores:
             np.copyto(scores[..., mask_keys:], low)
 
     def run(*arrays: Any) -> None:
-        given = [*arrays[:n], *(None,) * (7 - n)]
+        query, key, value, mask, past_key, past_value, lengths = arrays[:n] + (None,) * (7 - n)
         outs = [*arrays[n : n + n_out], *(None,) * (4 - n_out)]
-        scaled, whole_k, whole_v, scores, row, result = arrays[n + n_out :]
-        key, value = k.view(given[1]), v.view(given[2])
+        scaled, whole_k, whole_v, scores, row, result, flags, hidden = arrays[n + n_out :]
+        key, value = k.view(key), v.view(value)
         if has_past:
-            key = np.concatenate((given[4], key), 2, out=whole_k)
-            value = np.concatenate((given[5], value), 2, out=whole_v)
+            key = np.concatenate((past_key, key), 2, out=whole_k)
+            value = np.concatenate((past_value, value), 2, out=whole_v)
         for target, source in ((outs[1], key), (outs[2], value)):
             if target is not None:
                 np.copyto(target, source)
-        np.multiply(q.view(given[0]), scale, scaled)
+        np.multiply(q.view(query), scale, scaled)
         grouped = scores.reshape(q.batch, k.heads, group, q.length, keys)
         np.matmul(
             scaled.reshape(q.batch, k.heads, group, q.length, q.size),
@@ -160,14 +178,16 @@ def _attention(call: Call) -> Prepared:
             np.tanh(scores, scores)
             np.multiply(scores, cap, scores)
         _tap(outs[3], scores, mode == 1)
-        bias(scores, given[3], given[6])
+        bias(scores, mask, lengths, hidden)
         _tap(outs[3], scores, mode == 2)
         max_reduce(scores, 3, None, row, True)
-        np.copyto(row, 0, where=np.isneginf(row))  # nothing to see: all weights become 0, not NaN
+        np.equal(row, low, flags)
+        np.copyto(row, 0, where=flags)  # a query that sees no key: all weights become 0, not NaN
         np.subtract(scores, row, scores)
         np.exp(scores, scores)
         add_reduce(scores, 3, None, row, True)
-        np.copyto(row, 1, where=row == 0)
+        np.equal(row, 0, flags)
+        np.copyto(row, 1, where=flags)
         np.divide(scores, row, scores)
         _tap(outs[3], scores, mode == 3)
         np.matmul(grouped, value[:, :, None], result.reshape(q.batch, k.heads, group, q.length, v.size))
@@ -183,16 +203,21 @@ def _attention(call: Call) -> Prepared:
     y_shape = (*q.shape[:3], v.size) if split else (q.batch, q.length, q.heads * v.size)
     present = ((*k.shape[:2], keys, k.size), (*v.shape[:2], keys, v.size))
     outputs = tuple(TensorSpec(dtype, s) for s in (y_shape, *present, scores_shape))[:n_out]
-    scratch = (q.shape, *present, scores_shape, (*scores_shape[:3], 1), (*q.shape[:3], v.size))
-    return Prepared(outputs, run, tuple(TensorSpec(dtype, s) for s in scratch))
+    row_shape = (*scores_shape[:3], 1)
+    scratch = (q.shape, *present, scores_shape, row_shape, (*q.shape[:3], v.size))
+    inverted = call.spec(3).shape if call.has(3) and call.spec(3).dtype == BOOL else ()
+    masks = (TensorSpec(BOOL, row_shape), TensorSpec(BOOL, inverted))
+    return Prepared(outputs, run, (*(TensorSpec(dtype, s) for s in scratch), *masks))
 
 
-def _tap(target: Array | None, scores: Array, wanted: bool) -> None:
-    if wanted and target is not None:
+def _tap(target: Array | None, scores: Array, here: bool) -> None:
+    """Copy the scores to an output if this is the stage that it asks for."""
+    if here and target is not None:
         np.copyto(target, scores)
 
 
 def _check_mask(call: Call, scores: tuple[int, ...]) -> None:
+    """Raise unless the mask is bool or float and broadcasts to the scores, or to their first keys."""
     mask = call.spec(3)
     if mask.dtype != BOOL and mask.dtype not in FLOAT:
         raise UnsupportedDtypeError(f"Attention: mask of element type {mask.dtype} must be bool or float")
@@ -223,20 +248,28 @@ kernel(
     attrs="interleaved num_heads rotary_embedding_dim",
 )  # fmt: skip
 def _rotary(call: Call) -> Prepared:
-    """Rotate pairs of the last axis by the angle of their position; pairs are halves apart, or neighbours."""
+    """RotaryEmbedding (opset 23+) rotates pairs of the last axis by the angle of their position.
+
+    X[N,H,L,E] or [N,L,H·E], cos, sin [positions,half] with position_ids[N,L], else [N,L,half] → Y like X;
+    floats (float16 via float32). Pairs are neighbours (``interleaved``) or halves apart. Caches that do not
+    fit raise KernelShapeError, as does a position outside of them at run. Run allocates nothing, except a
+    copy of int32 ids.
+    """
     spec = call.spec(0)
     x = _heads(call, 0, "num_heads")
     width = call.int_attr("rotary_embedding_dim", 0) or x.size
     half = width // 2
     cache = call.spec(1).shape
     by_id = call.has(3)
-    wanted = (*cache[:1], half) if by_id else (x.batch, x.length, half)
-    if width % 2 or width > x.size or cache != wanted or call.spec(2).shape != cache:
+    rows = (*cache[:1], half) if by_id else (x.batch, x.length, half)
+    if width % 2 or width > x.size or cache != rows or call.spec(2).shape != cache:
         raise KernelShapeError(
-            f"RotaryEmbedding: caches {cache} and {call.spec(2).shape} for input {spec.shape}"
+            f"RotaryEmbedding: caches {cache} and {call.spec(2).shape} do not fit input {spec.shape}"
         )
     if by_id and call.spec(3).shape != (x.batch, x.length):
-        raise KernelShapeError(f"RotaryEmbedding: position_ids {call.spec(3).shape} for input {spec.shape}")
+        raise KernelShapeError(
+            f"RotaryEmbedding: position_ids {call.spec(3).shape} do not fit input {spec.shape}"
+        )
     if call.int_attr("interleaved", 0):
         first, second = slice(0, width, 2), slice(1, width, 2)
     else:
@@ -244,13 +277,15 @@ def _rotary(call: Call) -> Prepared:
     n = len(call.inputs)
 
     def run(data: Array, cos: Array, sin: Array, *rest: Array) -> None:
-        out, temp = rest[n - 3], rest[n - 2]
+        out, temp = rest[n - 3 : n - 1]
         if by_id:
             if rest[0].size and (rest[0].min() < 0 or rest[0].max() >= cache[0]):
                 raise KernelShapeError(
                     f"RotaryEmbedding: a position is outside of the {cache[0]} in the caches"
                 )
-            cos, sin = cos[rest[0]], sin[rest[0]]
+            for source, own in zip((cos, sin), rest[n - 1 :], strict=True):
+                take(source, rest[0], 0, own)
+            cos, sin = rest[n - 1 :]
         c, s = cos[:, None], sin[:, None]
         source, target = x.view(data), x.view(out)
         np.copyto(target, source)
@@ -262,12 +297,18 @@ def _rotary(call: Call) -> Prepared:
         np.multiply(b, c, temp)
         np.add(target[..., second], temp, target[..., second])
 
-    return Prepared((spec,), run, (TensorSpec(spec.dtype, (*x.shape[:3], half)),))
+    angles = (TensorSpec(call.spec(1).dtype, (x.batch, x.length, half)),) * 2 if by_id else ()
+    return Prepared((spec,), run, (TensorSpec(spec.dtype, (*x.shape[:3], half)), *angles))
 
 
 @kernel("TensorScatter", "T T I?", since=24, attrs="axis mode")
 def _tensor_scatter(call: Call) -> Prepared:
-    """Write an update into a cache along its sequence axis, at an own index for every batch entry."""
+    """TensorScatter (opset 24+) writes an update into a cache along its sequence axis.
+
+    past[N,…,S,…], update[N,…,L,…], write_indices[N]? → present like past; any type. Each batch entry has its
+    own index; ``mode`` circular wraps round. An update that does not fit raises KernelShapeError, also at
+    run. Run allocates the L indices of one batch entry.
+    """
     cache, update = call.spec(0), call.spec(1)
     rank = len(cache.shape)
     axis = axis_of(call, call.int_attr("axis", -2), rank)
@@ -284,14 +325,15 @@ def _tensor_scatter(call: Call) -> Prepared:
         )
     if call.has(2) and call.spec(2).shape != cache.shape[:1]:
         raise KernelShapeError(
-            f"TensorScatter: write_indices {call.spec(2).shape} for a batch of {cache.shape[0]}"
+            f"TensorScatter: write_indices {call.spec(2).shape} do not fit a batch of {cache.shape[0]}"
         )
     n = len(call.inputs)
-    steps = np.arange(count)
+    steps = np.arange(bounded(call, count, "steps"))
+    front = np.zeros(bounded(call, cache.shape[0], "batch entries"), np.int64)
 
     def run(past: Array, fresh: Array, *rest: Array) -> None:
         out = rest[n - 2]
-        starts = rest[0] if n > 2 else np.zeros(cache.shape[0], np.int64)
+        starts = rest[0] if n > 2 else front
         if starts.size and (starts.min() < 0 or (not circular and starts.max() + count > room)):
             raise KernelShapeError(
                 f"TensorScatter: an update of {count} does not fit into {room} from its index"

@@ -1,6 +1,6 @@
 """Convolution as a matrix product.
 
-Three ways, chosen when preparing:
+There are three ways, chosen when preparing:
 
 * a pointwise kernel is a product with the input as it is;
 * with stride 1 the padded image is treated as one long row: the columns matrix is made of shifted, contiguous
@@ -45,22 +45,24 @@ class Convolution(NamedTuple):
 
     @property
     def out_shape(self) -> tuple[int, ...]:
+        """Return the shape of Y."""
         return (self.batch, self.maps, *self.win.out)
 
     @property
     def _row(self) -> int:
-        """Length of the long row that holds all wanted results."""
+        """Return the length of the long row that holds all useful results."""
         steps = _steps(self.win.padded)
         return sum((n - 1) * step for n, step in zip(self.win.out, steps, strict=True)) + 1
 
     @property
     def _long_rows(self) -> bool:
+        """Whether the long-row way applies and does not multiply too much garbage."""
         if self.win.taps == 1 or any(s != 1 for s in self.win.strides) or 0 in self.out_shape:
             return False
         return self.channels == self.groups or self._row <= _GARBAGE * prod(self.win.out)
 
     def scratch(self, dtype: Dtype) -> tuple[TensorSpec, ...]:
-        """Scratch for ``bind``: padded image, columns, result rows; only those needed."""
+        """Return the scratch for ``bind``: padded image, columns, result rows; only those needed."""
         if self.win.pointwise:
             return ()
         specs = []
@@ -83,7 +85,11 @@ class Convolution(NamedTuple):
         scratch: tuple[Array, ...],
         known_bias: bool = False,
     ) -> Bound:
-        """One run over these arrays; bias ``b`` is [M] or None, and never changes where ``known_bias``."""
+        """Return a run over these arrays.
+
+        ``b`` is [M] or None, and never changes where ``known_bias``. The run allocates nothing where ``x`` is
+        contiguous; binding allocates a copy of weights that are a view.
+        """
         bias = None if b is None else b.reshape(-1, 1)
         if 0 in out.shape:
             return _nothing
@@ -113,6 +119,7 @@ class Convolution(NamedTuple):
         return run
 
     def _pointwise(self, x: Array, w: Array, bias: Array | None, out: Array, known_bias: bool) -> Bound:
+        """Return the run of a kernel of one element: a product per image."""
         area = prod(self.win.out)
         groups = self.groups
         weights = w.reshape(groups, self.maps // groups, -1)
@@ -149,6 +156,7 @@ class Convolution(NamedTuple):
     def _image(
         self, x: Array, w: Array, bias: Array | None, out: Array, scratch: list[Array], known_bias: bool
     ) -> Bound:
+        """Return the run for one image [C,*size]: pad, gather columns, multiply, add the bias."""
         win = self.win
         source, pad = x, None
         if not win.pads_nothing:
@@ -172,15 +180,15 @@ class Convolution(NamedTuple):
             gather = view_of(flat, (self.channels, *win.kernel, length), (flat.strides[0], *strides, item))
             product = view_of_rows(rows, groups, length)
             lines = (slice(None), slice(None), *(slice(0, n) for n in win.out[1:]))
-            wanted = rows.reshape(self.maps, win.out[0], *win.padded[1:])[lines]
+            useful = rows.reshape(self.maps, win.out[0], *win.padded[1:])[lines]
             result = out
             if bias is not None:
                 bias = bias.reshape(-1, *(1,) * len(win.out))
         else:
             gather = window_view(source, win, 1)
             product = out.reshape(groups, self.maps // groups, -1)
-            wanted = result = out.reshape(self.maps, -1)
-        bias = spread(bias, wanted.shape, known_bias)
+            useful = result = out.reshape(self.maps, -1)
+        bias = spread(bias, useful.shape, known_bias)
         matrix = columns.reshape(groups, depth, -1)
         multiply: Ufunc = partial(np.matmul, weights)
         if groups == 1:
@@ -194,15 +202,15 @@ class Convolution(NamedTuple):
             np.copyto(columns, gather)
             multiply(matrix, product)
             if bias is not None:
-                np.add(wanted, bias, result)
-            elif wanted is not result:
-                np.copyto(result, wanted)
+                np.add(useful, bias, result)
+            elif useful is not result:
+                np.copyto(result, useful)
 
         return run
 
 
 def view_of_rows(rows: Array, groups: int, length: int) -> Array:
-    """The first ``length`` columns of [M, …] rows as a writable [groups, M/groups, length] view."""
+    """Return the first ``length`` columns of rows [M, …] as a writable view [groups, M/groups, length]."""
     step = rows.strides[0]
     per_group = rows.shape[0] // groups
     return np.lib.stride_tricks.as_strided(
@@ -211,16 +219,16 @@ def view_of_rows(rows: Array, groups: int, length: int) -> Array:
 
 
 def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Distance between neighbours per axis of a contiguous array, in elements."""
+    """Return the distance between neighbours per axis of a contiguous array, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _nothing() -> None:
-    """The run of a convolution without results."""
+    """Run a convolution without results."""
 
 
 def convolution(call: Call, x: TensorSpec, w: TensorSpec) -> Convolution:
-    """Check the operands of a convolution and settle its geometry."""
+    """Check X and W of a convolution and settle its geometry; KernelShapeError where they do not fit."""
     if len(x.shape) < 3 or len(w.shape) != len(x.shape):
         raise KernelShapeError(
             f"{call.op_type}: X {x.shape} and W {w.shape} must be [N,C,spatial] and [M,C/g,kernel]"
@@ -233,17 +241,26 @@ def convolution(call: Call, x: TensorSpec, w: TensorSpec) -> Convolution:
         )
     named = call.ints_attr("kernel_shape")
     if named is not None and tuple(named) != w.shape[2:]:
-        raise KernelShapeError(f"{call.op_type}: kernel_shape {named} is not that of the weights {w.shape}")
+        raise KernelShapeError(f"{call.op_type}: kernel_shape {named} differs from the weights {w.shape}")
     return Convolution(x.shape[0], channels, maps, groups, windows(call, x.shape[2:], w.shape[2:]))
 
 
 def check_bias(call: Call, index: int, maps: int) -> None:
+    """Raise KernelShapeError unless an optional bias has a value per output channel."""
     if call.has(index) and call.spec(index).shape != (maps,):
-        raise KernelShapeError(f"{call.op_type}: bias {call.spec(index).shape} for {maps} output channels")
+        raise KernelShapeError(
+            f"{call.op_type}: bias {call.spec(index).shape} must be ({maps},), a value per output channel"
+        )
 
 
 @kernel("Conv", "T T T?", dtypes=FLOAT, half=True, attrs=ATTRS)
 def _conv(call: Call) -> Prepared:
+    """Conv (opset 7+) slides weights over the spatial axes and sums products.
+
+    X[N,C,size…], W[M,C/g,kernel…], B[M]? → Y[N,M,out…]; floats (float16 via float32). Shapes that do not fit
+    raise KernelShapeError, wrong pads, strides or dilations KernelAttributeError. Run allocates nothing where
+    X is contiguous.
+    """
     x, w = call.spec(0), call.spec(1)
     conv = convolution(call, x, w)
     check_bias(call, 2, conv.maps)

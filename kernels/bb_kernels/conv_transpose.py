@@ -17,7 +17,11 @@ _ATTRS = "auto_pad dilations group kernel_shape output_padding output_shape pads
 
 
 def _geometry(call: Call, size: tuple[int, ...], taps: tuple[int, ...]) -> tuple[Windows, tuple[int, ...]]:
-    """The forward convolution that this one transposes (its ``out`` is our input), and our output size."""
+    """Return the forward convolution that this one transposes, and the size of our output.
+
+    Its ``out`` is our input. Attributes that do not fit raise KernelAttributeError, an empty output
+    KernelShapeError.
+    """
     rank = len(size)
 
     def per_axis(name: str, default: int, count: int = rank) -> list[int]:
@@ -29,13 +33,13 @@ def _geometry(call: Call, size: tuple[int, ...], taps: tuple[int, ...]) -> tuple
     strides, dilations = per_axis("strides", 1), per_axis("dilations", 1)
     extra, pads = per_axis("output_padding", 0), per_axis("pads", 0, 2 * rank)
     auto = call.str_attr("auto_pad", "NOTSET", ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"))
-    wanted = call.ints_attr("output_shape")
+    output_shape = call.ints_attr("output_shape")
     before, out = [], []
     for i in range(rank):
         full = (size[i] - 1) * strides[i] + (taps[i] - 1) * dilations[i] + 1 + extra[i]
         target = None
-        if wanted is not None:
-            target = wanted[len(wanted) - rank + i]
+        if output_shape is not None:
+            target = output_shape[len(output_shape) - rank + i]
         elif auto.startswith("SAME"):
             target = size[i] * strides[i]
         if target is None:
@@ -56,6 +60,12 @@ def _geometry(call: Call, size: tuple[int, ...], taps: tuple[int, ...]) -> tuple
 
 @kernel("ConvTranspose", "T T T?", dtypes=FLOAT, half=True, attrs=_ATTRS)
 def _conv_transpose(call: Call) -> Prepared:
+    """ConvTranspose (opset 7+) spreads each input element over the output through the weights.
+
+    X[N,C,size…], W[C,M/g,kernel…], B[M]? → Y[N,M,out…]; floats (float16 via float32). Shapes that do not fit
+    raise KernelShapeError, wrong pads, strides or dilations KernelAttributeError. Run allocates nothing where
+    X and W are contiguous.
+    """
     x, w = call.spec(0), call.spec(1)
     if len(x.shape) < 3 or len(w.shape) != len(x.shape) or w.shape[0] != x.shape[1]:
         raise KernelShapeError(
@@ -68,7 +78,7 @@ def _conv_transpose(call: Call) -> Prepared:
     maps = w.shape[1] * groups
     check_bias(call, 2, maps)
     win, size = _geometry(call, x.shape[2:], w.shape[2:])
-    # Wide enough for every tap; what lies outside of the wanted part is dropped at the end.
+    # Wide enough for every tap; what the padding cuts away is dropped at the end.
     room = tuple(
         max((n - 1) * s + (k - 1) * d + 1, b + o)
         for n, s, k, d, b, o in zip(
@@ -95,7 +105,7 @@ def _conv_transpose(call: Call) -> Prepared:
                 slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, win.out, win.strides, strict=True)
             )
             adds.append((whole[where], taps[:, i]))
-        wanted = whole[middle]
+        inside = whole[middle]
 
         def run() -> None:
             for image, result in images:
@@ -104,9 +114,9 @@ def _conv_transpose(call: Call) -> Prepared:
                 for part, tap in adds:
                     np.add(part, tap, part)
                 if bias is None:
-                    np.copyto(result, wanted)
+                    np.copyto(result, inside)
                 else:
-                    np.add(wanted, bias, result)
+                    np.add(inside, bias, result)
 
         return run
 
@@ -124,7 +134,11 @@ def _conv_transpose(call: Call) -> Prepared:
 
 @kernel("Col2Im", "T I I", since=18, dtypes=NUMERIC, needs=(1, 2), attrs="dilations pads strides")
 def _col2im(call: Call) -> Prepared:
-    """Add columns [N, C·taps, blocks] back into images [N, C, *image_shape]."""
+    """Col2Im (opset 18+) adds columns back into images where their blocks overlap.
+
+    columns[N,C·taps,blocks], image_shape, block_shape → Y[N,C,image_shape…]; numbers. Shapes that do not fit
+    raise KernelShapeError. Run allocates nothing where the columns are contiguous.
+    """
     spec = call.spec(0)
     size, block = tuple(call.int_list(1) or ()), tuple(call.int_list(2) or ())
     if len(spec.shape) != 3 or not size or len(size) != len(block) or any(d < 1 for d in size + block):

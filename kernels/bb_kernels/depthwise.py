@@ -1,9 +1,9 @@
 """Depthwise convolution of narrow images with known weights.
 
 A window that slides along a line is a banded matrix: a line of W elements times [W, OW] is the line of
-results, padding on the left and right included. Stacked for the lines of the kernel, one matrix
-[kernel lines · W, OW] per channel turns the lines under the window into one line of results, in its place.
-Most entries are zero; for narrow images that costs less than moving the elements window by window.
+results, padding on the left and right included. Stacked for the lines of the kernel, a matrix [kernel lines ·
+W, OW] per channel turns the lines under the window into a line of results, in its place. Most entries are
+zero; for narrow images that costs less than moving the elements window by window.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ TABLE_BYTES = 128 << 10
 
 
 def suits(win: Windows, channels: int, dtype: Dtype) -> bool:
-    """Whether the banded matrices of a two-dimensional depthwise convolution stay small."""
+    """Whether the banded matrices of a two-dimensional depthwise convolution stay below TABLE_BYTES."""
     if len(win.size) != 2 or win.taps == 1:
         return False
     return 0 < channels * win.kernel[0] * win.size[1] * win.out[1] * dtype.itemsize <= TABLE_BYTES
 
 
 def banded(weights: Array, win: Windows) -> Array:
-    """[channels, kernel lines · W, OW] from weights [channels, 1, kernel lines, kernel columns]."""
+    """Return the banded matrices of a convolution; allocates them.
+
+    weights[C,1,kernel lines,kernel columns] → [C,kernel lines · W,OW], same type.
+    """
     width, results = win.size[1], win.out[1]
     table = np.zeros((weights.shape[0], win.kernel[0], width, results), weights.dtype)
     at = np.arange(results)
@@ -40,7 +43,10 @@ def banded(weights: Array, win: Windows) -> Array:
 
 
 def narrow(batch: int, win: Windows, weights: Array, n_inputs: int, known_bias: bool) -> Prepared:
-    """The kernel; arguments are those of Conv (the weights come from ``weights``, known when preparing)."""
+    """Return a kernel with Conv's arguments for known weights: X[N,C,H,W] → Y[N,C,OH,OW].
+
+    The weights among the arguments are not read. Run allocates nothing.
+    """
     channels, dtype = weights.shape[0], weights.dtype
     table = banded(weights, win)
     lines, width = win.padded[0], win.size[1]

@@ -38,7 +38,7 @@ def take(x: Array, index: Array, axis: int, out: Array) -> None:
     addresses.
     """
     # "wrap" turns negative indices and, unlike "raise", needs no buffer.
-    np.take(x, index if _TAKES_INT64 else index.astype(np.intp), axis, out, "wrap")
+    x.take(index if _TAKES_INT64 else index.astype(np.intp), axis, out, "wrap")
 
 
 @kernel("Gather", "T I", attrs="axis")

@@ -1,4 +1,4 @@
-"""Matrix products: MatMul and Gemm. Floats go through BLAS with the output as its target."""
+"""Matrix products: MatMul, Gemm, Einsum, and Det. Floats go through BLAS with the output as its target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCT_TYPES: frozenset[Dtype] = FLOAT | {I32, I64, U32, U64}
 
 
 def matmul_shape(call: Call, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a @ b by NumPy's rules; KernelShapeError when they do not fit."""
+    """Return the shape of a @ b by NumPy's rules; KernelShapeError where they do not fit."""
     if not a or not b:
         raise KernelShapeError(f"{call.op_type}: scalars cannot be multiplied as matrices ({a} by {b})")
     a2, b2 = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
@@ -28,6 +28,11 @@ def matmul_shape(call: Call, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[in
 
 @kernel("MatMul", "T T", dtypes=PRODUCT_TYPES, half=True)
 def _matmul(call: Call) -> Prepared:
+    """MatMul (opset 7+) multiplies matrices by NumPy's rules.
+
+    A[…,m,k], B[…,k,n] → Y[…,m,n], leading axes broadcast; floats (float16 via float32), int32, int64, uint32,
+    uint64. Shapes that do not fit raise KernelShapeError. Run allocates nothing.
+    """
     a, b = call.spec(0), call.spec(1)
     out = TensorSpec(a.dtype, matmul_shape(call, a.shape, b.shape))
     if len(a.shape) == 2 and len(b.shape) == 2:
@@ -47,7 +52,11 @@ def _matmul(call: Call) -> Prepared:
 
 @kernel("Gemm", "T T T?", dtypes=PRODUCT_TYPES, half=True, attrs="alpha beta transA transB")
 def _gemm(call: Call) -> Prepared:
-    """alpha·A'·B' + beta·C; A' and B' are transposed on request (as views), C broadcasts to the result."""
+    """Gemm (opset 7+) computes alpha·A'·B' + beta·C; A' and B' are transposed on request, as views.
+
+    A[m,k], B[k,n], C? that broadcasts → Y[m,n]; floats (float16 via float32), int32, int64, uint32, uint64.
+    Shapes that do not fit raise KernelShapeError. Run allocates nothing.
+    """
     a, b = call.spec(0), call.spec(1)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise KernelShapeError(f"Gemm: A and B must be matrices, got shapes {a.shape} and {b.shape}")
@@ -72,11 +81,9 @@ def _gemm(call: Call) -> Prepared:
         result = arrays[n_in]
         c = arrays[2] if use_c else None
         if c is not None and c.ndim < 2:
-            c = c.reshape(1, -1)  # of one rank with the result: NumPy adds such arrays three times faster
-        dot, add = (
-            left.dot,
-            np.add,
-        )  # the method: np.dot looks for overrides first, a quarter of a small product
+            c = c.reshape(1, -1)  # NumPy adds arrays of equal rank three times faster
+        # The method: np.dot looks for overrides first, which is a quarter of a small product.
+        dot, add = left.dot, np.add
         if alpha == 1.0 and (c is None or beta == 1.0):
             if c is None:
                 return partial(dot, right, result)
@@ -106,7 +113,11 @@ def _gemm(call: Call) -> Prepared:
 
 @kernel("Einsum", "T*", since=12, dtypes=NUMERIC, half=True, attrs="equation")
 def _einsum(call: Call) -> Prepared:
-    """NumPy's einsum; two-operand contractions go through matrix products where NumPy finds one."""
+    """Einsum (opset 12+) sums products as its equation says, through matrix products where NumPy finds some.
+
+    X1, X2, … → Y; numbers (float16 via float32). An equation that does not fit raises KernelShapeError. Run
+    allocates what NumPy's contraction needs.
+    """
     equation = call.str_attr("equation").replace(" ", "")
     if "->" not in equation:
         # Implicit output: "..." first, then the letters that occur once, sorted.
@@ -130,6 +141,7 @@ def _einsum(call: Call) -> Prepared:
 
 
 def _einsum_shape(equation: str, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of an equation's result; ValueError where the terms do not fit the shapes."""
     terms, result = equation.split("->")
     sizes: dict[str, int] = {}
     hidden: tuple[int, ...] = ()
@@ -152,6 +164,11 @@ def _einsum_shape(equation: str, shapes: list[tuple[int, ...]]) -> tuple[int, ..
 
 @kernel("Det", "T", since=11, dtypes=FLOAT, half=True)
 def _det(call: Call) -> Prepared:
+    """Det (opset 11+) computes the determinant of each matrix.
+
+    X[…,n,n] → Y[…]; floats (float16 via float32). Matrices that are not square raise KernelShapeError. Run
+    allocates LAPACK's copies of the matrices.
+    """
     spec = call.spec(0)
     if len(spec.shape) < 2 or spec.shape[-1] != spec.shape[-2]:
         raise KernelShapeError(f"Det: input {spec.shape} must hold square matrices")

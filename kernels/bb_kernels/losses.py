@@ -62,7 +62,9 @@ def _loss(call: Call) -> _Loss:
     if len(scores) < 2 or labels != (scores[0], *scores[2:]):
         raise KernelShapeError(f"{call.op_type}: scores {scores} and labels {labels} do not fit")
     if call.has(2) and call.spec(2).shape != (scores[1],):
-        raise KernelShapeError(f"{call.op_type}: weights {call.spec(2).shape} for {scores[1]} classes")
+        raise KernelShapeError(
+            f"{call.op_type}: weights {call.spec(2).shape} must be a value for each of {scores[1]} classes"
+        )
     ignore = call.int_attr("ignore_index") if "ignore_index" in call.attrs else None
     reduction = call.str_attr("reduction", "mean", ("none", "sum", "mean"))
     return _Loss(call.op_type, scores[0], scores[1], prod(scores[2:]), labels, reduction, ignore)

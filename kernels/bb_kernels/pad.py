@@ -45,7 +45,7 @@ def _padded(
         result, temps = rest[n_in - 1], rest[n_in:]
         data = x
         for axis, target in zip(changed, (*temps, result), strict=False):
-            np.take(data, sources[axis], axis, target, "clip")
+            data.take(sources[axis], axis, target, "clip")
             data = target
         if not changed:
             np.copyto(result, data)

@@ -20,6 +20,7 @@ _MANY_TAPS = 25
 
 
 def _geometry(call: Call) -> Windows:
+    """Return the windows of a pooling operator; raises where kernel_shape is missing or does not fit."""
     shape = call.spec(0).shape
     size = call.ints_attr("kernel_shape")
     if size is None:
@@ -32,18 +33,18 @@ def _geometry(call: Call) -> Windows:
 
 
 def _pairs(x: Array, out: Array, win: Windows) -> list[tuple[Array, Array]]:
-    """(part of out, the elements of x that one tap brings to it) for every tap that brings any."""
+    """Return (part of out, the elements of x that a tap brings to it) for every tap that brings any."""
     pairs: list[tuple[Array, Array]] = []
     for offset in win.offsets():
-        found = tap_slices(win, offset)
-        if found is not None:
+        slices = tap_slices(win, offset)
+        if slices is not None:
             front = (slice(None), slice(None))
-            pairs.append((out[front + found[0]], x[front + found[1]]))
+            pairs.append((out[front + slices[0]], x[front + slices[1]]))
     return pairs
 
 
 def _fold_windows(x: Array, out: Array, win: Windows, ufunc: Ufunc, reduce: Ufunc, neutral: Array) -> Bound:
-    """out = ufunc over each window; padding counts as neutral."""
+    """Return a run that folds each window with ``ufunc`` into ``out``; padding counts as ``neutral``."""
     axes = tuple(range(2, 2 + len(win.kernel)))
     if win.whole:
         return lambda: reduce(x, axes, None, out, True)
@@ -65,6 +66,7 @@ def _fold_windows(x: Array, out: Array, win: Windows, ufunc: Ufunc, reduce: Ufun
 
 
 def _inside(win: Windows) -> bool:
+    """Whether no window reaches beyond the input."""
     return all(
         (o - 1) * s + (k - 1) * d < n
         for o, s, k, d, n in zip(win.out, win.strides, win.kernel, win.dilations, win.size, strict=True)
@@ -72,6 +74,12 @@ def _inside(win: Windows) -> bool:
 
 
 def _max_pool(call: Call) -> Prepared:
+    """MaxPool (opset 7+) keeps the largest element of each window, and tells its position if asked.
+
+    X[N,C,size…] → Y[N,C,out…], indices[N,C,out…]? (int64, in the flat input); floats, int8, uint8. Windows
+    that do not fit raise KernelShapeError. Run allocates nothing without indices; with them, a table like X
+    and some masks.
+    """
     x = call.spec(0)
     win = _geometry(call)
     out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
@@ -86,7 +94,7 @@ def _max_pool(call: Call) -> Prepared:
 
 
 def _max_pool_indices(call: Call, win: Windows, out: TensorSpec) -> Prepared:
-    """Second output: position of each maximum in the whole flattened input, lines or columns first."""
+    """Return a MaxPool with positions, lines or (storage_order=1) columns first."""
     shape = call.spec(0).shape
     area = prod(win.size)
     columns_first = call.int_attr("storage_order", 0) != 0
@@ -118,7 +126,7 @@ kernel(
 
 
 def _counts(win: Windows, include_pad: bool) -> Array:
-    """Elements that each window averages over, shape [*out]."""
+    """Return the number of elements that each window averages over, int64 [*out]."""
     total = np.ones((1,), np.int64)
     for n, k, s, d, front, back, count in zip(
         win.size, win.kernel, win.strides, win.dilations, win.before, win.after, win.out, strict=True
@@ -132,6 +140,11 @@ def _counts(win: Windows, include_pad: bool) -> Array:
 
 
 def _average_pool(call: Call) -> Prepared:
+    """AveragePool (opset 7+) averages each window, with or without the padding in it.
+
+    X[N,C,size…] → Y[N,C,out…]; floats (float16 via float32). Windows that do not fit raise KernelShapeError.
+    Run allocates nothing.
+    """
     x = call.spec(0)
     win = _geometry(call)
     out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
@@ -162,6 +175,7 @@ kernel(
 
 
 def _norm_of(call: Call) -> int:
+    """Return attribute ``p``; KernelAttributeError unless it is positive."""
     p = call.int_attr("p", 2)
     if p < 1:
         raise KernelAttributeError(f"{call.op_type}: p must be positive, got {p}")
@@ -169,7 +183,11 @@ def _norm_of(call: Call) -> int:
 
 
 def _lp_pool(call: Call) -> Prepared:
-    """(Σ|x|^p)^(1/p) over each window."""
+    """LpPool (opset 7+) computes (Σ|x|^p)^(1/p) over each window.
+
+    X[N,C,size…] → Y[N,C,out…]; floats (float16 via float32). Windows that do not fit raise KernelShapeError,
+    a p below 1 KernelAttributeError. Run allocates nothing.
+    """
     x = call.spec(0)
     win = _geometry(call)
     out = TensorSpec(x.dtype, (*x.shape[:2], *win.out))
@@ -201,6 +219,7 @@ kernel(
 
 
 def _global(call: Call) -> tuple[tuple[int, ...], TensorSpec]:
+    """Return the spatial axes of input 0 and the spec with 1 in their place."""
     spec = call.spec(0)
     if len(spec.shape) < 3:
         raise KernelShapeError(f"{call.op_type}: input {spec.shape} must be [N,C,spatial]")
@@ -211,6 +230,11 @@ def _global(call: Call) -> tuple[tuple[int, ...], TensorSpec]:
 
 @kernel("GlobalAveragePool", "T", dtypes=FLOAT, half=True)
 def _global_average_pool(call: Call) -> Prepared:
+    """GlobalAveragePool (opset 7+) averages each channel of each image.
+
+    X[N,C,size…] → Y[N,C,1…]; floats (float16 via float32). A rank below 3 raises KernelShapeError. Run
+    allocates nothing.
+    """
     axes, out = _global(call)
     scale = np.array(1.0 / max(1, prod(call.spec(0).shape[2:])), out.dtype)
 
@@ -223,12 +247,21 @@ def _global_average_pool(call: Call) -> Prepared:
 
 @kernel("GlobalMaxPool", "T", dtypes=FLOAT)
 def _global_max_pool(call: Call) -> Prepared:
+    """GlobalMaxPool (opset 7+) keeps the largest element of each channel of each image.
+
+    X[N,C,size…] → Y[N,C,1…]; floats. A rank below 3 raises KernelShapeError. Run allocates nothing.
+    """
     axes, out = _global(call)
     return Prepared((out,), lambda x, result: max_reduce(x, axes, None, result, True))
 
 
 @kernel("GlobalLpPool", "T", dtypes=FLOAT, half=True, attrs="p")
 def _global_lp_pool(call: Call) -> Prepared:
+    """GlobalLpPool (opset 7+) computes (Σ|x|^p)^(1/p) over each channel of each image.
+
+    X[N,C,size…] → Y[N,C,1…]; floats (float16 via float32). A rank below 3 raises KernelShapeError, a p below
+    1 KernelAttributeError. Run allocates nothing.
+    """
     axes, out = _global(call)
     p = _norm_of(call)
 
@@ -243,7 +276,12 @@ def _global_lp_pool(call: Call) -> Prepared:
 
 @kernel("MaxUnpool", "T I I?", since=9, dtypes=FLOAT, needs=(2,), attrs="kernel_shape pads strides")
 def _max_unpool(call: Call) -> Prepared:
-    """Put each maximum back where MaxPool found it, zeros elsewhere; indices count in the pooled input."""
+    """MaxUnpool (opset 9+) puts each maximum back to the place that MaxPool told, and zeros elsewhere.
+
+    X[N,C,size…], indices like X, output_shape? → Y[N,C,out…]; floats, int32 or int64 indices. Shapes that do
+    not fit raise KernelShapeError, as does an index outside of Y at run. Run allocates coordinates for every
+    element of X.
+    """
     x, where = call.spec(0), call.spec(1)
     size = call.ints_attr("kernel_shape")
     if size is None or where.shape != x.shape or len(x.shape) != len(size) + 2:
@@ -258,8 +296,8 @@ def _max_unpool(call: Call) -> Prepared:
         *((n - 1) * s + k - pads[i] - pads[i + rank]
           for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, size, strict=True))),
     )  # fmt: skip
-    wanted = call.int_list(2)
-    shape = inferred if wanted is None else tuple(wanted)
+    output_shape = call.int_list(2)
+    shape = inferred if output_shape is None else tuple(output_shape)
     if len(shape) != len(inferred) or any(a < b for a, b in zip(shape, inferred, strict=True)):
         raise KernelShapeError(f"MaxUnpool: output shape {shape} is smaller than {inferred}")
     n_in = len(call.inputs)

@@ -1,4 +1,7 @@
-"""Real and quantised numbers: real = (quantised - zero point) · scale, per tensor, per axis or per block."""
+"""Real and quantised numbers: real = (quantised - zero point) · scale.
+
+Scales and zero points hold per tensor, per axis or per block.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ BYTES: frozenset[Dtype] = frozenset({I8, U8})
 
 
 def limits(dtype: Dtype, real: Dtype) -> tuple[Array, Array]:
-    """Smallest and largest value of an integer type, as 0-d arrays of a float type."""
+    """Return the smallest and largest value of an integer type, as 0-d arrays of a float type."""
     info = np.iinfo(dtype)
     return np.array(info.min, real), np.array(info.max, real)
 
@@ -27,6 +30,7 @@ class _Spread:
     """How scales and zero points spread over a tensor; settled from shapes when preparing."""
 
     def __init__(self, call: Call, x: tuple[int, ...], scale: tuple[int, ...]) -> None:
+        """Settle the layout of ``scale`` over ``x``; KernelShapeError where they do not fit."""
         self.block = call.int_attr("block_size", 0)
         self.axis = 0
         self.rank, self.shape = len(x), x
@@ -36,14 +40,14 @@ class _Spread:
         self.axis = axis_of(call, call.int_attr("axis", 1), len(x))
         if self.block:
             blocks = -(-x[self.axis] // self.block)
-            wanted: tuple[int, ...] = (*x[: self.axis], blocks, *x[self.axis + 1 :])
+            expected: tuple[int, ...] = (*x[: self.axis], blocks, *x[self.axis + 1 :])
         else:
-            wanted = (x[self.axis],)
-        if scale != wanted:
-            raise KernelShapeError(f"{call.op_type}: scale has shape {scale}, input {x} needs {wanted}")
+            expected = (x[self.axis],)
+        if scale != expected:
+            raise KernelShapeError(f"{call.op_type}: scale has shape {scale}, input {x} needs {expected}")
 
     def __call__(self, values: Array) -> Array:
-        """A scale or zero point in a shape that broadcasts against the tensor (copied for blocks only)."""
+        """Return a scale or zero point in a shape that broadcasts; copies for blocks only."""
         if self.single:
             return values.reshape(())
         if self.block:
@@ -55,6 +59,7 @@ class _Spread:
 
 
 def _check_zero_point(call: Call, index: int) -> None:
+    """Raise KernelShapeError unless a zero point has the scale's shape or a single value."""
     if call.has(index) and call.spec(index).shape != call.spec(1).shape and call.spec(index).size != 1:
         raise KernelShapeError(
             f"{call.op_type}: zero point {call.spec(index).shape} differs from scale {call.spec(1).shape}"
@@ -62,13 +67,18 @@ def _check_zero_point(call: Call, index: int) -> None:
 
 
 def _quantize(call: Call) -> Prepared:
-    """saturate(round half to even(x / scale) + zero point)."""
+    """QuantizeLinear (opset 10+) computes saturate(round half to even(x / scale) + zero point).
+
+    X[…], scale, zero_point? → Y like X; floats or int32 to int8, uint8, int16, uint16. scale is [], [d] of an
+    axis, or X's shape in blocks. Shapes that do not fit raise KernelShapeError, other types
+    UnsupportedDtypeError. Run allocates nothing, except blocked scales at X's size.
+    """
     x, scale = call.spec(0), call.spec(1)
     named = dtype_of(call, number) if (number := call.int_attr("output_dtype", 0)) else None
     dtype = call.spec(2).dtype if call.has(2) else named or U8
     if dtype not in QUANTISED or (named is not None and named != dtype):
         raise UnsupportedDtypeError(
-            f"QuantizeLinear: output element type {named or dtype} is not possible here"
+            f"QuantizeLinear: output type {named or dtype} must have 8 or 16 bits, like the zero point"
         )
     if call.int_attr("precision", 1) not in (0, 1):
         raise KernelAttributeError("QuantizeLinear: precision other than float32 is not implemented")
@@ -102,7 +112,12 @@ kernel(
 
 
 def _dequantize(call: Call) -> Prepared:
-    """(x - zero point) · scale, computed in float32."""
+    """DequantizeLinear (opset 10+) computes (x - zero point) · scale in float32.
+
+    X[…], scale, zero_point? → Y like X; int8, uint8, int16, uint16 or int32 to floats. scale is [], [d] of an
+    axis, or X's shape in blocks. Shapes that do not fit raise KernelShapeError, other types
+    UnsupportedDtypeError. Run allocates nothing, except blocked scales at X's size.
+    """
     x, scale = call.spec(0), call.spec(1)
     named = dtype_of(call, number) if (number := call.int_attr("output_dtype", 0)) else None
     dtype = named or scale.dtype
@@ -140,7 +155,10 @@ kernel(
 
 @kernel("DynamicQuantizeLinear", "T", since=11, dtypes=frozenset({F32}), max_outputs=3)
 def _dynamic_quantize(call: Call) -> Prepared:
-    """uint8 with a scale and zero point that cover the input's range and 0."""
+    """DynamicQuantizeLinear (opset 11+) quantises with a scale that covers the input's range and 0.
+
+    X[…] → Y like X (uint8), scale[] (float32), zero_point[] (uint8); float32. Run allocates nothing.
+    """
     x = call.spec(0)
 
     def run(data: Array, out: Array | None, scale: Array | None, zero: Array | None, temp: Array) -> None:

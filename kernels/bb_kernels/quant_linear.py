@@ -26,7 +26,7 @@ _REACH = 255
 
 
 def _wide_enough(call: Call, weights: int, zero: int, depth: int, rows_first: bool) -> Dtype:
-    """The float type that holds sums of ``depth`` products; known weights bound them better than types."""
+    """Return the float type that holds sums of ``depth`` products; known weights bound them better."""
     known = call.constant(weights)
     points = call.constant(zero) if call.has(zero) else np.zeros((), np.int64)
     bound = depth * _REACH * _REACH
@@ -38,7 +38,7 @@ def _wide_enough(call: Call, weights: int, zero: int, depth: int, rows_first: bo
 
 
 def _columns(call: Call, index: int, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-    """Parameters per row of the left matrix (1-D) become a column; the rest broadcasts as it is."""
+    """Return how parameters spread over the left matrix: those per row (1-D) become a column."""
     spec = call.spec(index)
     if len(spec.shape) == 1 and spec.shape[0] == shape[-2] and len(shape) > 1 and spec.shape[0] != 1:
         return lambda values: values.reshape(-1, 1)
@@ -48,17 +48,19 @@ def _columns(call: Call, index: int, shape: tuple[int, ...]) -> Callable[[Array]
 
 
 def _plain(call: Call, index: int) -> Callable[[Array], Array]:
+    """Return how parameters spread over the right matrix: a single value becomes a scalar."""
     return (lambda values: values.reshape(())) if call.spec(index).size == 1 else (lambda values: values)
 
 
 def _optional(call: Call, index: int, shape: tuple[int, ...], left: bool) -> Callable[[Array], Array] | None:
+    """Return ``_columns`` or ``_plain`` of an input, None where it is omitted."""
     if not call.has(index):
         return None
     return _columns(call, index, shape) if left else _plain(call, index)
 
 
 def _shifted(x: Array, point: Array | None, out: Array) -> None:
-    """out = x - zero point in a float type."""
+    """Compute x - zero point in the float type of ``out``; allocates nothing."""
     if point is None:
         np.copyto(out, x, casting="unsafe")
     else:
@@ -67,6 +69,11 @@ def _shifted(x: Array, point: Array | None, out: Array) -> None:
 
 @kernel("MatMulInteger", "T U T? U?", since=10, dtypes=BYTES, dtypes2=BYTES)
 def _matmul_integer(call: Call) -> Prepared:
+    """MatMulInteger (opset 10+) multiplies 8-bit matrices, less their zero points, exactly.
+
+    A[…,m,k], B[…,k,n], zero points of each? → Y[…,m,n] (int32); int8, uint8. Shapes that do not fit raise
+    KernelShapeError. Run allocates nothing.
+    """
     a, b = call.spec(0), call.spec(1)
     shape = matmul_shape(call, a.shape, b.shape)
     real = _wide_enough(call, 1, 3, a.shape[-1], rows_first=False)
@@ -85,6 +92,12 @@ def _matmul_integer(call: Call) -> Prepared:
 
 
 def _qlinear_matmul(call: Call) -> Prepared:
+    """QLinearMatMul (opset 10+) multiplies quantised matrices and quantises the result.
+
+    A[…,m,k], scale, zero, B[…,k,n], scale, zero, Y's scale, zero → Y[…,m,n]; int8, uint8, scales float.
+    Shapes that do not fit raise KernelShapeError, other types UnsupportedDtypeError. Run allocates the
+    product of the scales.
+    """
     a, b, y = call.spec(0), call.spec(3), call.spec(7)
     for i in (1, 4, 6):
         if call.spec(i).dtype not in FLOAT:
@@ -127,7 +140,10 @@ def _bind_integer_conv(
     w_point: Array | None,
     temps: tuple[Any, ...],
 ) -> Bound:
-    """temps: x, w and y as floats, then the convolution's scratch; the result is left in the float y."""
+    """Return a run that leaves the exact convolution in the float y.
+
+    ``temps``: x, w and y as floats, then the convolution's scratch.
+    """
     x2, w2, y2 = temps[:3]
     run_conv = conv.bind(x2, w2, None, y2, temps[3:])
     point = None if x_point is None else x_point.reshape(())
@@ -144,13 +160,14 @@ def _bind_integer_conv(
 def _integer_conv(
     call: Call, w_index: int, x_zero: int, w_zero: int
 ) -> tuple[Convolution, Dtype, list[TensorSpec]]:
+    """Return the convolution of quantised operands, its float type, and its scratch."""
     x, w = call.spec(0), call.spec(w_index)
     conv = convolution(call, x, w)
     if call.has(x_zero) and call.spec(x_zero).size != 1:
-        raise KernelShapeError(f"{call.op_type}: the zero point of x must be one value")
+        raise KernelShapeError(f"{call.op_type}: the zero point of x must be a single value")
     if call.has(w_zero) and call.spec(w_zero).size not in (1, conv.maps):
         raise KernelShapeError(
-            f"{call.op_type}: the zero point of w must be one value, or one per output channel"
+            f"{call.op_type}: the zero point of w must be a single value, or a value per output channel"
         )
     real = _wide_enough(call, w_index, w_zero, prod(w.shape[1:]), rows_first=True)
     temps = [TensorSpec(real, s) for s in (x.shape, w.shape, conv.out_shape)]
@@ -159,6 +176,11 @@ def _integer_conv(
 
 @kernel("ConvInteger", "T U T? U?", since=10, dtypes=BYTES, dtypes2=BYTES, attrs=ATTRS)
 def _conv_integer(call: Call) -> Prepared:
+    """ConvInteger (opset 10+) convolves 8-bit tensors, less their zero points, exactly.
+
+    X[N,C,size…], W[M,C/g,kernel…], zero points of each? → Y[N,M,out…] (int32); int8, uint8. Shapes that do
+    not fit raise KernelShapeError. Run allocates nothing.
+    """
     conv, _, temps = _integer_conv(call, 1, 2, 3)
     n = len(call.inputs)
 
@@ -178,7 +200,12 @@ def _conv_integer(call: Call) -> Prepared:
 
 @kernel("QLinearConv", "T A T U A U A A A?", since=10, dtypes=BYTES, dtypes2=BYTES, attrs=ATTRS)
 def _qlinear_conv(call: Call) -> Prepared:
-    """Inputs: x, scale, zero; w, scale(s), zero(s); y's scale, zero; int32 bias in x_scale·w_scale."""
+    """QLinearConv (opset 10+) convolves quantised tensors and quantises the result.
+
+    X[N,C,size…], scale, zero, W[M,C/g,kernel…], scale(s), zero(s), Y's scale, zero, B[M]? (int32 in
+    x_scale·w_scale) → Y[N,M,out…]; int8, uint8. Shapes that do not fit raise KernelShapeError, another output
+    type UnsupportedDtypeError. Run allocates a factor per channel.
+    """
     conv, real, temps = _integer_conv(call, 3, 2, 5)
     target = call.spec(7).dtype
     if target not in BYTES:
@@ -186,7 +213,7 @@ def _qlinear_conv(call: Call) -> Prepared:
     for i in (1, 4, 6):
         if call.spec(i).dtype != F32 or call.spec(i).size not in ((1, conv.maps) if i == 4 else (1,)):
             raise KernelShapeError(
-                f"QLinearConv: scale {i} must be float32, one value (or one per channel for w)"
+                f"QLinearConv: scale {i} must be float32, a single value (for w also a value per channel)"
             )
     if call.has(8) and (call.spec(8).dtype != I32 or call.spec(8).shape != (conv.maps,)):
         raise KernelShapeError(f"QLinearConv: bias must be int32 of shape ({conv.maps},)")

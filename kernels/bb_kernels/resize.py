@@ -6,6 +6,7 @@ list of indices; linear and cubic are a small matrix of weights per axis, applie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, prod
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 class _Axis(NamedTuple):
-    """One axis: n input elements, m results, the scale, and the part of the input that is looked at."""
+    """An axis: n input elements, m results, the scale, and the part of the input that is looked at."""
 
     n: int
     m: int
@@ -35,7 +36,7 @@ class _Axis(NamedTuple):
 
 
 def _positions(axis: _Axis, transform: str) -> Array:
-    """Where each of the m results lies in the input, in elements."""
+    """Return where each of the m results lies in the input, in elements, float64 [m]."""
     i = np.arange(axis.m, dtype=F64)
     n, s = axis.n, axis.scale
     if transform == "align_corners":
@@ -58,6 +59,7 @@ def _positions(axis: _Axis, transform: str) -> Array:
 
 
 def _nearest(at: Array, rounding: str, n: int) -> Array:
+    """Return the index of the element nearest to each position, within 0..n-1."""
     rounded = {
         "round_prefer_floor": lambda: np.ceil(at - 0.5),
         "round_prefer_ceil": lambda: np.floor(at + 0.5),
@@ -68,11 +70,12 @@ def _nearest(at: Array, rounding: str, n: int) -> Array:
 
 
 def _linear(distance: Array) -> Array:
+    """Return the weights of linear interpolation at a distance."""
     return np.maximum(0.0, 1.0 - np.abs(distance))
 
 
 def _cubic(distance: Array, a: float) -> Array:
-    """Keys' cubic convolution kernel."""
+    """Return the weights of Keys' cubic convolution at a distance."""
     t = np.abs(distance)
     near = ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0
     far = a * (((t - 5.0) * t + 8.0) * t - 4.0)
@@ -80,7 +83,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def _weights(axis: _Axis, at: Array, mode: str, a: float, antialias: bool, inside_only: bool) -> Array:
-    """Weights [m, n] of every input element in every result."""
+    """Return the weights [m, n] of every input element in every result, float64."""
     reach = 1 if mode == "linear" else 2
     stretch = min(1.0, axis.scale) if antialias else 1.0
     taps = floor(reach / stretch) + 1
@@ -98,6 +101,7 @@ def _weights(axis: _Axis, at: Array, mode: str, a: float, antialias: bool, insid
 
 
 def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepared:
+    """Return a kernel that samples every axis; KernelShapeError where its tables would be too large."""
     spec = call.spec(0)
     n_in = len(call.inputs)
     out = TensorSpec(spec.dtype, tuple(axis.m for axis in axes))
@@ -127,18 +131,7 @@ def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepar
             np.copyto(result, fill, where=outside, casting="unsafe")
 
     if mode == "nearest" or not moving:
-        grid = np.ix_(
-            *(
-                _nearest(at[i], rounding, axes[i].n) if i in at else np.arange(axes[i].n)
-                for i in range(len(axes))
-            )
-        )
-
-        def run_nearest(*arrays: Any) -> None:
-            arrays[n_in][...] = arrays[0][grid]
-            finish(arrays[n_in])
-
-        return Prepared((out,), run_nearest)
+        return _nearest_resized(call, out, {i: _nearest(at[i], rounding, axes[i].n) for i in moving}, finish)
     if spec.dtype not in FLOAT:
         raise UnsupportedDtypeError(
             f"{call.op_type}: mode {mode} of element type {spec.dtype} is not implemented"
@@ -169,7 +162,32 @@ def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepar
     return Prepared((out,), run_bound(bind), scratch, binder=bind)
 
 
+def _nearest_resized(
+    call: Call, out: TensorSpec, sources: dict[int, Array], finish: Callable[[Array], None]
+) -> Prepared:
+    """Return a kernel that picks elements axis by axis, by lists of indices."""
+    n_in = len(call.inputs)
+    # The last axis first: those before it are then copied line by line, which is faster.
+    order = sorted(sources, reverse=True)
+    shape, partial = list(call.spec(0).shape), []
+    for axis in order[:-1]:
+        shape[axis] = out.shape[axis]
+        partial.append(TensorSpec(out.dtype, tuple(shape)))
+
+    def run(*arrays: Any) -> None:
+        data, result, temps = arrays[0], arrays[n_in], arrays[n_in + 1 :]
+        for axis, target in zip(order, (*temps, result), strict=False):
+            data.take(sources[axis], axis, target, "clip")
+            data = target
+        if not order:
+            np.copyto(result, data)
+        finish(result)
+
+    return Prepared((out,), run, tuple(partial))
+
+
 def _by_scales(call: Call, scales: list[float], transform: str) -> Prepared:
+    """Return a Resize by a scale per axis; KernelShapeError where they do not fit the shape."""
     shape = call.spec(0).shape
     if len(scales) != len(shape) or not all(0 < s < _LARGEST_SCALE for s in scales):
         raise KernelShapeError(f"{call.op_type}: scales {scales} do not fit shape {shape}")
@@ -179,10 +197,21 @@ def _by_scales(call: Call, scales: list[float], transform: str) -> Prepared:
 
 @kernel("Upsample", "T", until=8, attrs="mode scales")
 def _upsample_attr(call: Call) -> Prepared:
+    """Upsample (opsets 7 to 8) resizes by scales from an attribute.
+
+    X[d…] → Y[floor(d·scale)…]; any type, floats for linear. Scales that do not fit raise KernelShapeError.
+    Run allocates nothing where X is contiguous.
+    """
     return _by_scales(call, call.floats_attr("scales") or [], "asymmetric")
 
 
 def _scales_input(call: Call) -> Prepared:
+    """Upsample (opset 9+) and Resize (opset 10) resize by scales from an input.
+
+    X[d…], scales → Y[floor(d·scale)…]; any type, floats for linear. Scales that do not fit raise
+    KernelShapeError. Run allocates nothing where X is contiguous. Opset 10 replaced Upsample by Resize; older
+    programs still have it.
+    """
     values = call.constant(1)
     return _by_scales(call, [] if values is None else [float(v) for v in values.reshape(-1)], "asymmetric")
 
@@ -193,15 +222,20 @@ kernel("Resize", "T A", since=10, until=10, attrs="mode", needs=(1,))(_scales_in
 
 
 def _resize(call: Call) -> Prepared:
-    """Inputs: X, region of interest, scales, sizes (one of the last two)."""
+    """Resize (opset 11+) resizes by scales or to sizes.
+
+    X[d…], region?, scales?, sizes? → Y[…]; any type, floats for linear and cubic (float16 via float32).
+    Neither scales nor sizes, and those that do not fit, raise KernelShapeError; other types raise
+    UnsupportedDtypeError. Run allocates nothing where X is contiguous.
+    """
     spec = call.spec(0)
     rank = len(spec.shape)
     named = call.ints_attr("axes")
     chosen = tuple(range(rank)) if named is None else axes_of(call, named, rank)
     transform = call.str_attr("coordinate_transformation_mode", "half_pixel", _TRANSFORMS)
-    roi, scales_given, sizes = call.constant(1), call.constant(2), call.int_list(3)
+    roi, factors, sizes = call.constant(1), call.constant(2), call.int_list(3)
     scales = [1.0] * rank
-    wanted = list(spec.shape)
+    target = list(spec.shape)
     if sizes:
         if len(sizes) != len(chosen):
             raise KernelShapeError(f"Resize: {len(sizes)} sizes for {len(chosen)} axes")
@@ -210,19 +244,19 @@ def _resize(call: Call) -> Prepared:
             "keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller")
         )
         for axis, size, ratio in zip(chosen, sizes, ratios, strict=True):
-            scales[axis], wanted[axis] = ratio, size
+            scales[axis], target[axis] = ratio, size
         if policy != "stretch":
             common = min(ratios) if policy == "not_larger" else max(ratios)
             for axis in chosen:
-                scales[axis], wanted[axis] = common, floor(common * spec.shape[axis] + 0.5)
-    elif scales_given is not None and scales_given.size == len(chosen):
-        for axis, value in zip(chosen, scales_given.reshape(-1), strict=True):
+                scales[axis], target[axis] = common, floor(common * spec.shape[axis] + 0.5)
+    elif factors is not None and factors.size == len(chosen):
+        for axis, value in zip(chosen, factors.reshape(-1), strict=True):
             scales[axis] = float(value)
             if not 0 < scales[axis] < _LARGEST_SCALE:
                 raise KernelShapeError(f"Resize: scale {value} is out of range")
-            wanted[axis] = floor(spec.shape[axis] * scales[axis])
+            target[axis] = floor(spec.shape[axis] * scales[axis])
     else:
-        raise KernelShapeError("Resize: either sizes or one scale per axis must be given")
+        raise KernelShapeError("Resize: either sizes or a scale per axis is required")
     if not all(0 < s < _LARGEST_SCALE for s in scales):
         raise KernelShapeError(f"Resize: scales {scales} must be positive")
     region = [(0.0, 1.0)] * rank
@@ -234,9 +268,9 @@ def _resize(call: Call) -> Prepared:
         bounds = [float(v) for v in roi.reshape(-1)]
         for i, axis in enumerate(chosen):
             region[axis] = (bounds[i], bounds[i + len(chosen)])
-    axes = [_Axis(n, m, s, *r) for n, m, s, r in zip(spec.shape, wanted, scales, region, strict=True)]
+    axes = [_Axis(n, m, s, *r) for n, m, s, r in zip(spec.shape, target, scales, region, strict=True)]
     if any(axis.m < 0 or (axis.n == 0 and axis.m) for axis in axes):
-        raise KernelShapeError(f"Resize: {spec.shape} cannot become {wanted}")
+        raise KernelShapeError(f"Resize: {spec.shape} cannot become {target}")
     return _resized(call, axes, transform, call.str_attr("mode", "nearest", ("nearest", "linear", "cubic")))
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers RNN, GRU, LSTM: one product for all inputs, then one per step for the state."""
+"""Recurrent layers RNN, GRU, LSTM: a product for all inputs, then a product per step for the state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _InPlace = Callable[[Array], object]
 
 
 def _activation(name: str, alpha: float | None, beta: float | None) -> _InPlace:
-    """An activation that overwrites its argument; alpha and beta default as ONNX says."""
+    """Return an activation that overwrites its argument, with ONNX's defaults for alpha and beta.
+
+    Sigmoid, Tanh and Relu allocate nothing; the others allocate arrays like the argument.
+    """
     a = {
         "leakyrelu": 0.01,
         "thresholdedrelu": 1.0,
@@ -55,7 +58,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> _InPlace:
 
 
 class _Layer(NamedTuple):
-    """Shapes and attributes common to the three layers."""
+    """Shapes and attributes that the three layers have in common."""
 
     steps: int
     batch: int
@@ -69,11 +72,16 @@ class _Layer(NamedTuple):
     clip: float
 
     def clipped(self, x: Array) -> None:
+        """Limit ``x`` to [-clip, clip] in place where the layer clips."""
         if self.clip > 0.0:
             clip(x, np.array(-self.clip, x.dtype), np.array(self.clip, x.dtype), x)
 
 
 def _layer(call: Call, gates: int, defaults: tuple[str, ...]) -> _Layer:
+    """Check the inputs and attributes of a recurrent layer.
+
+    Shapes that do not fit raise KernelShapeError, wrong activations KernelAttributeError.
+    """
     op, x, r = call.op_type, call.spec(0), call.spec(2)
     batch_first = call.int_attr("layout", 0) == 1
     direction = call.str_attr("direction", "forward", ("forward", "reverse", "bidirectional"))
@@ -85,30 +93,30 @@ def _layer(call: Call, gates: int, defaults: tuple[str, ...]) -> _Layer:
     hidden = r.shape[2]
     if call.int_attr("hidden_size", hidden) != hidden:
         raise KernelShapeError(f"{op}: hidden_size {call.attrs['hidden_size']} and R {r.shape} differ")
-    wanted = {
+    expected = {
         1: (count, gates * hidden, x.shape[2]),
         2: (count, gates * hidden, hidden),
         3: (count, 2 * gates * hidden),
     }
     state = (batch, count, hidden) if batch_first else (count, batch, hidden)
-    wanted.update({4: (batch,), 5: state, 6: state, 7: (count, 3 * hidden)})
-    for i, shape in wanted.items():
+    expected.update({4: (batch,), 5: state, 6: state, 7: (count, 3 * hidden)})
+    for i, shape in expected.items():
         if call.has(i) and call.spec(i).shape != shape:
-            raise KernelShapeError(f"{op}: input {i} has shape {call.spec(i).shape}, not {shape}")
+            raise KernelShapeError(f"{op}: input {i} has shape {call.spec(i).shape}, expected {shape}")
     raw = call.attrs.get("activations")
     names = list(defaults) * count
     if isinstance(raw, (list, tuple)) and raw:
         names = [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in raw]
     if len(names) != len(defaults) * count:
-        raise KernelAttributeError(f"{op}: {len(names)} activations, {len(defaults) * count} needed")
-    # alpha and beta are given only for the activations that take one, in order.
+        raise KernelAttributeError(f"{op}: expected {len(defaults) * count} activations, got {len(names)}")
+    # alpha and beta are listed only for the activations that take one, in order.
     alphas, betas = (
         iter(call.floats_attr("activation_alpha") or ()),
         iter(call.floats_attr("activation_beta") or ()),
     )
     takes_alpha = {"leakyrelu", "thresholdedrelu", "hardsigmoid", "elu", "scaledtanh", "affine"}
     takes_beta = {"hardsigmoid", "scaledtanh", "affine"}
-    made = [
+    functions = [
         _activation(
             n,
             next(alphas, None) if n.lower() in takes_alpha else None,
@@ -119,7 +127,7 @@ def _layer(call: Call, gates: int, defaults: tuple[str, ...]) -> _Layer:
     per = len(defaults)
     return _Layer(
         steps, batch, x.shape[2], hidden, count, gates, reverse, batch_first,
-        tuple(tuple(made[i * per : (i + 1) * per]) for i in range(count)), call.float_attr("clip", 0.0),
+        tuple(tuple(functions[i * per : (i + 1) * per]) for i in range(count)), call.float_attr("clip", 0.0),
     )  # fmt: skip
 
 
@@ -131,7 +139,10 @@ _MakeStep = Callable[..., _Step]
 def _recurrent(
     call: Call, layer: _Layer, states: int, make_step: _MakeStep, scratch: tuple[tuple[int, ...], ...]
 ) -> Prepared:
-    """The frame of all three: projections, loop over steps, masks for short sequences, either layout."""
+    """Return the frame of all three layers: projections, the loop over steps, masks for short sequences.
+
+    ``make_step`` returns the step of a direction; ``scratch`` are the shapes that it needs.
+    """
     dtype = call.spec(0).dtype
     s, b, h, d = layer.steps, layer.batch, layer.hidden, layer.directions
     n, n_out = len(call.inputs), call.n_outputs
@@ -141,7 +152,7 @@ def _recurrent(
     own = ((s * b, layer.inputs), (s * b, layer.gates * h), *((b, h),) * (2 * states), *scratch)
 
     def bind(*arrays: Any) -> Bound:
-        given = [*arrays[:n], *(None,) * (8 - n)]
+        xs, w, r, biases, lens, h0, c0, peepholes = arrays[:n] + (None,) * (8 - n)
         outs, temps = arrays[n : n + n_out], arrays[n + n_out :]
         flat, gates = temps[:2]
         state, before, rest = (
@@ -149,22 +160,19 @@ def _recurrent(
             temps[2 + states : 2 + 2 * states],
             temps[2 + 2 * states :],
         )
-        x = given[0].swapaxes(0, 1) if layer.batch_first else given[0]
+        x = xs.swapaxes(0, 1) if layer.batch_first else xs
         y = outs[0]
         if y is not None and layer.batch_first:
             y = y.transpose(1, 2, 0, 3)
         finals = [None if o is None else (o.swapaxes(0, 1) if layer.batch_first else o) for o in outs[1:]]
-        starts = [None if o is None else (o.swapaxes(0, 1) if layer.batch_first else o) for o in given[5:7]]
-        lens = given[4]
+        starts = [None if o is None else (o.swapaxes(0, 1) if layer.batch_first else o) for o in (h0, c0)]
 
         def run() -> None:
             np.copyto(flat.reshape(s, b, layer.inputs), x)
             for k in range(d):
-                bias = None if given[3] is None else given[3][k]
-                np.matmul(flat, given[1][k].T, gates)
-                step = make_step(
-                    layer, given[2][k], bias, None if given[7] is None else given[7][k], gates, rest
-                )
+                bias, peephole = (None if a is None else a[k] for a in (biases, peepholes))
+                np.matmul(flat, w[k].T, gates)
+                step = make_step(layer, r[k], bias, peephole, gates, rest)
                 for value, start in zip(state, starts, strict=False):
                     np.copyto(value, 0 if start is None else start[k])
                 order = range(s - 1, -1, -1) if layer.reverse[k] else range(s)
@@ -194,6 +202,7 @@ def _recurrent(
 def _simple_step(
     layer: _Layer, r: Array, bias: Array | None, _p: Array | None, gates: Array, rest: Any
 ) -> _Step:
+    """Return the step of an RNN."""
     (temp,) = rest
     back = r.T
     if bias is not None:
@@ -210,6 +219,13 @@ def _simple_step(
 
 
 def _rnn(call: Call) -> Prepared:
+    """RNN (opset 7+) runs a simple recurrent layer in one or two directions.
+
+    X[S,N,I], W[D,H,I], R[D,H,H], B[D,2H]?, lengths[N]?, start[D,N,H]? → Y[S,D,N,H]?, last[D,N,H]?; batch
+    first with layout=1; floats (float16 via float32). Shapes that do not fit raise KernelShapeError,
+    activations that do not exist KernelAttributeError. Run allocates biases per direction, and what rarer
+    activations need per step.
+    """
     layer = _layer(call, 1, ("Tanh",))
     return _recurrent(call, layer, 1, _simple_step, ((layer.batch, layer.hidden),))
 
@@ -217,7 +233,10 @@ def _rnn(call: Call) -> Prepared:
 def _lstm_step(
     layer: _Layer, r: Array, bias: Array | None, p: Array | None, gates: Array, rest: Any
 ) -> _Step:
-    """Gates in ONNX order: input, output, forget, cell; peepholes: input, output, forget."""
+    """Return the step of an LSTM.
+
+    Gates are in ONNX's order: input, output, forget, cell; peepholes: input, output, forget.
+    """
     back, h = r.T, layer.hidden
     total, temp = rest
     if bias is not None:
@@ -250,6 +269,13 @@ def _lstm_step(
 
 
 def _lstm(call: Call) -> Prepared:
+    """LSTM (opset 7+) runs a layer with long short-term memory in one or two directions.
+
+    X[S,N,I], W[D,4H,I], R[D,4H,H], B[D,8H]?, lengths[N]?, start[D,N,H]?, cell[D,N,H]?, peepholes[D,3H]? →
+    Y[S,D,N,H]?, last[D,N,H]?, last cell[D,N,H]?; batch first with layout=1; floats (float16 via float32).
+    Shapes that do not fit raise KernelShapeError, input_forget=1 KernelAttributeError. Run allocates biases
+    per direction, and what rarer activations need per step.
+    """
     if call.int_attr("input_forget", 0):
         raise KernelAttributeError("LSTM: input_forget=1 is not implemented")
     layer = _layer(call, 4, ("Sigmoid", "Tanh", "Tanh"))
@@ -259,7 +285,11 @@ def _lstm(call: Call) -> Prepared:
 
 
 def _gru_step(after_reset: bool) -> _MakeStep:
-    """Gates in ONNX order: update, reset, hidden; ``after_reset``: reset gate meets the projected state."""
+    """Return the maker of a GRU's step.
+
+    Gates are in ONNX's order: update, reset, hidden; ``after_reset``: the reset gate meets the projected
+    state.
+    """
 
     def make(layer: _Layer, r: Array, bias: Array | None, _p: Array | None, gates: Array, rest: Any) -> _Step:
         h = layer.hidden
@@ -301,6 +331,13 @@ def _gru_step(after_reset: bool) -> _MakeStep:
 
 
 def _gru(call: Call) -> Prepared:
+    """GRU (opset 7+) runs a layer of gated recurrent units in one or two directions.
+
+    X[S,N,I], W[D,3H,I], R[D,3H,H], B[D,6H]?, lengths[N]?, start[D,N,H]? → Y[S,D,N,H]?, last[D,N,H]?; batch
+    first with layout=1; floats (float16 via float32). Shapes that do not fit raise KernelShapeError,
+    activations that do not exist KernelAttributeError. Run allocates what rarer activations need per step,
+    and nothing else.
+    """
     layer = _layer(call, 3, ("Sigmoid", "Tanh"))
     step = _gru_step(call.int_attr("linear_before_reset", 0) != 0)
     return _recurrent(call, layer, 1, step, ((layer.batch, 3 * layer.hidden), (layer.batch, layer.hidden)))

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from .registry import Call, kernel
-from .shapes import axis_of
+from .shapes import axis_of, bounded
 from .spec import FLOAT, Array, Prepared, TensorSpec
 from .ufuncs import add_reduce, max_reduce
 
@@ -83,11 +83,18 @@ def _hardmax(call: Call) -> Prepared:
     parts: tuple[int, ...] = (prod(spec.shape[:first]), prod(spec.shape[first : first + len(axes)]))
     if inner != 1:
         parts = (*parts, inner)
-    places = np.arange(parts[1]).reshape(-1, *(1,) * (len(parts) - 2))
     best = TensorSpec(np.dtype(np.intp), (parts[0], 1, *parts[2:]))
+    if not spec.size:
+        return Prepared((spec,), lambda x, out: None)
+    row = np.arange(bounded(call, best.size, "rows"))
+    starts: Array = (row % inner + row // inner * parts[1] * inner).reshape(best.shape)
 
     def run(x: Array, out: Array, where: Array) -> None:
         x.reshape(parts).argmax(1, where, keepdims=True)
-        np.equal(where, places, out.reshape(parts))
+        if inner != 1:
+            np.multiply(where, inner, where)
+        np.add(where, starts, where)
+        out.fill(0)
+        out.reshape(-1).put(where, 1)
 
-    return Prepared((spec,), run if spec.size else lambda x, out, where: None, (best,))
+    return Prepared((spec,), run, (best,))

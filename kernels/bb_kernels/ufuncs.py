@@ -30,6 +30,11 @@ max_reduce: Ufunc = np.maximum.reduce
 min_reduce: Ufunc = np.minimum.reduce
 
 
+def scalar(value: float, dtype: Dtype) -> Array:
+    """Return a number as a 0-d array, so that it does not decide the type of a result."""
+    return np.array(value, dtype)
+
+
 def lowest(dtype: Dtype) -> Array:
     """The smallest value of a type as a 0-d array (-inf for floats)."""
     return np.array(-np.inf if dtype.kind == "f" else np.iinfo(dtype).min, dtype)

@@ -21,7 +21,7 @@ _CUBIC = -0.75
 
 
 def _reflected(at: Array, low: float, high: float) -> Array:
-    """Positions mirrored at both borders until they lie inside."""
+    """Return positions mirrored at both borders until they lie inside."""
     span = high - low
     if span <= 0:
         return np.zeros_like(at)
@@ -30,7 +30,7 @@ def _reflected(at: Array, low: float, high: float) -> Array:
 
 
 def _taps(at: Array, mode: str) -> Iterator[tuple[Array, Array]]:
-    """(places, weights) of every element that a position looks at along one axis."""
+    """Yield (places, weights) of every element that a position looks at along an axis."""
     if mode == "nearest":
         yield np.rint(at), np.ones_like(at)
         return
@@ -49,13 +49,17 @@ def _taps(at: Array, mode: str) -> Iterator[tuple[Array, Array]]:
 
 @kernel("GridSample", "T U", since=16, dtypes2=FLOAT, attrs="align_corners mode padding_mode")
 def _grid_sample(call: Call) -> Prepared:
-    """Y[n,c,…] = X[n,c] at position grid[n,…]; coordinates in [-1, 1], innermost axis first."""
+    """GridSample (opset 16+) samples an image at given positions: Y[n,c,…] = X[n,c] at grid[n,…].
+
+    X[N,C,size…], grid[N,out…,rank] in [-1, 1], innermost axis first → Y[N,C,out…]; any type, grid float.
+    Shapes that do not fit raise KernelShapeError. Run allocates positions, weights and a float64 result.
+    """
     x, grid = call.spec(0), call.spec(1)
     rank = len(x.shape) - 2
     if rank < 1 or len(grid.shape) != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
         raise KernelShapeError(f"GridSample: X {x.shape} and grid {grid.shape} do not fit")
     if 0 in x.shape[2:]:
-        raise KernelShapeError(f"GridSample: X {x.shape} has nothing to sample")
+        raise KernelShapeError(f"GridSample: X {x.shape} has an empty axis, nothing to sample from")
     choices = ("linear", "nearest", "cubic") if call.version >= 20 else ("bilinear", "nearest", "bicubic")
     mode = _MODES[call.str_attr("mode", choices[0], choices)]
     padding = call.str_attr("padding_mode", "zeros", ("zeros", "border", "reflection"))
@@ -73,13 +77,13 @@ def _grid_sample(call: Call) -> Prepared:
             at = _reflected(at, low, high)
         if mode != "cubic" and padding != "zeros":
             at = np.clip(at, 0, n - 1)
-        found = []
+        taps = []
         for place, weight in _taps(at, mode):
             if padding == "reflection":
                 place = _reflected(place, low, high)
             share = weight * ((place >= 0) & (place < n)) if padding == "zeros" else weight
-            found.append((np.clip(place, 0, n - 1).astype(np.intp), share))
-        return found
+            taps.append((np.clip(place, 0, n - 1).astype(np.intp), share))
+        return taps
 
     def run(data: Array, where: Array, result: Array) -> None:
         positions = where.astype(F64)
@@ -99,7 +103,11 @@ def _grid_sample(call: Call) -> Prepared:
 
 @kernel("AffineGrid", "T I", since=20, dtypes=FLOAT, half=True, needs=(1,), attrs="align_corners")
 def _affine_grid(call: Call) -> Prepared:
-    """Positions [N, …, rank] of an image of the given size under affine maps [N, rank, rank+1]."""
+    """AffineGrid (opset 20+) gives the positions of an image's elements under affine maps.
+
+    theta[N,rank,rank+1], size[2+rank] → grid[N,size…,rank]; floats (float16 via float32). Sizes that do not
+    fit raise KernelShapeError. Run allocates nothing.
+    """
     theta, size = call.spec(0), call.int_list(1) or []
     rank = len(size) - 2
     if rank < 1 or theta.shape != (size[0], rank, rank + 1) or any(d < 0 for d in size):
@@ -120,16 +128,16 @@ def _affine_grid(call: Call) -> Prepared:
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
-    """[…, 4] as lower and upper corners, whichever diagonal the boxes give."""
+    """Return boxes […, 4] as lower and upper corners, whichever diagonal they name."""
     if centred:
         half = boxes[..., 2:] / 2
         return np.concatenate([boxes[..., :2] - half, boxes[..., :2] + half], -1)
-    one, other = boxes[..., :2], boxes[..., 2:]
-    return np.concatenate([np.minimum(one, other), np.maximum(one, other)], -1)
+    start, end = boxes[..., :2], boxes[..., 2:]
+    return np.concatenate([np.minimum(start, end), np.maximum(start, end)], -1)
 
 
 def _overlap(box: Array, others: Array) -> Array:
-    """Intersection over union of one box with several."""
+    """Return the intersection over union of a box [4] with others [n,4], as [n]."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     shared = np.clip(high - low, 0, None).prod(-1)
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(-1) - shared
@@ -139,7 +147,12 @@ def _overlap(box: Array, others: Array) -> Array:
 
 @kernel("NonMaxSuppression", "T T I? T? T?", since=10, dtypes=frozenset({F32}), attrs="center_point_box")
 def _non_max_suppression(call: Call) -> Prepared:
-    """Rows [batch, class, box] of the boxes kept: best first, none that overlaps a kept one too much."""
+    """NonMaxSuppression (opset 10+) keeps the best boxes, and none that overlaps a kept one too much.
+
+    boxes[N,n,4], scores[N,C,n], most[]?, overlap[]?, least[]? → rows[k,3] = [batch, class, box], int64;
+    float32. Shapes that do not fit raise KernelShapeError. The count depends on the data: run allocates its
+    result.
+    """
     boxes, scores = call.spec(0), call.spec(1)
     if (
         len(boxes.shape) != 3
@@ -150,7 +163,7 @@ def _non_max_suppression(call: Call) -> Prepared:
     for i in (2, 3, 4):
         if call.has(i) and call.spec(i).size != 1:
             raise KernelShapeError(
-                f"NonMaxSuppression: input {i} must be one value, got {call.spec(i).shape}"
+                f"NonMaxSuppression: input {i} must be a single value, got shape {call.spec(i).shape}"
             )
     centred = call.int_attr("center_point_box", 0) != 0
 

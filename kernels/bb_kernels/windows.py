@@ -31,29 +31,31 @@ class Windows(NamedTuple):
 
     @property
     def padded(self) -> tuple[int, ...]:
+        """Return the size with padding on both sides."""
         return tuple(b + n + a for b, n, a in zip(self.before, self.size, self.after, strict=True))
 
     @property
     def taps(self) -> int:
-        """Elements in one window."""
+        """Return the number of elements in a window."""
         return prod(self.kernel)
 
     @property
     def pads_nothing(self) -> bool:
+        """Whether there is no padding at all."""
         return not any(self.before) and not any(self.after)
 
     @property
     def pointwise(self) -> bool:
-        """A window of one element that visits every element once."""
+        """Whether the window is a single element that visits every element once."""
         return self.taps == 1 and self.pads_nothing and all(s == 1 for s in self.strides)
 
     @property
     def whole(self) -> bool:
-        """One window that is the whole input."""
+        """Whether there is a single window, the whole input."""
         return self.pads_nothing and self.kernel == self.size and all(o == 1 for o in self.out)
 
     def offsets(self) -> list[tuple[int, ...]]:
-        """Distance of every tap from the window's start, in elements per axis, row-major."""
+        """Return the distance of every tap from the window's start, in elements per axis, row-major."""
         return [
             tuple(i * d for i, d in zip(tap, self.dilations, strict=True))
             for tap in product(*(range(k) for k in self.kernel))
@@ -61,10 +63,15 @@ class Windows(NamedTuple):
 
 
 def windows(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], round_up: bool = False) -> Windows:
-    """Geometry from strides, dilations, pads and auto_pad (ONNX Conv and pooling operators)."""
+    """Return the geometry from strides, dilations, pads and auto_pad, as convolutions and pooling have them.
+
+    ``size`` is the input's spatial shape; ``round_up`` also counts a last window that reaches beyond the
+    padding. Raises KernelShapeError for windows that do not fit and KernelAttributeError for lists that do
+    not.
+    """
     rank = len(size)
     if rank < 1 or len(kernel) != rank:
-        raise KernelShapeError(f"{call.op_type}: kernel shape {kernel} for spatial shape {size}")
+        raise KernelShapeError(f"{call.op_type}: kernel shape {kernel} does not fit spatial shape {size}")
     strides = _per_axis(call, "strides", rank)
     dilations = _per_axis(call, "dilations", rank)
     if any(k < 1 for k in kernel):
@@ -101,6 +108,7 @@ def windows(call: Call, size: tuple[int, ...], kernel: tuple[int, ...], round_up
 
 
 def _per_axis(call: Call, name: str, rank: int) -> tuple[int, ...]:
+    """Return an attribute with a positive number per spatial axis, by default 1."""
     values = call.ints_attr(name) or [1] * rank
     if len(values) != rank or any(v < 1 for v in values):
         raise KernelAttributeError(f"{call.op_type}: {name} {values} do not fit {rank} spatial axes")
@@ -108,7 +116,10 @@ def _per_axis(call: Call, name: str, rank: int) -> tuple[int, ...]:
 
 
 def window_view(x: Array, w: Windows, lead: int) -> Array:
-    """Every window of an (already padded) array as a view: [*lead axes, *kernel, *out]; nothing is copied."""
+    """Return every window of an already padded array as a view: x[lead…,padded…] → [lead…,kernel…,out…].
+
+    ``lead`` is the number of leading axes. Nothing is copied.
+    """
     steps = x.strides[lead:]
     strides = (
         *x.strides[:lead],
@@ -119,12 +130,15 @@ def window_view(x: Array, w: Windows, lead: int) -> Array:
 
 
 def view_of(x: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """A strided, read-only view that starts at x's first element (the caller vouches for the bounds)."""
+    """Return a strided, read-only view from x's first element; the caller vouches for the bounds."""
     return np.lib.stride_tricks.as_strided(x, shape, strides, writeable=False)
 
 
 def tap_slices(w: Windows, offset: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]] | None:
-    """For one tap: output positions whose element exists and these elements, as slices; None if none is."""
+    """Return the output positions that a tap reaches and the elements that it finds there, both as slices.
+
+    None where the tap meets padding only.
+    """
     where_out: list[slice] = []
     where_in: list[slice] = []
     for n, s, front, count, off in zip(w.size, w.strides, w.before, w.out, offset, strict=True):
