@@ -1,4 +1,4 @@
-"""The device side: installs a compiled program and runs it, sans-IO, over MQTT or in process.
+"""The device side of BytesAndBrains: installs compiled programs and runs them, over MQTT or in process.
 
 >>> from bb_edge import NodeConfig, PeerId, install, load, open_model
 >>> program = load(open("build/Demo.Client.edge.onnx", "rb").read())        # doctest: +SKIP
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(home), name)
-    # kept, so that this runs once per name
+    # so that this runs once per name
     globals()[name] = value
     return value
 

@@ -1,10 +1,10 @@
-"""`bb-edge run --config FILE`: everything that a device is told about itself, in one JSON or TOML file.
+"""Reads the configuration of a device, `bb-edge run --config FILE`, from a JSON or TOML file.
 
-Every key is checked: an unknown one is refused by name, with the one that it resembles, and a value of the
-wrong type with what is expected. Flags override the file. The reference is docs/operations.md.
+Every key is checked. An unknown key is refused with the known one that it resembles, a value of the wrong
+type with the type that is expected. Flags override the file. docs/operations.md is the reference.
 
-Paths (artifact, state, save_model, trace, the broker's files, the files of `load`) are relative to the file's
-own folder.
+Paths (artifact, state, save_model, trace, the broker's files, the files of `load`) are relative to the folder
+of the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bb_edge.user_modules import is_file_name
 from bb_edge.wire.caps import EnvelopeCaps
 
 MAX_BYTES = 1024 * 1024
-"""A configuration is written by hand; what is larger is another file."""
+"""Bytes of the largest configuration: they are written by hand, so a larger file is a wrong file."""
 
 OUTBOX_RECORD_BYTES = 256
-"""What a record of the outbox takes on disk beside its envelope, at most."""
+"""Most bytes that a record of the outbox takes on disk beside its envelope."""
 
 VERSIONS = ("auto", "5", "3.1.1")
 BUDGETS = ("edge", "host")
@@ -36,12 +36,16 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class ConfigFileError(BBError):
-    """A configuration that cannot be read or cannot be: names the file, the key and what is expected."""
+    """A configuration cannot be read or is wrong; the message names the file, the key and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What `bb-edge run` needs to know. None, empty or False where it is not said."""
+    """The settings of `bb-edge run`; None, empty or False if a setting is not given.
+
+    `snapshot_interval_s` is 300: a crash costs a node without durable sends five minutes at most, and flash
+    some nine thousand snapshots a month.
+    """
 
     artifact: Path | None = None
     targets: tuple[str, ...] = ()
@@ -76,44 +80,48 @@ class RunConfig:
     trace: Path | None = None
 
     def node_config(self) -> NodeConfig:
-        """The budget with the limits of the file. ConfigError names a field that cannot be."""
+        """The budget with the limits of the file. Raises ConfigError, which names the field at fault."""
         base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
         caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
         return base.with_(**{**self.limits, "caps": caps})
 
     def broker_record(self) -> Broker:
-        """Where the broker is, with files and credentials. BrokerUrlError, ConfigFileError."""
+        """The broker with its files and credentials. Raises BrokerUrlError and ConfigFileError."""
         if self.broker is None:
-            raise ConfigFileError("no broker", "run", 'write --broker URL, or "broker" in the configuration')
-        found = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
+            raise ConfigFileError(
+                "no broker is named", "run", 'write --broker URL, or "broker" in the configuration'
+            )
+        broker = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
         for name in ("username", "password"):
-            if getattr(self, name) is not None and getattr(found, name) is not None:
+            if getattr(self, name) is not None and getattr(broker, name) is not None:
                 raise ConfigFileError(
-                    f"the broker's {name} stands in its URL and beside it", "broker", "write one of them"
+                    f"the broker's {name} is given in its URL and beside it", "broker", "write one of them"
                 )
         if self.username is not None:
-            found = replace(found, username=self.username)
-        return found if self.password is None else replace(found, password=self.password)
+            broker = replace(broker, username=self.username)
+        return broker if self.password is None else replace(broker, password=self.password)
 
     def unused(self) -> list[str]:
-        """A warning for each setting that has no effect because another one is missing."""
-        found = []
-        said = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
+        """Returns a warning for each setting that has no effect because another one is missing."""
+        warnings = []
+        changed = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
         if self.state is None:
-            found += [f"{key} means nothing without a state folder (--state)" for key in said if said[key]]
+            warnings += [
+                f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
+            ]
         if self.bootstrap and not self.run_bootstraps:
-            found.append("the inputs of bootstraps mean nothing with --no-bootstrap")
-        return found
+            warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
+        return warnings
 
     def store_limits(self) -> StoreLimits:
-        """Budgets of the state folder; what the node keeps in its outbox has room. StateError."""
+        """The budgets of the state folder, with space for the node's whole outbox. Raises StateError."""
         base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
         node = self.node_config()
-        room = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
-        return replace(base, **{"outbox_bytes": room, **self.disk})
+        outbox_bytes = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
+        return replace(base, **{"outbox_bytes": outbox_bytes, **self.disk})
 
     def transport_options(self, node: NodeConfig) -> MqttOptions:
-        """The connection's limits: the node's own budget, where the file does not say otherwise."""
+        """The limits of the connection: those of the node, unless the file sets them."""
         envelope = node.caps.total_bytes
         fitting = {
             "max_envelope_bytes": envelope,
@@ -129,23 +137,23 @@ class RunConfig:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Reads a `.json` or `.toml` file. ConfigFileError names what is wrong with it."""
+    """Reads a `.json` or `.toml` file. Raises ConfigFileError, which says what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigFileError(f"cannot be read: {error.strerror}", str(path)) from error
+        raise ConfigFileError(f"it cannot be read: {error.strerror}", str(path)) from error
     if len(data) > MAX_BYTES:
-        raise ConfigFileError(f"more than {MAX_BYTES} bytes", str(path), "is it the right file?")
+        raise ConfigFileError(f"it is larger than {MAX_BYTES} bytes", str(path), "is it the right file?")
     parse = _parsers().get(path.suffix.lower())
     if parse is None:
-        raise ConfigFileError(f"a {path.suffix or 'nameless'} file", str(path), "write .json or .toml")
+        raise ConfigFileError(f"it ends in {path.suffix!r}", str(path), "write .json or .toml")
     try:
         text = data.decode("utf-8")
-        found = parse(text, path)
+        parsed = parse(text, path)
     except (ValueError, RecursionError) as error:
-        raise ConfigFileError(f"does not parse: {error}", str(path)) from error
-    return _Reader(path).config(found)
+        raise ConfigFileError(f"it does not parse: {error}", str(path)) from error
+    return _Reader(path).config(parsed)
 
 
 def _parsers() -> dict[str, Callable[[str, Path], object]]:
@@ -153,12 +161,12 @@ def _parsers() -> dict[str, Callable[[str, Path], object]]:
 
 
 def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    table = dict(pairs)
+    if len(table) != len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"{', '.join(map(repr, twice))} stands there twice")
-    return found
+        raise ValueError(f"key {', '.join(map(repr, twice))} is written twice")
+    return table
 
 
 def _toml(text: str, path: Path) -> object:
@@ -185,7 +193,7 @@ class _Reader:
 
     def _table(self, value: object, key: str, known: Mapping[str, object] | None) -> dict[str, Any]:
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise self._fail(key, "a table of names is expected")
+            raise self._fail(key, "expected a table")
         for name in value if known is not None else ():
             if known is not None and name not in known:
                 full = f"{key}.{name}" if key else name
@@ -193,13 +201,13 @@ class _Reader:
         return value
 
     def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
-        """A value of exactly that type; None where it is absent."""
+        """A value of exactly this type; None if it is absent. `say` names the type in errors."""
         if name not in table:
             return None
         value = table[name]
         if type(value) is not kind:
             full = f"{key}.{name}" if key else name
-            raise self._fail(full, f"{say} is expected, not {value!r:.60}")
+            raise self._fail(full, f"expected {say}, got {value!r:.60}")
         return value
 
     def _text(
@@ -207,7 +215,9 @@ class _Reader:
     ) -> str | None:
         value: str | None = self._value(table, key, name, str, "a text")
         if value is not None and choices and value not in choices:
-            raise self._fail(f"{key}.{name}" if key else name, f"{value!r}", f"one of {', '.join(choices)}")
+            raise self._fail(
+                f"{key}.{name}" if key else name, f"unknown value {value!r}", f"one of {', '.join(choices)}"
+            )
         return value
 
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
@@ -217,30 +227,33 @@ class _Reader:
         text = self._text(table, key, name)
         if text == "":
             raise self._fail(
-                f"{key}.{name}" if key else name, "'' is no file", "name it, or leave the key out"
+                f"{key}.{name}" if key else name,
+                "'' is not the name of a file",
+                "name one, or leave the key out",
             )
         return None if text is None else self._path.parent / text
 
     def _texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
         value = self._value(table, "", name, list, "a list of texts") or []
         if not all(isinstance(item, str) for item in value):
-            raise self._fail(name, "a list of texts is expected")
+            raise self._fail(name, "expected a list of texts")
         return tuple(value)
 
     def _module(self, name: str) -> str:
-        """A file is relative to this one; a module's name stays as it is."""
+        """Makes the name of a file absolute, from the folder of the configuration; keeps that of a module."""
         return str((self._path.parent / name).absolute()) if is_file_name(name) else name
 
     def _numbers(self, value: object, key: str, known: tuple[str, ...], extra: str = "") -> dict[str, Any]:
         table = self._table(value, key, dict.fromkeys((*known, extra) if extra else known))
         for name, number in table.items():
             if name != extra and type(number) is not int:
-                raise self._fail(f"{key}.{name}", f"a whole number is expected, not {number!r:.60}")
+                raise self._fail(f"{key}.{name}", f"expected a whole number, got {number!r:.60}")
         return table
 
     def config(self, parsed: object) -> RunConfig:
+        """The settings of a parsed file. Raises ConfigFileError."""
         top = self._table(parsed, "", _TOP)
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "artifact": self._file(top, "", "artifact"),
             "targets": self._texts(top, "targets"),
             "peer": self._text(top, "", "peer"),
@@ -260,22 +273,22 @@ class _Reader:
             "federation": self._text(top, "", "federation"),
             "budget": self._text(top, "", "budget", BUDGETS),
         }
-        found.update(self._broker(top.get("broker", {})))
+        settings.update(self._broker(top.get("broker", {})))
         log = self._table(top.get("log", {}), "log", {"level": 0, "json": 0})
-        found["log_level"] = self._text(log, "log", "level", LEVELS)
-        found["log_json"] = self._flag(log, "log", "json")
+        settings["log_level"] = self._text(log, "log", "level", LEVELS)
+        settings["log_json"] = self._flag(log, "log", "json")
         components = self._table(top.get("components", {}), "components", None)
-        found["components"] = {
+        settings["components"] = {
             slot: self._table(values, f"components.{slot}", None) for slot, values in components.items()
         }
         if top.get("bootstrap") is False:
-            found["run_bootstraps"] = False
+            settings["run_bootstraps"] = False
         else:
-            found["bootstrap"] = self._bootstrap(top.get("bootstrap", {}))
+            settings["bootstrap"] = self._bootstrap(top.get("bootstrap", {}))
         limits = dict(self._numbers(top.get("limits", {}), "limits", LIMITS, "caps"))
-        found["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
-        found["limits"] = limits
-        config = RunConfig(**{name: value for name, value in found.items() if value is not None})
+        settings["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
+        settings["limits"] = limits
+        config = RunConfig(**{name: value for name, value in settings.items() if value is not None})
         try:
             config.transport_options(config.node_config())
             config.store_limits()
@@ -289,19 +302,19 @@ class _Reader:
             raise self._fail("", str(error)) from error
         return config
 
-    def _bootstrap(self, value: object) -> dict[str, dict[str, object]]:
-        """Inputs by target; a text is a file's path, relative to the configuration's folder."""
-        found: dict[str, dict[str, object]] = {}
-        for target, inputs in self._table(value, "bootstrap", None).items():
-            for name, given in self._table(inputs, f"bootstrap.{target}", None).items():
-                if not isinstance(given, bool | int | float | list | str):
+    def _bootstrap(self, table: object) -> dict[str, dict[str, object]]:
+        """Inputs by target and name; a text is the path of a file, relative to the configuration."""
+        values: dict[str, dict[str, object]] = {}
+        for target, inputs in self._table(table, "bootstrap", None).items():
+            for name, value in self._table(inputs, f"bootstrap.{target}", None).items():
+                if not isinstance(value, bool | int | float | list | str):
                     raise self._fail(
                         f"bootstrap.{target}.{name}",
-                        f"a number, a list or a file is expected, not {given!r:.60}",
+                        f"expected a number, a list or a file, got {value!r:.60}",
                     )
-                path = self._path.parent / given if isinstance(given, str) else given
-                found.setdefault(target, {})[name] = path
-        return found
+                path = self._path.parent / value if isinstance(value, str) else value
+                values.setdefault(target, {})[name] = path
+        return values
 
     def _broker(self, value: object) -> dict[str, Any]:
         if isinstance(value, str):
@@ -310,7 +323,7 @@ class _Reader:
         table = self._table(value, "broker", dict.fromkeys((*names, *OPTIONS)))
         options = {name: table[name] for name in OPTIONS if name in table}
         self._numbers(options, "broker", OPTIONS)
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "broker": self._text(table, "broker", "url"),
             "username": self._text(table, "broker", "username"),
             "password": self._text(table, "broker", "password"),
@@ -319,33 +332,41 @@ class _Reader:
         }
         for name in ("ca", "cert", "key"):
             path = self._file(table, "broker", name)
-            found[name] = None if path is None else str(path)
+            settings[name] = None if path is None else str(path)
         secret = self._file(table, "broker", "password_file")
         if secret is not None:
-            if found["password"] is not None:
-                raise self._fail("broker", "password and password_file", "write one of them")
+            if settings["password"] is not None:
+                what = "password and password_file are both given"
+                raise self._fail("broker", what, "write one of them")
             try:
-                found["password"] = secret.read_text(encoding="utf-8").rstrip("\r\n")
+                settings["password"] = secret.read_text(encoding="utf-8").rstrip("\r\n")
             except (OSError, UnicodeDecodeError) as error:
                 raise self._fail("broker.password_file", f"{secret} cannot be read: {error}") from error
-        return found
+        return settings
 
 
 def checked_interval(seconds: int) -> int:
-    """The time between two snapshots; 0 is none that nobody asked for. ConfigFileError below that."""
+    """Returns the seconds between snapshots; 0 means only those that the program asks for.
+
+    Raises ConfigFileError for less.
+    """
     if seconds < 0:
-        raise ConfigFileError(f"{seconds} seconds between snapshots", "run", "0 is none, 300 the default")
+        raise ConfigFileError(
+            f"{seconds} seconds between snapshots", "run", "give 0 or more; the default is 300"
+        )
     return seconds
 
 
 def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
-    """How many rounds lie between two saved models. ConfigFileError below one, or without a folder."""
+    """Checks the rounds between two saved models. Raises ConfigFileError below 1, and without a folder."""
     if rounds is not None and rounds < 1:
         raise ConfigFileError(
-            f"a model saved every {rounds} rounds", "run", "1 is the default, and the least"
+            f"a model is saved every {rounds} rounds", "run", "give 1 or more; the default is 1"
         )
     if rounds is not None and folder is None:
-        raise ConfigFileError("--every without --save-model", "run", "name a folder: --save-model FOLDER")
+        raise ConfigFileError(
+            "--every is given without --save-model", "run", "name a folder: --save-model FOLDER"
+        )
 
 
 LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))

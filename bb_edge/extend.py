@@ -1,6 +1,6 @@
-"""What the author of a component imports: contracts, context, types, errors, and what ships, in one place.
+"""Everything that the author of a component imports: contracts, contexts, types, errors and our components.
 
-docs/components.md shows how to use it. Names are imported when they are first used.
+docs/components.md shows how to use it. A name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from bb_edge.wire.codecs import register_codec
 
 __all__ = [
-    # what a component is
+    # components
     "Component",
     "ComponentEnv",
     "Setting",
@@ -85,7 +85,7 @@ __all__ = [
     "BackendAttrs",
     "BackendProgram",
     "Functions",
-    # what a call gets and gives
+    # arguments and results of calls
     "Ctx",
     "ProtocolCtx",
     "PeerView",
@@ -100,7 +100,7 @@ __all__ = [
     "Array",
     "PeerId",
     "Address",
-    # types of one's own, and the ops of a protocol
+    # own types, and the ops of a protocol
     "TypeNode",
     "ValueType",
     "register_type",
@@ -110,7 +110,7 @@ __all__ = [
     "Opset",
     "OpRecord",
     "Effect",
-    # graphs, as a backend gets them
+    # graphs that a backend gets
     "FunctionProto",
     "GraphProto",
     "NodeProto",
@@ -133,7 +133,7 @@ __all__ = [
     "OptionalMethodError",
     "UnsupportedOpsError",
     "RegistryError",
-    # components that ship with the runtime, to derive from
+    # components of the runtime, to derive from
     "ArrayDataSource",
     "ConstantView",
     "Cyclon",
@@ -224,7 +224,7 @@ _HOMES = {
     "ScalarQuantizer": "bb_edge.components.scalar_quantizer",
     "TFLiteBackend": "bb_edge.backends.tflite.backend",
 }
-"""Name → module, or module:name where it is called otherwise there."""
+"""Name → module, or module:name if it has another name there."""
 
 
 def __getattr__(name: str) -> object:
@@ -237,8 +237,8 @@ def __getattr__(name: str) -> object:
     module, _, own = home.partition(":")
     value: object = getattr(importlib.import_module(module), own or name)
     if isinstance(value, type) and getattr(value, "__module__", "") is None:
-        value.__module__ = module  # protobuf leaves it open, and help() asks
-    globals()[name] = value  # kept, so that this runs once per name
+        value.__module__ = module  # protobuf does not set it, and help() needs it
+    globals()[name] = value  # so that this runs once per name
     return value
 
 

@@ -1,14 +1,14 @@
-"""A compiled model as a function, for those who want results and no network.
+"""Opens a compiled model as a function, without a network.
 
 >>> import bb_edge                                             # doctest: +SKIP
 >>> model = bb_edge.open_model("build/classify.edge.onnx")     # doctest: +SKIP
 >>> y = model(x)                                               # doctest: +SKIP
 
-Inputs are NumPy arrays of the declared shapes and dtypes (`model.inputs` says which); anything else that
-NumPy takes (numbers, lists) is converted to the declared dtype.
+Inputs are NumPy arrays of the shapes and dtypes in `model.inputs`; anything else that NumPy accepts (numbers,
+lists) is converted to the declared dtype.
 
-A target that is tensor work alone is handed to its backend as it is, and no engine is loaded. Any other runs
-on a node of its own without peers, so that what it does here it does in a federation too.
+A target with tensor ops only is given to its backend directly, and no engine is imported. Any other target
+runs on a node of its own without peers, so it behaves as in a federation.
 """
 
 from __future__ import annotations
@@ -38,24 +38,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Sequence[Array]], Mapping[str, Array]]
 
 MAX_BYTES = 1 << 30
-"""Of one call's inputs, and of one output: nothing here comes from a network."""
+"""Bytes of the inputs of one call, and of one output; large, because nothing comes from a network."""
 
 TUNING_SUFFIX = ".tune.json"
-"""Of the file beside an artifact that says what was measured on this device."""
+"""End of the name of the file beside an artifact with what was measured on this device."""
 
 MAX_POLLS = 100_000
-"""Of one call; a poll runs a thousand ops. A target that never ends is stopped here."""
+"""Polls of one call, of a thousand ops each, after which a target is taken for one that never ends."""
 
 
 class InferenceError(BBError):
-    """A model cannot be opened or called as it was asked to."""
+    """A model cannot be opened, or its inputs do not fit."""
 
 
 class Model:
-    """One target of an artifact, ready to be called. Not thread-safe: its memory serves one call at a time.
+    """One target of an artifact, ready to be called. Not thread-safe: the calls share one memory plan.
 
-    `inputs` maps names to declared types (`.node` says the element type; `.shape` holds ints, names of open
-    dims, or None); `outputs` are names, in order. `program` is the backend program, None on a node.
+    `inputs` maps names to declared types: `.node` has the element type, `.shape` is a tuple of ints and names
+    of open dims, or None. `outputs` are names, in order. `program` is the backend program, None if the target
+    runs on a node.
     """
 
     def __init__(
@@ -83,40 +84,46 @@ class Model:
         return f"<Model {self.target}({inputs}) -> {', '.join(self.outputs) or 'nothing'}>"
 
     def __call__(self, /, *arrays: object, **named: object) -> Any:
-        """The output, or a dict of them by name where the model has not exactly one.
+        """Runs the model on inputs that are given in order or by name.
 
-        Inputs in order, or by name. InferenceError where they do not fit, and what the run raises.
+        Returns the output, or a dict of outputs by name if there is not exactly one. Raises InferenceError
+        where the inputs do not fit, and what the backend or the ops raise.
         """
         if len(arrays) > len(self._names):
-            raise InferenceError(f"{len(arrays)} inputs given, it has {len(self._names)}", self._where)
-        given = dict(zip(self._names, arrays, strict=False))
+            raise InferenceError(f"expected {len(self._names)} inputs, got {len(arrays)}", self._where)
+        inputs = dict(zip(self._names, arrays, strict=False))
         for name, value in named.items():
-            if name in given:
+            if name in inputs:
                 raise InferenceError(f"input {name!r} is given twice", self._where)
-            given[name] = value
-        found = self.run(given)
-        return found if len(self.outputs) != 1 else next(iter(found.values()))
+            inputs[name] = value
+        outputs = self.run(inputs)
+        return outputs if len(self.outputs) != 1 else next(iter(outputs.values()))
 
     def run(self, inputs: Mapping[str, object]) -> dict[str, Array]:
-        """All outputs by name, fresh arrays. Raises what a call raises."""
-        given: object = inputs
-        if type(given) is not dict and not isinstance(given, Mapping):
-            what = f"inputs are given by name, not as {type(given).__name__}"
-            raise InferenceError(what, self._where, "run({name: array}), or call it with arrays: model(x)")
+        """Runs the model on inputs by name, and returns all outputs by name, as fresh arrays.
+
+        Raises what a call raises.
+        """
+        named: object = inputs
+        if type(named) is not dict and not isinstance(named, Mapping):
+            what = f"expected a dict of inputs by name, got {type(named).__name__}"
+            raise InferenceError(
+                what, self._where, "write run({name: array}), or call it with arrays: model(x)"
+            )
         if len(inputs) != len(self._names) or any(name not in inputs for name in self._names):
             missing = [name for name in self._names if name not in inputs]
             unknown = [name for name in inputs if name not in self.inputs]
-            said = [f"input {name!r} is missing" for name in missing[:1]]
-            said += [f"it has no input {name!r}" for name in unknown[:1]]
+            faults = [f"input {name!r} is missing" for name in missing[:1]]
+            faults += [f"it has no input {name!r}" for name in unknown[:1]]
             raise InferenceError(
-                "; ".join(said), self._where, f"its inputs: {', '.join(self._names) or 'none'}"
+                "; ".join(faults), self._where, f"its inputs: {', '.join(self._names) or 'none'}"
             )
         pairs = zip(self._names, self._declared, strict=True)
         arrays = [self._fitting(inputs[name], *declared) for name, declared in pairs]
         if self._shared:
             shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
             if differing := differing_dim(self._shared, shapes):
-                hint = "sizes of one name are equal: give arrays of such shapes"
+                hint = "dimensions of one name must be equal"
                 raise InferenceError(differing, self._where, hint)
         return dict(self._run(arrays))
 
@@ -127,20 +134,24 @@ class Model:
     def _fitting(self, value: object, name: str, dtype: np.dtype[Any] | None, shape: Any) -> Array:
         if type(value) is not np.ndarray:
             if isinstance(value, np.ma.MaskedArray):
-                hint = "fill it: array.filled(value)"
-                raise InferenceError("a masked array, whose mask would be lost", f"input {name!r}", hint)
+                hint = "give array.filled(value)"
+                raise InferenceError(
+                    "it is a masked array, whose mask would be lost", f"input {name!r}", hint
+                )
             try:
                 value = np.asarray(value, None if isinstance(value, np.ndarray) else dtype)
             except (TypeError, ValueError) as error:
-                raise InferenceError(f"not an array of numbers: {error}", f"input {name!r}") from error
+                raise InferenceError(f"it is not an array of numbers: {error}", f"input {name!r}") from error
         if dtype is not None and value.dtype != dtype:
             raise InferenceError(
-                f"dtype {value.dtype}, {dtype} is expected", f"input {name!r}", f"array.astype('{dtype}')"
+                f"expected dtype {dtype}, got {value.dtype}",
+                f"input {name!r}",
+                f"give array.astype('{dtype}')",
             )
         if shape is not None and (
             len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape))  # noqa: B905 (just compared)
         ):
-            raise InferenceError(f"shape {list(value.shape)}, {list(shape)} is expected", f"input {name!r}")
+            raise InferenceError(f"expected shape {list(shape)}, got {list(value.shape)}", f"input {name!r}")
         return value
 
 
@@ -150,13 +161,13 @@ def open_model(
     *,
     components: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Model:
-    """Opens a compiled artifact (a path, its bytes, or what `load` gave) and makes its target callable.
+    """Opens a compiled artifact (a path, its bytes, or what `load` returned) and makes a target callable.
 
-    `target` may be left out where the artifact has one; `components` overrides configuration per slot, such
-    as `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and `install`
-    raise.
+    `target` can be left out if the artifact has only one. `components` overrides the configuration of slots,
+    for example `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and
+    `install` raise.
     """
-    # What opening makes stays: the collector would look at it several times, and find nothing to collect.
+    # The objects made here live on, so runs of the garbage collector would only cost time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -174,10 +185,10 @@ def _open(
     if not isinstance(artifact, bytes | str | os.PathLike):
         from bb_edge.engine.program.program import Program
 
-        given: object = artifact
-        if not isinstance(given, Program):
-            hint = "give a path, the bytes of an artifact, or what bb_edge.load gave"
-            raise InferenceError(f"{type(given).__name__} is no artifact", "open_model", hint)
+        other: object = artifact
+        if not isinstance(other, Program):
+            hint = "give a path, the bytes of an artifact, or what bb_edge.load returned"
+            raise InferenceError(f"{type(other).__name__} is not an artifact", "open_model", hint)
         return _on_a_node(artifact, target, components)
     data = artifact
     tuning = None
@@ -185,25 +196,28 @@ def _open(
         tuning = tuning_of(data)
         with open(data, "rb") as file:
             data = file.read()
-    found = None if components else _tensor_work(data, target, tuning)
-    if found is not None:
-        return found
+    model = None if components else _without_engine(data, target, tuning)
+    if model is not None:
+        return model
     from bb_edge.loading import load
 
     return _on_a_node(load(data), target, components)
 
 
-# --- tensor work alone ----------------------------------------------------------------------------
+# --- targets with tensor ops only -----------------------------------------------------------------
 
 
 def tuning_of(artifact: str | os.PathLike[str]) -> str | None:
-    """Where `bb-edge bench --tune` has left what it measured for this artifact; None where it has not."""
+    """The path of the file that `bb-edge bench --tune` wrote for this artifact; None if there is none."""
     place = os.fspath(artifact).removesuffix(".onnx") + TUNING_SUFFIX
     return place if os.path.isfile(place) else None
 
 
-def _tensor_work(data: bytes, target: str | None, tuning: str | None) -> Model | None:
-    """The model without an engine; None for anything unusual: `load` and `install` say what is wrong."""
+def _without_engine(data: bytes, target: str | None, tuning: str | None) -> Model | None:
+    """The model on its backend alone; None if it needs an engine, or anything is unusual.
+
+    `load` and `install` report what is wrong then.
+    """
     try:
         proto: Any = read_model(data)
     except ModelReadError:
@@ -213,7 +227,7 @@ def _tensor_work(data: bytes, target: str | None, tuning: str | None) -> Model |
         return None
     mains = [f for f in proto.functions if any(p.key == keys.ENTRY_KEY for p in f.metadata_props)]
     main = mains[0] if len(mains) == 1 and target in (None, mains[0].name) else None
-    if main is None or not main.node or not main.input or not _is_tensor_work(main):
+    if main is None or not main.node or not main.input or not _has_tensor_ops_only(main):
         return None
     bindings = {key: value for key, value in meta.items() if key.startswith(keys.BINDING_PREFIX)}
     default = f"{keys.BINDING_PREFIX}{main.name}.{keys.ROLE_BACKEND}"
@@ -243,23 +257,23 @@ def _tensor_work(data: bytes, target: str | None, tuning: str | None) -> Model |
     return Model(main.name, inputs, outputs, lambda arrays: dict(zip(outputs, run(arrays))), program)  # noqa: B905
 
 
-def _is_tensor_work(main: FunctionProto) -> bool:
+def _has_tensor_ops_only(main: FunctionProto) -> bool:
     domains = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.BACKEND_DOMAIN)
     return all(node.domain in domains for node in main.node)
 
 
 def _configured(main: FunctionProto) -> bool:
-    """Whether the backend has configuration: an empty CBOR map has not."""
+    """Whether the backend is configured, by anything but an empty CBOR map."""
     return any(a.name == keys.ROLE_BACKEND and a.s not in (b"", b"\xa0") for a in main.attribute_proto)
 
 
-# --- anything else --------------------------------------------------------------------------------
+# --- all other targets ----------------------------------------------------------------------------
 
 
 def _bootstrapped(node: Node, target: str) -> int:
-    """Runs the bootstraps of a node before its first call; gives the time at which they are done.
+    """Runs the bootstraps of a node before its first call; returns the node's time after them.
 
-    InferenceError where one fails or wants to be given something.
+    Raises InferenceError where one fails, needs an input, or waits for something that never comes.
     """
     from bb_edge.engine.entries.bootstrap_requests import BootstrapAll, MissingInput
     from bb_edge.engine.steps import BootstrapComplete
@@ -275,7 +289,7 @@ def _bootstrapped(node: Node, target: str) -> int:
         clock += 1
         for step in node.poll(clock):
             if isinstance(step, BootstrapComplete) and step.failed:
-                raise InferenceError(f"its bootstrap failed: {step.reason}", target, "see what it needs")
+                raise InferenceError(f"its bootstrap failed: {step.reason}", target, "give it what it needs")
         due = node.next_deadline_ns()
         if due is not None and clock < MAX_POLLS:
             clock = max(clock, due)
@@ -294,7 +308,9 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
 
     names = list(program.targets)
     if target is None and len(names) != 1:
-        raise InferenceError("it has several targets", "open_model", f"name one: {', '.join(names)}")
+        raise InferenceError(
+            "the artifact has several targets", "open_model", f"name one: {', '.join(names)}"
+        )
     chosen = target or names[0]
     # One caller, one call at a time, values of any size.
     config = replace(
@@ -313,7 +329,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
     def run(arrays: Sequence[Array]) -> Mapping[str, Array]:
         nonlocal clock
         number = node.invoke(node.targets[0], dict(zip(inputs, arrays, strict=True)))
-        found: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for _ in range(MAX_POLLS):
             clock += 1
             for step in node.poll(clock):
@@ -322,26 +338,30 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
                         raise InferenceError(
                             f"output {step.topic!r} has {step.omitted_bytes} bytes, {MAX_BYTES} at most",
                             chosen,
-                            "let the program yield less",
+                            "let the program return a smaller value",
                         )
-                    found[step.topic] = step.value  # type: ignore[assignment]
+                    results[step.topic] = step.value  # type: ignore[assignment]
                 elif isinstance(step, OpFailed):
                     raise InferenceError(step.text, f"{chosen}, {step.op}") from step.error
                 elif isinstance(step, ExecutionStarved):
                     ops = ", ".join(step.ops[:3])
-                    raise InferenceError(f"{ops} never got all inputs", chosen, "it waits for peers")
+                    raise InferenceError(
+                        f"{ops} never got all inputs",
+                        chosen,
+                        "it waits for peers, which a call does not have",
+                    )
                 elif isinstance(step, ExecutionEnded) and step.execution == number:
-                    lacking = [name for name in outputs if name not in found]
+                    lacking = [name for name in outputs if name not in results]
                     if lacking:
                         raise InferenceError(
                             f"it ended without its output {', '.join(map(repr, lacking))}",
                             chosen,
-                            "a call gives all outputs; `Node.invoke` tells of those that come",
+                            "a call needs all outputs; `Node.invoke` gives those that come",
                         )
-                    return {name: _owned(found[name], arrays) for name in outputs}
+                    return {name: _owned(results[name], arrays) for name in outputs}
             due = node.next_deadline_ns()
             if due is None:
-                raise InferenceError("it waits for something that no call brings", chosen)
+                raise InferenceError("it waits for something that a call does not bring", chosen)
             clock = max(clock, due)
         raise InferenceError(f"it has not ended after {MAX_POLLS} polls", chosen)
 
@@ -349,7 +369,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
 
 
 def _owned(value: Any, inputs: Sequence[Array]) -> Any:
-    """A fresh array: constants belong to the program, inputs to the caller."""
+    """An array of the caller's own; constants of the program and inputs are copied."""
     if not isinstance(value, np.ndarray):
         return value
     return value if value.flags.writeable and all(value is not a for a in inputs) else value.copy()

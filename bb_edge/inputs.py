@@ -1,4 +1,4 @@
-"""What a host may hand in as a target's inputs, and how it is taken (semantics §4)."""
+"""Checks the values that a host gives as inputs of a target, and converts them to the engine's form."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _HINTS = {
 
 
 class InvokeError(BBError):
-    """An invoke or event that cannot be taken: unknown target or input, too many or too large values."""
+    """An invoke or event is refused: its target or input is unknown, or its values do not fit."""
 
 
 def decode_input(graph: BoundGraph, name: str, value: object) -> object:
-    """A host's value for a function input: arrays pass, bytes for a tensor input are decoded.
+    """Converts a host's value for an input: an array stays as it is, bytes for a tensor are decoded.
 
-    Raises InvokeError where the value is not what the input declares.
+    Raises InvokeError where the value is not of the declared type, dtype or shape.
     """
     declared = graph.slot.input_types[name]
     where = f"{graph.target}, input {name!r}"
@@ -40,7 +40,7 @@ def decode_input(graph: BoundGraph, name: str, value: object) -> object:
         taken = None if value is None else _taken(declared.node, value)
         if taken is None:
             hint = _HINTS.get(declared.node.id, "give a value of that type")
-            raise InvokeError(f"{described(value)}, {declared.node} is expected", where, hint)
+            raise InvokeError(f"expected {declared.node}, got {described(value)}", where, hint)
         return taken
     if isinstance(value, bytes | bytearray | memoryview):
         try:
@@ -49,16 +49,18 @@ def decode_input(graph: BoundGraph, name: str, value: object) -> object:
             raise InvokeError(error.what, where) from error
     if type(value) is not np.ndarray:
         try:
-            value = np.asarray(value)  # of a subclass: its base, whose operators are those of the ops
+            value = np.asarray(value)  # also for subclasses, which may change operators
         except ValueError as error:
-            raise InvokeError(f"no array of numbers: {error}", where, "give rows of one length") from error
+            raise InvokeError(
+                f"not an array of numbers: {error}", where, "give rows of one length"
+            ) from error
     if value.dtype == object:
-        raise InvokeError(f"{described(value)}, {declared} is expected", where, "give an array of numbers")
+        raise InvokeError(f"expected {declared}, got {described(value)}", where, "give an array of numbers")
     elem = declared.node.elem_type
     if elem is not None and types.elem_of_dtype(value.dtype) != elem:
         expected = types.dtype_of_elem(elem)
         raise InvokeError(
-            f"dtype {value.dtype}, {expected} is expected", where, f"convert it: array.astype('{expected}')"
+            f"expected dtype {expected}, got {value.dtype}", where, f"convert it: array.astype('{expected}')"
         )
     if declared.shape is not None:
         fits = len(declared.shape) == value.ndim and all(
@@ -66,25 +68,25 @@ def decode_input(graph: BoundGraph, name: str, value: object) -> object:
             for d, n in zip(declared.shape, value.shape)  # noqa: B905 (checked)
         )
         if not fits:
-            raise InvokeError(f"shape {value.shape}, {tuple(declared.shape)} is expected", where)
+            raise InvokeError(f"expected shape {tuple(declared.shape)}, got {value.shape}", where)
     return value
 
 
 def _taken(node: types.TypeNode, value: object) -> object:
-    """The value as the engine holds it, addresses also in their bytes; None where it is of another type."""
+    """The value as the engine holds it (an address may be its bytes); None if it is of another type."""
     if node == types.MULTIADDRESS and isinstance(value, bytes):
         return value
     if node == types.ADDRESS_VEC and isinstance(value, tuple | list):
-        return tuple(value) if all(isinstance(one, Address | bytes) for one in value) else None
+        return tuple(value) if all(isinstance(item, Address | bytes) for item in value) else None
     return taker(node)(value)
 
 
 def expected_inputs(graph: BoundGraph) -> dict[str, tuple[int, np.dtype[Any], tuple[int, ...] | None]]:
-    """(site, dtype, shape) of the inputs that one comparison can accept: tensors of one dtype.
+    """Returns (site, dtype, shape) of the tensor inputs that a comparison can check without `decode_input`.
 
-    The shape is None where any will do; inputs with symbolic dimensions take the long way.
+    The shape is None if any shape fits. Inputs with symbolic dimensions are left out.
     """
-    found = {}
+    expected = {}
     for name, site in graph.slot.inputs.items():
         declared = graph.slot.input_types[name]
         elem = declared.node.elem_type
@@ -92,14 +94,14 @@ def expected_inputs(graph: BoundGraph) -> dict[str, tuple[int, np.dtype[Any], tu
         fixed = declared.shape is None or all(isinstance(d, int) for d in declared.shape)
         if dtype is not None and fixed and elem == types.elem_of_dtype(dtype):
             shape = None if declared.shape is None else tuple(d for d in declared.shape if isinstance(d, int))
-            found[name] = (site, dtype, shape)
-    return found
+            expected[name] = (site, dtype, shape)
+    return expected
 
 
 def check_shared(graph: BoundGraph, shared: types.SharedDims, values: Mapping[int, object]) -> None:
-    """Free sizes of one name are equal. InvokeError where they are not."""
+    """Checks that symbolic dimensions of one name have one size. Raises InvokeError if not."""
     sites = graph.slot.inputs.items()
-    given = ((name, values[site]) for name, site in sites if site in values)
-    shapes = {name: value.shape for name, value in given if isinstance(value, np.ndarray)}
+    present = ((name, values[site]) for name, site in sites if site in values)
+    shapes = {name: value.shape for name, value in present if isinstance(value, np.ndarray)}
     if differing := types.differing_dim(shared, shapes):
-        raise InvokeError(differing, graph.target, "sizes of one name are equal: give arrays of such shapes")
+        raise InvokeError(differing, graph.target, "dimensions of one name must be equal")

@@ -1,4 +1,4 @@
-"""`load`: from the bytes of an artifact to a Program (semantics §4)."""
+"""Loads an artifact: parses and checks its bytes once, and makes a Program that nodes can share."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeP
 __all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load", "load_as"]
 
 MAX_FUNCTIONS = 10_000
-"""More functions than any program has; a bound on the work that hostile bytes can cause."""
-
+"""Functions of an artifact; far more than programs have, and a bound on what hostile bytes can cost."""
 
 MAX_SUBGRAPH_DEPTH = 32
-"""If and Loop within one another; real models have one or two levels."""
+"""How deep bodies of If and Loop may nest; real models have one or two levels."""
 
 
 class DamagedArtifact(LoadError):
-    """The bytes are no ONNX model, or break the rules of one."""
+    """The bytes are not an ONNX model, or break the rules of one."""
 
 
 class MissingPassport(LoadError):
-    """The model was not compiled: no passport among its metadata."""
+    """The model was not compiled: its metadata holds no passport."""
 
 
 class IncompatibleRuntime(LoadError):
-    """The artifact needs something that this runtime has not: a passport version, an opset."""
+    """The artifact needs a version of the passport or of an opset that this runtime does not have."""
 
 
 P = TypeVar("P", bound=Program)
@@ -77,22 +76,22 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
     passport = meta.get(keys.COMPILED_KEY)
     if passport is None:
         raise MissingPassport(
-            "no passport", "artifact", "compile the model first: bb-host compile … --target edge"
+            "it has no passport", "artifact", "compile the model first: bb-host compile … --target edge"
         )
     if passport != keys.COMPILED_VERSION:
         raise IncompatibleRuntime(
-            f"passport {passport!r}, this runtime takes {keys.COMPILED_VERSION!r}",
+            f"its passport has version {passport!r}, this runtime takes {keys.COMPILED_VERSION!r}",
             "artifact",
             "compile it with the matching bb-host",
         )
     _check_opsets(model, used)
     if len(model.functions) > MAX_FUNCTIONS:
-        raise DamagedArtifact(f"{len(model.functions)} functions, {MAX_FUNCTIONS} at most", "artifact")
+        raise DamagedArtifact(f"it has {len(model.functions)} functions, {MAX_FUNCTIONS} at most", "artifact")
     functions: dict[FunctionKey, FunctionProto] = {}
     for function in model.functions:
         key = (function.domain, function.name)
         if key in functions:
-            raise DamagedArtifact(f"function {function.name!r} stands twice", "artifact")
+            raise DamagedArtifact(f"function {function.name!r} is declared twice", "artifact")
         functions[key] = function
     opsets = {o.domain: o.version for o in model.opset_import}
     for function in model.functions:
@@ -105,7 +104,7 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
     }
     targets = _targets(meta, graphs, functions)
     if not targets:
-        raise DamagedArtifact("no partition in it", "artifact", "compile the program again")
+        raise DamagedArtifact("it holds no partition", "artifact", "compile the program again")
     return kind(
         meta.get(keys.MODULE_KEY, ""),
         targets,
@@ -118,8 +117,10 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
 
 
 def _check_opsets(model: ModelProto, used: Sequence[set[str]]) -> None:
-    """IncompatibleRuntime for a domain of ours in a version that this runtime does not know, and for a domain
-    that a function uses and nothing imports. ONNX's own versions are the backends' to know.
+    """Checks the versions of our domains; backends check those of ONNX.
+
+    Raises IncompatibleRuntime for a version that this runtime does not know, and for a domain that a function
+    uses and nothing imports.
     """
     imported: dict[str, int] = {}
     for o in (*model.opset_import, *(o for f in model.functions for o in f.opset_import)):
@@ -137,19 +138,19 @@ def _check_opsets(model: ModelProto, used: Sequence[set[str]]) -> None:
             alias = keys.ONNX_DOMAIN_ALIAS if domain == keys.ONNX_DOMAIN else domain
             if domain not in imported and alias not in imported:
                 raise IncompatibleRuntime(
-                    f"it uses {alias} and does not say in which version",
+                    f"it uses {alias} without naming a version",
                     f"function {function.name!r}",
                     "compile the program again: an artifact imports every opset that it uses",
                 )
 
 
 def _known_version(domain: str) -> int | None:
-    """The version of a domain of ours that this runtime has, 0 for one that it lacks; None for all others."""
+    """The version of one of our domains in this runtime, 0 if it lacks the domain; None for other domains."""
     if domain in _CALLED:
         return 1
     if not domain.startswith(f"{keys.PREFIX}."):
         return None
-    from bb_edge.ir.opsets import opset  # tensor work alone starts without the catalog
+    from bb_edge.ir.opsets import opset  # programs of tensor ops only start faster without the catalog
 
     table = opset(domain)
     return 0 if table is None else table.version
@@ -161,13 +162,13 @@ _CALLED = frozenset(
         keys.TFLITE_DOMAIN,
     )
 )
-"""Domains whose functions an artifact brings along; how they are called has one version."""
+"""Domains whose functions are in the artifact; there is one version of how they are called."""
 
 
 def _check_texts(model: ModelProto) -> list[set[str]]:
-    """Text fields that are not UTF-8 come out of protobuf as bytes, or not at all: refused here, once.
+    """Checks that all text fields are UTF-8, and returns the domains of each function's nodes.
 
-    Returns the domains that each function's nodes are of.
+    protobuf may give a field that is not UTF-8 as bytes. Raises DamagedArtifact for one.
     """
     texts: list[object] = []
     used: list[set[str]] = []
@@ -188,7 +189,7 @@ def _check_texts(model: ModelProto) -> list[set[str]]:
         _node_texts(function.node, texts, 0, domains)
         used.append(domains)
     if not all(isinstance(text, str) for text in texts):
-        raise DamagedArtifact("a text that is not UTF-8", "artifact", "copy the file again")
+        raise DamagedArtifact("it holds a text that is not UTF-8", "artifact", "copy the file again")
     return used
 
 
@@ -221,14 +222,14 @@ def _targets(
             if not target or len(parts) != 3 or not parts[2].isdigit():
                 raise DamagedArtifact(f"binding {value!r} is not <role>|<type>|<slot id>", f"metadata {key}")
             bindings.setdefault(target, {})[slot] = Binding(parts[0], parts[1], int(parts[2]))
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     prefix = keys.SLOT_PEER_CLASS_PREFIX
     for function_key, graph in graphs.items():
         if not graph.is_entry:
             continue
         name = graph.name
         bootstrap = (function_key[0], name + keys.BOOTSTRAP_SUFFIX)
-        found[name] = Target(
+        targets[name] = Target(
             name,
             graph.meta.get(keys.PARTITION_KEY, "self"),
             function_key,
@@ -237,4 +238,4 @@ def _targets(
             {a.name: a for a in functions[function_key].attribute_proto},
             {k[len(prefix) :]: v for k, v in graph.meta.items() if k.startswith(prefix)},
         )
-    return found
+    return targets

@@ -1,4 +1,4 @@
-"""Which class stands behind a `TYPE_NAME`: the built-in components, installed packages' and the user's own.
+"""Finds the class of a `TYPE_NAME`: built-in components, those of installed packages, and the user's.
 
 A name is looked up in this order: classes registered in this process (`@register`, `--load FILE.py`), the
 built-ins, the entry points of the group `bytesandbrains.components` (name = TYPE_NAME, value = the class).
@@ -48,7 +48,7 @@ BUILT_IN: Mapping[str, str] = {
     "bb.Float16Codec": "bb_edge.components.float16_codec:Float16Codec",
     "bb.ScalarQuantizer": "bb_edge.components.scalar_quantizer:ScalarQuantizer",
 }
-"""TYPE_NAME → "module:Class" of what ships with the runtime."""
+"""TYPE_NAME → "module:Class" of the components of this runtime."""
 
 _C = TypeVar("_C", bound="Component")
 
@@ -58,7 +58,7 @@ class RegistryError(BBError):
 
 
 class UnregisteredConcreteError(RegistryError):
-    """A program names a component type that this node does not have."""
+    """A program names a component type that this device does not have."""
 
     def __init__(self, type_name: str, where: str = "", known: Iterable[str] = ()) -> None:
         self.type_name = type_name
@@ -72,7 +72,7 @@ class UnregisteredConcreteError(RegistryError):
 
 
 class Registry:
-    """TYPE_NAME → class. Not thread-safe: components are registered before nodes run."""
+    """Maps TYPE_NAMEs to classes. Not thread-safe: register components before nodes run."""
 
     def __init__(self, built_in: Mapping[str, str] | None = None, entry_points: bool = True) -> None:
         self._classes: dict[str, type[Component]] = {}
@@ -80,15 +80,15 @@ class Registry:
         self._entry_points: Mapping[str, EntryPoint] | None = None if entry_points else {}
 
     def register(self, cls: type[_C]) -> type[_C]:
-        """Registers a class under its TYPE_NAME; to be used as a decorator.
+        """Registers a class under its TYPE_NAME; usable as a decorator.
 
-        RegistryError, at the author's line, where the name is missing or taken by another class, the role is
-        none of ours, or the class lacks methods of its Contract.
+        Raises RegistryError, at the author's line, where the name is missing or belongs to another class, the
+        role is unknown, or the class lacks methods of its Contract.
         """
         where = _author_line(cls)
         if not (isinstance(cls, type) and issubclass(cls, _component())):
             raise RegistryError(
-                f"{cls!r} is no subclass of Component",
+                f"{cls!r} is not a subclass of Component",
                 where,
                 "derive it from a Contract: Aggregator, Codec, …",
             )
@@ -109,7 +109,7 @@ class Registry:
             and self._built_in[cls.TYPE_NAME] != f"{cls.__module__}:{cls.__qualname__}"
         ):
             raise RegistryError(
-                f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} is a built-in one",
+                f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} belongs to a built-in component",
                 where,
                 f'name your class: TYPE_NAME = "package.{cls.__name__}"',
             )
@@ -125,12 +125,13 @@ class Registry:
         return cls
 
     def lookup(self, type_name: str, where: str = "") -> type[Component]:
-        """The class of a TYPE_NAME. UnregisteredConcreteError where there is none, RegistryError where it
-        won't load.
+        """Returns the class of a TYPE_NAME.
+
+        Raises UnregisteredConcreteError where there is none, RegistryError where it cannot be loaded.
         """
-        found = self._classes.get(type_name)
-        if found is not None:
-            return found
+        registered = self._classes.get(type_name)
+        if registered is not None:
+            return registered
         if type_name in self._built_in:
             module, _, name = self._built_in[type_name].partition(":")
             return self._take(type_name, getattr(importlib.import_module(module), name), module)
@@ -145,16 +146,16 @@ class Registry:
             raise RegistryError(
                 f"entry point {point.value} cannot be loaded: {type(error).__name__}: {error}",
                 type_name,
-                "mend or reinstall the package that brings it",
+                "repair or reinstall its package",
             ) from error
         return self._take(type_name, loaded, point.value)
 
     def load_module(self, name: str) -> None:
-        """Loads a file (`./mycomponents.py`) or a module (`acme.parts`), whose classes register themselves.
+        """Loads a file (`./mycomponents.py`) or a module (`acme.parts`) whose classes register themselves.
 
-        A file that is loaded already, under whatever name, is not loaded again. Relative files and modules
-        are looked for in the working directory. RegistryError names the line at fault where the code fails,
-        and refuses what registers neither a component nor a type.
+        A file that is already loaded, under any name, is not loaded again. Relative files and modules are
+        looked for in the working directory. Raises RegistryError with the line at fault where the code fails,
+        and for a module that registers neither a component nor a type.
         """
         from bb_edge.user_modules import UserModuleError, import_user_module
 
@@ -164,7 +165,7 @@ class Registry:
             raise RegistryError(error.what, error.where, error.hint) from error
         if not self._registered_by(module):
             raise RegistryError(
-                "it registers no component and no type",
+                "it registers neither a component nor a type",
                 f"--load {name}",
                 "put @register (from bb_edge.extend) above each component class",
             )
@@ -182,15 +183,17 @@ class Registry:
         )
 
     def type_names(self) -> tuple[str, ...]:
-        """All names that can be looked up, sorted; nothing is imported."""
+        """All names that can be looked up, sorted; does not import anything."""
         return tuple(sorted({*self._classes, *self._built_in, *self._points()}))
 
     def _take(self, type_name: str, loaded: object, where: str) -> type[Component]:
         if not (isinstance(loaded, type) and issubclass(loaded, _component())):
-            raise RegistryError("it is no subclass of Component", where, "let the entry point name a class")
+            raise RegistryError(
+                "it is not a subclass of Component", where, "let the entry point name a class"
+            )
         if type_name != loaded.TYPE_NAME:
             raise RegistryError(
-                f"its TYPE_NAME is {loaded.TYPE_NAME!r}, it was looked up as {type_name!r}",
+                f"its TYPE_NAME is {loaded.TYPE_NAME!r}, but its entry point is named {type_name!r}",
                 where,
                 "give the entry point the TYPE_NAME as its name",
             )
@@ -214,7 +217,7 @@ def _component() -> type[Component]:
 
 
 def _author_line(cls: object) -> str:
-    """`file.py:12` of the code that registers, where it is not our own; else the class's name."""
+    """`file.py:12` of the code that registers the class; the name of the class if that code is ours."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -228,7 +231,7 @@ def _author_line(cls: object) -> str:
 
 
 def _class_line(cls: object) -> str:
-    """`file.py:12` where a class is written that an entry point names; "" where nobody knows."""
+    """`file.py:12` of a class that an entry point names; "" if it is not known."""
     module = sys.modules.get(getattr(cls, "__module__", ""))
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or file.startswith(_PACKAGE) or not isinstance(cls, type):
@@ -249,7 +252,7 @@ _default = Registry()
 
 
 def default_registry() -> Registry:
-    """The registry that `install` uses unless it is given another."""
+    """The registry that `install` uses if it is not given another one."""
     return _default
 
 
@@ -267,5 +270,5 @@ def register(cls: type[_C]) -> type[_C]: ...
 @overload
 def register() -> Callable[[type[_C]], type[_C]]: ...
 def register(cls: type[_C] | None = None) -> type[_C] | Callable[[type[_C]], type[_C]]:
-    """Class decorator: registers a component in the default registry; `@register()` does the same."""
+    """Registers a component in the default registry; a class decorator, `@register` or `@register()`."""
     return _default.register if cls is None else _default.register(cls)

@@ -1,4 +1,4 @@
-"""Components constructed anew on a node that runs, after a bootstrap of theirs that failed."""
+"""Replaces components of a running node after their bootstrap has failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def renewal(
     bound: Sequence[tuple[BoundOp, BindEnv]],
     bootstraps: Mapping[str, BoundGraph],
 ) -> Callable[[Sequence[int]], None]:
-    """Gives `renew(numbers)`, which replaces those components by what `construct(slot)` makes.
+    """Returns `renew(numbers)`, which replaces the components with these numbers by new ones.
 
-    All are constructed before the first one is replaced; what `construct` raises leaves the node as it was.
-    `components` are the node's, by slot, in the order of their numbers; `bound` the ops of components, to be
-    bound again, `bootstraps` the graphs of components' own bootstraps.
+    `construct(slot)` makes a component. All are made before the first one is replaced, so if `construct`
+    raises, the node stays as it was. `components` are those of the node by slot, in the order of their
+    numbers; `bound` are the ops that use components and must be bound again; `bootstraps` are the graphs of
+    the components' own bootstraps.
     """
     names = list(components)
 

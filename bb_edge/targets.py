@@ -1,4 +1,4 @@
-"""Which targets of a program a node is to run."""
+"""Chooses the targets of a program that a node runs, and checks the arguments of `install`."""
 
 from __future__ import annotations
 
@@ -14,72 +14,75 @@ __all__ = ["InstallError", "UnknownTargetError", "check_arguments", "chosen_targ
 
 
 class InstallError(BBError):
-    """The program cannot be installed on this node; nothing was kept."""
+    """The program cannot be installed; nothing of the attempt is left."""
 
 
 class UnknownTargetError(InstallError):
-    """The program has no such partition."""
+    """The program has no target of this name."""
 
 
 def chosen_targets(program: Program, targets: Sequence[str]) -> tuple[Target, ...]:
-    """The program's targets of these names: exact ones, else `<target>#<hash>`.
+    """Returns the targets of these names; a name also stands for `<name>#<hash>` if that is unique.
 
-    UnknownTargetError for one that it has not; InstallError for none, one twice, or no list of names.
+    Raises UnknownTargetError for a name that the program does not have, InstallError for an empty list, a
+    name that is given twice, and anything that is not a list of names.
     """
     if isinstance(targets, str):
         raise InstallError(
-            f"targets are a list of names, not the text {targets!r}", "install", f'write ["{targets}"]'
+            f"expected a list of target names, got the text {targets!r}", "install", f'write ["{targets}"]'
         )
     if not targets:
-        raise InstallError("no targets", "install", f"the program has: {', '.join(program.targets)}")
+        raise InstallError(
+            "no targets are named", "install", f"the program has: {', '.join(program.targets)}"
+        )
     chosen: dict[str, Target] = {}
     for name in targets:
         if not isinstance(name, str):
             raise InstallError(
-                f"targets are a list of names, not of {type(name).__name__}",
+                f"expected a list of target names, got one of {type(name).__name__}",
                 "install",
                 f"the program has: {', '.join(program.targets)}",
             )
-        found = program.targets.get(name)
-        if found is None:
+        target = program.targets.get(name)
+        if target is None:
             hashed = [t for t in program.targets if t.startswith(f"{name}#")]
             if len(hashed) > 1:
                 raise UnknownTargetError(
-                    f"{name!r} is ambiguous", "install", f"say which: {', '.join(hashed)}"
+                    f"{name!r} is ambiguous", "install", f"name one of: {', '.join(hashed)}"
                 )
             if not hashed:
                 raise UnknownTargetError(
-                    f"no target {name!r}",
+                    f"the program has no target {name!r}",
                     "install",
                     suggestion(name, program.targets, "the program has: "),
                 )
-            found = program.targets[hashed[0]]
-        if found.name in chosen:
+            target = program.targets[hashed[0]]
+        if target.name in chosen:
             raise InstallError(
-                f"target {found.name!r} is named twice",
+                f"target {target.name!r} is named twice",
                 "install",
                 "name each target once: a node runs it once",
             )
-        chosen[found.name] = found
+        chosen[target.name] = target
     return tuple(chosen.values())
 
 
 def check_arguments(peer_id: object, addresses: object, program: object) -> None:
-    """InstallError for what is easily taken for a peer, its addresses or a program."""
-    for fits, given, wanted, hint in (
-        (isinstance(peer_id, PeerId), peer_id, "a PeerId", "PeerId.from_name(…), or of the node's key"),
+    """Raises InstallError for arguments of `install` that have the wrong type."""
+    for fits, argument, wanted, hint in (
+        (isinstance(peer_id, PeerId), peer_id, "a PeerId", "give PeerId.from_name(…)"),
         (
             isinstance(addresses, Sequence) and not isinstance(addresses, bytes | str),
             addresses,
             "a list of binary multiaddrs",
-            "() for none",
+            "give () for none",
         ),
         (
             isinstance(program, Program),
             program,
             "a program",
-            "give the bytes of an artifact, or bb_edge.load of them: Path(…).read_bytes()",
+            "give the bytes of an artifact, Path(…).read_bytes(), or what bb_edge.load returns",
         ),
     ):
         if not fits:
-            raise InstallError(f"{described(given)} is not {wanted}", "install", hint)
+            raise InstallError(f"expected {wanted}, got {described(argument)}", "install", hint)

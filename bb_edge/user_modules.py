@@ -1,8 +1,8 @@
-"""Modules of users that register components: a file or a name, from `--load` or from a configuration.
+"""Imports the modules of users that register components, from `--load` or from a configuration.
 
-What ends in `.py` or holds a `/` is a file; anything else is the dotted name of a module. The file's folder
-and the working directory are put at the end of the module search path, so that a module there is found and
-never stands in for an installed one.
+A name that ends in `.py` or holds a `/` is a file; any other is the dotted name of a module. The folder of
+the file and the working directory are appended to the module search path: a module there is found, but never
+instead of an installed one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["UserModuleError", "add_load", "import_user_module", "is_file_name"]
 
 
 class UserModuleError(BBError):
-    """A module that cannot be loaded; `where` is the line at fault, or the name where there is no line."""
+    """A module cannot be loaded; `where` is the line at fault, or the module's name if there is no line."""
 
 
 def add_load(parser: argparse.ArgumentParser) -> None:
-    """Adds `--load`, which every verb has that opens an artifact or a program."""
+    """Adds `--load` to the parser of a verb that opens an artifact or a program."""
     parser.add_argument(
         "--load",
         action="append",
@@ -39,12 +39,15 @@ def add_load(parser: argparse.ArgumentParser) -> None:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name says a file; else it is a module's dotted name."""
+    """Whether the name is that of a file; else it is the dotted name of a module."""
     return name.endswith(".py") or "/" in name or os.sep in name
 
 
 def import_user_module(name: str) -> ModuleType:
-    """Imports a file or a module once; whatever its code raises is a UserModuleError at the line at fault."""
+    """Imports a file or a module, once.
+
+    Raises UserModuleError at the line at fault, whatever the code of the module raises.
+    """
     if not name:
         raise UserModuleError("the name is empty", "--load", "give FILE.py or the name of a module")
     if is_file_name(name):
@@ -85,21 +88,21 @@ def _import_file(name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserModuleError("Python cannot import it", name, "give FILE.py or the dotted name of a module")
     module, loader = importlib.util.module_from_spec(spec), spec.loader
-    sys.modules[module_name] = module  # dataclasses and pickling look a class's module up
+    sys.modules[module_name] = module  # dataclasses and pickle look the module of a class up
     before = set(sys.modules)
     try:
         _guarded(lambda: loader.exec_module(module), name)
         _refuse_strangers(path, [m for n, m in list(sys.modules.items()) if n not in before])
     except BBError:
-        del sys.modules[module_name]  # half a module is none: the next attempt reads the file again
+        del sys.modules[module_name]  # half a module is of no use: the next attempt reads the file again
         raise
     return module
 
 
 def _refuse_strangers(path: Path, new: Iterable[ModuleType]) -> None:
-    """UserModuleError where a file, or what it brought along, got the neighbour of another file.
+    """Raises UserModuleError where a file imports a neighbour and gets the module of another folder.
 
-    Python keeps one module per name: who comes second gets the first one's.
+    Python keeps one module per name, so of two folders with a module of that name the first one wins.
     """
     folder = path.parent
     files = [path, *(Path(f) for m in new if isinstance(f := m.__dict__.get("__file__"), str))]
@@ -108,28 +111,28 @@ def _refuse_strangers(path: Path, new: Iterable[ModuleType]) -> None:
             continue
         for line, wanted in _imports(file):
             own = folder / f"{wanted}.py"
-            got = getattr(sys.modules.get(wanted), "__file__", None)
-            if not isinstance(got, str) or not own.is_file() or os.path.realpath(got) == str(own):
+            loaded = getattr(sys.modules.get(wanted), "__file__", None)
+            if not isinstance(loaded, str) or not own.is_file() or os.path.realpath(loaded) == str(own):
                 continue
-            if os.path.dirname(os.path.realpath(got)) in _searched:
+            if os.path.dirname(os.path.realpath(loaded)) in _searched:
                 raise UserModuleError(
-                    f"it imports {wanted!r} and gets {shown_path(got)}, not {shown_path(str(own))} beside it",
+                    f"it imports {wanted!r}, but gets {shown_path(loaded)} and not {shown_path(str(own))}",
                     f"{shown_path(str(file))}:{line}",
                     "give one of the two files another name",
                 )
 
 
 def _imports(file: Path) -> list[tuple[int, str]]:
-    """The modules that a file names in absolute imports, with their lines."""
+    """The lines and modules of a file's absolute imports."""
     import ast  # only for users' files
 
-    found = []
+    imports = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name.partition(".")[0]) for alias in node.names]
+            imports += [(node.lineno, alias.name.partition(".")[0]) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.append((node.lineno, node.module.partition(".")[0]))
-    return found
+            imports.append((node.lineno, node.module.partition(".")[0]))
+    return imports
 
 
 _searched: set[str] = set()
@@ -143,7 +146,7 @@ def _search_also(folder: str) -> None:
 
 
 def _name_for(path: Path) -> str:
-    """The file's own name, unless that is another module's: `json.py` is not json."""
+    """The module name of a file: its own name unless another module has it (`json.py` is not json)."""
     stem = path.stem
     try:
         spec = importlib.util.find_spec(stem) if stem.isidentifier() else None
@@ -154,12 +157,12 @@ def _name_for(path: Path) -> str:
 
 
 def _guarded(load: Callable[[], object], name: str) -> ModuleType:
-    """Runs the module's code."""
+    """Runs the code of a module. Raises UserModuleError for whatever it raises."""
     try:
         return load()  # type: ignore[return-value]
     except SyntaxError as error:
         place = f"{shown_path(error.filename)}:{error.lineno}" if error.filename and error.lineno else name
-        raise UserModuleError(f"SyntaxError: {error.msg}", place, "mend that line") from error
+        raise UserModuleError(f"SyntaxError: {error.msg}", place, "correct that line") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and _is_asked_for(error.name, name):
             hint = f"give a file (--load ./{name.rpartition('.')[2]}.py) or a module that Python can find; "
@@ -174,7 +177,7 @@ def _guarded(load: Callable[[], object], name: str) -> ModuleType:
 
 
 def _is_asked_for(missing: str | None, name: str) -> bool:
-    """Whether the missing module is the one that was named, or a package above it."""
+    """Whether the missing module is the one that the user named, or a package above it."""
     return missing is not None and (name == missing or name.startswith(f"{missing}."))
 
 
@@ -182,18 +185,18 @@ def _what(error: BaseException) -> str:
     if isinstance(error, BBError):
         return error.what
     if isinstance(error, SystemExit):
-        return "it ends the process when it is imported"
+        return "it exits the process when it is imported"
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _remedy(error: BaseException, name: str) -> str:
     if isinstance(error, BBError):
-        return error.hint or "mend that line"
+        return error.hint or "correct that line"
     if isinstance(error, SystemExit):
-        return "put what is for running it under `if __name__ == '__main__':`"
+        return "put the code that runs it under `if __name__ == '__main__':`"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} on this machine, or import it where it is needed"
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "load the package by its dotted name instead of the file"
-    return "mend that line"
+    return "correct that line"

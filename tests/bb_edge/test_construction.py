@@ -50,7 +50,7 @@ def test_what_construct_raises(case: str) -> None:
 
 
 def test_construct_that_gives_nothing() -> None:
-    with pytest.raises(ComponentError, match=r"construct gives None .*let construct return the component"):
+    with pytest.raises(ComponentError, match=r"construct returns None .*let construct return the component"):
         build(made(lambda cls, env: None), ComponentEnv("codec"))
 
 

@@ -93,12 +93,12 @@ def test_results_are_the_callers(opened: Any) -> None:
     ("arrays", "named", "says"),
     [
         ((X,), {}, "'s' is missing"),
-        ((X, S, S), {}, "3 inputs given"),
+        ((X, S, S), {}, "expected 2 inputs, got 3"),
         ((X,), {"x": X}, "given twice"),
         ((X, S), {"q": S}, "'q'"),
-        ((X.astype(np.float64), S), {}, "float32 is expected"),
-        ((np.ones((2, 3), np.float32), S), {}, r"\['N', 2\] is expected"),
-        ((np.ones(2, np.float32), S), {}, "is expected"),
+        ((X.astype(np.float64), S), {}, "expected dtype float32, got float64"),
+        ((np.ones((2, 3), np.float32), S), {}, r"expected shape \['N', 2\], got \[2, 3\]"),
+        ((np.ones(2, np.float32), S), {}, "expected shape"),
         (("text", S), {}, "not an array of numbers"),
     ],
 )

@@ -110,19 +110,19 @@ def test_what_is_a_file_name() -> None:
 
 
 CASES = {
-    "syntax": ("def f(:\n", "acme_bad.py:1: SyntaxError: ", "mend that line"),
+    "syntax": ("def f(:\n", "acme_bad.py:1: SyntaxError: ", "correct that line"),
     "name": (
         "import os\nx = undefined\n",
         "acme_bad.py:2: NameError: name 'undefined' is not defined",
-        "mend",
+        "correct",
     ),
     "import": ("import no_such_library\n", "acme_bad.py:1: ModuleNotFoundError: ", "install no_such_library"),
-    "attribute": ("from os import nothing\n", "acme_bad.py:1: ImportError: cannot import name", "mend"),
+    "attribute": ("from os import nothing\n", "acme_bad.py:1: ImportError: cannot import name", "correct"),
     "relative": ("from . import x\n", "acme_bad.py:1: ImportError: attempted relative", "by its dotted name"),
-    "exit": ("import sys\nsys.exit(3)\n", "acme_bad.py:2: it ends the process", "__main__"),
-    "neighbour": ("import acme_helper\n", "acme_helper.py:2: ZeroDivisionError: division by zero", "mend"),
-    "library": ("import json\njson.loads('{')\n", "acme_bad.py:2: JSONDecodeError: ", "mend"),
-    "nothing": ("x = 1\n", "it registers no component and no type", "put @register"),
+    "exit": ("import sys\nsys.exit(3)\n", "acme_bad.py:2: it exits the process", "__main__"),
+    "neighbour": ("import acme_helper\n", "acme_helper.py:2: ZeroDivisionError: division by zero", "correct"),
+    "library": ("import json\njson.loads('{')\n", "acme_bad.py:2: JSONDecodeError: ", "correct"),
+    "nothing": ("x = 1\n", "it registers neither a component nor a type", "put @register"),
     "no name": ("@register\nclass A(Codec):\n    pass\n", "acme_bad.py:4: ", "TYPE_NAME"),
 }
 

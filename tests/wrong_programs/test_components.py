@@ -279,10 +279,10 @@ def test_a_name_that_another_class_has():
     with refused(RegistryError, "TYPE_NAME 'acme.Halves' is taken by", "choose another name"):
         registry.register(other)  # <-
     with refused(
-        RegistryError, "Mine: TYPE_NAME 'bb.FedAvg' is a built-in one", 'TYPE_NAME = "package.Mine"'
+        RegistryError, "Mine: TYPE_NAME 'bb.FedAvg' belongs to a built-in component", 'TYPE_NAME = "package.Mine"'
     ):
         registry.register(type("Mine", (FedAvg,), {}))  # <-
-    with refused(RegistryError, "is no subclass of Component"):
+    with refused(RegistryError, "is not a subclass of Component"):
         registry.register(object)  # <-
 
 
@@ -347,7 +347,7 @@ FAILING = {
     "a missing key": (lambda env: env.config["levle"], "KeyError: 'levle'"),
     "an argument that is not there": (lambda env: Halves(levl=1), "TypeError: "),
     "a file that is not there": (lambda env: open("/nope.csv"), "FileNotFoundError: "),  # noqa: SIM115
-    "nothing returned": (lambda env: None, "construct gives None"),
+    "nothing returned": (lambda env: None, "construct returns None"),
 }
 
 

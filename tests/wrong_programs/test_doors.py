@@ -193,11 +193,11 @@ def test_inputs_without_names(module: Callable[..., Module]) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"peer_id": "me"}, ["str 'me' is not a PeerId", "PeerId.from_name"]),
-        ({"addresses": None}, ["None is not a list"]),
-        ({"addresses": b"abc"}, ["bytes is not a list"]),
-        ({"program": "net.edge.onnx"}, ["'net.edge.onnx' is not a program", "read_bytes"]),
-        ({"program": None}, ["None is not a program"]),
+        ({"peer_id": "me"}, ["expected a PeerId, got str 'me'", "PeerId.from_name"]),
+        ({"addresses": None}, ["expected a list of binary multiaddrs, got None"]),
+        ({"addresses": b"abc"}, ["expected a list of binary multiaddrs, got bytes"]),
+        ({"program": "net.edge.onnx"}, ["expected a program, got str 'net.edge.onnx'", "read_bytes"]),
+        ({"program": None}, ["expected a program, got None"]),
     ],
 )
 def test_other_things_are_not_installed(

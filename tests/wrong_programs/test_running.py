@@ -166,7 +166,7 @@ def test_a_file_without_a_name(flag, capsys) -> None:
 @pytest.mark.parametrize("key", ["artifact", "state", "save_model", "trace"])
 def test_a_file_without_a_name_in_a_configuration(key, tmp_path) -> None:
     (tmp_path / "k.json").write_text(json.dumps({key: ""}))
-    with refused(ConfigFileError, key, "no file", marked=False):
+    with refused(ConfigFileError, key, "not the name of a file", marked=False):
         load_config(tmp_path / "k.json")
 
 

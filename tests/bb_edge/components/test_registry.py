@@ -126,8 +126,8 @@ def test_an_installed_package_is_found_by_its_entry_point(
     registry = Registry()
     assert registry.lookup("acme.Part").__name__ == "Part"
     for name, message in (
-        ("Wrong", "looked up as"),
-        ("NotOne", "no subclass"),
+        ("Wrong", "its entry point is named"),
+        ("NotOne", "not a subclass"),
         ("Missing", "cannot be loaded"),
     ):
         with pytest.raises(RegistryError, match=message):
