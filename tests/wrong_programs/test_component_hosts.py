@@ -54,7 +54,7 @@ def test_two_neighbours_of_one_name(tmp_path, first_imports):
         (tmp_path / name / "comp.py").write_text(text)
     said = loaded(tmp_path, "a/comp.py", "b/comp.py")
     assert said.startswith(
-        "RegistryError b/comp.py:3: it imports 'neigh' but gets a/neigh.py and not b/neigh.py"
+        "RegistryError b/comp.py:3: it imports 'neigh', but gets a/neigh.py and not b/neigh.py"
     ), said
     assert "another name" in said
     assert loaded(tmp_path, "b/comp.py") == ""

@@ -279,7 +279,7 @@ def test_a_name_that_another_class_has():
     with refused(RegistryError, "TYPE_NAME 'acme.Halves' is taken by", "choose another name"):
         registry.register(other)  # <-
     with refused(
-        RegistryError, "Mine: TYPE_NAME 'bb.FedAvg' belongs to a built-in component", 'TYPE_NAME = "package.Mine"'
+        RegistryError, "TYPE_NAME 'bb.FedAvg' belongs to a built-in component", 'TYPE_NAME = "package.Mine"'
     ):
         registry.register(type("Mine", (FedAvg,), {}))  # <-
     with refused(RegistryError, "is not a subclass of Component"):

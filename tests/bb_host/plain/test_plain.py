@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 import bb_edge
+from bb_edge import load
 from bb_edge.inputs import InvokeError
 from bb_edge.ir import keys
-from bb_edge.loading import load
 from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError
 from bb_host.plain import compile_plain, compile_plain_model, is_plain, target_name
 from bb_host.program_proto import from_proto, to_bytes
