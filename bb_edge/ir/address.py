@@ -1,9 +1,9 @@
-"""Addresses: multiaddrs of four segments (semantics §1).
+"""Addresses of peers, sites and component ops, as multiaddrs of up to four segments.
 
 Binary form: `varint(code) ++ payload` per segment, in the order peer, site, component, op. Text form:
-`/p2p/<base58>/site/<n>/component/<n>/op/<name>`, the empty address is `/`. Both forms are read
-strictly: known segments, each at most once, in this order; so an address has one spelling, and bytes can be
-compared.
+`/p2p/<base58>/site/<n>/component/<n>/op/<name>`; the empty address is `/`. Both forms are read
+strictly: known segments, each at most once, in this order. So an address has one spelling, and its bytes can
+be compared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _NAMES = {P2P: "p2p", SITE: "site", COMPONENT: "component", OP: "op"}
 _RANKS = {code: rank for rank, code in enumerate(_NAMES)}
 _P2P, _SITE, _COMPONENT, _OP = (varint.encode(code) for code in (P2P, SITE, COMPONENT, OP))
 MAX_OP_NAME = 256
-"""Longest op name in bytes; an address of all segments stays below the suffix caps of semantics §6."""
-_MAX_DIGITS = 20  # of a number of 64 bits; longer texts are refused before they are converted
+"""Longest op name in bytes; an address of all segments stays below a node's cap of a suffix (512 bytes)."""
+_MAX_DIGITS = 20  # digits of 2^64-1; longer texts are refused before they are converted
 SUFFIX_SITE, SUFFIX_COMPONENT = 0, 1
 SITE_PREFIX = _SITE
 """What the binary form of `/site/<n>` begins with."""
@@ -29,15 +29,15 @@ SITE_SUFFIX_BYTES = len(SITE_PREFIX) + 8
 
 
 class AddressError(BBError):
-    """Not an address of ours; names the byte and the code."""
+    """Bytes or a text that are not an address; the error names the place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """What an envelope or a fill is addressed to; absent segments are None.
 
-    `site` is a number of 64 bits, `component` of 32, `op` a name of 1 to 256 bytes without a slash;
-    AddressError otherwise.
+    `site` is a number of 64 bits, `component` of 32, `op` a name of 1 to 256 bytes without a slash. Raises
+    AddressError for others.
     """
 
     peer: PeerId | None = None
@@ -55,19 +55,23 @@ class Address:
 
     @classmethod
     def empty(cls) -> Address:
+        """Returns the address without segments."""
         return _EMPTY
 
     def with_peer(self, peer: PeerId) -> Address:
+        """Returns this address with another peer."""
         return replace(self, peer=peer)
 
     def with_site(self, site: int) -> Address:
+        """Returns this address with another site."""
         return replace(self, site=site)
 
     def with_component(self, component: int, op: str | None = None) -> Address:
+        """Returns this address with another component and op."""
         return replace(self, component=component, op=op)
 
     def to_bytes(self) -> bytes:
-        """The binary form."""
+        """Returns the binary form."""
         out = b""
         if self.peer is not None:
             peer = self.peer.to_bytes()
@@ -83,14 +87,14 @@ class Address:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Address:
-        """Parses the binary form: known codes, each at most once, in order. AddressError otherwise."""
-        found: dict[int, object] = {}
+        """Parses the binary form. AddressError for anything else."""
+        segments: dict[int, object] = {}
         offset, last = 0, -1
         while offset < len(data):
             start = offset
             code, offset = _varint(data, offset)
             if code not in _NAMES:
-                raise AddressError(f"code {code:#x} is not one of ours", f"address, byte {start}")
+                raise AddressError(f"code {code:#x} is not a known segment", f"address, byte {start}")
             rank = _RANKS[code]
             if rank <= last:
                 what = f"/{_NAMES[code]}/ (code {code:#x}) out of order"
@@ -98,33 +102,33 @@ class Address:
             last = rank
             if code in (SITE, COMPONENT):
                 size = 8 if code == SITE else 4
-                found[code] = int.from_bytes(_take(data, offset, size), "big")
+                segments[code] = int.from_bytes(_take(data, offset, size), "big")
             else:
                 size, offset = _varint(data, offset)
                 if size > MAX_OP_NAME:
                     what = f"/{_NAMES[code]}/ (code {code:#x}) of {size} bytes, {MAX_OP_NAME} at most"
                     raise AddressError(what, f"address, byte {start}")
-                found[code] = _peer_or_name(code, _take(data, offset, size), start)
+                segments[code] = _peer_or_name(code, _take(data, offset, size), start)
             offset += size
-        return cls(found.get(P2P), found.get(SITE), found.get(COMPONENT), found.get(OP))  # type: ignore[arg-type]
+        return cls(segments.get(P2P), segments.get(SITE), segments.get(COMPONENT), segments.get(OP))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         parts = (("p2p", self.peer), ("site", self.site), ("component", self.component), ("op", self.op))
         return "".join(f"/{name}/{value}" for name, value in parts if value is not None) or "/"
 
     def to_text(self) -> str:
-        """The text form."""
+        """Returns the text form."""
         return str(self)
 
     @classmethod
     def from_text(cls, text: str) -> Address:
-        """Parses the text form. AddressError otherwise."""
+        """Parses the text form. AddressError for anything else."""
         if text in ("", "/"):
             return _EMPTY
         pieces = text.split("/")
         if pieces[0] or len(pieces) % 2 == 0:
             raise AddressError("segments come in pairs: /name/value", f"address {text[:80]!r}")
-        found: dict[str, object] = {}
+        segments: dict[str, object] = {}
         order = list(_NAMES.values())
         last = -1
         for name, value in zip(pieces[1::2], pieces[2::2]):  # noqa: B905 (paired above)
@@ -133,16 +137,16 @@ class Address:
             last = order.index(name)
             if name == "p2p":
                 try:
-                    found[name] = PeerId.from_text(value)
+                    segments[name] = PeerId.from_text(value)
                 except PeerIdError as error:
                     raise AddressError(error.what, f"address {text[:80]!r}") from error
             elif name == "op":
-                found[name] = value
+                segments[name] = value
             elif len(value) <= _MAX_DIGITS and value.isascii() and value.isdigit():
-                found[name] = int(value)
+                segments[name] = int(value)
             else:
-                raise AddressError(f"{value[:40]!r} is no number for /{name}/", f"address {text[:80]!r}")
-        return cls(found.get("p2p"), found.get("site"), found.get("component"), found.get("op"))  # type: ignore[arg-type]
+                raise AddressError(f"{value[:40]!r} is not a number for /{name}/", f"address {text[:80]!r}")
+        return cls(segments.get("p2p"), segments.get("site"), segments.get("component"), segments.get("op"))  # type: ignore[arg-type]
 
 
 _EMPTY = Address()
@@ -159,16 +163,18 @@ def _check_op(name: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise AddressError("a name that has no utf-8 form", "segment /op/ (0xe4)") from error
+        raise AddressError("a name has no UTF-8 form", "segment /op/ (0xe4)") from error
     if not 0 < size <= MAX_OP_NAME:
         raise AddressError(f"a name of {size} bytes, 1 to {MAX_OP_NAME} allowed", "segment /op/ (0xe4)")
     if "/" in name:
-        raise AddressError("a name with a slash, which the text form could not show", "segment /op/ (0xe4)")
+        raise AddressError("a name has a slash, which separates segments", "segment /op/ (0xe4)")
 
 
 def _take(data: bytes | bytearray | memoryview, offset: int, size: int) -> bytes:
     if offset + size > len(data):
-        raise AddressError(f"{size} bytes announced, {len(data) - offset} there", f"address, byte {offset}")
+        raise AddressError(
+            f"{size} bytes announced, {len(data) - offset} are there", f"address, byte {offset}"
+        )
     return bytes(data[offset : offset + size])
 
 
@@ -182,23 +188,26 @@ def _peer_or_name(code: int, payload: bytes, start: int) -> object:
     except PeerIdError as error:
         raise AddressError(error.what, f"address, byte {start}") from error
     except UnicodeDecodeError as error:
-        raise AddressError("an op name that is not utf-8", f"address, byte {start}") from error
+        raise AddressError("an op name is not UTF-8", f"address, byte {start}") from error
 
 
 def site_suffix(site: int) -> bytes:
-    """`/site/<site>`, binary: 10 bytes. AddressError beyond 64 bits."""
+    """Returns `/site/<site>` in binary, 10 bytes. AddressError beyond 64 bits."""
     if not 0 <= site < 1 << 64:
         raise AddressError(f"{site} is not in 0..2^64-1", "segment /site/ (0xe2)")
     return _SITE + site.to_bytes(8, "big")
 
 
 def parse_suffix(data: bytes | bytearray | memoryview) -> tuple[int, int, str | None]:
-    """(SUFFIX_SITE, site, None) or (SUFFIX_COMPONENT, ref, op name). AddressError for anything else."""
+    """Returns (SUFFIX_SITE, site, None) or (SUFFIX_COMPONENT, ref, op name).
+
+    Raises AddressError for anything else.
+    """
     if len(data) == SITE_SUFFIX_BYTES and data[0] == _SITE[0] and data[1] == _SITE[1]:
         return SUFFIX_SITE, int.from_bytes(data[2:], "big"), None
     address = Address.from_bytes(data)
     if address.peer is not None:
-        raise AddressError("a suffix names no peer", "suffix")
+        raise AddressError("a suffix cannot name a peer", "suffix")
     if address.site is not None and address.component is None and address.op is None:
         return SUFFIX_SITE, address.site, None
     if address.component is not None and address.op is not None and address.site is None:

@@ -1,4 +1,4 @@
-"""An array that carries its TensorProto's metadata, as a model's parameters do (semantics §8)."""
+"""An array that carries the metadata of its TensorProto, as a model's parameters do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["AnnotatedArray", "annotate", "metadata_of"]
 
 
 class AnnotatedArray(np.ndarray[Any, np.dtype[Any]]):
-    """An ndarray with `metadata`, its TensorProto's `metadata_props`. What is computed of it has none."""
+    """An ndarray with `metadata`, its TensorProto's `metadata_props`; results of arithmetic have none."""
 
     metadata: Mapping[str, str]
 
@@ -20,12 +20,12 @@ class AnnotatedArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 def annotate(array: np.ndarray[Any, np.dtype[Any]], metadata: Mapping[str, str]) -> AnnotatedArray:
-    """A view of `array` that carries `metadata`."""
+    """Returns a view of `array` that carries `metadata`."""
     view = array.view(AnnotatedArray)
     view.metadata = metadata
     return view
 
 
 def metadata_of(array: object) -> Mapping[str, str]:
-    """The metadata that an array carries; empty for plain ones."""
+    """Returns the metadata that an array carries; empty for plain ones."""
     return array.metadata if type(array) is AnnotatedArray else {}

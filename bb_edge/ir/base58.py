@@ -8,7 +8,7 @@ ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _VALUES = {character: value for value, character in enumerate(ALPHABET)}
 
 MAX_TEXT = 128
-"""Longest text that is decoded; the work is quadratic in it."""
+"""Longest text that is decoded: a peer id of 64 digest bytes has 119 at most, and the work is quadratic."""
 
 
 class Base58Error(BBError):
@@ -16,7 +16,7 @@ class Base58Error(BBError):
 
 
 def encode(data: bytes) -> str:
-    """Leading zero bytes become leading ones."""
+    """Returns the text of some bytes; each leading zero byte becomes a leading `1`."""
     zeros = len(data) - len(data.lstrip(b"\0"))
     number = int.from_bytes(data, "big")
     digits = []
@@ -27,7 +27,7 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Raises Base58Error for other characters and for texts beyond `MAX_TEXT`."""
+    """Returns the bytes of a text. Base58Error for other characters and for texts above `MAX_TEXT`."""
     if len(text) > MAX_TEXT:
         raise Base58Error(f"{len(text)} characters, {MAX_TEXT} at most", "base58 text")
     number = 0

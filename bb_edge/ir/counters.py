@@ -38,7 +38,7 @@ OWN = (
 
 
 def spelling(name: str) -> str:
-    """Letters, digits and underscores: `ops.failed` is `ops_failed`."""
+    """Returns a name as Prometheus takes it: `ops.failed` becomes `ops_failed`."""
     return "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
 
 
@@ -46,5 +46,5 @@ _OWN_SPELLED = tuple(f"{prefix}_" for prefix in OWN)
 
 
 def is_own(name: str) -> bool:
-    """Whether a counter of that name would be taken for one of the node's own."""
+    """Returns whether a counter of that name would be taken for one of the node's own."""
     return spelling(name).startswith(_OWN_SPELLED)

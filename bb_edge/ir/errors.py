@@ -6,8 +6,8 @@ from __future__ import annotations
 class BBError(Exception):
     """A typed error that says what went wrong, where, and what to do.
 
-    `what` is one clause; `where` names the place (node, value, target, file, slot); `hint` the way out.
-    Rendered as one line: ``where: what (hint)``.
+    `what` is one clause; `where` names the place (node, value, target, file, slot); `hint` says what to do.
+    It is rendered as one line: ``where: what (hint)``.
     """
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
@@ -33,7 +33,7 @@ class AuthoringError(BBError):
 
 
 class CompileError(BBError):
-    """A recorded program that cannot be compiled: one root for what the passes and the solver raise."""
+    """A recorded program that cannot be compiled; the root of what passes and the type solver raise."""
 
 
 class InstallError(BBError):
@@ -41,4 +41,4 @@ class InstallError(BBError):
 
 
 class WireError(BBError):
-    """Bytes from outside that are not what they claim to be; the peer's fault, never the node's end."""
+    """Bytes from a peer that are not what they claim to be; they never end the node."""

@@ -1,4 +1,4 @@
-"""Peer ids and the hashes behind site ids and wire hashes (semantics §1, §6)."""
+"""Peer ids, and the hash from which site ids and wire hashes are made."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from bb_edge.ir.errors import BBError
 SHA2_256 = 0x12
 IDENTITY = 0x00
 MAX_DIGEST = 64
+"""Longest digest in bytes: that of SHA-512, the longest hash in use for peer ids."""
 
 
 class PeerIdError(BBError):
-    """Not a multihash, or one with more than 64 digest bytes."""
+    """Bytes or a text that are not a multihash, or one with more than 64 digest bytes."""
 
 
 @total_ordering
 class PeerId:
-    """A multihash, `varint(code) ++ varint(length) ++ digest`; text form base58btc, as libp2p's.
+    """A peer's id, a multihash `varint(code) ++ varint(length) ++ digest` whose text form is base58btc.
 
-    Immutable; equality, order and hash are those of its bytes.
+    Both forms are those of libp2p. Immutable; equality, order and hash are those of its bytes.
     """
 
     __slots__ = ("_bytes", "_hash", "_text")
@@ -41,7 +42,7 @@ class PeerId:
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> PeerId:
-        """Parses a multihash strictly: nothing may follow it. PeerIdError otherwise."""
+        """Parses a multihash, with nothing after it. PeerIdError for anything else."""
         try:
             code, offset = varint.decode(data, 0)
             length, offset = varint.decode(data, offset)
@@ -50,26 +51,26 @@ class PeerId:
         if length > MAX_DIGEST:
             raise PeerIdError(f"{length} digest bytes, {MAX_DIGEST} at most", "peer id")
         if len(data) - offset != length:
-            raise PeerIdError(f"{length} digest bytes announced, {len(data) - offset} there", "peer id")
+            raise PeerIdError(f"{length} digest bytes announced, {len(data) - offset} are there", "peer id")
         return cls(code, bytes(data[offset:]))
 
     @classmethod
     def from_name(cls, name: str) -> PeerId:
-        """The sha2-256 multihash of a name."""
+        """Returns the sha2-256 multihash of a name."""
         import hashlib  # here: it loads OpenSSL, 4 MB, which what only infers never needs
 
         return cls(SHA2_256, hashlib.sha256(name.encode()).digest())
 
     @classmethod
     def from_int(cls, number: int) -> PeerId:
-        """The identity multihash of 8 big-endian bytes; for tests. PeerIdError beyond 64 bits."""
+        """Returns the identity multihash of 8 big-endian bytes, for tests. PeerIdError beyond 64 bits."""
         if not 0 <= number < 1 << 64:
             raise PeerIdError(f"{number} is not in 0..2^64-1", "peer id")
         return cls(IDENTITY, number.to_bytes(8, "big"))
 
     @classmethod
     def from_text(cls, text: str) -> PeerId:
-        """Parses base58btc. PeerIdError where it is none, or no multihash."""
+        """Parses base58btc. PeerIdError for another text, or one that is not a multihash."""
         try:
             data = base58.decode(text)
         except base58.Base58Error as error:
@@ -84,11 +85,11 @@ class PeerId:
         return self._bytes[offset:]
 
     def to_bytes(self) -> bytes:
-        """The multihash."""
+        """Returns the multihash."""
         return self._bytes
 
     def to_text(self) -> str:
-        """The multihash in base58btc."""
+        """Returns the multihash in base58btc."""
         text = self._text
         if text is None:
             text = base58.encode(self._bytes)
@@ -96,7 +97,7 @@ class PeerId:
         return text
 
     def short(self) -> str:
-        """The last 8 characters of the text form, for logs."""
+        """Returns the last 8 characters of the text form, for logs."""
         return self.to_text()[-8:]
 
     def __eq__(self, other: object) -> bool:
@@ -130,7 +131,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def fnv1a_64(data: bytes) -> int:
-    """FNV-1a, 64 bits (offset basis 0xCBF29CE484222325, prime 0x100000001B3)."""
+    """Returns FNV-1a of some bytes, 64 bits (offset basis 0xCBF29CE484222325, prime 0x100000001B3)."""
     value = _FNV_OFFSET
     for byte in data:
         value = (value ^ byte) * _FNV_PRIME & _MASK
@@ -138,5 +139,5 @@ def fnv1a_64(data: bytes) -> int:
 
 
 def site_id(module: str, port: str, direction: str, index: int) -> int:
-    """The id of a site that travels: FNV-1a-64 of `{module}/{port}/{ask|reply}/{index}` (semantics §6)."""
+    """Returns the id of a site that travels: FNV-1a-64 of `{module}/{port}/{ask|reply}/{index}`."""
     return fnv1a_64(f"{module}/{port}/{direction}/{index}".encode())

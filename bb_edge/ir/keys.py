@@ -1,7 +1,7 @@
 """Every metadata key, domain and attribute name of the artifact, in one place.
 
-A string literal with our prefix anywhere else is a defect (a test checks it). Sources: ir_and_dsl.txt parts 2
-and 5, wire_shape.txt, compiler.txt parts 8 to 13, semantics §1b.
+No other file spells one of them (a test checks it), so that host and device cannot disagree about a name.
+What an artifact holds under each is in docs/design/artifact.md.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ SYNTHESIZED_FROM_KEY = f"{PREFIX}.synthesized_from"
 RECV_SLOT_ID_KEY = f"{PREFIX}.recv_site_to_slot_id"
 CONTROL_INPUTS_KEY = f"{PREFIX}.control_inputs"  # number of trailing inputs that only order (after=)
 
-# --- wire (wire_shape.txt) ----------------------------------------------------------------------------
+# --- wire ---------------------------------------------------------------------------------------------
 WIRE_ID_KEY = f"{PREFIX}.wire.wire_id"
 WIRE_TRANSPORT_KEY = f"{PREFIX}.wire_transport"
 WIRE_TRANSPORT_DATA = "data"

@@ -1,10 +1,10 @@
-"""Reads serialized ONNX models without protobuf: what a device needs of them to compute.
+"""Reads serialized ONNX models without protobuf, as far as a device needs them to compute.
 
 `read_model(data)` gives objects with the attributes of the generated messages (`onnx_pb2`). Fields that no
-runtime looks at (documentation, the model's own graph, training) are left out. Loading protobuf costs a fresh
+runtime reads (documentation, the model's own graph, training) are left out. Loading protobuf costs a fresh
 process some 12 ms and 3 MB, and where it is in pure Python, as on 32-bit ARM, this reader is the faster one.
 
-Bytes are not trusted: whatever they hold, `ModelReadError` is all that is raised. A message field that stands
+Bytes are not trusted: whatever they hold, nothing but `ModelReadError` is raised. A message field that comes
 twice, which protobuf would merge, is refused: no writer does that.
 """
 
@@ -18,32 +18,36 @@ from bb_edge.ir.errors import BBError
 __all__ = ["Message", "ModelReadError", "read_model"]
 
 MAX_DEPTH = 100
-"""Messages within messages, as protobuf's own limit."""
+"""How deep messages may nest: protobuf's own limit."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class ModelReadError(BBError):
-    """The bytes are no ONNX model."""
+    """Bytes that are not an ONNX model."""
 
 
 class Message:
-    """Base of all messages. `FIELDS`: tag → (attribute, kind, element); defaults are class attributes."""
+    """The base of all messages; `FIELDS` maps tags to (attribute, kind, element).
+
+    Defaults are class attributes.
+    """
 
     FIELDS: ClassVar[dict[int, tuple[str, str, Any]]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """An unset message field: an empty message, as in protobuf. Anything else is no field."""
+        """Returns an empty message for an unset message field, as protobuf does. AttributeError otherwise."""
         for found, kind, element in type(self).FIELDS.values():
             if found == name and kind == "message":
                 return element()
         raise AttributeError(f"{type(self).__name__} has no field {name!r}")
 
     def HasField(self, name: str) -> bool:
+        """Returns whether a field was set."""
         return name in self.__dict__
 
     def WhichOneof(self, name: str) -> str | None:
-        """For the one oneof here, `value` of a dimension or a type: the field that was set."""
+        """Returns which field of the one oneof here was set: `value` of a dimension or a type."""
         return next(iter(self.__dict__), None)
 
 
@@ -114,11 +118,11 @@ def _parse(kind_of: type[Message], data: memoryview, depth: int) -> Message:
         name, kind, element = field
         if kind in ("message", "messages"):
             if wire != _BYTES:
-                raise ValueError(f"field {name} is no message")
+                raise ValueError(f"field {name} is not a message")
             inner = _parse(element, found, depth + 1)
             if kind == "message":
                 if name in values:
-                    raise ValueError(f"field {name} stands twice")
+                    raise ValueError(f"field {name} comes twice")
                 values[name] = inner
             else:
                 values.setdefault(name, []).append(inner)
@@ -156,7 +160,7 @@ def _refuse(name: str) -> Any:
 
 
 def read_model(data: bytes | memoryview) -> Message:
-    """The ModelProto in the bytes, which it does not refer to. ModelReadError for anything else."""
+    """Returns the ModelProto in the bytes, without references to them. ModelReadError for anything else."""
     try:
         return _parse(ModelProto, memoryview(data), 0)
     except (ValueError, IndexError, struct.error, RecursionError) as error:

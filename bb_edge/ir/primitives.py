@@ -1,6 +1,6 @@
-"""What a backend must know of ONNX without the catalog: the recorded opset, and the required primitives.
+"""What a backend must know of ONNX: the recorded opset, and the required primitives.
 
-A module of its own, because a device that only infers has no use for the catalog's tables.
+It is a module of its own because a device that only infers has no use for the catalog's tables.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ PRIMITIVES = (
     "Constant",
     "Gather",
 )
-"""The 30 operators that every Backend has as typed methods (backend_contract.txt)."""
+"""The 30 operators that every Backend has as typed methods."""

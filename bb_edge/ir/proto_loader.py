@@ -9,17 +9,17 @@ from google.protobuf.internal import enum_type_wrapper
 
 
 def _name(serialized: bytes) -> str:
-    """A FileDescriptorProto's name, its first field; parsing the whole would load descriptor_pb2."""
+    """Returns a FileDescriptorProto's name, its first field; parsing all of it would load descriptor_pb2."""
     assert serialized[0] == 0x0A
     assert serialized[1] < 0x80
     return serialized[2 : 2 + serialized[1]].decode()
 
 
 def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
-    """Registers one .proto file in the default pool.
+    """Registers one .proto file in the default pool; returns its FileDescriptor and its names.
 
-    Returns its FileDescriptor and the names a generated module would have at its top level: message
-    classes, enum wrappers and the enums' values.
+    The names are those that a generated module would have at its top level: message classes, enum wrappers
+    and the enums' values.
     """
     pool = descriptor_pool.Default()
     pool.AddSerializedFile(serialized)

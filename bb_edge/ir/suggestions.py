@@ -1,17 +1,18 @@
-"""The hint for a name that does not exist: the nearest one that does, or all of them."""
+"""The hint for a name that does not exist: the nearest name that does, or all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 _MOST_LISTED = 40
-"""A longer list is no help at the end of one line."""
+"""Names listed at most: a longer list does not help at the end of a line."""
 
 
 def suggestion(name: object, known: Iterable[str], listed: str = "known: ") -> str:
-    """`did you mean 'softmax'?`, or `known: relu, …` where no name is near; empty where nothing is known.
+    """Returns `did you mean 'softmax'?`, or `known: relu, …` where no name is near.
 
-    `listed` stands before the list. Names compare without case and underscores first, by likeness then.
+    Returns "" where nothing is known. `listed` comes before the list. Names are compared without case and
+    underscores first, by likeness then.
     """
     import difflib  # only errors need it
 

@@ -1,4 +1,4 @@
-"""Tensors on disk and on the wire: ONNX TensorProtos (semantics §1).
+"""Tensors on disk and on the wire, as ONNX TensorProtos.
 
 `to_tensor_proto` and `from_tensor_proto` go through protobuf and know every data field. `encode_tensor` and
 `decode_tensor` are the wire's: they write and read `dims`, `data_type` and `raw_data` by hand, because a
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_RANK = 8
-"""Highest rank on the wire, in both directions."""
+"""Highest rank on the wire, in both directions: models have at most 5 or 6 axes, and each costs bytes."""
 
 MAX_METADATA = 64
-"""Metadata entries of a tensor that are taken from the wire; ours have two."""
+"""Metadata entries of a tensor that are taken from the wire; our own tensors have two."""
 _MAX_ELEMENTS = (
     1 << 48
 )  # below what NumPy's sizes can count, whatever the element; far above any cap on bytes
@@ -36,7 +36,7 @@ _LITTLE = sys.byteorder == "little"
 
 
 class TensorError(BBError):
-    """Bytes that are no tensor of ours, or an array that has no tensor type."""
+    """Bytes that are not a tensor that we take, or an array whose dtype has no tensor type."""
 
 
 # --- through protobuf --------------------------------------------------------------------------------------
@@ -60,9 +60,10 @@ def _little(array: Array) -> Array:
 
 
 def to_tensor_proto(array: Array, name: str = "", elem_type: int | None = None) -> TensorProto:
-    """A TensorProto with `raw_data`. `elem_type` says BFLOAT16 of an array that holds its bits as uint16.
+    """Returns a TensorProto with `raw_data` of an array.
 
-    TensorError for a dtype that has no tensor type, or another one than `elem_type`'s.
+    `elem_type` says BFLOAT16 for an array that holds its bits as uint16. Raises TensorError for a dtype
+    without a tensor type, or another than `elem_type`'s.
     """
     elem = _elem(array, elem_type)
     return onnx_pb2.TensorProto(
@@ -88,7 +89,10 @@ _TYPED_FIELDS: dict[int, tuple[str, type[np.generic]]] = {  # element type -> (f
 
 
 def from_tensor_proto(proto: TensorProto) -> Array:
-    """The array of a TensorProto, read-only. TensorError where sizes disagree, or the data is not in it."""
+    """Returns the read-only array of a TensorProto.
+
+    Raises TensorError where sizes disagree, or where the data is in another file.
+    """
     where = f"tensor {str(proto.name)[:80]!r}" if proto.name else "tensor"
     dtype = types.dtype_of_elem(proto.data_type)
     if dtype is None:
@@ -123,7 +127,10 @@ def _check_range(stored: Array, low: int, high: int, where: str) -> None:
 
 
 def _count(shape: tuple[int, ...], where: str) -> int:
-    """The number of elements. NumPy refuses large dimensions beside a zero too: zeros don't excuse them."""
+    """Returns the number of elements.
+
+    NumPy refuses large dimensions even beside a zero, so the product of the others is bounded too.
+    """
     count = extent = 1
     for dim in shape:
         if dim < 0:
@@ -138,7 +145,7 @@ def _count(shape: tuple[int, ...], where: str) -> int:
 def _view(
     data: bytes | memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
 ) -> Array:
-    """A read-only array over the bytes where they are aligned, else over a copy."""
+    """Returns a read-only array over the bytes where they are aligned, else over a copy."""
     stored = dtype if _LITTLE else dtype.newbyteorder("<")
     flat: Array = np.frombuffer(data, stored, _count(shape, where), offset)
     if dtype == np.bool_:  # other bytes would be true to one kernel and false to the next
@@ -170,10 +177,10 @@ def _head(elem: int, shape: tuple[int, ...], size: int) -> bytes:
 def encode_tensor(
     array: Array, metadata: Mapping[str, str] | None = None, elem_type: int | None = None
 ) -> bytes:
-    """A serialized TensorProto: `dims`, `data_type`, `raw_data`, and `metadata_props` where there are any.
+    """Returns a serialized TensorProto: `dims`, `data_type`, `raw_data`, and the metadata if there are any.
 
-    `elem_type` says BFLOAT16 of an array that holds its bits as uint16. Raises TensorError for a dtype that
-    has no tensor type, and for a rank beyond `MAX_RANK`.
+    `elem_type` says BFLOAT16 for an array that holds its bits as uint16. Raises TensorError for a dtype
+    without a tensor type, and for a rank above `MAX_RANK`.
     """
     if array.ndim > MAX_RANK:
         raise TensorError(f"rank {array.ndim}, {MAX_RANK} at most on the wire", "tensor", "reshape it")
@@ -190,10 +197,10 @@ def encode_tensor(
 
 
 def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
-    """The array of a serialized TensorProto, read-only, over the buffer itself where it is aligned.
+    """Returns the read-only array of a serialized TensorProto, over the buffer itself where it is aligned.
 
-    Raises TensorError for anything that is not a whole tensor of rank `MAX_RANK` at most; sizes are compared
-    before anything is allocated. Where the tensor has metadata, the array carries them
+    Raises TensorError for anything but a whole tensor of rank `MAX_RANK` at most; sizes are compared before
+    anything is allocated. An array whose tensor has metadata carries them
     (`bb_edge.ir.annotated.metadata_of`).
     """
     dims: list[int] = []
@@ -260,14 +267,14 @@ def _entry(data: bytes) -> tuple[str, str]:
         entry = onnx_pb2.StringStringEntryProto.FromString(data)
         key, value = entry.key, entry.value
     except (DecodeError, RuntimeError, UnicodeDecodeError) as error:  # the last two: protobuf in pure Python
-        raise TensorError("damaged metadata", "tensor") from error
+        raise TensorError("its metadata is damaged", "tensor") from error
     if not isinstance(key, str) or not isinstance(value, str):
-        raise TensorError("metadata that is not utf-8", "tensor")
+        raise TensorError("metadata is not UTF-8", "tensor")
     return key, value
 
 
 def _decode_by_protobuf(buffer: bytes | bytearray | memoryview) -> Array:
-    """For tensors that other writers made: typed data fields, unknown fields, other orders."""
+    """Decodes tensors of other writers: typed data fields, unknown fields, other orders."""
     proto = _parse(buffer)
     if len(proto.dims) > MAX_RANK:
         raise TensorError(f"a rank beyond {MAX_RANK}", "tensor")
@@ -286,9 +293,9 @@ def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
 
 
 def tensor_metadata(buffer: bytes | bytearray | memoryview) -> dict[str, str]:
-    """The metadata of a serialized TensorProto. TensorError where it is none."""
+    """Returns the metadata of a serialized TensorProto. TensorError for other bytes."""
     found = {entry.key: entry.value for entry in _parse(buffer).metadata_props}
     # Some protobufs give a string that is no utf-8 back as bytes.
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
-        raise TensorError("metadata that is not utf-8", "tensor")
+        raise TensorError("metadata is not UTF-8", "tensor")
     return found

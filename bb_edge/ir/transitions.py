@@ -32,7 +32,7 @@ E = TypeVar("E", bound=Hashable)
 
 
 class TransitionError(BBError):
-    """An event came in a state that has no row for it, or a table is not one: a fault of the code."""
+    """An event that a state has no row for, or a table with an unreachable state: a fault of the code."""
 
 
 class Table(Generic[S, E]):

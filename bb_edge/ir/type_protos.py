@@ -1,4 +1,4 @@
-"""Types as ONNX spells them (ir_and_dsl.txt parts 2 and 4): Tensor, Sequence of Opaque, Opaque.
+"""Types as ONNX spells them: Tensor, Sequence of Opaque, Opaque.
 
 The denotation says which type it is; where another tool dropped it, the structure does.
 """
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 
 class TypeProtoError(BBError):
-    """A TypeProto that is none of ours."""
+    """A TypeProto with an element type that we have no tensor type for."""
 
 
 def to_type_proto(value: ValueType) -> TypeProto:
-    """The TypeProto of a value's type, its denotation set; the abstract `Tensor` has element type 0."""
+    """Returns the TypeProto of a value's type, with its denotation.
+
+    The abstract `Tensor` has element type 0.
+    """
     node = value.node
     proto = onnx_pb2.TypeProto(denotation=node.denotation)
     if types.is_subtype(node, types.TENSOR):
@@ -46,9 +49,9 @@ def to_type_proto(value: ValueType) -> TypeProto:
 
 
 def from_type_proto(proto: TypeProto) -> ValueType:
-    """The type that a TypeProto names: by denotation, else by structure; ANY where it names none.
+    """Returns the type that a TypeProto names, by denotation, else by structure; ANY where it names none.
 
-    Raises TypeProtoError for element types that have no tensor type of ours.
+    Raises TypeProtoError for element types that have no tensor type here.
     """
     node = types.by_denotation(proto.denotation) if proto.denotation else None
     if proto.HasField("tensor_type"):
@@ -78,7 +81,7 @@ def from_type_proto(proto: TypeProto) -> ValueType:
 
 
 def value_info(name: str, value: ValueType) -> ValueInfoProto:
-    """The ValueInfoProto of a named value."""
+    """Returns the ValueInfoProto of a named value."""
     info = onnx_pb2.ValueInfoProto(name=name)
     info.type.CopyFrom(to_type_proto(value))
     return info

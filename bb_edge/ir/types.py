@@ -1,4 +1,4 @@
-"""The type lattice (semantics §1): a tree from `Any` down, open to registration."""
+"""The types of values: a tree from `Any` down, to which programs can add their own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bb_edge.ir.ids import fnv1a_64
 
 
 class TypeRegistrationError(BBError):
-    """A type's name, denotation or hash is taken."""
+    """A type whose name, denotation or hash is taken, or that cannot be a type."""
 
 
 class TypeNode(NamedTuple):
-    """One type. `wire_hash` is None where it does not travel; `elem_type` is ONNX's number for tensors."""
+    """One type; `wire_hash` is None where it does not travel, `elem_type` is ONNX's number for tensors."""
 
     id: str
     parent: TypeNode | None
@@ -33,7 +33,7 @@ class TypeNode(NamedTuple):
 
 
 def compute_wire_hash(name: str, version: int) -> int:
-    """FNV-1a-64 of `"{name}@{version}"`."""
+    """Returns FNV-1a-64 of `"{name}@{version}"`."""
     return fnv1a_64(f"{name}@{version}".encode())
 
 
@@ -49,7 +49,7 @@ class TypeRegistry:
         self._by_hash: dict[int, TypeNode] = {}
 
     def add(self, node: TypeNode) -> TypeNode:
-        """Takes a type in. TypeRegistrationError where something of it is taken by another one."""
+        """Adds a type. TypeRegistrationError where another one has its name, denotation or hash."""
         known = self._by_id.get(node.id)
         if known == node:
             return known
@@ -66,9 +66,10 @@ class TypeRegistry:
         return node
 
     def register_type(self, name: str, parent: TypeNode | None = None, version: int = 1) -> TypeNode:
-        """A user's concrete type, hashed from name and version; registering it again gives the same one.
+        """Registers a user's concrete type, hashed from name and version; once more gives the same type.
 
-        TypeRegistrationError where the name stands for another parent or version, or the hash is taken.
+        Raises TypeRegistrationError where the name belongs to another parent or version, or the hash is
+        taken.
         """
         above = ANY if parent is None else parent
         taken = f"Tensor<{name}>" in self._by_id
@@ -76,19 +77,22 @@ class TypeRegistry:
             raise TypeRegistrationError(
                 f"{name!r} means a tensor of that element type"
                 if taken
-                else f"{name!r} is no name of a type",
+                else f"{name!r} cannot be a name of a type",
                 "register_type",
                 'name it after your package: "acme.Point"',
             )
         return self.add(TypeNode(name, above, False, name, compute_wire_hash(name, version), None, version))
 
     def by_id(self, name: str) -> TypeNode | None:
+        """Returns the type of an id; None where there is none."""
         return self._by_id.get(name)
 
     def by_denotation(self, denotation: str) -> TypeNode | None:
+        """Returns the type of a denotation; None where there is none."""
         return self._by_denotation.get(denotation)
 
     def by_wire_hash(self, wire_hash: int) -> TypeNode | None:
+        """Returns the type of a wire hash; None where there is none."""
         return self._by_hash.get(wire_hash)
 
     def __iter__(self) -> Iterator[TypeNode]:
@@ -178,19 +182,22 @@ def register_type(name: str, parent: TypeNode | None = None, version: int = 1) -
 
 
 def by_id(name: str) -> TypeNode | None:
+    """Returns the type of an id; None where there is none."""
     return REGISTRY.by_id(name)
 
 
 def by_denotation(denotation: str) -> TypeNode | None:
+    """Returns the type of a denotation; None where there is none."""
     return REGISTRY.by_denotation(denotation)
 
 
 def by_wire_hash(wire_hash: int) -> TypeNode | None:
+    """Returns the type of a wire hash; None where there is none."""
     return REGISTRY.by_wire_hash(wire_hash)
 
 
 def is_subtype(a: TypeNode, b: TypeNode) -> bool:
-    """Whether every `a` is a `b`."""
+    """Returns whether every `a` is a `b`."""
     node: TypeNode | None = a
     while node is not None:
         if node is b or node == b:
@@ -200,12 +207,12 @@ def is_subtype(a: TypeNode, b: TypeNode) -> bool:
 
 
 def compatible(a: TypeNode, b: TypeNode) -> bool:
-    """Whether a value could be both: one is a subtype of the other."""
+    """Returns whether one type is a subtype of the other, so that a value could be both."""
     return is_subtype(a, b) or is_subtype(b, a)
 
 
 def join(a: TypeNode, b: TypeNode) -> TypeNode:
-    """The least common ancestor."""
+    """Returns the least common ancestor."""
     node: TypeNode | None = a
     while node is not None and not is_subtype(b, node):
         node = node.parent
@@ -213,22 +220,25 @@ def join(a: TypeNode, b: TypeNode) -> TypeNode:
 
 
 def tensor_of_elem(elem_type: int) -> TypeNode | None:
-    """The tensor type of an ONNX element type number, None for those we have not (strings, float8, …)."""
+    """Returns the tensor type of an ONNX element type; None for those without one (strings, float8, …)."""
     return _BY_ELEM.get(elem_type)
 
 
 def dtype_of_elem(elem_type: int) -> np.dtype[Any] | None:
-    """NumPy's dtype of an ONNX element type number; bfloat16 is held as uint16."""
+    """Returns NumPy's dtype of an ONNX element type number; bfloat16 is held as uint16."""
     return _DTYPE_OF_ELEM.get(elem_type)
 
 
 def elem_of_dtype(dtype: np.dtype[Any]) -> int | None:
-    """ONNX's element type number of a NumPy dtype in native byte order; uint16 is U16, never BF16."""
+    """Returns ONNX's element type number of a native-endian dtype; uint16 is U16, never BF16."""
     return _ELEM_OF_DTYPE.get(dtype)
 
 
 def tensor_type(dtype: Any) -> TypeNode:
-    """The tensor type of a NumPy dtype; uint16 is U16, never BF16. TypeRegistrationError without one."""
+    """Returns the tensor type of a NumPy dtype; uint16 is U16, never BF16.
+
+    Raises TypeRegistrationError for a dtype without one.
+    """
     elem = _ELEM_OF_DTYPE.get(np.dtype(dtype))
     if elem is None:
         raise TypeRegistrationError(f"no tensor type for dtype {np.dtype(dtype)}", "tensor_type")
@@ -251,11 +261,11 @@ class ValueType(NamedTuple):
 
 
 SharedDims: TypeAlias = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-"""Names of free sizes that stand at several places, each with its places: (input, axis)."""
+"""Names of free sizes that occur at several places, each with its places as (input, axis)."""
 
 
 def shared_dims(declared: Mapping[str, ValueType]) -> SharedDims:
-    """Which free sizes of some inputs have to be equal: those of one name."""
+    """Returns the free sizes that several inputs share by name, and so must agree on."""
     places: dict[str, list[tuple[str, int]]] = {}
     for name, kind in declared.items():
         for axis, dim in enumerate(kind.shape or ()):
@@ -265,9 +275,9 @@ def shared_dims(declared: Mapping[str, ValueType]) -> SharedDims:
 
 
 def differing_dim(shared: SharedDims, shapes: Mapping[str, Sequence[int]]) -> str:
-    """The first of these sizes that is not the same everywhere, in words; empty where all are.
+    """Returns the first shared size on which inputs disagree, in words; "" where they agree.
 
-    `shapes` fit what is declared; an input without one is left out.
+    `shapes` have the declared ranks; an input without a shape is left out.
     """
     for dim, places in shared:
         found = [(shapes[name][axis], name, axis) for name, axis in places if name in shapes]

@@ -1,4 +1,4 @@
-"""Unsigned LEB128 varints, strict both ways (multiformats; semantics §1)."""
+"""Unsigned LEB128 varints as in multiformats, strict in both directions."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bb_edge.ir.errors import BBError
 
 
 class VarintError(BBError):
-    """Truncated, overlong or too large."""
+    """A varint that is truncated, overlong or too large, or a negative number."""
 
 
 _ONE_BYTE = tuple(bytes((n,)) for n in range(0x80))
 
 
 def encode(value: int) -> bytes:
-    """The shortest form of a number from 0 on. VarintError for a negative one."""
+    """Returns the shortest form of a number from 0 on. VarintError for a negative one."""
     if value < 0x80:
         if value < 0:
             raise VarintError(f"{value} is negative", "varint")
@@ -27,9 +27,10 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
-    """The number at `offset` and the offset behind it.
+    """Returns the number at `offset` and the offset after it.
 
-    VarintError where it is truncated, overlong (a last byte of zero) or has more than `max_bits` bits.
+    Raises VarintError where the varint is truncated, overlong (a last byte of zero) or has more than
+    `max_bits` bits.
     """
     value = shift = 0
     start, end = offset, len(data)

@@ -1,4 +1,4 @@
-"""The shape of wire ops, between recorder, passes and runtime (wire_shape.txt, semantics §6).
+"""The shape of wire ops, on which recorder, passes and runtime agree.
 
 | op               | inputs                               | outputs                          |
 |------------------|--------------------------------------|----------------------------------|
@@ -10,7 +10,7 @@
 | RecvRespBatched  | req_id                               | closed, missing, responses…      |
 | RecvResp         |                                      | payload…, sender, (trigger)      |
 
-Peer bytes stand in `attribute.s`: the canonical multihash, never a number.
+Peer bytes are in `attribute.s`, as the canonical multihash and never as a number.
 """
 
 from __future__ import annotations
@@ -80,20 +80,22 @@ _TAIL_OUTPUTS = {OP_RECV: 1, OP_RECV_REQ: 2, OP_RECV_RESP: 1}
 
 
 def is_send(node: NodeProto) -> bool:
+    """Returns whether a node is a Send."""
     return node.op_type == OP_SEND and node.domain == WIRE_DOMAIN
 
 
 def is_recv(node: NodeProto) -> bool:
+    """Returns whether a node is a Recv."""
     return node.op_type == OP_RECV and node.domain == WIRE_DOMAIN
 
 
 def is_send_flavored(node: NodeProto) -> bool:
-    """Send, SendReqBatched, SendResp: what leaves the partition."""
+    """Returns whether an op sends: Send, SendReqBatched, SendResp."""
     return node.domain == WIRE_DOMAIN and node.op_type in SEND_FLAVORED
 
 
 def is_recv_flavored(node: NodeProto) -> bool:
-    """Recv, RecvReq, RecvResp, RecvRespBatched: what enters it."""
+    """Returns whether an op receives: Recv, RecvReq, RecvResp, RecvRespBatched."""
     return node.domain == WIRE_DOMAIN and node.op_type in RECV_FLAVORED
 
 
@@ -102,7 +104,7 @@ def _meta(node: NodeProto, key: str) -> str | None:
 
 
 def read_wire_id(node: NodeProto) -> int | None:
-    """The pairing token; None where it is absent or no number of 64 bits."""
+    """Returns the token that pairs the halves of a wire; None where it is absent or not a 64-bit number."""
     text = _meta(node, WIRE_ID_KEY)
     if text is None or len(text) > 20 or not (text.isascii() and text.isdigit()):
         return None
@@ -111,7 +113,7 @@ def read_wire_id(node: NodeProto) -> int | None:
 
 
 def stamp_wire_transport(node: NodeProto, transport: str) -> None:
-    """Sets the classification, in place of one that is there."""
+    """Sets the classification of a wire op, in place of one that is there."""
     for entry in node.metadata_props:
         if entry.key == WIRE_TRANSPORT_KEY:
             entry.value = transport
@@ -120,18 +122,18 @@ def stamp_wire_transport(node: NodeProto, transport: str) -> None:
 
 
 def dest_suffix_attr(node: NodeProto, input_name: str) -> bytes | None:
-    """The resolved suffix of one fill (`/site/<id>`, binary); None where it is not there."""
+    """Returns the resolved suffix of one fill (`/site/<id>`, binary); None where it has none."""
     name = DEST_SUFFIX_ATTR_PREFIX + input_name
     return next((a.s for a in node.attribute if a.name == name), None)
 
 
 def dest_suffix_attribute(input_name: str, suffix: bytes) -> AttributeProto:
-    """The attribute that `dest_suffix_attr` reads."""
+    """Returns the attribute that `dest_suffix_attr` reads."""
     return AttributeProto(name=DEST_SUFFIX_ATTR_PREFIX + input_name, type=AttributeProto.STRING, s=suffix)
 
 
 def payload_count(op_type: str, inputs: int, outputs: int, has_trigger: bool = False) -> int:
-    """How many payloads a compiled wire op has, from the number of its inputs and outputs."""
+    """Returns how many payloads a compiled wire op has, given its numbers of inputs and outputs."""
     if op_type in _TAIL_INPUTS:
         return inputs - _TAIL_INPUTS[op_type]
     if op_type == OP_RECV_RESP_BATCHED:
@@ -141,7 +143,7 @@ def payload_count(op_type: str, inputs: int, outputs: int, has_trigger: bool = F
 
 @dataclass(frozen=True, slots=True)
 class WireShapeViolation:
-    """One departure from the contract."""
+    """One departure of a wire op from its required shape."""
 
     function: str
     node: str
@@ -149,13 +151,13 @@ class WireShapeViolation:
 
 
 def verify_wire_shape(program: ModelProto | FunctionProto) -> list[WireShapeViolation]:
-    """Checks compiled wire ops against the contract; an empty list is a pass.
+    """Checks compiled wire ops against their required shapes; returns an empty list where all fit.
 
-    Halves of one wire id that stand in the same program must name the same sites; a half without its partner
-    is an open port, or the other one is in another partition's file.
+    Halves of one wire id in the same program must name the same sites; a half without its partner is an open
+    port, or its partner is in another partition's file.
     """
     functions: Iterable[FunctionProto] = program.functions if isinstance(program, ModelProto) else (program,)
-    found: list[WireShapeViolation] = []
+    violations: list[WireShapeViolation] = []
     sites: dict[int, tuple[str, str]] = {}  # wire id -> (site ids, where they were first seen)
     for function in functions:
         for node, nested in _walk(function.node):
@@ -163,19 +165,19 @@ def verify_wire_shape(program: ModelProto | FunctionProto) -> list[WireShapeViol
                 continue
             details = list(_violations(node))
             if nested:
-                details.append("it stands in a subgraph of If or Loop")
+                details.append("it is in a subgraph of If or Loop, which cannot send or receive")
             wire, text = read_wire_id(node), _meta(node, keys.SITE_IDS_KEY)
             if wire is not None and text:
                 known, place = sites.setdefault(wire, (text, f"{function.name}/{node.name or node.op_type}"))
                 if known != text:
                     details.append(f"its site ids are not those of the other half ({place})")
             name = node.name or node.op_type
-            found += [WireShapeViolation(function.name, name, detail) for detail in details]
-    return found
+            violations += [WireShapeViolation(function.name, name, detail) for detail in details]
+    return violations
 
 
 def _walk(nodes: Iterable[NodeProto]) -> Iterator[tuple[NodeProto, bool]]:
-    """Every node, and whether it stands in a subgraph; iterative, because models come over a network."""
+    """Yields every node, and whether it is in a subgraph; iterative, because models come over a network."""
     stack = [(node, False) for node in nodes][::-1]
     while stack:
         node, nested = stack.pop()
@@ -194,7 +196,7 @@ _PER_PAYLOAD = (  # comma-joined metadata with one entry per payload, hexadecima
 
 def _violations(node: NodeProto) -> Iterator[str]:
     if node.op_type not in SEND_FLAVORED | RECV_FLAVORED:
-        yield f"{node.op_type} is no wire op"
+        yield f"{node.op_type} is not a wire op"
         return
     trigger = _meta(node, keys.TRIGGER_OUTPUT_KEY) == "1"
     count = payload_count(node.op_type, len(node.input), len(node.output), trigger)
@@ -221,7 +223,7 @@ def _violations(node: NodeProto) -> Iterator[str]:
         if len(entries) != count:
             yield f"{len(entries)} {what} for {count} payloads"
         if not all(_is_number(entry, base) for entry in entries):
-            yield f"{what} that are no numbers of 64 bits"
+            yield f"{what} are not all 64-bit numbers"
     for attr in node.attribute:
         yield from _attribute_violations(attr)
 
@@ -240,7 +242,7 @@ def _attribute_violations(attr: AttributeProto) -> Iterator[str]:
         yield "attribute peer: nothing reads it, its peers are an input"
     elif attr.name == ATTR_DEADLINE_NS:
         if attr.type != AttributeProto.INT or attr.i < 0:
-            yield "attribute deadline_ns is no duration (an INT from 0 on)"
+            yield "attribute deadline_ns is not a duration (an INT from 0 on)"
     elif attr.name.startswith(DEST_SUFFIX_ATTR_PREFIX):
         try:
             parse_suffix(attr.s)

@@ -1,8 +1,8 @@
-"""The opset catalog: *the* table of every op that a program may hold.
+"""The opset catalog, the one table of every op that a program may hold.
 
-DSL helpers, the validator, the type solver, the engine's dispatch and the documentation's op page all
-read it.
-A domain's table is built when it is first looked up, so that a device pays only for what its artifact uses.
+The DSL's helpers, the validator, the type solver, the engine's dispatch and the documentation's page of ops
+all read it. A domain's table is built when it is first looked up, so that a device pays only for what its
+artifact uses.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _MODULES = {
 FRAMEWORK_DOMAINS = tuple(d for d in _MODULES if d)
 
 ONNX_ALIASES = {"Dot": "MatMul", "Zeros": "Constant", "Ones": "Constant"}
-"""Names of the required subset that are recorded as other operators (semantics §1b)."""
+"""Operators that authors may name and that are recorded as other operators, because ONNX has no such op."""
 
 
 def normalize_domain(domain: str) -> str:
-    """ONNX's own domain has two spellings; the catalog knows the one that stands on disk."""
+    """Returns the spelling of a domain that files use: ONNX's own domain has two."""
     return keys.ONNX_DOMAIN if domain == keys.ONNX_DOMAIN_ALIAS else domain
 
 
 @cache
 def opset(domain: str) -> Opset | None:
-    """The catalog's table of a domain, or None where the domain is not in the catalog."""
+    """Returns the catalog's table of a domain, or None where the domain is not in the catalog."""
     module = _MODULES.get(normalize_domain(domain))
     if module is None:
         return None
@@ -73,6 +73,6 @@ def opset(domain: str) -> Opset | None:
 
 
 def lookup(domain: str, name: str) -> OpDef | None:
-    """The catalog's row of an op, or None where it has none."""
+    """Returns the catalog's row of an op, or None where it has none."""
     table = opset(domain)
     return None if table is None else table.ops.get(name)

@@ -1,6 +1,6 @@
 """The records that an opset catalog is made of, and the compact notation that its tables are written in.
 
-A table line names its ports as ``"value:T, trigger:Trigger"``. After the colon stands a type id of
+A line of a table names its ports as ``"value:T, trigger:Trigger"``. After the colon comes a type id of
 `bb_edge.ir.types` or a type variable (one capital letter, bound to one type per node); then ``?`` marks an
 optional port and ``*`` a variadic one. A variadic port takes one or more values; with ``*any`` a single
 arrival makes the op ready (``Any``-style), otherwise all of them must be there.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 class OpKind(enum.Enum):
-    """When an op fires (semantics §3)."""
+    """When an op fires."""
 
     PLAIN = "plain"  # when its required inputs are there
     ENTRY = "entry"  # starts an execution of its own
@@ -22,7 +22,7 @@ class OpKind(enum.Enum):
 
 
 class Effect(enum.Enum):
-    """What a component's op does to its component; decides about claims (semantics §3)."""
+    """What a component's op does to its component; it decides which executions wait for each other."""
 
     NONE = "none"
     READ = "read"
@@ -57,14 +57,14 @@ class _Missing(enum.Enum):
 
 
 REQUIRED = _Missing.REQUIRED
-"""Default of an attribute that has none: the author must give it."""
+"""The default of an attribute that the author must give."""
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
     """One input or output of an op.
 
-    `type` is a type id, or a type variable when it is a single capital letter.
+    `type` is a type id, or a type variable where it is a single capital letter.
     """
 
     name: str
@@ -94,9 +94,9 @@ class Attr:
 class OpDef:
     """One row of the catalog.
 
-    `relation` names the type relation that the type solver applies ("" = the port types and their variables
-    say it all); `inserted` marks ops that only compiler passes place; `remote` ops may be reached by an
-    envelope addressed to `/component/<ref>/op/<name>`.
+    `relation` names the type relation that the type solver applies; "" means that the port types and their
+    variables say everything. `inserted` marks ops that only compiler passes place; `remote` ops may be
+    reached by an envelope addressed to `/component/<ref>/op/<name>`.
     """
 
     domain: str
@@ -113,7 +113,7 @@ class OpDef:
     doc: str = ""
 
     def attr(self, name: str) -> Attr | None:
-        """The attribute of that name, if the op has one."""
+        """Returns the attribute of that name, or None where the op has none."""
         return next((a for a in self.attrs if a.name == name), None)
 
     @property
@@ -122,7 +122,7 @@ class OpDef:
 
     @property
     def max_inputs(self) -> int | None:
-        """None where the last port is variadic."""
+        """How many inputs the op may have; None where the last port is variadic."""
         return None if any(p.variadic for p in self.inputs) else len(self.inputs)
 
 
@@ -136,7 +136,7 @@ class Opset:
 
 
 def ports(text: str) -> tuple[Port, ...]:
-    """Parses ``"a:T, b:Tensor?, rest:Any*any"``."""
+    """Parses the ports of an op, as in ``"a:T, b:Tensor?, rest:Any*any"``."""
     found = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, type_id = part.partition(":")
@@ -168,7 +168,10 @@ _DEFAULTS = {
 
 
 def attrs(text: str) -> tuple[Attr, ...]:
-    """Parses ``"n:int, delta:int=1, axis:int?"``: required, with a default, optional."""
+    """Parses the attributes of an op, as in ``"n:int, delta:int=1, axis:int?"``.
+
+    The first is required, the second has a default, the third is optional.
+    """
     found = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, rest = part.partition(":")
@@ -189,7 +192,7 @@ def attrs(text: str) -> tuple[Attr, ...]:
 class Table:
     """Collects the rows of one domain.
 
-    ``table.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int")``
+    table.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int")
     """
 
     def __init__(self, domain: str, version: int = 1) -> None:

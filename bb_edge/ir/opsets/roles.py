@@ -1,6 +1,6 @@
-"""The six role opsets, v1 (ir_and_dsl.txt part 5c, semantics §8).
+"""The six role opsets, version 1: the ops by which programs use components.
 
-Inputs and outputs of one op are its Contract method's.
+The inputs and outputs of an op are those of its Contract method (bb_edge/roles/contracts.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`ai.bytesandbrains.syscall` v1: the framework's primitives (ir_and_dsl.txt part 5a, semantics §3)."""
+"""The domain `ai.bytesandbrains.syscall`, version 1: the framework's own primitives."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The domains around the wire: `wire`, `gate`, `composite`, `address_book`, all v1.
+"""The domains around the wire: `wire`, `gate`, `composite`, `address_book`, all of version 1.
 
-Layouts are those of semantics §6 ("Ops."), which settles where the seeds differ. Before
-`synthesize_wire_recvs` a Send-flavored op's outputs are the values as its receiver sees them (docs/design).
+Before the pass `synthesize_wire_recvs`, the outputs of a Send-flavored op are the values as its receiver sees
+them; after it, the receiver has an op of its own (docs/design/host.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEND_FLAVORED = frozenset({OP_SEND, OP_SEND_REQ, OP_SEND_RESP})
 RECV_FLAVORED = frozenset({OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_RECV_RESP})
 
 ONNX_OPS_OVER_PEERS = frozenset({"Identity", "Slice", "Gather", "Concat", "Squeeze", "Unsqueeze"})
-"""ONNX operators that lists of peers may pass through (semantics §2)."""
+"""ONNX operators that also work on lists of peers, which the framework then computes itself."""
 
 _ENTRY = OpKind.ENTRY
 

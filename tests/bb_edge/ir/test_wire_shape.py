@@ -154,7 +154,7 @@ def with_attribute(**parts: object) -> NodeProto:
 @pytest.mark.parametrize(
     ("node", "says"),
     [
-        (wire("Sned"), "Sned is no wire op"),
+        (wire("Sned"), "Sned is not a wire op"),
         (wire("Send", wire_id=None), "no wire_id"),
         (wire("Send", wire_id="x"), "no wire_id"),
         (changed("Send", input=["peers"]), "leave no payload"),
@@ -170,16 +170,19 @@ def with_attribute(**parts: object) -> NodeProto:
         (changed("RecvResp", input=["x"]), "an entry has no inputs"),
         (wire("Send", WIRE_TRANSPORT_KEY="pigeon"), "wire_transport 'pigeon'"),
         (wire("Send", SITE_IDS_KEY="aa"), "1 site ids for 2 payloads"),
-        (wire("Send", SITE_IDS_KEY="aa,zz"), "site ids that are no numbers"),
-        (wire("Send", SITE_IDS_KEY="aa,1" + "0" * 16), "site ids that are no numbers"),
-        (wire("Send", SITE_IDS_KEY="aa,-1"), "site ids that are no numbers"),
+        (wire("Send", SITE_IDS_KEY="aa,zz"), "site ids are not all 64-bit numbers"),
+        (wire("Send", SITE_IDS_KEY="aa,1" + "0" * 16), "site ids are not all 64-bit numbers"),
+        (wire("Send", SITE_IDS_KEY="aa,-1"), "site ids are not all 64-bit numbers"),
         (wire("Send", WIRE_TYPES_KEY="1,2,3"), "3 type hashes for 2 payloads"),
         (wire("Send", WIRE_MAX_BYTES_KEY="1"), "1 sizes for 2 payloads"),
-        (wire("Send", WIRE_MAX_BYTES_KEY="1,0x2"), "sizes that are no numbers"),
+        (wire("Send", WIRE_MAX_BYTES_KEY="1,0x2"), "sizes are not all 64-bit numbers"),
         (with_attribute(name="peer", type=AttributeProto.STRING, s=b"x"), "attribute peer: "),
         (with_attribute(name="peer", type=AttributeProto.INT, i=5), "attribute peer: "),
-        (with_attribute(name="deadline_ns", type=AttributeProto.INT, i=-1), "deadline_ns is no duration"),
-        (with_attribute(name="deadline_ns", type=AttributeProto.FLOAT, f=1.0), "deadline_ns is no duration"),
+        (with_attribute(name="deadline_ns", type=AttributeProto.INT, i=-1), "deadline_ns is not a duration"),
+        (
+            with_attribute(name="deadline_ns", type=AttributeProto.FLOAT, f=1.0),
+            "deadline_ns is not a duration",
+        ),
         (with_attribute(name="dest_suffix.a", s=b"x"), "attribute dest_suffix.a: "),
         (with_attribute(name="dest_suffix.a", s=Address(op="x").to_bytes()), "attribute dest_suffix.a: "),
     ],
@@ -207,7 +210,7 @@ def test_wire_ops_in_subgraphs_are_found_at_any_depth():
         attr = branch.attribute.add(name="then_branch", type=AttributeProto.GRAPH)
         attr.g.node.append(node)
         node = branch
-    assert violations(node) == ["it stands in a subgraph of If or Loop"]
+    assert violations(node) == ["it is in a subgraph of If or Loop, which cannot send or receive"]
 
 
 def test_both_halves_name_the_same_sites():
