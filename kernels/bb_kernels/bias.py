@@ -1,4 +1,4 @@
-"""Adding a bias per channel to whole planes."""
+"""How a bias per channel is best added to whole planes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ SPREAD_BYTES = 40 * 1024
 
 
 def spread(bias: Array | None, shape: tuple[int, ...], known: bool) -> Array | None:
-    """The bias as it is best added to an array of this shape; itself where its values may still change."""
+    """Return a bias as it is best added to an array of ``shape``.
+
+    bias[M,1…] → shape, as a copy that is made now, where the bias is ``known`` and the copy small; else the
+    bias itself, whose values may still change.
+    """
     if bias is None or not known or bias.itemsize * int(np.prod(shape)) > SPREAD_BYTES:
         return bias
     return np.ascontiguousarray(np.broadcast_to(bias, shape))

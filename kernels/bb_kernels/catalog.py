@@ -55,7 +55,7 @@ _TOPIC_OF: dict[str, str] = {op: topic for topic, ops in TOPICS.items() for op i
 
 
 def load(op_type: str) -> None:
-    """Import the topic of an operator, so that its kernels register; nothing for an unknown operator."""
+    """Import the topic of an operator, so that its kernels register; do nothing for an unknown operator."""
     topic = _TOPIC_OF.get(op_type)
     if topic is not None:
         import_module(f"{__package__}.{topic}")

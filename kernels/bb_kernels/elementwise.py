@@ -180,23 +180,28 @@ def _pow(call: Call) -> Prepared:
 
 
 def _square(x: Array, _exponent: Array, out: Array) -> None:
+    """Compute x² for Pow with the constant 2."""
     np.square(x, out)
 
 
 def _cube(x: Array, _exponent: Array, out: Array) -> None:
+    """Compute x³ for Pow with the constant 3; ``out`` must not be ``x``."""
     np.square(x, out)
     np.multiply(out, x, out)
 
 
 def _root(x: Array, _exponent: Array, out: Array) -> None:
+    """Compute √x for Pow with the constant 0.5."""
     np.sqrt(x, out)
 
 
 def _inverse(x: Array, _exponent: Array, out: Array) -> None:
+    """Compute 1/x for Pow with the constant -1."""
     np.reciprocal(x, out)
 
 
 def _same(x: Array, _exponent: Array, out: Array) -> None:
+    """Copy x for Pow with the constant 1."""
     np.copyto(out, x)
 
 

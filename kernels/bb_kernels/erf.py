@@ -68,6 +68,7 @@ class Erf:
         np.divide(out, t, out)
 
     def _wide(self, x: Array, out: Array, s: Array, t: Array, a: Array, y: Array) -> None:
+        """Compute erf in float64 from erfc(|x|) and the sign."""
         np.absolute(x, a)
         np.minimum(a, self.six, out=a)
         np.add(a, 2.0, t)

@@ -1,4 +1,4 @@
-"""The errors a kernel can raise; whoever calls kernels maps them to its own."""
+"""The errors that kernels raise; whoever calls kernels maps them to its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class UnsupportedOpError(KernelError):
     """The operator, or the operator at this opset version, is not implemented here."""
 
     def __init__(self, op_type: str, version: int, domain: str = "", hint: str = "") -> None:
+        """Keep operator, version and domain; ``hint`` says what is implemented instead."""
         self.op_type = op_type
         self.version = version
         self.domain = domain

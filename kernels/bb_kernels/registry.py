@@ -1,10 +1,10 @@
-"""The table of kernels: which operator, from which opset version, is prepared by which function.
+"""The table of kernels: which function prepares which operator, from which opset version on.
 
-A kernel registers with ``@kernel(...)``. Everything that can be said as data is said there and checked in
-one place: the input signature, the element types, the attribute names, and which inputs must be known when
-preparing. A signature is one token per input: ``T`` (the operator's main type; all ``T`` inputs agree),
-``U`` (a second type), ``I`` (int32 or int64), ``B`` (bool), ``A`` (any type), followed by ``?`` when the
-input may be omitted or ``*`` when it repeats (last token only, once or more).
+A kernel registers with ``@kernel(...)``. What can be said as data is said there and checked in this module:
+the input signature, the element types, the attribute names, and which inputs must be known when preparing. A
+signature is one token per input: ``T`` (the operator's main type; all ``T`` inputs agree), ``U`` (a second
+type), ``I`` (int32 or int64), ``B`` (bool), ``A`` (any type), followed by ``?`` when the input may be omitted
+or ``*`` when it repeats (last token only, once or more).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DOMAINS = ("", "ai.onnx")
 
 
 class Call(NamedTuple):
-    """One node as a kernel's prepare function sees it: checked against the registration, never mutated."""
+    """A node as a kernel's prepare function sees it: checked against the registration, never mutated."""
 
     op_type: str
     version: int
@@ -37,38 +37,41 @@ class Call(NamedTuple):
     n_outputs: int
 
     def has(self, index: int) -> bool:
-        """Whether input ``index`` is given."""
+        """Whether input ``index`` is there and not omitted."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def spec(self, index: int) -> TensorSpec:
-        """Spec of an input; KernelShapeError when it is omitted."""
-        found = self.inputs[index] if index < len(self.inputs) else None
-        if found is None:
+        """Return the spec of an input; KernelShapeError where it is omitted."""
+        spec = self.inputs[index] if index < len(self.inputs) else None
+        if spec is None:
             raise KernelShapeError(f"{self.op_type}: input {index} is required")
-        return found
+        return spec
 
     def constant(self, index: int) -> Array | None:
-        """Value of an input when it is known at prepare time, else None."""
+        """Return the value of an input where it is known when preparing, else None."""
         return self.constants[index] if index < len(self.constants) else None
 
     def int_list(self, index: int) -> list[int] | None:
-        """A constant input (shape, axes, starts, …) as a list of ints; None when omitted."""
+        """Return a constant input (shape, axes, starts, …) as a list of ints; None where it is omitted."""
         value = self.constant(index)
         return None if value is None else [int(v) for v in value.reshape(-1)]
 
     def int_attr(self, name: str, default: int | None = None) -> int:
+        """Return an int attribute; KernelAttributeError for another type and without value or default."""
         value = self.attrs.get(name, default)
         if not isinstance(value, (int, np.integer)):
             raise KernelAttributeError(f"{self.op_type}: attribute {name} must be an int, got {value!r}")
         return int(value)
 
     def float_attr(self, name: str, default: float | None = None) -> float:
+        """Return a float attribute; KernelAttributeError for another type and without value or default."""
         value = self.attrs.get(name, default)
         if not isinstance(value, (int, float, np.floating, np.integer)):
             raise KernelAttributeError(f"{self.op_type}: attribute {name} must be a float, got {value!r}")
         return float(value)
 
     def str_attr(self, name: str, default: str | None = None, choices: Sequence[str] = ()) -> str:
+        """Return a string attribute, one of ``choices`` if there are any; KernelAttributeError otherwise."""
         value = self.attrs.get(name, default)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
@@ -79,6 +82,7 @@ class Call(NamedTuple):
         return value
 
     def ints_attr(self, name: str) -> list[int] | None:
+        """Return an attribute that is a list of ints, None without; KernelAttributeError for another type."""
         value = self.attrs.get(name)
         if value is None:
             return None
@@ -91,6 +95,7 @@ class Call(NamedTuple):
         return [int(v) for v in value]
 
     def floats_attr(self, name: str) -> list[float] | None:
+        """Return an attribute that is a list of floats, None without; KernelAttributeError otherwise."""
         value = self.attrs.get(name)
         if value is None:
             return None
@@ -108,7 +113,7 @@ _F = TypeVar("_F", bound=PrepareFn)
 
 
 class Kernel:
-    """One registration: an operator over a range of opset versions."""
+    """A registration: an operator over a range of opset versions."""
 
     # A plain class: making a NamedTuple takes thirty times as long, and every cold start waits for it.
     __slots__ = (
@@ -130,6 +135,7 @@ class Kernel:
         half: bool,
         max_outputs: int,
     ) -> None:
+        """Keep the arguments of ``kernel``; ``attrs`` are (name, first opset version)."""
         self.op_type = op_type
         self.since = since
         self.until = until
@@ -143,7 +149,7 @@ class Kernel:
         self.max_outputs = max_outputs
 
     def attributes(self, version: int) -> frozenset[str]:
-        """Names of the attributes that the operator has at an opset version."""
+        """Return the names of the attributes that the operator has at an opset version."""
         return frozenset(name for name, since in self.attrs if since <= version)
 
 
@@ -167,8 +173,9 @@ def kernel(
 
     ``since``/``until``: first and last opset version (inclusive). ``attrs``: space-separated attribute names,
     ``name@12`` for one that came with opset 12; any other is refused. ``needs``: inputs whose value decides
-    the output shape or the program; when one is given but not constant, the node becomes dynamic. ``half``:
-    float16 is computed in float32.
+    the output shape or the program; where such an input is there but not constant, the node becomes dynamic.
+    ``half``: float16 is computed in float32. Raises ValueError where two kernels claim the same opset
+    version.
     """
 
     def register(build: _F) -> _F:
@@ -198,7 +205,7 @@ def kernel(
 
 
 def find(op_type: str, version: int, domain: str = "") -> Kernel | None:
-    """The registration for an operator at an opset version, or None."""
+    """Return the registration of an operator at an opset version, or None."""
     if domain not in _DOMAINS:
         return None
     if op_type not in _TABLE:
@@ -215,7 +222,7 @@ def supported(op_type: str, version: int, domain: str = "") -> bool:
 
 
 def supported_ops(domain: str = "") -> Mapping[str, tuple[tuple[int, int], ...]]:
-    """Operator → its inclusive ranges of opset versions, in ascending order."""
+    """Return the inclusive ranges of opset versions of every operator, in ascending order."""
     if domain not in _DOMAINS:
         return MappingProxyType({})
     load_all()
@@ -235,23 +242,26 @@ def prepare(
 ) -> Prepared:
     """Fit the kernel of an operator to its inputs.
 
-    ``version`` is the opset version the model imports; ``inputs`` has None for an omitted optional input;
-    ``constants[i]`` is the value of input i when it is known now. Raises UnsupportedOpError,
-    UnsupportedDtypeError, KernelShapeError or KernelAttributeError; nothing else is expected to fail later.
+    ``version`` is the opset version that the model imports; ``inputs`` has None for an omitted optional
+    input; ``constants[i]`` is the value of input i where it is known now. Raises UnsupportedOpError,
+    UnsupportedDtypeError, KernelShapeError or KernelAttributeError. After that a run can only fail by index
+    values (KernelShapeError).
     """
     entry = find(op_type, version, domain)
     if entry is None:
         ranges = "" if domain not in _DOMAINS else ", ".join(
             f"{row.since}..{row.until}" for row in sorted(_TABLE.get(op_type, ()), key=lambda r: r.since)
         )  # fmt: skip
-        raise UnsupportedOpError(op_type, version, domain, f"opsets {ranges} are covered" if ranges else "")
-    given = tuple(
+        raise UnsupportedOpError(
+            op_type, version, domain, f"it is implemented at opsets {ranges}" if ranges else ""
+        )
+    specs = tuple(
         None if s is None else TensorSpec(np.dtype(s.dtype), tuple(map(int, s.shape))) for s in inputs
     )
-    while given and given[-1] is None:
-        given = given[:-1]
-    known = tuple(None if c is None else np.asarray(c) for c in constants)[: len(given)]
-    call = Call(op_type, version, attrs, given, known, n_outputs)
+    while specs and specs[-1] is None:
+        specs = specs[:-1]
+    known = tuple(None if c is None else np.asarray(c) for c in constants)[: len(specs)]
+    call = Call(op_type, version, attrs, specs, known, n_outputs)
     _check(entry, call)
     if any(call.has(i) and call.constant(i) is None for i in entry.needs):
         return _dynamic(entry, call)
@@ -259,6 +269,7 @@ def prepare(
 
 
 def _build(entry: Kernel, call: Call) -> Prepared:
+    """Call the prepare function, around float16 if it asks for that; every failure is a KernelError."""
     try:
         if entry.half and any(s is not None and s.dtype == F16 for s in call.inputs):
             return _widened(entry, call)
@@ -266,10 +277,13 @@ def _build(entry: Kernel, call: Call) -> Prepared:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # The second net: kernels check what they know to check, but attributes and constants are data from
         # elsewhere, and what arithmetic trips over is a refusal of the node, not a crash of the caller.
-        raise KernelShapeError(f"{entry.op_type}: cannot be prepared as given ({error})") from error
+        raise KernelShapeError(
+            f"{entry.op_type}: cannot be prepared with these inputs and attributes ({error})"
+        ) from error
 
 
 def _check(entry: Kernel, call: Call) -> None:
+    """Check a node against the registration: attributes, numbers and types of inputs and outputs."""
     op, tokens = entry.op_type, entry.signature
     unknown = sorted(set(call.attrs) - entry.attributes(call.version))
     if unknown:
@@ -277,10 +291,11 @@ def _check(entry: Kernel, call: Call) -> None:
             f"{op}: attribute {', '.join(unknown)} is not known at opset {call.version}"
         )
     if not 0 < call.n_outputs <= entry.max_outputs:
-        raise KernelShapeError(f"{op}: {call.n_outputs} outputs asked, at most {entry.max_outputs} exist")
+        count = "1 output" if entry.max_outputs == 1 else f"1 to {entry.max_outputs} outputs"
+        raise KernelShapeError(f"{op}: expected {count}, got {call.n_outputs}")
     repeats = bool(tokens) and tokens[-1].endswith("*")
     if len(call.inputs) > len(tokens) and not repeats:
-        raise KernelShapeError(f"{op}: {len(call.inputs)} inputs given, at most {len(tokens)} exist")
+        raise KernelShapeError(f"{op}: expected at most {len(tokens)} inputs, got {len(call.inputs)}")
     main: dict[str, Dtype] = {}
     for i in range(max(len(call.inputs), len(tokens))):
         token = tokens[min(i, len(tokens) - 1)]
@@ -293,15 +308,15 @@ def _check(entry: Kernel, call: Call) -> None:
         allowed = {"T": entry.dtypes, "U": entry.dtypes2, "I": _INDEX, "B": _BOOL}.get(kind, ALL)
         if spec.dtype not in allowed:
             names = ", ".join(sorted(str(d) for d in allowed))
-            raise UnsupportedDtypeError(f"{op}: input {i} has element type {spec.dtype}, taken are {names}")
+            raise UnsupportedDtypeError(f"{op}: input {i} has element type {spec.dtype}, expected {names}")
         if kind in "TU" and main.setdefault(kind, spec.dtype) != spec.dtype:
             raise UnsupportedDtypeError(
-                f"{op}: input {i} is {spec.dtype}, the inputs before it are {main[kind]}"
+                f"{op}: input {i} is {spec.dtype}, expected {main[kind]} like the inputs before it"
             )
         value = call.constant(i)
         if value is not None and (value.dtype != spec.dtype or value.shape != spec.shape):
             raise KernelShapeError(
-                f"{op}: the constant of input {i} does not have the type and shape of the input"
+                f"{op}: the constant of input {i} must have the type and shape of the input"
             )
 
 
@@ -321,7 +336,7 @@ def _dynamic(entry: Kernel, call: Call) -> Prepared:
 
 
 def evaluate(prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
-    """Run a prepared kernel once on freshly allocated outputs and scratch."""
+    """Run a prepared kernel once on freshly allocated outputs and scratch, and return the outputs."""
     if prepared.dynamic:
         fresh = prepared.run(*inputs)
         assert isinstance(fresh, tuple)
@@ -332,7 +347,7 @@ def evaluate(prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array,
 
 
 def _widened(entry: Kernel, call: Call) -> Prepared:
-    """float16 through float32: the same kernel with conversions around it."""
+    """Return the kernel for float32 with conversions from and to float16 around it, in scratch."""
     specs = tuple(TensorSpec(F32, s.shape) if s is not None and s.dtype == F16 else s for s in call.inputs)
     known = tuple(c.astype(F32) if c is not None and c.dtype == F16 else c for c in call.constants)
     inner = entry.build(call._replace(inputs=specs, constants=known))

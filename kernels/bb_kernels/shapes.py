@@ -14,29 +14,29 @@ MAX_TABLE = 1 << 22
 
 
 def bounded(call: Call, elements: int, what: str) -> int:
-    """``elements`` if a kernel may make a table of so many; KernelShapeError otherwise."""
+    """Return ``elements`` if a kernel may make a table of so many, else raise KernelShapeError."""
     if elements > MAX_TABLE:
         raise KernelShapeError(f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}")
     return elements
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
-    """A possibly negative axis as 0 ≤ axis < rank; KernelShapeError when out of range."""
+    """Return a possibly negative axis as 0 ≤ axis < rank; KernelShapeError where it is out of range."""
     if not -rank <= axis < rank:
         raise KernelShapeError(f"{call.op_type}: axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
 
 
 def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Several axes, normalised, in the order given; KernelShapeError on repeats."""
-    found = tuple(axis_of(call, a, rank) for a in axes)
-    if len(set(found)) != len(found):
+    """Return several axes, normalised, in their order; KernelShapeError where one repeats."""
+    normalised = tuple(axis_of(call, a, rank) for a in axes)
+    if len(set(normalised)) != len(normalised):
         raise KernelShapeError(f"{call.op_type}: axes {list(axes)} repeat an axis")
-    return found
+    return normalised
 
 
 def broadcast(call: Call, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """ONNX multidirectional broadcasting (NumPy's rule); KernelShapeError when the shapes do not fit."""
+    """Return the shape that shapes broadcast to by NumPy's rule; KernelShapeError where they do not fit."""
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
@@ -51,18 +51,18 @@ def broadcast(call: Call, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def require_broadcast_to(call: Call, shape: tuple[int, ...], target: tuple[int, ...]) -> None:
-    """Unidirectional broadcasting: ``shape`` must fit into ``target`` as it is."""
+    """Raise KernelShapeError unless ``shape`` broadcasts to ``target`` without stretching it."""
     if broadcast(call, shape, target) != target:
         raise KernelShapeError(f"{call.op_type}: shape {shape} does not broadcast to {target}")
 
 
 def same_as(call: Call, out: TensorSpec, upto: int | None = None) -> tuple[int, ...]:
-    """Inputs (of the first ``upto``) that output 0 may overwrite: same type and shape."""
+    """Return the inputs (of the first ``upto``) that output 0 may overwrite: same type and shape."""
     return tuple(i for i, s in enumerate(call.inputs[:upto]) if s == out)
 
 
 def elementwise(
     call: Call, run: Run, scratch: tuple[TensorSpec, ...] = (), binder: Callable[..., Bound] | None = None
 ) -> Prepared:
-    """A kernel whose output 0 has the spec of input 0 and may overwrite it."""
+    """Return a kernel whose output 0 has the spec of input 0 and may overwrite it."""
     return Prepared((call.spec(0),), run, scratch, inplace=(0,), binder=binder)

@@ -1,4 +1,4 @@
-"""What kernels and their callers exchange: tensor specs, prepared kernels, element type groups."""
+"""What kernels and their callers exchange: tensor specs, prepared kernels, groups of element types."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ ALL: frozenset[Dtype] = NUMERIC | {BOOL}
 
 
 class TensorSpec(NamedTuple):
-    """Element type and shape of one tensor; every dimension is known."""
+    """Element type and shape of a tensor; every dimension is known."""
 
     dtype: Dtype
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a contiguous tensor of this spec."""
+        """Return the bytes of a contiguous tensor of this spec."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -92,7 +92,7 @@ class Prepared(NamedTuple):
 
 
 def run_bound(binder: Callable[..., Bound]) -> Run:
-    """The ``run`` of a kernel that is written as a binder: bind to the arguments, run once."""
+    """Return the ``run`` of a kernel that is written as a binder: bind to the arguments, run once."""
 
     def run(*arrays: Array | None) -> None:
         binder(*arrays)()

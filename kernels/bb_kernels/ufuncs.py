@@ -12,6 +12,7 @@ from .spec import Array, Dtype, Ufunc
 
 
 def _find() -> Ufunc:
+    """Return NumPy's clip as the ufunc that it is, wherever this version keeps it."""
     # np.clip is a Python wrapper around this ufunc and costs more than the work on small tensors. NumPy 2
     # renamed the module that holds it.
     for module in ("_core", "core"):
@@ -36,10 +37,10 @@ def scalar(value: float, dtype: Dtype) -> Array:
 
 
 def lowest(dtype: Dtype) -> Array:
-    """The smallest value of a type as a 0-d array (-inf for floats)."""
+    """Return the smallest value of a type as a 0-d array (-inf for floats)."""
     return np.array(-np.inf if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
 
 
 def highest(dtype: Dtype) -> Array:
-    """The largest value of a type as a 0-d array (inf for floats)."""
+    """Return the largest value of a type as a 0-d array (inf for floats)."""
     return np.array(np.inf if dtype.kind == "f" else np.iinfo(dtype).max, dtype)

@@ -95,7 +95,7 @@ def test_number_of_inputs_is_checked(inputs: list[TensorSpec | None]) -> None:
 
 
 def test_number_of_outputs_is_checked() -> None:
-    with pytest.raises(KernelShapeError, match="2 outputs asked"):
+    with pytest.raises(KernelShapeError, match="expected 1 output, got 2"):
         prepare("Add", 17, {}, [f32(1), f32(1)], n_outputs=2)
 
 
