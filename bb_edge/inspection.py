@@ -13,11 +13,12 @@ from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Taken
 from bb_edge.engine.net.outgoing import Outbound, Unit
 from bb_edge.engine.net.peer_state import Neighbours
-from bb_edge.engine.net.requests import Cohort
+from bb_edge.engine.net.requests import Cohort, Requests
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.run.waiting import Pending
+from bb_edge.engine.run.waiting import Parked
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
@@ -100,16 +101,16 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
             "now_ns": runtime.now_ns,
             "epoch": engine.links.best_effort_epoch,
             "next_execution": scheduler.pool.next_id,
-            "next_token": scheduler.parking.next_token,
+            "next_token": scheduler.waiting.next_token,
             "next_request": engine.requests.next_id,
             "next_command": scheduler.next_command,
         },
-        executions=[_execution(runtime, one) for one in scheduler.pool.active.values()],
+        executions=[_execution(runtime, one, engine.requests) for one in scheduler.pool.active.values()],
         runnable=[execution.id for execution in scheduler.runnable],
-        parked=[_parked(token, pending) for token, pending in scheduler.parking.pending.items()],
+        parked=[_parked(token, pending) for token, pending in scheduler.waiting.parked.items()],
         components=_components(scheduler),
-        claims=[execution.id for execution in scheduler.claims.waiters],
-        locked_ops=[_op(op) for _, op in scheduler.locked_ops],
+        claims=[execution.id for execution in scheduler.waiting.claims.waiters],
+        locked_ops=[_op(op) for _, op in scheduler.waiting.locked_ops],
         requests=[_request(cohort) for cohort in engine.requests.cohorts.values()],
         calls=[
             {"number": number, "peer": str(call.peer), "slot": call.outlet.name, "op": call.op}
@@ -191,25 +192,21 @@ def _op(op: BoundOp) -> str:
     return f"{op.target}/{op.spec.name}"
 
 
-def _execution(runtime: Runtime, execution: Execution) -> Row:
+def _execution(runtime: Runtime, execution: Execution, requests: Requests) -> Row:
     name_of = runtime.callbacks.name_of
     return {
         "id": execution.id,
         "target": execution.target,
-        "state": execution.state.value,
+        "state": execution.state.name.lower(),
         "parent": execution.parent.id if execution.parent is not None else 0,
-        "request": execution.cohort.id if execution.cohort is not None else 0,
+        "request": requests.of_child[execution.id].id if execution.id in requests.of_child else 0,
         "requests_over": list(execution.cohorts),
         "source": _peer(execution.source),
         "cause": _cause(execution.cause),
-        "bootstrap": execution.bootstrap_of.name if execution.bootstrap_of is not None else "",
-        "holds": {
-            "pending": execution.pending,
-            "outside": execution.waits_outside,
-            "requests": execution.asking,
-            "children": execution.children,
-            "claims": len(execution.parked),
-        },
+        "bootstrap": (execution.bootstrap.slot or execution.bootstrap.target)
+        if execution.bootstrap is not None
+        else "",
+        "holds": {why.name.lower(): count for why, count in execution.held.items()},
         "ready": [_op(op) for _, op in execution.ready],
         "parked": [_op(op) for _, op in execution.parked],
         "claim_set": list(execution.claim_set),
@@ -251,17 +248,17 @@ def _frame(frame: Frame) -> Row:
         "children": [_place(child) for child in frame.children or ()],
         "caller": _place(frame.caller),
         "call": "" if frame.call is None else _op(frame.call),
-        "passes_on": frame.special,
+        "passes_on": frame.forwards_writes,
     }
 
 
-def _parked(token: int, pending: Pending) -> Row:
+def _parked(token: int, pending: Parked) -> Row:
     return {
         "token": token,
         "op": _op(pending.op),
         "execution": pending.execution.id,
         "frame": _place(pending.frame),
-        "outside": pending.outside,
+        "outside": pending.why is Hold.PERMIT,
         "busy": pending.busy_key,
         "later": pending.handle is not None,
         "timer": pending.timer,
@@ -269,18 +266,21 @@ def _parked(token: int, pending: Pending) -> Row:
 
 
 def _components(scheduler: Scheduler) -> list[Row]:
+    waiting = scheduler.waiting
     return [
         {
-            "slots": [f"{target}/{slot}" for (target, slot), at in scheduler.slots.items() if at == index],
+            "slots": [
+                f"{target}/{slot}" for (target, slot), at in scheduler.components.slots.items() if at == index
+            ],
             "type": component.TYPE_NAME,
             "owner": 0 if owner is None else owner.id,
-            "locked_by": scheduler.locked.get(index, ""),
-            "unready": scheduler.unready[index].name if index in scheduler.unready else "",
-            "busy": scheduler.busy[index],
-            "waiting": [_op(op) for _, op in scheduler.busy_waiters[index]],
+            "locked_by": waiting.locked.get(index, ""),
+            "unready": waiting.closes(index) and index not in waiting.locked,
+            "busy": waiting.is_busy(index),
+            "waiting": [_op(op) for _, op in waiting.busy_waiters[index]],
         }
         for index, (component, owner) in enumerate(
-            zip(scheduler.components, scheduler.claims.owners, strict=True)
+            zip(scheduler.components, waiting.claims.owners, strict=True)
         )
     ]
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from bb_edge import wiring
 from bb_edge.construction import build, construction
 from bb_edge.engine import restart
+from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.net.routing import ports_of
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
-from bb_edge.engine.run.binding import BindEnv, make_gather
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.direct import direct_of
 from bb_edge.engine.run.flows import find_claims, touch_set
@@ -274,8 +274,9 @@ class _Installer:
             local_addresses=self.addresses,
             executor=executor,
         )
-        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets}, raised)
-        node, parts = wiring.node(core, self.bound(core, slots, durable), slots, self.program, durable)
+        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets})
+        bound = self.bound(core, slots, durable)
+        node, parts = wiring.node(core, bound, slots, self.program, durable, raised)
         if body is not None:
             restart.restore(parts, body, now_ns)
         return node
@@ -324,15 +325,20 @@ class _Installer:
             for slot, component in slots.components.items()
             if isinstance(component, Backend) and slot in target.bindings
         }
-        state = engine.op_states[target.name] = {}
+        state = core.states.by_target[target.name] = {}
         missing: list[str] = []
         for graph in graphs.values():
             env = BindEnv(
+                core.runtime,
                 engine,
+                core.components,
+                engine.waiting,
+                core.peers,
                 core.requests,
                 core.outgoing,
                 graph,
                 state,
+                core.states.rings,
                 backends,
                 self.program.functions,
                 graphs,
@@ -360,7 +366,7 @@ class _Installer:
         for region in (region for graph in entered for region in graph.regions):
             is_root = region.region.index == 0
             count = config.max_executions * (1 if is_root else config.max_children)
-            engine.pool.frames.fill(region, count)
+            core.scheduler.pool.frames.fill(region, count)
         return missing
 
     def _entry(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine import restart, snapshot, steps
+from bb_edge.engine.binding import Run
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
@@ -18,9 +19,9 @@ from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.ingress import Entry, Ingress, Raw
 from bb_edge.engine.net.peer_state import LIMITS_META, Neighbours
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.run.binding import Run
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
@@ -50,10 +51,14 @@ class Node:
         mains: Mapping[str, BoundGraph],
         program: Program,
         parts: Parts,
+        states: OpStates,
+        raised_sites: tuple[RaisedSite, ...],
     ) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._parts = parts
+        self._rings = states.rings
+        self._raised_sites = raised_sites
         self._identity = snapshot.Identity.of(engine.runtime.own_peer, program, mains)
         self._cycle = cycle
         self._bootstraps = bootstraps
@@ -106,7 +111,7 @@ class Node:
             "ingress.dropped": self._runtime.counters.get("ingress.dropped", 0),
             "bus.dropped": self._runtime.bus.dropped,
             "frontier.depth_peak": engine.depth_peak,
-            "pending_async.count": engine.parking.count,
+            "pending_async.count": len(engine.waiting.parked),
             "executions.active": len(engine.pool.active),
             "executions.peak": engine.pool.peak,
             "ingress.bytes": self._engine.ledger.bytes,
@@ -122,7 +127,7 @@ class Node:
     @property
     def raised_sites(self) -> tuple[RaisedSite, ...]:
         """Sites whose planned payloads lie above the cap of a fill, and what install granted them."""
-        return self._engine.raised_sites
+        return self._raised_sites
 
     @property
     def health_threshold(self) -> int:
@@ -155,13 +160,13 @@ class Node:
 
     def ring(self, name: str) -> tuple[object, ...]:
         """What `Record` has kept under a name, oldest first."""
-        return tuple(self._engine.rings.get(name, ()))
+        return tuple(self._rings.get(name, ()))
 
     def component(self, slot: str, target: str | None = None) -> Any:
         """The component bound to a slot (of the first target that has it)."""
         for name in (target,) if target is not None else self.targets:
-            if (name, slot) in self._engine.slots:
-                return self._engine.component_of(name, slot)
+            if (name, slot) in self._engine.components.slots:
+                return self._engine.components.of(name, slot)
         raise InvokeError(f"no slot {slot!r}", f"node {self.peer_id.short()}")
 
     def peers_up(self, peer_class: str) -> tuple[PeerId, ...]:
@@ -173,12 +178,7 @@ class Node:
 
         The loop of a node that nobody observes knows nothing of it and pays nothing for it.
         """
-        self._engine.observer = wrap
-        for graph in self._engine.graphs:
-            for op in graph.ops:
-                op.run = wrap(op)
-                op.lane = None
-            graph.direct = None
+        self._engine.observe(wrap, self._cycle.graphs)
         for entry in self.ingress.entries:
             entry.direct = None
 
@@ -319,9 +319,9 @@ class Node:
         self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]
     ) -> None:
         engine = self._engine
-        execution.notify = True
-        execution.claim_set = claim_set
-        graph = engine.graphs[graph_index]
+        execution.tell_end()
+        execution.will_claim(claim_set)
+        graph = self._cycle.graphs[graph_index]
         frame = execution.frame_of(graph.regions[0])
         for site, value in values.items():
             engine.write(frame, site, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bb_edge.engine.run.binding import BindEnv
+from bb_edge.engine.binding import BindEnv
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.roles import Component, ProtocolComponent
@@ -32,16 +32,14 @@ def renewal(
     def renew(numbers: Sequence[int]) -> None:
         fresh = {number: construct(names[number]) for number in numbers}
         components.update((names[number], component) for number, component in fresh.items())
-        engine.replace_components(fresh)
+        engine.components.replace(fresh)
         for number, component in fresh.items():
             if isinstance(component, ProtocolComponent):
                 engine.control.replace(number, component)
             if (graph := bootstraps.get(names[number])) is not None:
-                graph.ops[0].run = bound_bootstrap(engine, component)
+                graph.ops[0].run = bound_bootstrap(engine.waiting, component)
         for op, env in bound:
             if op.component in fresh:
-                op.run = bind(op, env)
-                if engine.observer is not None:
-                    op.run = engine.observer(op)
+                engine.rebind(op, bind(op, env))
 
     return renew

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bb_edge.engine.binding import BindEnv
+from bb_edge.engine.context import ControlContext, OpContext
 from bb_edge.engine.engine import Engine, EntryOp
 from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
 from bb_edge.engine.ledger import Ledger
@@ -22,9 +24,13 @@ from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.run.binding import BindEnv
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.naming import Naming
+from bb_edge.engine.run.op_states import OpStates
+from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import decode_input
@@ -58,7 +64,10 @@ class Core:
     """What ops are bound to."""
 
     runtime: Runtime
+    components: Components
+    ctx: OpContext
     scheduler: Scheduler
+    states: OpStates
     ingress: Ingress
     links: Links
     requests: Requests
@@ -83,7 +92,6 @@ def core(
     runtime: Runtime,
     slots: Slots,
     peer_classes: Mapping[str, str],
-    raised_sites: tuple[RaisedSite, ...],
 ) -> Core:
     """Makes everything up to what ops may call. `peer_classes` are by target."""
     config = runtime.config
@@ -96,17 +104,19 @@ def core(
     )
     places = config.ingress_entries + config.answer_entries
     ledger = Ledger(places, config.ingress_entries, config.ingress_bytes)
-    scheduler = Scheduler(
-        runtime, list(slots.components.values()), slots.numbers, peer_classes, ledger, raised_sites
-    )
+    components = Components(list(slots.components.values()), slots.numbers, peer_classes)
+    pool = ExecutionPool(config.max_executions, config.max_children)
     ingress = Ingress(ledger, config.answer_entries)
+    waiting = WaitingRoom(runtime, components, pool, ingress)
+    ctx = OpContext(runtime, components, waiting)
+    scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
+    ctx.tie(scheduler)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
     requests = Requests(scheduler)
     peers = Neighbours(scheduler, requests, links, tuple(dict.fromkeys(peer_classes.values())))
     outgoing = Outbound(scheduler, links, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(scheduler, outgoing)
 
-    scheduler.parking.sink = ingress
     scheduler.neighbours = peers
     scheduler.control = control
     requests.on_closed = outgoing.forget_ask
@@ -116,16 +126,23 @@ def core(
             requests.settle_peer(req_id, peer)
 
     outgoing.on_lost = lost
-    return Core(runtime, scheduler, ingress, links, requests, peers, outgoing, control)
+    return Core(
+        runtime, components, ctx, scheduler, OpStates(), ingress, links, requests, peers, outgoing, control
+    )
 
 
-def node(core: Core, bound: Bound, slots: Slots, program: Program, durable: bool) -> tuple[Node, Parts]:
+def node(
+    core: Core,
+    bound: Bound,
+    slots: Slots,
+    program: Program,
+    durable: bool,
+    raised_sites: tuple[RaisedSite, ...],
+) -> tuple[Node, Parts]:
     """Makes the rest, on top of bound ops. LoadError for entry ops with attributes that are none."""
     runtime, scheduler = core.runtime, core.scheduler
     config = runtime.config
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
-    scheduler.graphs = tuple(bound.graphs)
-    scheduler.graph_of = {op: graph.index for graph in graphs.values() for op in graph.ops}
     inbound = Inbound(scheduler, core.ingress, core.links, core.requests, bound.ports)
     if durable:
         outbox = Outbox(config.outbox_records, config.outbox_bytes)
@@ -139,7 +156,14 @@ def node(core: Core, bound: Bound, slots: Slots, program: Program, durable: bool
             core.control.add(ref, slots.numbers[target, slot], component, target, slot, inbound)
     try:
         engine = Engine(
-            scheduler, core.ingress, inbound, core.outgoing, core.requests, core.links, bound.entries
+            scheduler,
+            core.ingress,
+            inbound,
+            core.outgoing,
+            core.requests,
+            core.links,
+            bound.entries,
+            tuple(bound.graphs),
         )
     except (ValueError, TypeError) as error:
         raise LoadError(
@@ -165,9 +189,21 @@ def node(core: Core, bound: Bound, slots: Slots, program: Program, durable: bool
         renew,
         keep,
     )
-    scheduler.on_bootstrap_failure = bootstraps.failed_in
-    parts = Parts(scheduler, engine, bootstraps, graphs)
-    made = Node(scheduler, engine, core.ingress, bootstraps, core.peers, bound.mains, program, parts)
+    naming = Naming(graphs, scheduler.pool.active)
+    contexts: tuple[OpContext | ControlContext, ...] = (core.ctx, *core.control.contexts)
+    parts = Parts(scheduler, engine, bootstraps, naming, core.states, contexts)
+    made = Node(
+        scheduler,
+        engine,
+        core.ingress,
+        bootstraps,
+        core.peers,
+        bound.mains,
+        program,
+        parts,
+        core.states,
+        raised_sites,
+    )
     for target in bound.mains:
         if target not in bound.bootstraps:
             engine.start_at_first_poll(target)
@@ -182,7 +218,10 @@ def _with_bootstraps(
     of_slots: dict[str, tuple[BoundGraph, Planned]] = {}
     for (target, slot), number in slots.numbers.items():
         if slot not in of_slots and type(slots.components[slot]).bootstrap is not Component.bootstrap:
-            graph = component_bootstrap(core.scheduler, target, slot, number, len(graphs))
+            graph = component_bootstrap(
+                core.components, core.scheduler.waiting, target, slot, number, len(graphs)
+            )
+            core.scheduler.pool.frames.fill(graph.regions[0], 1)
             of_slots[slot] = graph, of_component(target, slot, graph, number)
             graphs[graph.index] = graph
     return graphs, of_slots

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.waiting import WaitingRoom
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.containment import contained
 
@@ -38,7 +41,7 @@ class ComponentTimers:
         where the callback is a method of the component itself.
         """
         engine = self._engine
-        outlet = self._outlet or engine.control.outlet_of(engine.ctx.op.component)
+        outlet = self._outlet or engine.control.outlet_of(engine.running.component)
         name = getattr(callback, "__name__", "timer")
         when = self._runtime.now_ns + max(delay_ns, 1)
         if getattr(callback, "__self__", None) is outlet.component:
@@ -166,11 +169,11 @@ class ControlContext(_Surroundings):
 
     @property
     def own_class(self) -> str:
-        return self.engine.class_of_target[self._outlet.target]
+        return self.engine.components.class_of_target[self._outlet.target]
 
     def dependency(self, slot: str) -> Any:
         """The component bound to another slot of the same target."""
-        return self.engine.component_of(self._outlet.target, slot)
+        return self.engine.components.of(self._outlet.target, slot)
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """Lets the remote op that runs answer later; OpError in timers, callbacks and hooks, where none does.
@@ -195,17 +198,27 @@ class ControlContext(_Surroundings):
 
 
 class OpContext(_Surroundings):
-    """`execution`, `frame`, `op` and `now_ns` are those of the op that runs."""
+    """`execution`, `frame` and `op` are those of the op that runs."""
 
-    __slots__ = ("execution", "frame", "later_token", "now_ns", "op")
+    __slots__ = ("_timers", "components", "execution", "frame", "later_token", "op", "waiting")
 
-    def __init__(self, engine: Scheduler) -> None:
-        super().__init__(engine)
-        self.now_ns = 0
+    def __init__(self, runtime: Runtime, components: Components, waiting: WaitingRoom) -> None:
+        self.runtime = runtime
+        self.components = components
+        self.waiting = waiting
+        self._generator = None
         self.later_token = 0
         self.execution: Execution
         self.frame: Frame
         self.op: BoundOp
+
+    def tie(self, scheduler: Scheduler) -> None:
+        self.engine = scheduler
+        self._timers = ComponentTimers(scheduler)
+
+    @property
+    def now_ns(self) -> int:
+        return self.runtime.now_ns
 
     @property
     def exec_id(self) -> int:
@@ -218,11 +231,11 @@ class OpContext(_Surroundings):
     @property
     def own_class(self) -> str:
         """The peer class of the partition that the op stands in."""
-        return self.engine.class_of_target[self.op.target]
+        return self.components.class_of_target[self.op.target]
 
     @property
     def scheduler(self) -> ComponentTimers:
-        return self.engine.scheduler
+        return self._timers
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """See `ProtocolCtx.send`."""
@@ -241,14 +254,14 @@ class OpContext(_Surroundings):
 
     def dependency(self, slot: str) -> Any:
         """The component bound to another slot of the same target."""
-        return self.engine.component_of(self.op.target, slot)
+        return self.components.of(self.op.target, slot)
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks the op;
 
         the handle is fulfilled from any thread. `deadline_ns` is relative, None = the default.
         """
-        return self.engine.parking.later(self, deadline_ns)
+        return self.waiting.later(self, deadline_ns)
 
 
 if TYPE_CHECKING:

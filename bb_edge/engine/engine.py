@@ -39,6 +39,7 @@ class Engine:
         requests: Requests,
         links: Links,
         entries: Mapping[str, Sequence[EntryOp]],
+        graphs: tuple[BoundGraph, ...],
     ) -> None:
         self.engine = engine
         self.runtime = engine.runtime
@@ -47,6 +48,7 @@ class Engine:
         self.outbound = outbound
         self.requests = requests
         self.links = links
+        self.graphs = graphs
         self._events: dict[int, list[EntryOp]] = {}
         self._phases: dict[int, list[EntryOp]] = {}
         self._pulses: dict[str, list[EntryOp]] = {}
@@ -111,11 +113,11 @@ class Engine:
     def _fill_op(
         self, execution: Execution, graph_index: int, op_index: int, value: object, tick: bool
     ) -> None:
-        graph = self.engine.graphs[graph_index]
+        graph = self.graphs[graph_index]
         op = graph.ops[op_index]
         if tick:
             self.ticks_waiting.discard((graph_index, op_index))
-        execution.claim_set = graph.claims.get(op.index, ())
+        execution.will_claim(graph.claims.get(op.index, ()))
         frame = execution.frame_of(graph.regions[op.spec.region])
         if op.out >= 0:
             self.engine.write(frame, op.out, value)
@@ -128,7 +130,7 @@ class Engine:
         )
 
     def _tick(self, now_ns: int, graph_index: int, op_index: int, from_ns: int) -> None:
-        graph = self.engine.graphs[graph_index]
+        graph = self.graphs[graph_index]
         op = graph.ops[op_index]
         key = (graph_index, op_index)
         if key in self.ticks_waiting:
@@ -157,7 +159,7 @@ class Engine:
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """Runs one cycle at `now_ns`; returns its steps, none when there was nothing to do."""
-        backends = self.engine.backends
+        backends = self.engine.components.backends
         if len(backends) == 1:
             (only,) = backends
             token = only.enter()
@@ -175,7 +177,6 @@ class Engine:
     def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
         engine, entries = self.engine, self.ingress.entries
         self.runtime.advance(now_ns)
-        engine.ctx.now_ns = now_ns
         self._left = self.runtime.config.cycle_op_budget
         if len(entries) == 1 and entries[0].direct is not None and self._nothing_else(now_ns):
             self._admit(now_ns)  # the short way alone: what a node that serves a model does all day
@@ -268,9 +269,9 @@ class Engine:
             if token < 0:  # a remote op's
                 known = engine.control.completed(token, result, error)
             elif error is None:
-                known = engine.parking.resume(token, result)
+                known = engine.resume(token, result)
             else:
-                known = engine.parking.fail(token, error)
+                known = engine.fail(token, error)
             if not known:
                 self.runtime.count("completions.late")
         late = self.ingress.take_late()
@@ -305,10 +306,9 @@ class Engine:
             self._left -= run_direct(engine, direct, entry.target, entry.number or 0, entry.args[-1])
             return
         execution = self.engine.pool.start(entry.target, entry.number)
-        execution.source = entry.peer
-        execution.bytes_held = entry.size
+        execution.charge(entry.peer, entry.size)
         entry.fill(execution, *entry.args)
-        self.engine.wake(execution)
+        self.engine.pool.wake(execution)
 
     def next_deadline_ns(self) -> int | None:
         """When to poll at the latest:

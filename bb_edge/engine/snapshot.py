@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine import snapshot_executions as executions
 from bb_edge.engine import snapshot_tables as tables
 from bb_edge.engine.plain import Shift
+from bb_edge.engine.run import saved_executions, saved_waiting
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import ComponentStateError
@@ -47,16 +48,37 @@ _MISFITS = (
 )
 """What reading a part of another shape than expected ends in."""
 
+
+def _save_executions(parts: Parts) -> list[Any]:
+    return saved_executions.save(parts.engine.pool, parts.engine.runtime)
+
+
+def _restore_executions(parts: Parts, plain: Any, shift: Shift) -> None:
+    pool, ledger = parts.engine.pool, parts.engine.ledger
+    saved_executions.restore(pool, parts.engine.runtime, plain, shift, parts.naming, parts.bootstraps.planned)
+    for execution in pool.active.values():
+        ledger.recharge(execution.source, execution.bytes_held)
+        ledger.recharge(None, execution.answer_bytes)
+
+
+def _restore_parked(parts: Parts, plain: Any, shift: Shift) -> None:
+    saved_waiting.restore(parts.engine, plain, parts.naming)
+
+
+def _restore_claims(parts: Parts, plain: Any, shift: Shift) -> None:
+    parts.engine.waiting.claims.restore(plain, parts.naming)
+
+
 SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("core", tables.save_core, tables.restore_core),
     ("components", tables.save_components, tables.restore_components),
     ("neighbours", tables.save_neighbours, tables.restore_neighbours),
     ("links", tables.save_links, tables.restore_links),
-    ("executions", executions.save_executions, executions.restore_executions),
+    ("executions", _save_executions, _restore_executions),
     ("requests", executions.save_requests, executions.restore_requests),
-    ("parked", executions.save_parked, executions.restore_parked),
-    ("claims", executions.save_claims, executions.restore_claims),
-    ("ops", tables.save_op_states, tables.restore_op_states),
+    ("parked", lambda p: saved_waiting.save(p.engine.waiting), _restore_parked),
+    ("claims", lambda p: p.engine.waiting.claims.save(), _restore_claims),
+    ("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
     ("cycle", tables.save_cycle, tables.restore_cycle),
     ("bootstraps", tables.save_bootstraps, tables.restore_bootstraps),
     ("ingress", tables.save_ingress, tables.restore_ingress),
@@ -116,7 +138,7 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
 
 def _slots(parts: Parts) -> list[Any]:
     """Which component is whose: for readers that have no artifact."""
-    return [[target, slot, index] for (target, slot), index in parts.engine.slots.items()]
+    return [[target, slot, index] for (target, slot), index in parts.engine.components.slots.items()]
 
 
 def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:

@@ -33,7 +33,7 @@ INTERVAL, PUT_OFF = "interval.tick", "reply.put_off"
 
 def save_core(parts: Parts) -> dict[str, Any]:
     engine = parts.engine
-    generators = [dump(state) for state in engine.generator_states()]
+    generators = [dump(ctx.generator_state) for ctx in parts.contexts]
     return {
         "counters": dict(engine.runtime.counters),
         "depth_peak": engine.depth_peak,
@@ -42,7 +42,7 @@ def save_core(parts: Parts) -> dict[str, Any]:
         "ids": _random_state(engine.runtime.ids) if engine.runtime.ids_go_on else None,
         "generators": generators,
         "bus": [engine.runtime.bus.dropped, list(engine.runtime.bus.events)],
-        "rings": [[name, [dump(value) for value in ring]] for name, ring in engine.rings.items()],
+        "rings": parts.states.save_rings(),
     }
 
 
@@ -55,11 +55,11 @@ def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
     # Those of a real node come from fresh entropy at each start, and are in no snapshot.
     if engine.runtime.ids_go_on and data.get("ids") is not None:
         _set_random_state(engine.runtime.ids, data["ids"])
-    engine.restore_generators([load(state) for state in data["generators"]])
+    for ctx, state in zip(parts.contexts, data["generators"], strict=True):
+        ctx.generator_state = load(state)
     engine.runtime.bus.dropped = data["bus"][0]
     engine.runtime.bus.events.extend(data["bus"][1])
-    for name, values in data["rings"]:
-        engine.rings[name].extend(load(value) for value in values)
+    parts.states.restore_rings(data["rings"])
 
 
 def _random_state(generator: Random) -> list[Any]:
@@ -96,7 +96,7 @@ def _serialized(parts: Parts, component: Component) -> bytes:
 
 def _slot_of(parts: Parts, component: Component) -> str:
     engine = parts.engine
-    return next(slot for (_, slot), i in engine.slots.items() if engine.components[i] is component)
+    return next(s for (_, s), i in engine.components.slots.items() if engine.components[i] is component)
 
 
 def _state_error(parts: Parts, component: Component, method: str, error: Exception) -> ComponentStateError:
@@ -190,22 +190,6 @@ def restore_links(parts: Parts, data: Any, shift: Shift) -> None:
     links = parts.cycle.links
     links.durable_epoch = data["epochs"][1]  # numbers of the outbox run on; the best-effort epoch is new
     links.restore(data, parts.engine.runtime.now_ns)
-
-
-# --- state of ops ---------------------------------------------------------------------------------------
-
-
-def save_op_states(parts: Parts) -> list[Any]:
-    return [
-        [target, dump(key), dump(state.save())]
-        for target, states in parts.engine.op_states.items()
-        for key, state in states.items()
-    ]
-
-
-def restore_op_states(parts: Parts, data: Any, shift: Shift) -> None:
-    for target, key, row in data:
-        parts.engine.op_states[target][load(key)].restore(load(row))
 
 
 # --- entries --------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -14,7 +14,7 @@ from bb_edge.syscalls.peer_lists import element, peer_of
 
 
 def _insert(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.neighbours.address_book, done(op)
+    book, told = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any, address: Any) -> object:
         _merge(book, peer, _addresses((address,), ctx))
@@ -24,7 +24,7 @@ def _insert(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _insert_many(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.neighbours.address_book, done(op)
+    book, told = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any, addresses: Any) -> object:
         if not addresses:
@@ -58,7 +58,7 @@ def _merge(book: Any, peer: Any, addresses: tuple[Any, ...]) -> None:
 
 
 def _lookup(op: BoundOp, env: BindEnv) -> Run:
-    book = env.engine.neighbours.address_book
+    book = env.peers.address_book
 
     def run(ctx: Any, peer: Any) -> object:
         addresses = book.lookup(peer)
@@ -74,7 +74,7 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _drop(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.engine.neighbours.address_book, done(op)
+    book, told = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any) -> object:
         book.drop_peer(peer_of(peer, ctx))
@@ -84,17 +84,17 @@ def _drop(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _own_peer(op: BoundOp, env: BindEnv) -> Run:
-    peer = env.engine.runtime.own_peer
+    peer = env.runtime.own_peer
     return lambda ctx, *_: peer
 
 
 def _own_addresses(op: BoundOp, env: BindEnv) -> Run:
     """The node's addresses; where its transport gave it none, the one that names it."""
-    engine = env.engine
+    runtime = env.runtime
 
     def run(ctx: Any, *_: object) -> tuple[Address, ...]:
-        found = tuple(Address.from_bytes(address) for address in engine.runtime.local_addresses)
-        return found or (Address.empty().with_peer(engine.runtime.own_peer),)
+        found = tuple(Address.from_bytes(address) for address in runtime.local_addresses)
+        return found or (Address.empty().with_peer(runtime.own_peer),)
 
     return run
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bb_edge.engine.binding import BindEnv, Run
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.binding import BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
 
@@ -34,22 +34,19 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         (slot.values[inner], outers) for inner, outers in forward.items() if slot.values[inner] is not None
     )
     region = callee.regions[0]
-    engine = env.engine
-    engine.forwards[op] = forward
+    scheduler = env.scheduler
+    op.forward = forward
 
     def run(ctx: Any, *inputs: object) -> object:
         frame = ctx.execution.new_frame(region)
-        frame.caller = ctx.frame
-        frame.call = op
-        frame.forward = forward
-        frame.special = True
+        frame.called_by(ctx.frame, op)
         for value, outers in ready_made:
             for outer in outers:
-                engine.write(ctx.frame, outer, value)
+                scheduler.write(ctx.frame, outer, value)
         for site, value in zip(formals, inputs):  # noqa: B905 (trailing inputs may be left out)
             if value is not None:
-                engine.write(frame, site, value)
-        engine.pull_unreached(frame)
+                scheduler.write(frame, site, value)
+        scheduler.pull_unreached(frame)
         return PENDING
 
     return run

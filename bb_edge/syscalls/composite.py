@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys, types
 from bb_edge.roles import Composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.roles import TRIGGER
 
@@ -52,7 +52,7 @@ def _in_group(other: BoundOp, op: BoundOp, group: object) -> bool:
 
 
 def _token(op: BoundOp, env: BindEnv) -> Run:
-    return lambda ctx, *_: ctx.engine.runtime.ids.getrandbits(64)
+    return lambda ctx, *_: env.runtime.ids.getrandbits(64)
 
 
 BINDERS: dict[str, Bind] = {

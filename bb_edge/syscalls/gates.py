@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 
 
@@ -26,13 +26,12 @@ def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _health_rx(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-    neighbours = engine.neighbours
+    runtime, neighbours = env.runtime, env.peers
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and not neighbours.is_up(source) and not ctx.execution.acknowledged:
-            engine.runtime.count("gates.peer_health_rx.dropped")
+            runtime.count("gates.peer_health_rx.dropped")
             return None
         return _pass(values)
 
@@ -40,13 +39,12 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-    neighbours = engine.neighbours
+    runtime, neighbours = env.runtime, env.peers
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and source in neighbours.blocked and not ctx.execution.acknowledged:
-            engine.runtime.count("gates.backoff_rx.dropped")
+            runtime.count("gates.backoff_rx.dropped")
             return None
         return _pass(values)
 
@@ -54,28 +52,26 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _health_tx(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-    neighbours = engine.neighbours
-    own = engine.runtime.own_peer
+    runtime, neighbours = env.runtime, env.peers
+    own = runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p))
         if len(kept) < len(peers):
-            engine.runtime.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
+            runtime.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
         return kept
 
     return run
 
 
 def _backoff_tx(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-    neighbours = engine.neighbours
-    own = engine.runtime.own_peer
+    runtime, neighbours = env.runtime, env.peers
+    own = runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or neighbours.ready(p, ctx.now_ns))
         if len(kept) < len(peers):
-            engine.runtime.count("gates.backoff_tx.dropped", len(peers) - len(kept))
+            runtime.count("gates.backoff_tx.dropped", len(peers) - len(kept))
         return kept
 
     return run

@@ -6,9 +6,9 @@ from collections import deque
 from typing import Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.program.graph_slot import OUTPUT_OP
-from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.direct import emit_value
 
@@ -24,10 +24,10 @@ def _name(op: BoundOp) -> str:
 
 def _emit(op: BoundOp, env: BindEnv) -> Run:
     topic = op.emits = _name(op)
-    engine, told = env.engine, done(op)
+    runtime, told = env.runtime, done(op)
 
     def run(ctx: Any, value: object) -> object:
-        emit_value(engine, ctx.op, ctx.execution.id, topic, value)
+        emit_value(runtime, ctx.op, ctx.execution.id, topic, value)
         return told
 
     return run
@@ -35,10 +35,10 @@ def _emit(op: BoundOp, env: BindEnv) -> Run:
 
 def _notify(op: BoundOp, env: BindEnv) -> Run:
     topic = _name(op)
-    engine, told = env.engine, done(op)
+    runtime, told = env.runtime, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
-        engine.runtime.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
+        runtime.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
         return told
 
     return run
@@ -46,18 +46,18 @@ def _notify(op: BoundOp, env: BindEnv) -> Run:
 
 def _record(op: BoundOp, env: BindEnv) -> Run:
     name = _name(op)
-    rings = env.engine.rings
-    if name not in rings and len(rings) >= env.engine.runtime.config.metric_names:
+    rings = env.rings
+    if name not in rings and len(rings) >= env.runtime.config.metric_names:
         raise CapacityError(
             f"{len(rings)} rings exist already", where=op.spec.name, hint="raise NodeConfig.metric_names"
         )
-    ring: deque[object] = rings.setdefault(name, deque(maxlen=env.engine.runtime.config.record_entries))
+    ring: deque[object] = rings.setdefault(name, deque(maxlen=env.runtime.config.record_entries))
 
-    engine, bound, told = env.engine, ring.maxlen, done(op)
+    runtime, bound, told = env.runtime, ring.maxlen, done(op)
 
     def run(ctx: Any, value: object) -> object:
         if len(ring) == bound:
-            engine.runtime.emit(steps.Telemetry(name, ring[0]))
+            runtime.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
         return told
 
@@ -69,10 +69,10 @@ def _increment(op: BoundOp, env: BindEnv) -> Run:
     delta = op.spec.attrs.get("delta", 1)
     if not isinstance(delta, int):
         raise OpError("attribute delta must be an integer", where=op.spec.name)
-    engine, told = env.engine, done(op)
+    runtime, told = env.runtime, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
-        engine.runtime.count(name, delta)
+        runtime.count(name, delta)
         return told
 
     return run

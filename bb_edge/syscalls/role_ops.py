@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.engine.binding import BindEnv, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.graph_slot import build_graph
-from bb_edge.engine.run.binding import BindEnv, Run, make_gather
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.waiting import PENDING
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.waiting import PENDING, WaitingRoom
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
@@ -20,7 +21,6 @@ from bb_edge.roles.completion import Later
 from bb_edge.syscalls.results import Check, ResultError, checker, described
 
 if TYPE_CHECKING:
-    from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles import Component
 
 
@@ -43,13 +43,13 @@ def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
 def bind(op: BoundOp, env: BindEnv) -> Run:
     """Binds a role op. OpError where the slot has no component, or the component does not offer the op."""
     slot = op.spec.meta.get(keys.SLOT_KEY, "")
-    engine = env.engine
-    index = engine.slots.get((env.graph.target, slot))
+    components = env.components
+    index = components.slots.get((env.graph.target, slot))
     if index is None:
         raise OpError(
             f"slot {slot!r} is bound to nothing", where=op.spec.name, hint="bind it at compile time"
         )
-    component = engine.components[index]
+    component = components[index]
     definition = op.spec.definition or _own_op(op, component)
     if not offers(component, op.spec.op_type):
         raise OpError(f"{component.TYPE_NAME} does not offer {op.spec.op_type}", where=f"slot {slot!r}")
@@ -62,7 +62,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     method = getattr(component, method_name(op.spec.op_type))
     known, promised = env.graph.slot.output_types, _promised(component, definition)
     op.check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
-    return calls_of(engine, component, method, attributes(op, definition), op.takes_first, op.check)
+    return calls_of(env.waiting, component, method, attributes(op, definition), op.takes_first, op.check)
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:
@@ -87,7 +87,7 @@ def _own_op(op: BoundOp, component: Component) -> OpDef:
 
 
 def calls_of(
-    engine: Scheduler,
+    waiting: WaitingRoom,
     component: Component,
     method: Callable[..., object],
     keywords: Mapping[str, object],
@@ -99,23 +99,18 @@ def calls_of(
     `check` sees the result first; one that comes later meets it when the parked op is resumed.
     """
 
-    def withdraw(ctx: Any) -> None:
-        token, ctx.later_token = ctx.later_token, 0
-        engine.parking.withdraw(token)
-
     def run(ctx: Any, *inputs: object) -> object:
         try:
             result = method(ctx, *inputs, **keywords)
         except BaseException:
-            if ctx.later_token:
-                withdraw(ctx)
+            waiting.withdraw(ctx)
             raise
         token = ctx.later_token
         if token:
             if isinstance(result, Later) and result.handle.token == token:
                 ctx.later_token = 0
                 return PENDING
-            withdraw(ctx)
+            waiting.withdraw(ctx)
         if isinstance(result, Later):
             raise OpError(
                 f"{component.TYPE_NAME} answers with a Later of another call",
@@ -130,26 +125,27 @@ def calls_of(
     return run
 
 
-def component_bootstrap(engine: Scheduler, target: str, slot: str, index: int, number: int) -> BoundGraph:
+def component_bootstrap(
+    components: Components, waiting: WaitingRoom, target: str, slot: str, index: int, number: int
+) -> BoundGraph:
     """A graph of one op that calls the `bootstrap` method of a component (semantics §5)."""
     function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
     node = function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
     node.metadata_props.add(key=keys.SLOT_KEY, value=slot)
     graph = BoundGraph(build_graph(function, False), number, target)
     (op,) = graph.ops
-    component = engine.components[index]
+    component = components[index]
     op.component = op.touches = index
     op.busy_key = -1 if component.concurrent else index
     op.gather = make_gather((), graph.slot.absent)
     op.check = _no_result
-    op.run = bound_bootstrap(engine, component)
-    engine.pool.frames.fill(graph.regions[0], 1)
+    op.run = bound_bootstrap(waiting, component)
     return graph
 
 
-def bound_bootstrap(engine: Scheduler, component: Component) -> Run:
+def bound_bootstrap(waiting: WaitingRoom, component: Component) -> Run:
     """The call of a component's own bootstrap, which gives nothing, now or later."""
-    return calls_of(engine, component, component.bootstrap, {}, check=_no_result)
+    return calls_of(waiting, component, component.bootstrap, {}, check=_no_result)
 
 
 def _no_result(result: object) -> None:

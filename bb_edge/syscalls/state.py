@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.run.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.roles import TRIGGER
 
@@ -34,8 +35,8 @@ def _positive(op: BoundOp, name: str) -> int:
     return value
 
 
-def _full(ctx: Any, what: str) -> CapacityError:
-    bound = ctx.engine.runtime.config.op_state_entries
+def _full(env: BindEnv, ctx: Any, what: str) -> CapacityError:
+    bound = env.runtime.config.op_state_entries
     return CapacityError(
         f"{what} holds {bound} already",
         where=ctx.op.spec.name,
@@ -126,11 +127,11 @@ def _gate(op: BoundOp, env: BindEnv) -> Run:
     if op.spec.attrs.get("across"):
         state: _Gate = env.state.setdefault(("gate", env.graph.index, op.spec.origin), _Gate())
         region = env.graph.regions[op.spec.region]
-        env.engine.gates.setdefault(region, []).append(_meet(op, state, env.engine))
+        env.scheduler.add_gate(region, _meet(op, state, env.scheduler))
     return lambda ctx, value, *_: value
 
 
-def _meet(op: BoundOp, state: _Gate, engine: Scheduler) -> Callable[[Frame], None]:
+def _meet(op: BoundOp, state: _Gate, scheduler: Scheduler) -> Callable[[Frame], None]:
     """What the gate does at the end of an execution in which it has not fired."""
     index, template = op.index, op.spec.waits
     value_site, trigger_site = op.spec.inputs[:2]
@@ -149,10 +150,10 @@ def _meet(op: BoundOp, state: _Gate, engine: Scheduler) -> Callable[[Frame], Non
             state.is_open = False
         else:
             if state.value is not None:
-                engine.runtime.count("gates.replaced")
+                scheduler.runtime.count("gates.replaced")
             value, state.value = None, value
         if value is not None:
-            engine.write(frame, op.out, value)
+            scheduler.write(frame, op.out, value)
 
     return meet
 
@@ -171,14 +172,14 @@ class _Queue:
 
 def _enqueue(op: BoundOp, env: BindEnv) -> Run:
     state: _Queue = env.state.setdefault(("serialize", _text(op, "queue")), _Queue())
-    engine = env.engine
+    scheduler = env.scheduler
 
     def run(ctx: Any, value: object) -> object:
         while state.takers:
-            if engine.parking.resume(state.takers.popleft(), value):
+            if scheduler.resume(state.takers.popleft(), value):
                 return TRIGGER
-        if len(state.values) >= engine.runtime.config.op_state_entries:
-            raise _full(ctx, "the queue")
+        if len(state.values) >= env.runtime.config.op_state_entries:
+            raise _full(env, ctx, "the queue")
         state.values.append(value)
         return TRIGGER
 
@@ -187,14 +188,13 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
 
 def _dequeue(op: BoundOp, env: BindEnv) -> Run:
     state: _Queue = env.state.setdefault(("serialize", _text(op, "queue")), _Queue())
-    engine = env.engine
 
     def run(ctx: Any, _trigger: object) -> object:
         if state.values:
             return state.values.popleft()
-        if len(state.takers) >= engine.runtime.config.op_state_entries:
-            raise _full(ctx, "the line of takers")
-        state.takers.append(engine.parking.suspend(ctx, outside=True))
+        if len(state.takers) >= env.runtime.config.op_state_entries:
+            raise _full(env, ctx, "the line of takers")
+        state.takers.append(env.waiting.suspend(ctx, Hold.PERMIT))
         return PENDING
 
     return run
@@ -203,9 +203,8 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
 class _Semaphore:
     """The permits of one `Limit`; all go back when their execution ends."""
 
-    def __init__(self, engine: Scheduler) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self.holders: dict[int, int] = {}  # execution id -> permits
         self.waiting: deque[int] = deque()  # tokens of parked Acquires
         self.free = -1  # set by the first Acquire that is bound
@@ -215,7 +214,7 @@ class _Semaphore:
 
     def grant(self, execution: Execution) -> None:
         if execution.id not in self.holders:
-            execution.permits.append(self.end)
+            execution.add_permit(self.end)
         self.holders[execution.id] = self.holders.get(execution.id, 0) + 1
 
     def end(self, execution: int) -> None:
@@ -225,14 +224,14 @@ class _Semaphore:
         left = self.holders.pop(execution, 0) - permits
         if left:
             self.holders[execution] = left
-        parking = self._engine.parking
+        scheduler = self._scheduler
         for _ in range(permits):
             while self.waiting:
                 token = self.waiting.popleft()
-                waiter = parking.waiter(token)
+                waiter = scheduler.waiting.waiter(token)
                 if waiter is not None:
                     self.grant(waiter)
-                    parking.resume(token, TRIGGER)
+                    scheduler.resume(token, TRIGGER)
                     break
             else:
                 self.free += 1
@@ -250,8 +249,8 @@ def _semaphore(op: BoundOp, env: BindEnv) -> _Semaphore:
     key = ("limit", _text(op, "name"))
     found: _Semaphore | None = env.state.get(key)
     if found is None:
-        found = env.state[key] = _Semaphore(env.engine)
-        env.engine.runtime.callbacks.register(f"limit.end/{op.target}/{key[1]}", found.end)
+        found = env.state[key] = _Semaphore(env.scheduler)
+        env.runtime.callbacks.register(f"limit.end/{op.target}/{key[1]}", found.end)
     return found
 
 
@@ -260,16 +259,15 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
     n = _positive(op, "n")
     state = _semaphore(op, env)
     state.bound(n)
-    engine = env.engine
 
     def run(ctx: Any, _trigger: object) -> object:
         if state.free:
             state.free -= 1
             state.grant(ctx.execution)
             return TRIGGER
-        if len(state.waiting) >= engine.runtime.config.op_state_entries:
-            raise _full(ctx, "the line at the limit")
-        state.waiting.append(engine.parking.suspend(ctx, outside=True))
+        if len(state.waiting) >= env.runtime.config.op_state_entries:
+            raise _full(env, ctx, "the line at the limit")
+        state.waiting.append(env.waiting.suspend(ctx, Hold.PERMIT))
         return PENDING
 
     return run

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.engine.binding import BindEnv, Run
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.binding import BindEnv, Run
-from bb_edge.engine.run.bound import BoundOp, Lane
+from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
 from bb_edge.roles.backend import Backend
@@ -66,8 +66,8 @@ def _executed(
             return give(found)
 
         return run
-    engine = env.engine
-    op.component = next(i for i, component in enumerate(engine.components) if component is backend)
+    waiting = env.waiting
+    op.component = next(i for i, component in enumerate(env.components) if component is backend)
 
     def make(sink: CompletionSink, token: int) -> CompletionHandle:
         handle = _Results(sink, token)
@@ -75,11 +75,11 @@ def _executed(
         return handle
 
     def dispatch(ctx: Any, *inputs: Any) -> object:
-        completion = engine.parking.later(ctx, None, make).handle
+        completion = waiting.later(ctx, None, make).handle
         found = program.dispatch(take(inputs), attrs, completion)
         return found if isinstance(found, Later) else give(found)
 
-    return calls_of(engine, backend, dispatch, {})
+    return calls_of(waiting, backend, dispatch, {})
 
 
 def _all(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -162,7 +162,6 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
         run_program = program.run
         op.is_plain_call = over_peers is None
         if single and plain and program.call is not None and over_peers is None:
-            op.lane = _lane(op, env, program.call)
             return program.call
 
         if single and plain:
@@ -171,14 +170,6 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
             run = lambda ctx, *inputs: give(run_program(take(inputs)))  # noqa: E731
 
     return run if over_peers is None else _of_either(over_peers, run)
-
-
-def _lane(op: BoundOp, env: BindEnv, call: Run) -> Lane | None:
-    """The short way through the engine's loop. It tells nothing: there is none while tracing is on."""
-    sites = op.spec.inputs
-    if env.engine.runtime.config.trace or op.out < 0 or not 1 <= len(sites) <= 2 or min(sites) < 0:
-        return None
-    return call, sites[0], sites[1] if len(sites) == 2 else -1, op.out
 
 
 def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:

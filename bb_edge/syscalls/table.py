@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
 
@@ -19,16 +19,16 @@ def _delay(attribute: str) -> Bind:
         delay = op.spec.attrs.get(attribute)
         if not isinstance(delay, int) or delay < 0:
             raise OpError(f"{attribute} must be a number of nanoseconds, not {delay!r}", where=op.spec.name)
-        engine = env.engine
+        runtime = env.runtime
 
         def run(ctx: Any, _trigger: object) -> object:
-            if engine.runtime.timers.full:
-                bound = engine.runtime.config.max_timers
+            if runtime.timers.full:
+                bound = runtime.config.max_timers
                 raise CapacityError(
                     f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
                 )
-            token = engine.parking.suspend(ctx)
-            engine.runtime.timers.at(ctx.now_ns + delay, engine.parking.fire, token)
+            token = env.waiting.suspend(ctx)
+            runtime.timers.at(ctx.now_ns + delay, env.scheduler.fire, token)
             return PENDING
 
         return run
@@ -37,8 +37,8 @@ def _delay(attribute: str) -> Bind:
 
 
 def _clock(op: BoundOp, env: BindEnv) -> Run:
-    engine = env.engine
-    return lambda ctx, _trigger: ctx.now_ns + engine.runtime.clock_offset_ns
+    runtime = env.runtime
+    return lambda ctx, _trigger: ctx.now_ns + runtime.clock_offset_ns
 
 
 def _elapsed(op: BoundOp, env: BindEnv) -> Run:
@@ -46,19 +46,19 @@ def _elapsed(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _rng(op: BoundOp, env: BindEnv) -> Run:
-    rng = env.engine.runtime.rng
+    rng = env.runtime.rng
     return lambda ctx, _trigger: np.asarray(rng.getrandbits(64), dtype=np.uint64)
 
 
 def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
     """Drops the value, counted, where its execution's deadline has passed (semantics §6)."""
-    engine = env.engine
+    runtime = env.runtime
 
     def run(ctx: Any, value: object) -> object:
         deadline = ctx.execution.deadline_ns
         if deadline and ctx.now_ns >= deadline:
-            ctx.execution.expired = True
-            engine.runtime.count("deadlines.expired")
+            ctx.execution.expire()
+            runtime.count("deadlines.expired")
             return None
         return value
 

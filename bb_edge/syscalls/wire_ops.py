@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.outgoing import Unit
-from bb_edge.engine.run.binding import Bind, BindEnv, Run
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
@@ -98,7 +98,7 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
         cohort = requests.open(ctx.frame, op, gated, asked, port.deadline_ns, region)
         deadline = ctx.now_ns + port.deadline_ns
         if not port.durable:
-            cohort.ask = Unit(env.engine.runtime.own_peer, fills, envelope.REQUEST, 0, deadline, False, None)
+            cohort.ask = Unit(env.runtime.own_peer, fills, envelope.REQUEST, 0, deadline, False, None)
         for number, peer in cohort.by_req_id.items():
             unit = Unit(peer, fills, envelope.REQUEST, number, deadline, port.durable, None, port.wire_id)
             if not outbound.add(unit, ctx):

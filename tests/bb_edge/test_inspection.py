@@ -74,7 +74,7 @@ def test_an_execution_tells_what_it_waits_for_and_what_its_sites_hold(bench):
     found = plain(b.node)
     (execution,) = found.executions
     assert execution["id"] == number and execution["state"] == "waiting"
-    assert execution["holds"] == {"pending": 1, "outside": 0, "requests": 0, "children": 0, "claims": 0}
+    assert execution["holds"] == {"parked": 1}
     assert execution["frames"][0]["values"]["c"] == "Tensor<F32>[4]"
     assert not {"x", "a"} & execution["frames"][0]["values"].keys(), "their only readers have run"
     (parked,) = found.parked
@@ -93,7 +93,7 @@ def test_an_open_request_names_who_is_asked_and_who_has_settled(bench):
     (request,) = found.requests
     assert request["state"] == "open" and request["gated"] == [str(A), str(B)]
     assert sorted(request["numbers"].values()) == sorted((str(A), str(B)))
-    assert found.executions[0]["holds"]["requests"] == 1
+    assert found.executions[0]["holds"]["request"] == 1
     assert {peer for peer, link in found.links.items() if link["pending"]} == {str(A), str(B)}
     b.node.peer_presence(A, False, (), epoch=1)
     b.poll(1)

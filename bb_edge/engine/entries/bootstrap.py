@@ -99,6 +99,12 @@ class Planned:
         when = f"in {seconds(self.next_try_ns - now_ns)}" if self.next_try_ns else "as soon as it can"
         return NotBootstrapped(f"the bootstrap of {whose} is not done{why}", hint=f"it is tried {when}")
 
+    def op_failed(self, failure: steps.OpFailed) -> None:
+        """An op of the bootstrap failed: the first one is why."""
+        if not self.reason:
+            where = f"{failure.op} ({failure.source})" if failure.source else failure.op
+            self.reason = f"{where}: {failure.text}"
+
     @property
     def formals(self) -> Mapping[str, int]:
         return {} if self.graph is None else self.graph.slot.inputs
@@ -213,7 +219,9 @@ class Bootstraps:
         pool = self._engine.pool
         if pool.entries + len(self._ingress.entries) <= pool.max_entries:  # all of them find a place
             # What a restart has brought back waits for them.
-            self._engine.locked.update((c, p.name) for p, _ in fresh if p.lost for c in p.touch_set)
+            for planned, _ in fresh:
+                if planned.lost:
+                    self._engine.waiting.lock(planned.touch_set, planned.name)
 
     def _checked(
         self, wanted: Sequence[tuple[Planned, Mapping[str, object]]], again: bool = False
@@ -292,11 +300,11 @@ class Bootstraps:
         """Tells the engine what must not be touched yet, while somebody keeps the bootstraps going."""
         if self._keeps_going:
             still = [p for p in self._order if not p.done and p.status is not BootstrapStatus.RUNNING]
-            self._engine.unready = {component: p for p in still for component in p.touch_set}
+            self._engine.waiting.refuse({component: p for p in still for component in p.touch_set})
 
     def _free(self, target: str) -> bool:
         """Whether nothing that a target's slots are bound to waits for a bootstrap."""
-        own = {index for (name, _), index in self._engine.slots.items() if name == target}
+        own = {index for (name, _), index in self._engine.components.slots.items() if name == target}
         return all(p.done or (p.target != target and own.isdisjoint(p.touch_set)) for p in self._order)
 
     # --- trying again ---------------------------------------------------------------------------------
@@ -350,29 +358,22 @@ class Bootstraps:
     def _fill(self, execution: Execution, target: str, slot: str) -> None:
         engine = self._engine
         planned = self.planned(target, slot)
-        execution.bootstrap = True
-        execution.bootstrap_of = planned
+        execution.bootstrap = planned
         if not planned.lost:  # else who holds them waits for the bootstrap
-            execution.claim_set = tuple(c for c in planned.touch_set if not engine.components[c].shared)
+            execution.will_claim(tuple(c for c in planned.touch_set if not engine.components[c].shared))
         execution.on_end = self._ended
-        execution.pending += 1  # holds the execution open until it has begun
-        if engine.claims.acquire(execution):
-            self._begin(execution)
-        else:
-            execution.on_claimed = self._begin
+        engine.waiting.claim(execution, self._begin)
 
     def _begin(self, execution: Execution) -> None:
-        planned = execution.bootstrap_of
-        execution.on_claimed = None
-        execution.pending -= 1
+        planned = _bootstrap_of(execution)
         planned.status, planned.reason, planned.lost = BootstrapStatus.RUNNING, "", False
         self._tell()
         self._runtime.emit(steps.BootstrapStarted(planned.target, planned.slot))
-        self._engine.locked.update(dict.fromkeys(planned.touch_set, planned.name))
+        self._engine.waiting.lock(planned.touch_set, planned.name)
         planned.start(execution, planned.inputs)
 
     def _ended(self, execution: Execution) -> None:
-        planned, failed = execution.bootstrap_of, execution.failed
+        planned, failed = _bootstrap_of(execution), execution.failed
         planned.status = BootstrapStatus.FAILED if failed else BootstrapStatus.DONE
         planned.inputs, planned.staged = {}, False
         engine = self._engine
@@ -383,7 +384,7 @@ class Bootstraps:
         else:
             planned.wait_ns, planned.reason = 0, ""
         self._tell()
-        engine.unlock(planned.touch_set)
+        engine.waiting.unlock(planned.touch_set)
         wait = planned.wait_ns if planned.next_try_ns else 0
         self._runtime.emit(
             steps.BootstrapComplete(planned.target, failed, planned.slot, planned.reason, wait)
@@ -399,12 +400,10 @@ class Bootstraps:
             self._on_done(planned.target)
         self._start_what_can()
 
-    def failed_in(self, execution: Execution, failure: steps.OpFailed) -> None:
-        """An op of a bootstrap failed: the first one is why."""
-        planned = execution.bootstrap_of
-        if not planned.reason:
-            where = f"{failure.op} ({failure.source})" if failure.source else failure.op
-            planned.reason = f"{where}: {failure.text}"
+
+def _bootstrap_of(execution: Execution) -> Planned:
+    assert isinstance(execution.bootstrap, Planned)
+    return execution.bootstrap
 
 
 def of_target(engine: Scheduler, graph: BoundGraph, touch_set: tuple[int, ...]) -> Planned:

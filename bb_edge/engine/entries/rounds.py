@@ -66,9 +66,8 @@ class Rounds:
 
     def _fill(self, execution: Execution) -> None:
         region = self._graph.regions[0]
-        execution.claim_set = self._graph.claims.get(self._op.index, ())
-        execution.notify = True
-        execution.on_end = self._ended
+        execution.will_claim(self._graph.claims.get(self._op.index, ()))
+        execution.tell_end(self._ended)
         execution.cause = Cause(self._runtime.own_peer, self.own_number, self._which)
         frame = execution.frame_of(region)
         if self._op.out >= 0:

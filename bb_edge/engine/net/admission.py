@@ -235,10 +235,8 @@ class Inbound:
     def _fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
         engine = self._engine
-        execution.source = peer
-        execution.cause = cause_of(peer, message)
-        execution.acknowledged = self.journaling is not None and message.base > 0
-        execution.deadline_ns = deadline_ns
+        acknowledged = self.journaling is not None and message.base > 0
+        execution.came_from(peer, cause_of(peer, message), deadline_ns, acknowledged)
         touched: dict[int, Port] = {}
         for fill in message.fills:
             port = self._route(peer, fill, message)
@@ -250,9 +248,7 @@ class Inbound:
                 self._failed(peer, error)
                 continue
             region = port.graph.regions[port.op.spec.region]
-            claims = port.graph.claims.get(port.op.index, ())
-            if claims and claims != execution.claim_set:
-                execution.claim_set = tuple(sorted({*execution.claim_set, *claims}))
+            execution.will_claim(port.graph.claims.get(port.op.index, ()))
             frame = execution.frame_of(region)
             if port.site >= 0:
                 engine.write(frame, port.site, value)
@@ -338,7 +334,7 @@ class Inbound:
             )
             self._requests.settle_peer(req_id, peer)
             return False
-        cohort.execution.answer_bytes += size
+        cohort.execution.charge_answer(size)
         self._requests.answer(
             req_id, peer, tuple(values[i] for i in range(len(values))), cause_of(peer, message)
         )
@@ -349,8 +345,8 @@ class Inbound:
     def _closed_to(self, peer: PeerId, message: Envelope) -> str:
         """Why component ops are refused now, unmarked, so that a request comes again; "" where they pass."""
         blocked = peer in self._engine.neighbours.blocked
-        locked, unready = self._engine.locked, self._engine.unready
-        if not blocked and not locked and not unready:
+        waiting = self._engine.waiting
+        if not blocked and not waiting.closes_any:
             return ""
         for fill in message.fills:
             try:
@@ -361,7 +357,7 @@ class Inbound:
                 if blocked:
                     return "blocked"
                 component = self._remote.get((ref, op or ""), (None, -1))[1]
-                if component in locked or component in unready:
+                if waiting.closes(component):
                     return "bootstrapping"
         return ""
 

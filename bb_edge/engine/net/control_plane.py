@@ -267,7 +267,7 @@ class ControlPlane:
             )
         token = self._next_token
         self._next_token -= 1
-        handle = CompletionHandle(engine.parking.sink, token)
+        handle = CompletionHandle(engine.waiting.sink, token)
         wait = self.runtime.config.later_deadline_ns if deadline_ns is None else deadline_ns
         until = self.runtime.now_ns + wait if wait else 0
         if pending.deadline_ns and (not until or pending.deadline_ns < until):

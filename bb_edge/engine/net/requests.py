@@ -28,6 +28,7 @@ from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.net.until_snapshot import UntilSnapshot
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys, types
@@ -110,13 +111,12 @@ class Requests:
         self._runtime = engine.runtime
         self.cohorts: dict[int, Cohort] = {}
         self._by_req_id: dict[int, Cohort] = {}
+        self.of_child: dict[int, Cohort] = {}  # by the number of the execution that handles an answer
         self.next_id = 1
         self.on_closed: Callable[[int], None] = _nothing_with  # told each request id that nobody waits for
         self.needs_snapshot: UntilSnapshot[int] = UntilSnapshot()  # cohorts that closed with somebody missing
         # Asks the driver for a snapshot; None on a node whose driver keeps nothing on disk.
         self.want_snapshot: Callable[[str], None] | None = None
-        engine.on_child_end = self.child_ended
-        engine.on_requests_over = self.forget
         engine.runtime.callbacks.register("request.deadline", self._deadline)
 
     def __len__(self) -> int:
@@ -162,10 +162,7 @@ class Requests:
             self._by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
         self._try_down(cohort)
-        execution.asking += 1
-        execution.requests_made += 1
-        if cohort.gated:
-            execution.asked_somebody = True
+        execution.asks(self, bool(cohort.gated))
         cohort.timer = self._runtime.timers.at(
             self._runtime.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True
         )
@@ -320,23 +317,19 @@ class Requests:
             outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
             cohort.running += 1
             child = self._engine.start_child(cohort.frame, region, outputs)
-            child.cohort = cohort
-            child.cause = cause
-            child.source = peer
-            child.acknowledged = True  # it counts as an answer: no gate drops it because its peer went since
+            self.of_child[child.id] = cohort
+            # It counts as an answer: no gate drops it because its peer went since.
+            child.came_from(peer, cause, child.deadline_ns, acknowledged=True)
 
-    def child_ended(self, child: Execution) -> None:
-        """The engine's notice that a child of some cohort is done; its place goes to the next answer."""
-        cohort: Cohort = child.cohort
-        cohort.running -= 1
-        asking = cohort.execution
-        asking.children -= 1
-        children = cohort.frame.children
-        if children is not None:
-            cohort.frame.children = [f for f in children if f.execution is not child]
-        self._run_waiting(cohort)
-        self._maybe_fire(cohort)
-        self._engine.wake(asking)
+    def execution_ended(self, execution: Execution) -> None:
+        """An execution that asked has ended: its cohorts go. A child's place goes to the next answer."""
+        for number in execution.cohorts:
+            self.cohorts.pop(number, None)
+        cohort = self.of_child.pop(execution.id, None)
+        if cohort is not None:
+            cohort.running -= 1
+            self._run_waiting(cohort)
+            self._maybe_fire(cohort)
 
     # --- firing ---------------------------------------------------------------------------------------
 
@@ -347,7 +340,7 @@ class Requests:
             raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
         if cohort.state is CohortState.FIRED:
             return self._result(cohort, stacks)
-        token = self._engine.parking.suspend(ctx, outside=True)
+        token = self._engine.waiting.suspend(ctx, Hold.PERMIT)
         cohort.collector = (token, stacks)
         return PENDING
 
@@ -368,22 +361,16 @@ class Requests:
             )
         )
         execution = cohort.execution
-        execution.asking -= 1
-        execution.cohorts.append(cohort.id)
+        execution.asked(cohort.id)
         if cohort.collector is not None:
             token, stacks = cohort.collector
             try:
                 result = self._result(cohort, stacks)
             except OpError as error:
-                engine.parking.fail(token, error)
+                engine.fail(token, error)
             else:
-                engine.parking.resume(token, result)
-        engine.wake(execution)
-
-    def forget(self, execution: Execution) -> None:
-        """The asking execution has ended: its cohorts go."""
-        for number in execution.cohorts:
-            self.cohorts.pop(number, None)
+                engine.resume(token, result)
+        engine.pool.wake(execution)
 
     def _result(self, cohort: Cohort, stacks: int) -> tuple[object, ...]:
         missing = tuple(p for p in cohort.asked if p not in cohort.accepted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.program.graph_slot import OUTPUT_OP, GraphSlot, OpSpec, Region
@@ -16,24 +17,27 @@ INVOKE = -1
 """Key of `BoundGraph.claims` for executions that start without any value."""
 
 
-Lane = tuple[Callable[..., Any], int, int, int]
-"""(run, first input site, second one or -1, output site) of an op that computes one value from one or two:
-`run(None, …)` needs no context, touches no component, and always gives a value at once.
-"""
+class OutputMode(enum.IntEnum):
+    """What happens to an op's result."""
+
+    NONE = 0  # nothing
+    ONE = 1  # it is written to the only output
+    SPREAD = 2  # its items are written to the outputs
 
 
 class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
-    `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `mode` says what happens to the
-    result: 0 nothing, 1 write it to `out`, 2 spread it over `outs`. `component` is the one that the op calls
-    (-1: none), a backend included; `touches` is the one that a bootstrap may lock and an execution may have
-    to claim, never a backend; `busy_key` the one that takes one op at a time. `takes_first` says that a tuple
-    that comes later has the op's several outputs, of which the node names the first. `later_ns` is the
-    deadline of a `Later` (0: the node's default). `lane` is the short way through the loop, where there is
-    one. `is_plain_call` says of a backend call that `run(None, …)` needs no context and always gives its
-    values at once; `emits` is the topic of an op that does nothing but emit an app event. `check` holds a
-    component's result against what the op declares, where there is something to hold.
+    `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `component` is the one that
+    the op calls (-1: none), a backend included; `touches` is the one that a bootstrap may lock and an
+    execution may have to claim, never a backend; `busy_key` the one that takes one op at a time.
+    `takes_first` says that a tuple that comes later has the op's several outputs, of which the node names
+    the first. `later_ns` is the deadline of a `Later` (0: the node's default). `forward` tells of a call of
+    a function which sites of the caller each of its outputs goes to. `is_plain_call` says of a backend call
+    that `run(None, …)` needs no context and always gives its values at once; `emits` is the topic of an op
+    that does nothing but emit an app event. `check` holds a component's result against what the op
+    declares, where there is something to hold. `frees` are sites that nobody but this op reads: their
+    values go as soon as it has run.
     """
 
     __slots__ = (
@@ -41,11 +45,12 @@ class BoundOp:
         "check",
         "component",
         "emits",
+        "forward",
         "frees",
         "gather",
+        "graph_index",
         "index",
         "is_plain_call",
-        "lane",
         "later_ns",
         "mode",
         "out",
@@ -59,14 +64,17 @@ class BoundOp:
         "yields_command",
     )
 
-    def __init__(self, spec: OpSpec, target: str) -> None:
+    def __init__(self, spec: OpSpec, target: str, graph_index: int) -> None:
         self.spec = spec
         self.index = spec.index
         self.target = target
+        self.graph_index = graph_index
         outs = spec.outputs
         self.outs = outs
         self.out = outs[0] if outs else -1
-        self.mode = 0 if not any(s >= 0 for s in outs) else (1 if len(outs) == 1 else 2)
+        self.mode = OutputMode.NONE
+        if any(s >= 0 for s in outs):
+            self.mode = OutputMode.ONE if len(outs) == 1 else OutputMode.SPREAD
         self.run: Callable[..., Any] = _unbound
         self.gather: Callable[[list[Any]], Sequence[Any]] = _no_inputs
         self.component = -1
@@ -76,11 +84,10 @@ class BoundOp:
         self.yields_command = False
         self.takes_first = False
         self.later_ns = 0
-        self.lane: Lane | None = None
+        self.forward: Mapping[int, tuple[int, ...]] = {}
         self.is_plain_call = False
         self.check: Callable[[object], Any] | None = None
         self.emits: str | None = None
-        # Sites that nobody but this op reads: their values go as soon as it has run.
         self.frees: tuple[int, ...] = ()
 
 
@@ -123,7 +130,7 @@ class BoundGraph:
         self.slot = slot
         self.index = index
         self.target = target
-        self.ops = tuple(BoundOp(spec, target) for spec in slot.ops)
+        self.ops = tuple(BoundOp(spec, target, index) for spec in slot.ops)
         self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
         self.claims: dict[int, tuple[int, ...]] = {}
         self.input_claims: dict[int, tuple[int, ...]] = {}

@@ -1,16 +1,17 @@
-"""Who holds which stateful component (semantics §3).
+"""Who holds which stateful component.
 
 An execution claims every unshared component that its flow writes in one step, so that claims cannot deadlock.
-Waiters are served in order of arrival; one that cannot be served lets others pass only where they want
-nothing
-that it wants.
+Waiters are served in order of arrival. One that cannot be served lets others pass only where they want
+nothing that it wants.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.naming import Naming
 
 
 class Claims:
@@ -69,3 +70,16 @@ class Claims:
         for component in execution.claim_set:
             self.owners[component] = execution
         execution.claimed = True
+
+    def save(self) -> list[Any]:
+        """[number of the owner of each component, numbers of the waiters]; 0 for no owner."""
+        owners = [0 if owner is None else owner.id for owner in self.owners]
+        return [owners, [execution.id for execution in self.waiters]]
+
+    def restore(self, plain: Any, naming: Naming) -> None:
+        """Takes what `save` gave. ValueError where the node has another number of components."""
+        owners, waiters = plain
+        if len(owners) != len(self.owners):
+            raise ValueError("claims of another number of components")
+        self.owners[:] = [naming.execution(number) if number else None for number in owners]
+        self.waiters.extend(naming.execution(number) for number in waiters)

@@ -17,6 +17,7 @@ from numpy import ndarray
 
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.steps import AppEvent, app_event, execution_ended
 from bb_edge.roles.containment import contained
 
@@ -77,7 +78,7 @@ class Direct(NamedTuple):
 
 def direct_of(graph: BoundGraph, engine: Scheduler) -> Direct | None:
     """The short way of a graph; None where it is more than tensor work, or somebody looks on."""
-    if engine.runtime.config.trace or engine.execution_observers or len(graph.regions) != 1 or not graph.ops:
+    if engine.runtime.config.trace or engine.components.observers or len(graph.regions) != 1 or not graph.ops:
         return None
     if not all(_is_plain(graph, op) for op in graph.ops):
         return None
@@ -97,7 +98,7 @@ def _is_plain(graph: BoundGraph, op: BoundOp) -> bool:
         return False
     if op.emits is not None:
         return not op.outs and len(spec.inputs) == 1
-    return (op.is_plain_call or op.lane is not None) and op.mode > 0
+    return (op.is_plain_call) and op.mode > 0
 
 
 def _order(graph: BoundGraph) -> tuple[list[BoundOp], int]:
@@ -180,9 +181,7 @@ class _Registers:
 
 def run_direct(engine: Scheduler, direct: Direct, target: str, number: int, values: dict[int, object]) -> int:
     """Runs the execution from its start to its end; returns how many ops ran. Empties `values`."""
-    pool = engine.pool
-    if pool.entries >= pool.peak:
-        pool.peak = pool.entries + 1
+    engine.pool.passed()
     if engine.depth_peak < direct.ready:
         engine.depth_peak = direct.ready
     registers = direct.registers
@@ -201,7 +200,7 @@ def run_direct(engine: Scheduler, direct: Direct, target: str, number: int, valu
                         registers[out] = run(None, registers[first], registers[second])
                 if isinstance(then, Emit):
                     topic, source, op = then
-                    emit_value(engine, op, number, topic, registers[source])
+                    emit_value(engine.runtime, op, number, topic, registers[source])
                 elif then is not None:
                     op = then.op
                     _call(then, registers)
@@ -264,7 +263,7 @@ def _without(
             if isinstance(step, Short):
                 registers[step.out] = step.run(None, *[registers[i] for i in inputs])
             elif isinstance(step, Emit):
-                emit_value(engine, step.op, number, step.topic, registers[step.source])
+                emit_value(engine.runtime, step.op, number, step.topic, registers[step.source])
             else:
                 _call(step, registers)
         except BaseException as error:  # noqa: BLE001 (as above)
@@ -283,14 +282,14 @@ def _forget(step: Short | Call | Emit, registers: list[Any]) -> None:
                 registers[register] = None
 
 
-def emit_value(engine: Scheduler, op: BoundOp, execution: int, topic: str, value: object) -> None:
+def emit_value(runtime: Runtime, op: BoundOp, execution: int, topic: str, value: object) -> None:
     """An op's value as an app event; one that is larger than the node lets it be is left out, counted."""
     size = value.nbytes if type(value) is ndarray else payload_bytes(value)
-    if size > engine.runtime.config.app_event_bytes:
-        engine.runtime.count("app_events.omitted")
-        engine.runtime.emit(AppEvent(op.target, execution, topic, None, size))
+    if size > runtime.config.app_event_bytes:
+        runtime.count("app_events.omitted")
+        runtime.emit(AppEvent(op.target, execution, topic, None, size))
         return
-    engine.runtime.steps.append(app_event(op.target, execution, topic, value))
+    runtime.steps.append(app_event(op.target, execution, topic, value))
 
 
 __all__ = ["Direct", "direct_of", "emit_value", "run_direct"]

@@ -1,4 +1,4 @@
-"""Which components a flow touches: what bootstraps lock, and what executions claim (semantics §3, §5)."""
+"""Which components a flow touches: what bootstraps lock, and what executions claim ."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bb_edge.engine.program.program import FunctionKey
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.run.components import Components
 from bb_edge.ir.opsets import OpKind
-from bb_edge.roles import Component
 
 Graphs = Mapping[FunctionKey, BoundGraph]
 
@@ -27,7 +27,7 @@ def touch_set(graph: BoundGraph, graphs: Graphs) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def find_claims(graphs: Graphs, components: Sequence[Component]) -> None:
+def find_claims(graphs: Graphs, components: Components) -> None:
     """Fills `claims` of every graph: for each entry the unshared components that its flow writes."""
     written: dict[FunctionKey, frozenset[int]] = {}
 

@@ -1,37 +1,57 @@
-"""Executions, their frames, and the pools that both come from (semantics §3).
+"""Executions and their frames: what runs, and the values that it works on.
 
-An execution is one cascade. It owns a frame per graph and region that it runs in; frames come from pools that
-are filled at install and go back when the execution ends. Ids are never reused; the records are.
-
-The life of an execution is this table, and nothing else changes `state`:
-
-    IDLE ──start──► RUNNING ──drained, something open──► WAITING ──resumed──► RUNNING
-                       │                                    │
-                       └──────────drained, nothing open─────┴──► IDLE (ended)
-
-"Something open" is a pending op, an open request, a running child, or ops that wait for a claim.
+An execution is one cascade. It owns a frame per graph and region that it runs in. `life.py` has the table
+of its states and what holds it open; only this room writes executions and frames, others call their methods.
 """
 
 from __future__ import annotations
 
-import enum
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from bb_edge.engine import steps
+from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.graph_slot import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
+from bb_edge.engine.run.life import Hold, State
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.outbox import Cause
 
-if TYPE_CHECKING:
-    from bb_edge.ir.ids import PeerId
-    from bb_edge.wire.outbox import Cause
+
+class FrameSource(Protocol):
+    """Where executions take their frames from."""
+
+    def take(self, region: BoundRegion) -> Frame:
+        """A clean frame of a region."""
+
+    def give_back(self, frame: Frame) -> None:
+        """Takes a frame that nobody uses any more."""
 
 
-class State(enum.Enum):
-    IDLE = "idle"
-    RUNNING = "running"
-    WAITING = "waiting"
+class Asker(Protocol):
+    """Whoever opens requests in executions, and runs their answers as children."""
+
+    def execution_ended(self, execution: Execution) -> None:
+        """An execution that asked, or a child of one, has ended; its record is cleared after this call."""
+
+
+class Bootstrap(Protocol):
+    """The bootstrap that an execution runs."""
+
+    @property
+    def target(self) -> str:
+        """The target that it belongs to."""
+
+    @property
+    def slot(self) -> str:
+        """The slot of the component whose bootstrap it is; empty for a target's own."""
+
+    def refusal(self, now_ns: int) -> OpError:
+        """Why an op of a component cannot run before the bootstrap is done."""
+
+    def op_failed(self, failure: steps.OpFailed) -> None:
+        """An op of the bootstrap has failed."""
 
 
 class Frame:
@@ -43,11 +63,10 @@ class Frame:
         "children",
         "consumers",
         "execution",
-        "forward",
         "forwarded",
+        "forwards_writes",
         "parent",
         "region",
-        "special",
         "values",
         "waiting",
     )
@@ -62,114 +81,226 @@ class Frame:
         self.execution: Execution | None = None
         self.parent: Frame | None = None
         self.children: list[Frame] | None = None
-        # A called function's frame: the call, and where its outputs go in the caller's.
+        # Of a called function: the caller's frame and op. The op knows where outputs go in the caller's.
         self.caller: Frame | None = None
         self.call: BoundOp | None = None
-        self.forward: Mapping[int, tuple[int, ...]] | None = None
         # Whether writes must be passed on: to children, or to a caller.
-        self.special = False
+        self.forwards_writes = False
 
     def reset(self) -> None:
+        """Makes the frame clean again."""
         slot = self.region.graph.slot
         self.values[:] = slot.values
         self.waiting[:] = slot.waiting
-        self.execution = self.parent = self.children = self.caller = self.call = self.forward = None
-        self.special = False
+        self.execution = self.parent = self.children = self.caller = self.call = None
+        self.forwards_writes = False
+
+    def called_by(self, caller: Frame, call: BoundOp) -> None:
+        """Makes it the frame of a called function: what reaches an output goes on to the caller."""
+        self.caller = caller
+        self.call = call
+        self.forwards_writes = True
+
+    def add_child(self, child: Frame) -> None:
+        """Lets a child execution's frame see this one's values, also those that are still to come."""
+        child.parent = self
+        if self.children is None:
+            self.children = []
+        self.children.append(child)
+        self.forwards_writes = True
+
+    def remove_child(self, child: Frame) -> None:
+        """Ends that for a frame."""
+        self.children = [frame for frame in self.children or () if frame is not child]
 
 
 class Execution:
-    """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim."""
+    """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim.
+
+    `held` counts what holds it open, by kind. `claim_timer` ends the wait for a claim at the deadline.
+    `acknowledged` says that its sender will not repeat its envelope, so that no gate stops it. `cause` tells
+    its durable sends from those of a later execution. `bytes_held` are those of the envelope that started
+    it, charged to `source`; `answer_bytes` those of the answers to its requests.
+    """
 
     __slots__ = (
-        "_frame_pool",
+        "_frame_source",
         "acknowledged",
         "answer_bytes",
         "asked_somebody",
-        "asking",
+        "asker",
         "bootstrap",
-        "bootstrap_of",
         "bytes_held",
         "cause",
-        "children",
         "claim_set",
         "claim_timer",
         "claimed",
-        "cohort",
         "cohorts",
         "deadline_ns",
         "expired",
         "failed",
         "frames",
+        "held",
         "id",
         "notify",
         "on_claimed",
         "on_end",
         "parent",
         "parked",
-        "pending",
         "permits",
-        "queued",
         "ready",
         "requests_made",
         "source",
         "state",
         "target",
-        "waits_outside",
     )
 
-    def __init__(self, frame_pool: FramePool) -> None:
-        self._frame_pool = frame_pool
+    def __init__(self, frame_source: FrameSource) -> None:
+        self._frame_source = frame_source
+        self.state = State.IDLE
         self.ready: deque[tuple[Frame, BoundOp]] = deque()
         self.parked: list[tuple[Frame, BoundOp]] = []
         self.frames: list[Frame] = []
         self.permits: list[Callable[[int], None]] = []
         self.cohorts: list[int] = []
+        self.held: dict[Hold, int] = {}
         self.clear()
 
     def clear(self) -> None:
+        """Makes the record clean again, all but its state."""
         self.id = 0
         self.target = ""
-        self.state = State.IDLE
-        self.pending = 0  # parked ops: timers, Laters, permits
-        self.waits_outside = 0  # of these, the ones that wait for permits or the host
-        self.asking = 0  # open requests
-        self.children = 0  # running children
         self.failed = False
         self.expired = False
-        self.acknowledged = (
-            False  # its envelope is durable: its sender will not repeat it, so no gate stops it
-        )
-        self.bootstrap = False
-        self.bootstrap_of: Any = None  # which one
-        self.queued = False
+        self.acknowledged = False
+        self.bootstrap: Bootstrap | None = None
         self.claimed = False
         self.claim_set: tuple[int, ...] = ()
-        self.claim_timer = 0  # ends the wait for a claim at the execution's deadline
+        self.claim_timer = 0
         self.on_claimed: Callable[[Execution], None] | None = None  # called instead of running `parked`
         self.parent: Execution | None = None
-        self.cohort: Any = None
+        self.asker: Asker | None = None
         self.source: PeerId | None = None
-        self.cause: Cause | None = None  # what tells its durable sends from those of a later execution
+        self.cause: Cause | None = None
         self.deadline_ns = 0
-        self.bytes_held = 0  # of the envelope that started it, charged to `source`
-        self.answer_bytes = 0  # of the answers to its requests
+        self.bytes_held = 0
+        self.answer_bytes = 0
         self.requests_made = 0
         self.asked_somebody = False
         self.notify = False
         self.on_end: Callable[[Execution], None] | None = None
+        self.held.clear()
         self.ready.clear()
         self.parked.clear()
         self.frames.clear()
         self.permits.clear()
         self.cohorts.clear()
 
-    @property
-    def open(self) -> bool:
-        """Whether something can still come."""
-        return bool(self.pending or self.asking or self.children or self.parked)
+    # --- how it begins --------------------------------------------------------------------------------
+
+    def came_from(self, source: PeerId, cause: Cause | None, deadline_ns: int, acknowledged: bool) -> None:
+        """Notes the envelope that it handles; `deadline_ns` is absolute, 0 for none."""
+        self.source = source
+        self.cause = cause
+        self.deadline_ns = deadline_ns
+        self.acknowledged = acknowledged
+
+    def will_claim(self, components: tuple[int, ...]) -> None:
+        """Adds to the components that it claims in one step, before the first op that touches one."""
+        if components and components != self.claim_set:
+            self.claim_set = tuple(sorted({*self.claim_set, *components}))
+
+    def tell_end(self, on_end: Callable[[Execution], None] | None = None) -> None:
+        """Reports its end with an `ExecutionEnded`, and calls `on_end`, a registered callback."""
+        self.notify = True
+        self.on_end = on_end
+
+    def charge(self, source: PeerId | None, size: int) -> None:
+        """Keeps the bytes of an envelope charged to its sender until the end."""
+        self.source = source
+        self.bytes_held = size
+
+    def charge_answer(self, size: int) -> None:
+        """Keeps the bytes of an answer charged until the end."""
+        self.answer_bytes += size
+
+    def asks(self, asker: Asker, somebody: bool) -> None:
+        """A request opens; `somebody` says whether anyone is asked."""
+        self.asker = asker
+        self.hold(Hold.REQUEST)
+        self.requests_made += 1
+        if somebody:
+            self.asked_somebody = True
+
+    def add_permit(self, release: Callable[[int], None]) -> None:
+        """Calls `release(id)`, a registered callback, at the end."""
+        self.permits.append(release)
+
+    def asked(self, cohort: int) -> None:
+        """A request is over; `cohort` is its number, which is forgotten at the end."""
+        self.let_go(Hold.REQUEST)
+        self.cohorts.append(cohort)
+
+    def expire(self) -> None:
+        """Its deadline has passed: nothing that is left of it counts as missing."""
+        self.expired = True
+
+    def own_cause(self, own_peer: PeerId) -> Cause:
+        """Its cause; an execution that no envelope has started is told from all others by its number."""
+        if self.cause is None:
+            self.cause = Cause(own_peer, 1 << 62, self.id)
+        return self.cause
+
+    # --- what holds it --------------------------------------------------------------------------------
+
+    def hold(self, why: Hold) -> None:
+        """Keeps it open until `let_go` is called as often with the same reason."""
+        self.held[why] = self.held.get(why, 0) + 1
+
+    def let_go(self, why: Hold) -> None:
+        """Takes one hold away. KeyError where there is none: a fault of the caller."""
+        left = self.held[why] - 1
+        if left:
+            self.held[why] = left
+        else:
+            del self.held[why]
+
+    def park(self, frame: Frame, op: BoundOp) -> None:
+        """Keeps an op until the execution has its claims."""
+        self.parked.append((frame, op))
+        self.hold(Hold.CLAIM)
+
+    def unpark_all(self, ready: bool) -> None:
+        """Ends the wait for claims: the ops are ready, or forgotten."""
+        if ready:
+            self.ready.extend(self.parked)
+        self.parked.clear()
+        self.held.pop(Hold.CLAIM, None)
+
+    # --- frames ---------------------------------------------------------------------------------------
+
+    def frame_of(self, region: BoundRegion) -> Frame:
+        """The execution's frame in that region, taken from the pool on first use."""
+        for frame in self.frames:
+            if frame.region is region and frame.caller is None:
+                return frame
+        return self.new_frame(region)
+
+    def new_frame(self, region: BoundRegion) -> Frame:
+        """One more frame of the execution in that region: of a called function, or of a snapshot."""
+        frame = self._frame_source.take(region)
+        frame.execution = self
+        self.frames.append(frame)
+        return frame
+
+    def release_frames(self) -> None:
+        """Gives all frames back."""
+        for frame in self.frames:
+            self._frame_source.give_back(frame)
+        self.frames.clear()
 
     def starved(self) -> tuple[str, ...]:
-        """Names of ops that got an input in this execution and miss another one (semantics §3).
+        """Names of ops that got an input in this execution and miss another one.
 
         What a child sees of its parent did not arrive in the child; constants and sources don't count.
         """
@@ -189,107 +320,3 @@ class Execution:
                     ):
                         names.append(spec.name)
         return tuple(names)
-
-    def frame_of(self, region: BoundRegion) -> Frame:
-        """The execution's frame in that region, taken from the pool on first use."""
-        for frame in self.frames:
-            if frame.region is region and frame.caller is None:
-                return frame
-        return self.new_frame(region)
-
-    def new_frame(self, region: BoundRegion) -> Frame:
-        """One more frame of the execution in that region: of a called function, or of a snapshot."""
-        frame = self._frame_pool.take(region)
-        frame.execution = self
-        self.frames.append(frame)
-        return frame
-
-    def release_frames(self) -> None:
-        """Gives all frames back, clean."""
-        for frame in self.frames:
-            self._frame_pool.give_back(frame)
-        self.frames.clear()
-
-
-class FramePool:
-    """Clean frames of every region, filled at install."""
-
-    __slots__ = ("_free",)
-
-    def __init__(self) -> None:
-        self._free: dict[BoundRegion, list[Frame]] = {}
-
-    def fill(self, region: BoundRegion, count: int) -> None:
-        """Grows a region's pool to `count` frames; called at install."""
-        free = self._free.setdefault(region, [])
-        free.extend(Frame(region) for _ in range(count - len(free)))
-
-    def take(self, region: BoundRegion) -> Frame:
-        """A clean frame; one more than the pool was filled with is made, and stays."""
-        free = self._free.get(region)
-        return free.pop() if free else Frame(region)
-
-    def give_back(self, frame: Frame) -> None:
-        region = frame.region
-        frame.reset()
-        self._free.setdefault(region, []).append(frame)
-
-
-class ExecutionPool:
-    """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
-
-    __slots__ = ("_free", "_lock", "active", "entries", "frames", "max_entries", "next_id", "peak")
-
-    def __init__(self, max_entries: int, max_children: int) -> None:
-        self.max_entries = max_entries
-        self.frames = FramePool()
-        self._free = [Execution(self.frames) for _ in range(max_entries * (1 + max_children))]
-        self._lock = threading.Lock()
-        self.next_id = 1
-        self.active: dict[int, Execution] = {}
-        self.entries = 0
-        self.peak = 0
-
-    @property
-    def full(self) -> bool:
-        return self.entries >= self.max_entries
-
-    def mint(self) -> int:
-        """A fresh ExecId, for an entry that is queued before it runs; from any thread."""
-        with self._lock:
-            number = self.next_id
-            self.next_id += 1
-        return number
-
-    def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
-        """A clean record, RUNNING. The caller has checked `full` (entries) or `max_children` (children)."""
-        execution = self._free.pop() if self._free else Execution(self.frames)
-        execution.id = self.mint() if number is None else number
-        execution.target = target
-        execution.parent = parent
-        execution.state = State.RUNNING
-        self.active[execution.id] = execution
-        if parent is None:
-            self.entries += 1
-            if self.entries > self.peak:
-                self.peak = self.entries
-        return execution
-
-    def revive(self, number: int, target: str, is_child: bool) -> Execution:
-        """The record of an execution that a snapshot brings, under its old number."""
-        execution = self._free.pop() if self._free else Execution(self.frames)
-        execution.id = number
-        execution.target = target
-        self.active[number] = execution
-        if not is_child:
-            self.entries += 1
-        return execution
-
-    def end(self, execution: Execution) -> None:
-        """Gives the record and its frames back."""
-        del self.active[execution.id]
-        if execution.parent is None:
-            self.entries -= 1
-        execution.release_frames()
-        execution.clear()
-        self._free.append(execution)

@@ -1,55 +1,60 @@
-"""Parked ops: timers, permits, open requests, and components that answer later (semantics §3, §8)."""
+"""The waiting room: every op that waits, and what it waits for.
+
+Ops wait for a timer, a component that answers later, a permit or an answer (parked); for a component that
+takes one op at a time (busy); for a bootstrap (locked); or until their execution has claimed its components.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Final, Protocol
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
-from bb_edge.engine.run.frames import Execution, Frame
-from bb_edge.ir.values import TRIGGER
-from bb_edge.roles.completion import CompletionHandle, Later
-from bb_edge.roles.errors import CompletionExpiredError
+from bb_edge.engine.run.claims import Claims
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.frames import Bootstrap, Execution, Frame
+from bb_edge.engine.run.life import Hold
+from bb_edge.engine.run.pool import ExecutionPool
+from bb_edge.engine.runtime import Runtime
+from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bb_edge.engine.context import OpContext
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.roles.completion import CompletionSink
-
-PENDING = object()
+PENDING: Final = object()
 """What an op's `run` returns when it will be resumed."""
 
 
+LATER_EXPIRED: Final = "later.expired"
+"""The registered callback `(now_ns, token, wait_ns)` of a deadline: whoever resumes ops registers it."""
+
+
+class Running(Protocol):
+    """The op that runs now, as its context shows it."""
+
+    execution: Execution
+    frame: Frame
+    op: BoundOp
+    later_token: int
+
+
 @dataclass(slots=True)
-class Pending:
+class Parked:
     """A parked op.
 
-    `outside` ones wait for permits or the host: their execution gives its claims up meanwhile.
+    `why` is PARKED or PERMIT. `busy_key` is the component that takes no other op meanwhile (-1: none).
+    `inputs` are those of an op that is answered later, should it have to run again after a restart.
     """
 
     frame: Frame
     op: BoundOp
     execution: Execution
-    outside: bool
-    busy_key: int
+    why: Hold
+    busy_key: int = -1
     timer: int = 0
     handle: CompletionHandle | None = None
-    inputs: tuple[object, ...] = ()  # of an op that is answered later, should it have to run again
-
-
-def traced(
-    op: BoundOp, result: object
-) -> type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]:
-    """The step that tells a tracer of an op's result."""
-    if result is PENDING:
-        return steps.AsyncSuspended
-    if result is TRIGGER:
-        return steps.OpTrigger
-    return steps.OpCompleted if op.mode else steps.OpSink
+    inputs: tuple[object, ...] = ()
 
 
 def check_deadline(deadline_ns: int | None) -> None:
@@ -58,23 +63,65 @@ def check_deadline(deadline_ns: int | None) -> None:
         raise OpError(f"a deadline of {deadline_ns} ns", hint="give nanoseconds from now on, or 0 for none")
 
 
-class Parking:
-    """The parked ops of one node, bounded by `pending_async`; `sink` takes completions from any thread."""
+class WaitingRoom:
+    """All that waits on one node. Parked ops are bounded by `pending_async`, the rest by executions.
 
-    def __init__(self, engine: Scheduler) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
-        self.pending: dict[int, Pending] = {}
+    `sink` takes completions from any thread.
+    """
+
+    def __init__(
+        self, runtime: Runtime, components: Components, pool: ExecutionPool, sink: CompletionSink
+    ) -> None:
+        self._runtime = runtime
+        self._components = components
+        self._pool = pool
+        self.sink = sink
+        self.parked: dict[int, Parked] = {}
         self.next_token = 1
-        self.sink: Any = None
-        engine.runtime.callbacks.register("parked.fire", self.fire)
-        engine.runtime.callbacks.register("later.expired", self._later_expired)
+        self.claims = Claims(len(components))
+        self._busy: list[bool] = [False] * len(components)
+        self.busy_waiters: list[deque[tuple[Frame, BoundOp]]] = [deque() for _ in components]
+        self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
+        self.locked_ops: list[tuple[Frame, BoundOp]] = []
+        self._unready: Mapping[int, Bootstrap] = {}  # component -> its bootstrap that is not done
+        runtime.callbacks.register("claim.expired", self._claim_expired)
 
-    def suspend(self, ctx: OpContext, outside: bool = False, busy: bool = False) -> int:
-        """Parks the running op; returns the token for `resume`. CapacityError at `pending_async`."""
-        if len(self.pending) >= self._runtime.config.pending_async:
+    # --- before an op runs ----------------------------------------------------------------------------
+
+    def holds_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
+        """Whether the op must wait for a bootstrap, its execution's claims, or its component.
+
+        Raises what `Bootstrap.refusal` gives, where the component's bootstrap is not done and does not run.
+        """
+        component = op.touches
+        if execution.bootstrap is None:
+            if component in self.locked:
+                self.keep_locked(frame, op)
+                self._runtime.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
+                return True
+            if component in self._unready:
+                raise self._unready[component].refusal(self._runtime.now_ns)
+        claiming = not execution.claimed and component in execution.claim_set
+        if claiming and not self.claims.acquire(execution):
+            self._await_claims(execution, frame, op)
+            return True
+        if op.busy_key >= 0 and self._busy[op.busy_key]:
+            self.busy_waiters[op.busy_key].append((frame, op))
+            execution.hold(Hold.BUSY)
+            return True
+        return False
+
+    # --- parked ops -----------------------------------------------------------------------------------
+
+    def suspend(self, ctx: Running, why: Hold = Hold.PARKED, busy: bool = False) -> int:
+        """Parks the running op; returns the token for `Scheduler.resume`. CapacityError at `pending_async`.
+
+        `busy` keeps other ops out of a component that takes one at a time.
+        """
+        limit = self._runtime.config.pending_async
+        if len(self.parked) >= limit:
             raise CapacityError(
-                f"{self._runtime.config.pending_async} ops are parked already",
+                f"{limit} ops are parked already",
                 where=ctx.op.spec.name,
                 hint="raise NodeConfig.pending_async",
             )
@@ -82,105 +129,144 @@ class Parking:
         self.next_token += 1
         key = ctx.op.busy_key if busy else -1
         if key >= 0:
-            self._engine.busy[key] = True
-        self.pending[token] = Pending(ctx.frame, ctx.op, ctx.execution, outside, key)
-        ctx.execution.pending += 1
-        if outside:
-            ctx.execution.waits_outside += 1
+            self._busy[key] = True
+        self.parked[token] = Parked(ctx.frame, ctx.op, ctx.execution, why, key)
+        ctx.execution.hold(why)
         return token
-
-    @property
-    def count(self) -> int:
-        return len(self.pending)
 
     def waiter(self, token: int) -> Execution | None:
         """The execution of the op that waits under this token; None where none does."""
-        parked = self.pending.get(token)
+        parked = self.parked.get(token)
         return None if parked is None else parked.execution
 
-    def resume(self, token: int, result: object) -> bool:
-        """Gives a parked op its result; False where it is not parked (any more)."""
-        parked = self._unpark(token)
-        if parked is None:
-            return False
-        if parked.op.check is not None:
-            try:
-                result = parked.op.check(result)
-            except OpError as error:
-                self._engine.op_failed(parked.execution, parked.op, error)
-                self._engine.wake(parked.execution)
-                return True
-        self._engine.deliver(parked.frame, parked.op, result)
-        self._engine.wake(parked.execution)
-        return True
-
-    def fail(self, token: int, error: BaseException) -> bool:
-        """Ends a parked op's branch with an error; False where it is not parked (any more)."""
-        parked = self._unpark(token)
-        if parked is None:
-            return False
-        self._engine.op_failed(parked.execution, parked.op, error)
-        self._engine.wake(parked.execution)
-        return True
-
-    def _unpark(self, token: int) -> Pending | None:
-        parked = self.pending.pop(token, None)
+    def unpark(self, token: int) -> Parked | None:
+        """Takes a parked op out; the caller gives it its result. None where none waits under the token."""
+        parked = self.parked.pop(token, None)
         if parked is None:
             return None
-        parked.execution.pending -= 1
-        if parked.outside:
-            parked.execution.waits_outside -= 1
+        parked.execution.let_go(parked.why)
         if parked.timer:
             self._runtime.timers.cancel(parked.timer)
         if parked.busy_key >= 0:
-            self._engine.busy[parked.busy_key] = False
+            self._busy[parked.busy_key] = False
             # All of them, in order: the first may answer at once, and would leave the others asleep.
-            waiters = self._engine.busy_waiters[parked.busy_key]
+            waiters = self.busy_waiters[parked.busy_key]
             for _ in range(len(waiters)):
-                self._engine.ready_again(waiters.popleft())
+                self._pool.ready_again(waiters.popleft(), Hold.BUSY)
         return parked
 
     def later(
         self,
-        ctx: OpContext,
+        ctx: Running,
         deadline_ns: int | None,
         make: Callable[[CompletionSink, int], CompletionHandle] = CompletionHandle,
     ) -> Later:
         """A completion handle for the running op, with its deadline armed: the given one, else that of the
         op, else the node's. A second call in one op withdraws what the first one gave.
         """
-        if ctx.later_token:
-            self.withdraw(ctx.later_token)
-            ctx.later_token = 0
+        self.withdraw(ctx)
         check_deadline(deadline_ns)
         token = self.suspend(ctx, busy=True)
         ctx.later_token = token
-        handle = self.pending[token].handle = make(self.sink, token)
-        if ctx.op.component >= 0 and self._engine.components[ctx.op.component].restartable:
-            self.pending[token].inputs = tuple(ctx.op.gather(ctx.frame.values))
+        parked = self.parked[token]
+        handle = parked.handle = make(self.sink, token)
+        component = ctx.op.component
+        if component >= 0 and self._components[component].restartable:
+            parked.inputs = tuple(ctx.op.gather(ctx.frame.values))
         default = ctx.op.later_ns or self._runtime.config.later_deadline_ns
         wait = default if deadline_ns is None else deadline_ns
         if wait:
-            self.pending[token].timer = self._runtime.timers.at(
-                ctx.now_ns + wait, self._later_expired, token, wait, reserved=True
-            )
+            when, expired = self._runtime.now_ns + wait, self._runtime.callbacks.get(LATER_EXPIRED)
+            parked.timer = self._runtime.timers.at(when, expired, token, wait, reserved=True)
         return Later(handle, wait)
 
-    def _later_expired(self, _now_ns: int, token: int, wait: int) -> None:
-        parked = self.pending.get(token)
-        if parked is not None and (parked.handle is None or parked.handle.revoke()):
-            self._runtime.count("completions.expired")
-            error = CompletionExpiredError(
-                f"nobody completed it within {wait} ns", parked.op.spec.name, "raise its deadline"
-            )
-            self.fail(token, error)
-
-    def fire(self, _now_ns: int, token: int) -> None:
-        """A delay is over: the op that waits for it goes on."""
-        self.resume(token, TRIGGER)
-
-    def withdraw(self, token: int) -> None:
-        """A component asked for a `Later` and answered at once, or failed: the op is not parked after all."""
-        parked = self._unpark(token)
+    def withdraw(self, ctx: Running) -> None:
+        """The running op asked for a `Later` and answered at once, or failed: it is not parked after all."""
+        token, ctx.later_token = ctx.later_token, 0
+        parked = self.unpark(token) if token else None
         if parked is not None and parked.handle is not None:
             parked.handle.revoke()
+
+    # --- bootstraps -----------------------------------------------------------------------------------
+
+    def closes(self, component: int) -> bool:
+        """Whether a component serves nobody now: its bootstrap runs, or is not done."""
+        return component in self.locked or component in self._unready
+
+    def is_busy(self, component: int) -> bool:
+        """Whether a component that takes one op at a time works on one."""
+        return self._busy[component]
+
+    @property
+    def closes_any(self) -> bool:
+        """Whether there is such a component."""
+        return bool(self.locked or self._unready)
+
+    def lock(self, components: Sequence[int], bootstrap: str) -> None:
+        """Holds body ops of these components back, until `unlock`."""
+        self.locked.update(dict.fromkeys(components, bootstrap))
+
+    def keep_locked(self, frame: Frame, op: BoundOp) -> None:
+        """Keeps an op until the bootstrap of its component has ended."""
+        assert frame.execution is not None
+        self.locked_ops.append((frame, op))
+        frame.execution.hold(Hold.LOCK)
+
+    def unlock(self, components: Sequence[int]) -> None:
+        """A bootstrap ended: its components serve body ops again."""
+        for component in components:
+            self.locked.pop(component, None)
+        waiting, self.locked_ops = self.locked_ops, []
+        for entry in waiting:
+            self._pool.ready_again(entry, Hold.LOCK)
+
+    def refuse(self, unready: Mapping[int, Bootstrap]) -> None:
+        """Refuses body ops of these components, with what their bootstraps say. Replaces the last answer."""
+        self._unready = unready
+
+    def claim(self, execution: Execution, then: Callable[[Execution], None]) -> None:
+        """Claims the execution's components, and calls `then(execution)`, a registered callback.
+
+        The execution is held open until that call.
+        """
+        execution.hold(Hold.BOOTSTRAP)
+        execution.on_claimed = then
+        if self.claims.acquire(execution):
+            self._claimed(execution)
+
+    def _claimed(self, execution: Execution) -> None:
+        then, execution.on_claimed = execution.on_claimed, None
+        assert then is not None
+        execution.let_go(Hold.BOOTSTRAP)
+        then(execution)
+
+    # --- claims ---------------------------------------------------------------------------------------
+
+    def _await_claims(self, execution: Execution, frame: Frame, op: BoundOp) -> None:
+        """Parks an op until its execution's claims are granted, or its deadline has passed."""
+        deadline = execution.deadline_ns
+        if deadline and not execution.claim_timer:
+            timers = self._runtime.timers
+            execution.claim_timer = timers.at(deadline, self._claim_expired, execution.id, reserved=True)
+        execution.park(frame, op)
+
+    def _claim_expired(self, _now_ns: int, number: int) -> None:
+        execution = self._pool.active.get(number)
+        if execution is not None and execution.claim_timer:
+            execution.claim_timer = 0
+            execution.expire()
+            execution.unpark_all(ready=False)
+            self._runtime.count("deadlines.expired")
+            self.release_claims(execution)
+            self._pool.wake(execution)
+
+    def release_claims(self, execution: Execution) -> None:
+        """Gives up what the execution has claimed; whoever can have it now goes on."""
+        for holder in self.claims.release(execution):
+            if holder.claim_timer:
+                self._runtime.timers.cancel(holder.claim_timer)
+                holder.claim_timer = 0
+            if holder.on_claimed is not None:
+                self._claimed(holder)
+            holder.unpark_all(ready=True)
+            self._pool.wake(holder)

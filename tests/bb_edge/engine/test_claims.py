@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bb_edge.engine.run.claims import Claims
-from bb_edge.engine.run.frames import Execution, FramePool
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.pool import FramePool
 
 
 def execution(*wants: int) -> Execution:

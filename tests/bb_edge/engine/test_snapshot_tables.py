@@ -251,9 +251,9 @@ def test_rows_for_another_node_are_damage(keeper, part, change, said):
 
 def test_a_generator_goes_on_with_its_next_number(keeper):
     node = keeper()
-    node._engine.ctx.rng.random(3)
+    node._engine._ctx.rng.random(3)
     restored = keeper(node.snapshot(1), 1)
-    assert restored._engine.ctx.rng.random() == node._engine.ctx.rng.random()
+    assert restored._engine._ctx.rng.random() == node._engine._ctx.rng.random()
 
 
 def test_a_clock_ticks_once_a_period_on_the_time_of_the_restored_node(keeper):

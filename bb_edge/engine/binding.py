@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.waiting import WaitingRoom
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.values import TRIGGER
-
-if TYPE_CHECKING:
-    from bb_edge.engine.net.outgoing import Outbound
-    from bb_edge.engine.net.requests import Requests
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.ir.onnx_pb2 import FunctionProto
-    from bb_edge.roles.backend import Backend
+from bb_edge.roles.backend import Backend
 
 Run = Callable[..., Any]
 Bind = Callable[[BoundOp, "BindEnv"], Run]
@@ -25,14 +28,19 @@ Bind = Callable[[BoundOp, "BindEnv"], Run]
 class BindEnv:
     """What op implementations may hold on to.
 
-    `state` is shared by the ops of one target, keyed as they like.
+    `state` is shared by the ops of one target, keyed as they like; `rings` by all ops of the node.
     """
 
-    engine: Scheduler
+    runtime: Runtime
+    scheduler: Scheduler
+    components: Components
+    waiting: WaitingRoom
+    peers: Neighbours
     requests: Requests
     outbound: Outbound
     graph: BoundGraph
     state: dict[object, Any]
+    rings: dict[str, deque[object]]
     backends: Mapping[str, Backend]
     functions: Mapping[tuple[str, str], FunctionProto]
     graphs: Mapping[tuple[str, str], BoundGraph]

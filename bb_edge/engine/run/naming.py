@@ -1,0 +1,69 @@
+"""How snapshots name ops, regions and frames, and how the names are looked up on another node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
+from bb_edge.engine.run.frames import Execution, Frame
+
+
+class Naming:
+    """Finds what a snapshot names: an op or region by its graph and place there, a frame by its execution.
+
+    Graphs have the same numbers on every node of the same artifact and targets. KeyError, IndexError or
+    TypeError for a name that fits nothing here.
+    """
+
+    def __init__(self, graphs: Mapping[int, BoundGraph], executions: Mapping[int, Execution]) -> None:
+        self._graphs = graphs
+        self._executions = executions
+
+    def op(self, name: Any) -> BoundOp:
+        """The op of a name [graph, op]."""
+        graph, index = name
+        op: BoundOp = self._graphs[graph].ops[index]
+        return op
+
+    def region(self, name: Any) -> BoundRegion:
+        """The region of a name [graph, region]."""
+        graph, index = name
+        region: BoundRegion = self._graphs[graph].regions[index]
+        return region
+
+    def frame(self, name: Any) -> Frame:
+        """The frame of a name [execution, place among its frames]."""
+        number, place = name
+        frame: Frame = self._executions[number].frames[place]
+        return frame
+
+    def execution(self, number: int) -> Execution:
+        """The execution of a number."""
+        return self._executions[number]
+
+    def entries(self, rows: Any) -> list[tuple[Frame, BoundOp]]:
+        """The ops of `names_of`."""
+        return [(self.frame(frame), self.op(op)) for frame, op in rows]
+
+
+def op_name(op: BoundOp) -> list[int]:
+    """[graph, op]."""
+    return [op.graph_index, op.index]
+
+
+def region_name(region: BoundRegion) -> list[int]:
+    """[graph, region]."""
+    return [region.graph.index, region.region.index]
+
+
+def frame_name(frame: Frame) -> list[int]:
+    """[execution, place among its frames]."""
+    execution = frame.execution
+    assert execution is not None
+    return [execution.id, next(i for i, other in enumerate(execution.frames) if other is frame)]
+
+
+def names_of(entries: Iterable[tuple[Frame, BoundOp]]) -> list[list[list[int]]]:
+    """Names of ops that are ready or wait, each with its frame."""
+    return [[frame_name(frame), op_name(op)] for frame, op in entries]

@@ -1,0 +1,143 @@
+"""The pools of executions and frames, filled at install, and the queue of executions that can run.
+
+Ids are never reused; the records are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from bb_edge.engine.run.bound import BoundOp, BoundRegion
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import LIFE, Event, Hold, State
+
+
+class FramePool:
+    """Clean frames of every region. `grown` counts those beyond what the pool was filled with."""
+
+    __slots__ = ("_free", "grown")
+
+    def __init__(self) -> None:
+        self._free: dict[BoundRegion, list[Frame]] = {}
+        self.grown = 0
+
+    def fill(self, region: BoundRegion, count: int) -> None:
+        """Grows a region's pool to `count` frames; called at install."""
+        free = self._free.setdefault(region, [])
+        free.extend(Frame(region) for _ in range(count - len(free)))
+
+    def take(self, region: BoundRegion) -> Frame:
+        """A clean frame; where the pool is empty one more is made, counted, and stays."""
+        free = self._free.get(region)
+        if free:
+            return free.pop()
+        self.grown += 1
+        return Frame(region)
+
+    def give_back(self, frame: Frame) -> None:
+        """Takes a frame back, and cleans it."""
+        region = frame.region
+        frame.reset()
+        self._free.setdefault(region, []).append(frame)
+
+
+class ExecutionPool:
+    """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
+
+    __slots__ = (
+        "_free",
+        "_lock",
+        "active",
+        "entries",
+        "frames",
+        "max_entries",
+        "next_id",
+        "peak",
+        "runnable",
+    )
+
+    def __init__(self, max_entries: int, max_children: int) -> None:
+        self.max_entries = max_entries
+        self.frames = FramePool()
+        self._free = [Execution(self.frames) for _ in range(max_entries * (1 + max_children))]
+        self._lock = threading.Lock()
+        self.next_id = 1
+        self.active: dict[int, Execution] = {}
+        self.runnable: deque[Execution] = deque()
+        self.entries = 0
+        self.peak = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no entry may start an execution now."""
+        return self.entries >= self.max_entries
+
+    def mint(self) -> int:
+        """A fresh ExecId, for an entry that is queued before it runs; from any thread."""
+        with self._lock:
+            number = self.next_id
+            self.next_id += 1
+        return number
+
+    def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
+        """A clean record. The caller has checked `full` (entries) or `max_children` (children)."""
+        execution = self._free.pop() if self._free else Execution(self.frames)
+        execution.state = LIFE.next(execution.state, Event.START)
+        execution.id = self.mint() if number is None else number
+        execution.target = target
+        execution.parent = parent
+        self.active[execution.id] = execution
+        if parent is None:
+            self.entries += 1
+            if self.entries > self.peak:
+                self.peak = self.entries
+        return execution
+
+    def revive(self, number: int, target: str, is_child: bool) -> Execution:
+        """The record of an execution that a snapshot brings, under its old number."""
+        execution = self._free.pop() if self._free else Execution(self.frames)
+        execution.id = number
+        execution.target = target
+        self.active[number] = execution
+        if not is_child:
+            self.entries += 1
+        return execution
+
+    def end(self, execution: Execution) -> None:
+        """Gives the record and its frames back."""
+        execution.state = LIFE.next(execution.state, Event.END)
+        del self.active[execution.id]
+        if execution.parent is None:
+            self.entries -= 1
+        execution.release_frames()
+        execution.clear()
+        self._free.append(execution)
+
+    def passed(self) -> None:
+        """Counts an execution that ran from its start to its end on the short way, without a record."""
+        if self.entries >= self.peak:
+            self.peak = self.entries + 1
+
+    # --- what can run ---------------------------------------------------------------------------------
+
+    def wake(self, execution: Execution) -> None:
+        """Puts an execution into the run queue, unless it stands there already."""
+        if execution.state is not State.RUNNING:
+            execution.state = LIFE.next(execution.state, Event.WAKE)
+            self.runnable.append(execution)
+
+    def ready(self, frame: Frame, op: BoundOp) -> None:
+        """Makes an op ready to run. Nothing happens where the frame's execution has ended."""
+        execution = frame.execution
+        if execution is not None:
+            execution.ready.append((frame, op))
+            self.wake(execution)
+
+    def ready_again(self, entry: tuple[Frame, BoundOp], why: Hold) -> None:
+        """Makes an op ready that was held back, and takes its hold away."""
+        execution = entry[0].execution
+        assert execution is not None  # its hold kept it alive
+        execution.let_go(why)
+        execution.ready.append(entry)
+        self.wake(execution)
