@@ -8,9 +8,9 @@ from typing import Any
 
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstraps
+from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.journal import Taken
 from bb_edge.engine.net.outgoing import Outbound, Unit
 from bb_edge.engine.net.peer_state import Neighbours
 from bb_edge.engine.net.requests import Cohort, Requests
@@ -370,23 +370,21 @@ def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
 
 
 def _journal(engine: Engine) -> dict[str, list[Row]]:
-    journaling = engine.inbound.journaling
-    if journaling is None:
-        return {"held": [], "accepted": [], "replaying": []}
+    journal = engine.admission.journal
     return {
-        "held": [{"token": token, **_taken(taken)} for token, taken in journaling.held.items()],
-        "accepted": [_taken(taken) for taken in journaling.accepted],
-        "replaying": [{"peer": str(r.peer), "bytes": len(r.data)} for r in journaling.replaying],
+        "held": [{"token": token, **_arrival(arrival)} for token, arrival in journal.held.items()],
+        "accepted": [_arrival(arrival) for arrival in journal.accepted],
+        "replaying": [{"peer": str(r.peer), "bytes": len(r.data)} for r in journal.replaying],
     }
 
 
-def _taken(taken: Taken) -> Row:
+def _arrival(arrival: Arrival) -> Row:
     return {
-        "peer": str(taken.raw.peer),
-        "bytes": len(taken.raw.data),
-        "epoch": taken.message.epoch,
-        "seq": taken.message.seq,
-        "deadline_ns": taken.deadline_ns,
+        "peer": str(arrival.raw.peer),
+        "bytes": len(arrival.raw.data),
+        "epoch": arrival.message.epoch,
+        "seq": arrival.message.seq,
+        "deadline_ns": arrival.deadline_ns,
     }
 
 

@@ -16,7 +16,8 @@ from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstraps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.ledger import IngressFull
-from bb_edge.engine.net.ingress import Entry, Ingress, Raw
+from bb_edge.engine.net.arrivals import Raw
+from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.peer_state import LIMITS_META, Neighbours
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
@@ -338,13 +339,8 @@ class Node:
         From the poller's thread, as all that follows. A token that nobody waits for is fine.
         """
         cycle = self._cycle
-        journaling, durable = cycle.inbound.journaling, cycle.outbound.durable
-        if (
-            journaling is not None
-            and durable is not None
-            and not journaling.persisted(token, self._runtime.now_ns)
-        ):
-            durable.persisted(token)
+        if not cycle.admission.journal.persisted(token) and cycle.outbound.durable is not None:
+            cycle.outbound.durable.persisted(token)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written, and is not there.
@@ -353,7 +349,7 @@ class Node:
         received.
         """
         cycle = self._cycle
-        if not cycle.inbound.persist_failed(token, error) and cycle.outbound.durable is not None:
+        if not cycle.admission.persist_failed(token, error) and cycle.outbound.durable is not None:
             cycle.outbound.durable.persist_failed(token, error)
 
     def snapshot(self, now_ns: int) -> bytes:
@@ -395,8 +391,7 @@ class Node:
 
         The next polls deliver of it what the snapshot does not know. JournalRecordError, taking nothing.
         """
-        if self._cycle.inbound.journaling is not None:
-            self._cycle.inbound.journaling.replay(records)
+        self._cycle.admission.journal.replay(records)
 
     # --- lifecycle ------------------------------------------------------------------------------------
 

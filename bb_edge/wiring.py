@@ -14,14 +14,14 @@ from bb_edge.engine.context import ControlContext, OpContext
 from bb_edge.engine.engine import Engine, EntryOp
 from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.admission import Inbound
+from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.journal import Journaling
+from bb_edge.engine.net.journal import Journal, NoJournal
 from bb_edge.engine.net.outgoing import Outbound
-from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.peer_state import BACKOFF_OP, Neighbours
 from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.net.routing import Port
+from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -143,22 +143,35 @@ def node(
     runtime, scheduler = core.runtime, core.scheduler
     config = runtime.config
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
-    inbound = Inbound(scheduler, core.ingress, core.links, core.requests, bound.ports)
     if durable:
         outbox = Outbox(config.outbox_records, config.outbox_bytes)
         core.requests.want_snapshot = core.outgoing.keep_durable(outbox).want_snapshot
-        inbound.journaling = Journaling(scheduler, core.links)
-        inbound.on_settled = core.outgoing.settled
-    core.peers.attach(inbound, core.outgoing)
+    core.peers.attach(core.outgoing)
+    routing = Routing(runtime, scheduler, bound.ports, acknowledges=durable)
+    routing.register(0, BACKOFF_OP, core.peers.told_to_back_off)
     for slot, (ref, target) in slots.refs.items():
         component = slots.components[slot]
         if isinstance(component, ProtocolComponent):
-            core.control.add(ref, slots.numbers[target, slot], component, target, slot, inbound)
+            index = slots.numbers[target, slot]
+            for op, remote in core.control.add(ref, index, component, target, slot).items():
+                routing.register(ref, op, remote, index)
+    admission = Admission(
+        runtime,
+        scheduler.waiting,
+        core.ingress,
+        core.links,
+        core.peers,
+        core.requests,
+        core.control,
+        core.outgoing,
+        routing,
+        Journal(runtime, core.links) if durable else NoJournal(),
+    )
     try:
         engine = Engine(
             scheduler,
             core.ingress,
-            inbound,
+            admission,
             core.outgoing,
             core.requests,
             core.links,

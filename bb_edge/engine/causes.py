@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from bb_edge.engine.net.routing import cause_of
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause
 
 if TYPE_CHECKING:
     from bb_edge.engine.engine import Engine
-
-
-def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
-    """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
-    return Cause(peer, message.epoch, message.seq) if message.base else None
 
 
 def may_run(cycle: Engine) -> Callable[[Cause], bool]:
@@ -53,11 +48,10 @@ def _present(cycle: Engine) -> Iterator[Cause | None]:
         for unit in cycle.outbound.durable.waiting:
             yield unit.cause
     received = [(raw.peer, raw.data) for raw in cycle.ingress.raws()]
-    journaling = cycle.inbound.journaling
-    if journaling is not None:
-        for taken in (*journaling.accepted, *journaling.held.values()):
-            yield cause_of(taken.raw.peer, taken.message)
-        received += [(record.peer, record.data) for record in journaling.replaying]
+    journal = cycle.admission.journal
+    for arrival in (*journal.accepted, *journal.held.values()):
+        yield cause_of(arrival.raw.peer, arrival.message)
+    received += [(record.peer, record.data) for record in journal.replaying]
     for peer, data in received:
         try:
             yield cause_of(peer, envelope.decode(data, cycle.engine.runtime.config.caps))

@@ -13,7 +13,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.entries.rounds import Rounds
 from bb_edge.engine.errors import CapacityError
-from bb_edge.engine.net.admission import Inbound
+from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.outgoing import Outbound
 from bb_edge.engine.net.requests import Requests
@@ -34,7 +34,7 @@ class Engine:
         self,
         engine: Scheduler,
         ingress: Ingress,
-        inbound: Inbound,
+        admission: Admission,
         outbound: Outbound,
         requests: Requests,
         links: Links,
@@ -44,7 +44,7 @@ class Engine:
         self.engine = engine
         self.runtime = engine.runtime
         self.ingress = ingress
-        self.inbound = inbound
+        self.admission = admission
         self.outbound = outbound
         self.requests = requests
         self.links = links
@@ -184,7 +184,7 @@ class Engine:
                 return self.runtime.take_steps()
         while self.to_start:
             self.start_target(self.to_start.pop(0))
-        if self.ingress.waiting or self.inbound.journaling is not None:
+        if self.ingress.waiting or self.admission.waits or self.requests.needs_snapshot.ready:
             self._take_in(now_ns)
         if engine.runnable or entries:
             self._run(now_ns)
@@ -224,8 +224,8 @@ class Engine:
             self.runtime.count("cycles.over_budget")
             self.runtime.emit(steps.CycleBudgetExceeded(self.runtime.config.cycle_op_budget))
         self.outbound.flush(now_ns)
-        if self.inbound.noticed:
-            self.inbound.drained()
+        if self.admission.noticed:
+            self.admission.drained()
         return self.runtime.take_steps()
 
     def _nothing_else(self, now_ns: int) -> bool:
@@ -238,8 +238,9 @@ class Engine:
             or self.runtime.bus.events
             or self.ingress.waiting
             or self.ingress.has_completions
-            or self.inbound.journaling
-            or self.inbound.noticed
+            or self.admission.waits
+            or self.requests.needs_snapshot.ready
+            or self.admission.noticed
             or self.runtime.timers.may_be_due(now_ns)
             or outbound.units
             or outbound.durable
@@ -251,10 +252,13 @@ class Engine:
         while (notice := ingress.take_notice()) is not None:
             notice.act(*notice.args)
         self.requests.fire_saved()
-        if not self.inbound.admit(now_ns):
+        admission = self.admission
+        if admission.waits and not admission.deliver_journaled(now_ns):
             return  # nothing new before what the journal still holds
         while (raw := ingress.take_raw()) is not None:
-            self.inbound.take(raw, now_ns)
+            arrival = admission.read(raw, now_ns)
+            if arrival is not None:
+                admission.decide(arrival, now_ns)
 
     def _complete(self) -> None:
         engine = self.engine
@@ -323,7 +327,7 @@ class Engine:
             or self.to_start
             or self.runtime.bus.waiting
             or self.outbound.waits
-            or self.inbound.waits
+            or self.admission.waits
             or self.requests.needs_snapshot.ready
             or self.runtime.steps  # of a driver's answer, given between two polls
         ):

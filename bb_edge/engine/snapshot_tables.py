@@ -9,7 +9,6 @@ from typing import Any
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
 from bb_edge.engine.net.durable import Writing
-from bb_edge.engine.net.ingress import Raw
 from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.snapshot_parts import Parts, dump_unit, load_unit
@@ -148,7 +147,7 @@ def save_neighbours(parts: Parts) -> dict[str, Any]:
         "blocked": sorted(peer.to_bytes() for peer in tables.blocked),
         "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in tables.limits.items()],
         "imposed": [[peer.to_bytes(), until] for peer, until in tables.imposed.items()],
-        "noticed": [[peer.to_bytes(), *row] for peer, row in parts.cycle.inbound.noticed.items()],
+        "noticed": parts.cycle.admission.save(),
         "rtt": [
             [
                 key[0].to_bytes(),
@@ -176,8 +175,7 @@ def restore_neighbours(parts: Parts, data: Any, shift: Shift) -> None:
         if limits is not None:
             tables.limits[PeerId.from_bytes(peer)] = limits
     tables.imposed.update((PeerId.from_bytes(peer), shift.time(until)) for peer, until in data["imposed"])
-    for peer, last, count in data["noticed"]:
-        parts.cycle.inbound.noticed[PeerId.from_bytes(peer)] = (last + shift.delta_ns, count)
+    parts.cycle.admission.restore(data["noticed"], shift)
     for peer, site, chain, hop, *times in data["rtt"]:
         tables.rtt_reports[PeerId.from_bytes(peer), chain, hop, site] = RttReport(site, chain, hop, *times)
 
@@ -243,26 +241,14 @@ def restore_bootstraps(parts: Parts, data: Any, shift: Shift) -> None:
 
 
 def save_ingress(parts: Parts) -> dict[str, Any]:
-    ingress, journaling = parts.cycle.ingress, parts.cycle.inbound.journaling
-    accepted: list[Any] = []
-    replaying: list[bytes] = []
-    if journaling is not None:
-        # What is held is in the snapshot from now on, whatever becomes of its journal record.
-        for taken in (*journaling.accepted, *journaling.held.values()):
-            accepted.append([*taken.raw.save(), taken.deadline_ns])
-        replaying = [record.to_bytes() for record in journaling.replaying]
-    saved = ingress.save(parts.engine.runtime.callbacks)
-    return {**saved, "accepted": accepted, "replaying": replaying}
+    cycle = parts.cycle
+    return {**cycle.ingress.save(parts.engine.runtime.callbacks), **cycle.admission.journal.save()}
 
 
 def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
     cycle, runtime = parts.cycle, parts.engine.runtime
     cycle.ingress.restore(data, shift, runtime.callbacks, runtime.config.caps)
-    journaling = cycle.inbound.journaling
-    if journaling is not None:
-        for *row, deadline_ns in data["accepted"]:
-            cycle.inbound.accept(Raw.restored(row), shift.time(deadline_ns))
-        journaling.replay(data["replaying"])
+    cycle.admission.journal.restore(data, shift, parts.engine.ledger)
 
 
 # --- what waits to go out -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ be compared.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bb_edge.ir import varint
 from bb_edge.ir.errors import BBError
@@ -213,3 +214,31 @@ def parse_suffix(data: bytes | bytearray | memoryview) -> tuple[int, int, str | 
     if address.component is not None and address.op is not None and address.site is None:
         return SUFFIX_COMPONENT, address.component, address.op
     raise AddressError("a suffix is /site/<id> or /component/<ref>/op/<name>", f"suffix {address}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a fill goes, as its destination suffix says: to a site, or to an op of a component.
+
+    `site` is -1 where the suffix names none; `op` is empty where it names none. `error` says why the suffix
+    is no suffix. `for_site` is True for every suffix that begins as a site's does, broken ones among them.
+    """
+
+    site: int = -1
+    component: int = 0
+    op: str = ""
+    error: str = ""
+    for_site: bool = False
+
+
+@lru_cache(maxsize=1024)
+def route_of(suffix: bytes) -> Route:
+    """The route that a suffix names. The ones of a program come again and again, and are parsed once."""
+    for_site = suffix.startswith(SITE_PREFIX)
+    try:
+        kind, number, op = parse_suffix(suffix)
+    except AddressError as error:
+        return Route(error=str(error), for_site=for_site)
+    if kind == SUFFIX_SITE:
+        return Route(site=number, for_site=for_site)
+    return Route(component=number, op=op or "", for_site=for_site)

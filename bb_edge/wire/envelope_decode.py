@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bb_edge.ir.address import SITE_PREFIX, SITE_SUFFIX_BYTES
+from bb_edge.ir.address import Route, route_of
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_records import (
     RESPONSE,
@@ -238,19 +238,19 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
             strays.one()
             pos = _skip(data, pos, end, tag)
     size = stop - start
+    route = route_of(suffix)
     if size <= _COPY_BELOW and size <= caps.fill_bytes:
-        return Fill(suffix, data[start:stop], trigger_only, type_hash)
+        return Fill(suffix, data[start:stop], trigger_only, type_hash, route)
     if size > caps.fill_bytes:
-        _check_site_cap(suffix, size, caps)
-    return Fill(suffix, memoryview(data)[start:stop], trigger_only, type_hash)
+        _check_site_cap(route, size, caps)
+    return Fill(suffix, memoryview(data)[start:stop], trigger_only, type_hash, route)
 
 
-def _check_site_cap(suffix: bytes, size: int, caps: EnvelopeCaps) -> None:
+def _check_site_cap(route: Route, size: int, caps: EnvelopeCaps) -> None:
     """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none."""
     allowed = caps.fill_bytes
-    if len(suffix) == SITE_SUFFIX_BYTES and suffix.startswith(SITE_PREFIX):
-        site = int.from_bytes(suffix[len(SITE_PREFIX) :], "big")
-        allowed = max(allowed, caps.site_fill_bytes.get(site, 0))
+    if route.site >= 0:
+        allowed = max(allowed, caps.site_fill_bytes.get(route.site, 0))
     if size > allowed:
         raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most")
 

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bb_edge.ir.address import Route
 from bb_edge.ir.errors import BBError
 
 NONE, REQUEST, RESPONSE = 0, 1, 2
@@ -43,14 +44,21 @@ class EnvelopeError(BBError):
         self.detail = detail
 
 
+_UNREAD = Route(error="not decoded")
+
+
 @dataclass(slots=True)
 class Fill:
-    """A value for one site or one component op of the receiver; `payload` is empty where `trigger_only`."""
+    """A value for one site or one component op of the receiver; `payload` is empty where `trigger_only`.
+
+    `route` is what `dest_suffix` names, in fills that `decode` gives.
+    """
 
     dest_suffix: bytes = b""
     payload: bytes | memoryview = b""
     trigger_only: bool = False
     type_hash: int = 0
+    route: Route = field(default=_UNREAD, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,429 +1,335 @@
-"""What arrives: the order at ingress, and the way of each fill to its site (semantics §6).
+"""Which envelopes are taken: each passes an ordered table of checks before anything of it counts.
 
-An envelope passes, in this order: caps, source against topic, acknowledgements, health and addresses, blocked
-sources, duplicates, expiry, a place in the queue. Only then is it marked and acknowledged; what is refused
-before that leaves no trace but a counter and a step.
+`read` decodes one, and takes from it what holds whatever becomes of the rest: acknowledgements, that its
+sender lives, its addresses. `decide` asks the checks of its kind, in their order. Only an envelope that
+passes all of them is marked as taken and acknowledged; one that is refused leaves a counter and a step.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.causes import cause_of
-from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.ingress import Entry, Ingress, Raw
-from bb_edge.engine.net.journal import Journaling, JournalRecord, Taken
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, kind_of
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
+from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.peer_state import Neighbours
 from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.net.routing import Port
-from bb_edge.engine.run.frames import Execution
-from bb_edge.ir import keys
-from bb_edge.ir.address import SITE_PREFIX, SUFFIX_SITE, AddressError, parse_suffix
+from bb_edge.engine.net.routing import Routing, cause_of
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.run.waiting import WaitingRoom
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.opsets.wire import OP_RECV_REQ
-from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
-from bb_edge.wire.delivery import EnvelopeKey, Links, Verdict
-from bb_edge.wire.envelope import Envelope, EnvelopeError, Fill
-
-if TYPE_CHECKING:
-    from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.wire.delivery import Links, Verdict
+from bb_edge.wire.envelope import EnvelopeError
 
 NOTICE_INTERVAL_NS = 1_000_000_000
+"""A peer is asked to slow down at most once in this time, and asked to wait that long."""
 NOTICES_BEFORE_BLOCK = 3
+"""How often a peer may ignore that before it is blocked until the queue drains."""
 PRESSURE = 0.75
+"""How full the queue of entries is when peers are asked to slow down."""
 
-Remote = Callable[[PeerId, Fill, Envelope], object]
+
+class Refusal(enum.Enum):
+    """Why an envelope is not taken: the name of its counter, and whether a step tells it."""
+
+    SPOOFED = "spoofed", True
+    BLOCKED = "blocked", True
+    ACK_ONLY = "", False
+    DUPLICATE = "duplicates", False
+    BELOW_WINDOW = "below_window", False
+    BEYOND_WINDOW = "beyond_window", False
+    NO_ROOM = "no_room", True
+    BOOTSTRAPPING = "bootstrapping", True
+    FULL = "full", True
+    LATE_ANSWER = "late_answers", False
 
 
-class Inbound:
+_OF_VERDICT: Mapping[Verdict, Refusal | None] = {
+    Verdict.NEW: None,
+    Verdict.DUPLICATE: Refusal.DUPLICATE,
+    Verdict.BELOW_WINDOW: Refusal.BELOW_WINDOW,
+    Verdict.BEYOND_WINDOW: Refusal.BEYOND_WINDOW,
+    Verdict.ACK_ONLY: Refusal.ACK_ONLY,
+    Verdict.NO_ROOM: Refusal.NO_ROOM,
+}
+
+
+class Admission:
     """The receiving half of a node."""
 
     def __init__(
-        self, engine: Scheduler, ingress: Ingress, links: Links, requests: Requests, ports: Mapping[int, Port]
+        self,
+        runtime: Runtime,
+        waiting: WaitingRoom,
+        ingress: Ingress,
+        links: Links,
+        peers: Neighbours,
+        requests: Requests,
+        control: ControlPlane,
+        outgoing: Outbound,
+        routing: Routing,
+        journal: Journal | NoJournal,
     ) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+        self._runtime = runtime
+        self._waiting = waiting
         self._ingress = ingress
         self._ledger = ingress.ledger
         self._links = links
+        self._peers = peers
         self._requests = requests
-        self._ports = ports
-        self._caps = engine.runtime.config.caps
+        self._control = control
+        self._outgoing = outgoing
+        self._routing = routing
+        self.journal = journal
+        self._own = runtime.own_peer
+        self._caps = runtime.config.caps
         self.noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
-        self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
-        engine.runtime.callbacks.register("envelope", self._fill)
-        # None on a node whose driver keeps nothing on disk: durable envelopes are then like any other.
-        self.journaling: Journaling | None = None
-        self.on_settled: Callable[[list[EnvelopeKey]], None] = _nothing_with
-
-    def register_remote(self, ref: int, op: str, handler: Remote, component: int = -1) -> None:
-        """Makes `/component/<ref>/op/<name>` reachable: `handler(peer, fill, envelope)`.
-
-        `component` is the index of the component behind it, which a bootstrap may lock.
-        """
-        if (ref, op) in self._remote:
-            raise OpError(f"remote op {op!r} of component {ref} stands twice", "install")
-        self._remote[ref, op] = (handler, component)
 
     # --- one envelope ---------------------------------------------------------------------------------
 
-    def take(self, raw: Raw, now_ns: int) -> None:
-        """Decides about one envelope.
+    def read(self, raw: Raw, now_ns: int) -> Arrival | None:
+        """Reads an envelope, and takes what it says of its sender and acknowledges; None for a bad one.
 
-        Its bytes were charged at the door; whoever keeps it keeps the charge.
+        Its bytes were charged at the door; they are given back for one that is not taken.
         """
-        if not self._decide(raw, now_ns):
-            self._ledger.release(raw.peer, len(raw.data))
-
-    def _refuse(self, peer: PeerId | None, reason: str, step: bool = True) -> bool:
-        self._runtime.count(f"ingress.{reason}")
-        if step:
-            self._runtime.count("ingress.dropped")
-            self._runtime.emit(steps.IngressDropped(peer, reason))
-        return False
-
-    def _decide(self, raw: Raw, now_ns: int) -> bool:
-        """True where the envelope's bytes stay charged."""
-        engine, peer, links = self._engine, raw.peer, self._links
+        peer, count = raw.peer, self._runtime.count
         try:
             message = envelope.decode(raw.data, self._caps)
         except EnvelopeError as error:
-            self._runtime.count("wire.malformed")
+            count("wire.malformed")
             self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
             self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
-            return False
-        self._runtime.count("wire.received")
-        self._runtime.count("wire.received_bytes", len(raw.data))
+            self._ledger.release(peer, len(raw.data))
+            return None
+        count("wire.received")
+        count("wire.received_bytes", len(raw.data))
         if message.src_peer and message.src_peer != peer.to_bytes():
-            return self._refuse(peer, "spoofed")
-        own = peer == self._runtime.own_peer
+            self._refuse(raw, Refusal.SPOOFED)
+            return None
         if message.acks:
-            self.on_settled(links.acknowledged(peer, message.acks, now_ns))
-        if not own:
-            engine.neighbours.heard(peer, now_ns)
-            engine.neighbours.merge_addresses(peer, message.src_addresses, raw.observed)
+            self._outgoing.settled(self._links.acknowledged(peer, message.acks, now_ns))
+        if peer != self._own:
+            self._peers.heard(peer, now_ns)
+            self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
-                engine.neighbours.take_rtt(peer, message.rtt_reports)
-        entry = message.kind != envelope.RESPONSE
-        only_control = _only_control(message)
-        if entry and not only_control and message.fills and peer in engine.neighbours.blocked:
-            return self._refuse(peer, "blocked")
-        verdict = Verdict.NEW if own and not message.base else links.receive(peer, message, now_ns)
-        if verdict is Verdict.ACK_ONLY:
-            return False
-        if verdict is Verdict.DUPLICATE:
-            links.mark(peer, message, now_ns)  # acknowledged again
-            return self._refuse(peer, "duplicates", step=False)
-        if verdict is not Verdict.NEW:
-            return self._refuse(peer, verdict.name.lower(), step=verdict is Verdict.NO_ROOM)
-        if only_control and entry:
-            if reason := self._closed_to(peer, message):
-                return self._refuse(peer, reason)
-        elif entry:
-            if self._ledger.full if own else self._ledger.full_for(peer):
-                self._notice(peer, now_ns)
-                return self._refuse(peer, "full")
-            if self._ledger.pressure >= PRESSURE:
-                self._notice(peer, now_ns)
-        taken = Taken(raw, message, message.deadline_after(now_ns))
-        if message.base and message.seq and self.journaling is not None:
-            self.journaling.hold(taken, now_ns)
-            return True
-        if not own or message.base:  # what came from the node itself needs no acknowledgement
-            links.mark(peer, message, now_ns)
-        return self._deliver(taken)
+                self._peers.take_rtt(peer, message.rtt_reports)
+        deadline_ns = message.deadline_after(now_ns) if message.remaining_deadline_ns else 0
+        return Arrival(raw, message, kind_of(message), deadline_ns)
 
-    def _deliver(self, taken: Taken) -> bool:
-        """Hands on an envelope that has its place; True where its bytes stay charged."""
-        raw, message = taken.raw, taken.message
-        peer = raw.peer
-        if message.kind == envelope.RESPONSE:
-            return self._answer(peer, message)
-        if _only_control(message):
-            for fill in message.fills:
-                self._control(peer, fill, message)
-            return False
-        self._ingress.offer(
-            Entry(
-                self._target(message),
-                self._fill,
-                (peer, message, taken.deadline_ns),
-                size=len(raw.data),
-                peer=peer,
-                expires_ns=taken.deadline_ns,
+    def decide(self, arrival: Arrival, now_ns: int) -> None:
+        """Takes the envelope where it passes all checks: journals it, or delivers it at once."""
+        for check in CHECKS[arrival.kind]:
+            refusal = check(self, arrival, now_ns)
+            if refusal is not None:
+                self._refuse(arrival.raw, refusal)
+                return
+        raw, message = arrival.raw, arrival.message
+        if message.base and message.seq and self.journal.hold(arrival, now_ns):
+            return
+        if raw.peer != self._own or message.base:  # what came from the node itself needs no acknowledgement
+            self._links.mark(raw.peer, message, now_ns)
+        self._deliver(arrival)
+
+    def _refuse(self, raw: Raw, refusal: Refusal) -> None:
+        name, told = refusal.value
+        if name:
+            self._runtime.count(f"ingress.{name}")
+        if told:
+            self._runtime.count("ingress.dropped")
+            self._runtime.emit(steps.IngressDropped(raw.peer, name))
+        self._ledger.release(raw.peer, len(raw.data))
+
+    # --- checks ---------------------------------------------------------------------------------------
+
+    def _blocked(self, arrival: Arrival, now_ns: int) -> Refusal | None:
+        """Refuses what would start an execution, of peers that did not slow down."""
+        blocked = self._peers.blocked
+        return Refusal.BLOCKED if blocked and arrival.message.fills and arrival.raw.peer in blocked else None
+
+    def _known(self, arrival: Arrival, now_ns: int) -> Refusal | None:
+        """Refuses what has been taken before, which is acknowledged again, and numbers out of the window."""
+        raw, message = arrival.raw, arrival.message
+        if not message.base and raw.peer == self._own:
+            return None
+        verdict = self._links.receive(raw.peer, message, now_ns)
+        if verdict is Verdict.DUPLICATE:
+            self._links.mark(raw.peer, message, now_ns)
+        return _OF_VERDICT[verdict]
+
+    def _closed(self, arrival: Arrival, now_ns: int) -> Refusal | None:
+        """Refuses calls of blocked peers, and of components that bootstrap: a request comes again.
+
+        Notices to the engine itself always pass.
+        """
+        blocked = arrival.raw.peer in self._peers.blocked
+        if not (blocked or self._waiting.closes_any):
+            return None
+        components = self._routing.components(arrival.message)
+        if components and blocked:
+            return Refusal.BLOCKED
+        if any(map(self._waiting.closes, components)):
+            return Refusal.BOOTSTRAPPING
+        return None
+
+    def _crowded(self, arrival: Arrival, now_ns: int) -> Refusal | None:
+        """Refuses an entry without a place; asks its sender to slow down, from `PRESSURE` on."""
+        ledger, peer = self._ledger, arrival.raw.peer
+        full = ledger.full if peer == self._own else ledger.full_for(peer)
+        if full or ledger.pressure >= PRESSURE:
+            self._notice(peer, now_ns)
+        return Refusal.FULL if full else None
+
+    # --- delivery -------------------------------------------------------------------------------------
+
+    def _deliver(self, arrival: Arrival) -> None:
+        """Hands on an envelope that is taken. The bytes of an entry stay charged, others are given back."""
+        raw, message = arrival.raw, arrival.message
+        peer, size, deadline_ns = raw.peer, len(raw.data), arrival.deadline_ns
+        if arrival.kind is Kind.ENTRY:
+            target, args = self._routing.target(message), (peer, message, deadline_ns)
+            self._ingress.offer(
+                Entry(target, self._routing.fill, args, size=size, peer=peer, expires_ns=deadline_ns)
             )
-        )
-        return True
+            return
+        if arrival.kind is Kind.CONTROL:
+            self._routing.call(peer, message)
+        elif self._control.expects(message.wire_req_id, peer):
+            self._control.answer(message.wire_req_id, message)
+        elif self._requests.expects(message.wire_req_id, peer):
+            self._answer(arrival)
+        else:  # late, double or foreign: it is acknowledged all the same
+            self._refuse(raw, Refusal.LATE_ANSWER)
+            return
+        self._ledger.release(peer, size)
+
+    def _answer(self, arrival: Arrival) -> None:
+        """An answer that an execution waits for; a bad one settles its peer."""
+        peer, message = arrival.raw.peer, arrival.message
+        req_id = message.wire_req_id
+        cohort = self._requests.sites(req_id)
+        assert cohort is not None
+        size = sum(len(fill.payload) for fill in message.fills)
+        try:
+            values = self._routing.answer(peer, message, cohort.mode)
+            if not self._ledger.charge(None, size):
+                raise WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"an answer of {size} bytes")
+        except WireReceiveError as error:
+            self._routing.failed(peer, error)
+            self._requests.settle_peer(req_id, peer)
+            return
+        cohort.execution.charge_answer(size)
+        self._requests.answer(req_id, peer, values, cause_of(peer, message))
 
     # --- durable envelopes ----------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
         """Whether the next poll has something to deliver that is written down already."""
-        return self.journaling is not None and self.journaling.busy
+        return bool(self.journal.accepted or self.journal.replaying)
 
-    def admit(self, now_ns: int) -> bool:
+    def deliver_journaled(self, now_ns: int) -> bool:
         """Delivers what is written down; False while more of a replayed journal waits for room."""
-        journaling = self.journaling
-        if journaling is None:
-            return True
-        while journaling.accepted:
-            taken = journaling.accepted.popleft()
-            if not self._deliver(taken):
-                self._ledger.release(taken.raw.peer, len(taken.raw.data))
-        while journaling.replaying:
-            if self._ledger.full or not self._replay(journaling.replaying[0], now_ns):
+        journal = self.journal
+        while journal.accepted:
+            self._deliver(journal.accepted.popleft())
+        while journal.replaying:
+            if self._ledger.full or not self._replay(journal.replaying[0], now_ns):
                 return False
-            journaling.replaying.popleft()
+            journal.replaying.popleft()
         return True
-
-    def accept(self, raw: Raw, deadline_ns: int) -> None:
-        """An envelope that a snapshot brings, written down and not yet delivered."""
-        assert self.journaling is not None
-        self._ledger.recharge(raw.peer, len(raw.data))
-        message = envelope.decode(raw.data, self._caps)
-        self.journaling.accepted.append(Taken(raw, message, deadline_ns))
 
     def _replay(self, record: JournalRecord, now_ns: int) -> bool:
         """Delivers a record of the journal, if the node does not know it yet; False without room for it."""
-        engine, peer = self._engine, record.peer
+        peer = record.peer
         try:
             message = envelope.decode(record.data, self._caps)
         except EnvelopeError as error:  # written by a node with larger caps
             self._runtime.count("wire.malformed")
             self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
             return True
-        if peer != self._runtime.own_peer:  # the answer must find its way before the peer is heard of again
-            engine.neighbours.merge_addresses(peer, message.src_addresses, record.observed)
+        if peer != self._own:  # the answer must find its way before the peer is heard of again
+            self._peers.merge_addresses(peer, message.src_addresses, record.observed)
         if self._links.receive(peer, message, now_ns) is not Verdict.NEW:
             self._runtime.count("journal.known")
             return True
-        size = len(record.data)
-        if not self._ledger.charge(peer, size):
+        if not self._ledger.charge(peer, len(record.data)):
             return False
         self._links.mark(peer, message, now_ns)
         self._runtime.count("journal.replayed")
-        deadline = 0
+        deadline_ns = 0
         if message.remaining_deadline_ns:
             age = max(0, now_ns + self._runtime.clock_offset_ns - record.wall_ns)
-            deadline = max(1, message.deadline_after(now_ns) - age)
-        if not self._deliver(Taken(Raw(record.data, peer, record.observed), message, deadline)):
-            self._ledger.release(peer, size)
+            deadline_ns = max(1, message.deadline_after(now_ns) - age)
+        raw = Raw(record.data, peer, record.observed)
+        self._deliver(Arrival(raw, message, kind_of(message), deadline_ns))
         return True
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
         """A received envelope could not be written down. False where the token is none of ours."""
-        taken = None if self.journaling is None else self.journaling.persist_failed(token, error)
-        if taken is not None:
-            self._ledger.release(taken.raw.peer, len(taken.raw.data))
-        return taken is not None
-
-    def _target(self, message: Envelope) -> str:
-        for fill in message.fills:
-            if len(fill.dest_suffix) == 10:
-                port = self._ports.get(int.from_bytes(fill.dest_suffix[2:], "big"))
-                if port is not None:
-                    return port.graph.target
-        return ""
-
-    # --- entries --------------------------------------------------------------------------------------
-
-    def _fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
-        """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
-        engine = self._engine
-        acknowledged = self.journaling is not None and message.base > 0
-        execution.came_from(peer, cause_of(peer, message), deadline_ns, acknowledged)
-        touched: dict[int, Port] = {}
-        for fill in message.fills:
-            port = self._route(peer, fill, message)
-            if port is None:
-                continue
-            try:
-                value = port.value_of(fill, self._caps)
-            except WireReceiveError as error:
-                self._failed(peer, error)
-                continue
-            region = port.graph.regions[port.op.spec.region]
-            execution.will_claim(port.graph.claims.get(port.op.index, ()))
-            frame = execution.frame_of(region)
-            if port.site >= 0:
-                engine.write(frame, port.site, value)
-            touched[id(port.op)] = port
-        for port in touched.values():
-            self._tail(execution, port, peer, message.wire_req_id)
-
-    def _tail(self, execution: Execution, port: Port, peer: PeerId, req_id: int) -> None:
-        """The outputs behind the payloads: sender, req_id, trigger."""
-        op = port.op
-        frame = execution.frame_of(port.graph.regions[op.spec.region])
-        count = len(op.spec.meta.get(keys.SITE_IDS_KEY, "").split(","))
-        tail: tuple[object, ...] = (
-            ((peer,), req_id, TRIGGER) if op.spec.op_type == OP_RECV_REQ else ((peer,), TRIGGER)
-        )
-        for site, value in zip(op.outs[count:], tail):  # noqa: B905 (the trigger is optional)
-            if site >= 0:
-                self._engine.write(frame, site, value)
-        if port.graph.starts:
-            self._engine.start_outputs(frame, op.index)
-
-    def _route(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
-        try:
-            kind, number, op = parse_suffix(fill.dest_suffix)
-        except AddressError as error:
-            self._runtime.count("ingress.unroutable")
-            self._runtime.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
-            return None
-        if kind != SUFFIX_SITE:
-            self._dispatch(peer, fill, message, number, op or "")
-            return None
-        port = self._ports.get(number)
-        if port is None:
-            self._runtime.count("ingress.unroutable")
-            self._runtime.emit(
-                steps.WireReceiveFailed(peer, "Unroutable", f"no site {number:#018x} on this node")
-            )
-        return port
-
-    def _failed(self, peer: PeerId, error: WireReceiveError) -> None:
-        self._runtime.count("wire.receive_errors")
-        self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
-        self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
-
-    # --- answers --------------------------------------------------------------------------------------
-
-    def _answer(self, peer: PeerId, message: Envelope) -> bool:
-        """An answer is matched by its request id and its peer;
-
-        a late, double or foreign one is acknowledged and dropped.
-        """
-        req_id = message.wire_req_id
-        if self._engine.control.expects(req_id, peer):
-            self._engine.control.answer(req_id, message)
-            return False
-        if not self._requests.expects(req_id, peer):
-            return self._refuse(peer, "late_answers", step=False)
-        cohort = self._requests.sites(req_id)
-        assert cohort is not None
-        values: dict[int, object] = {}
-        try:
-            # Where nobody reads the answers there are no sites for them: that one came is all that counts.
-            for fill in message.fills if cohort.mode != keys.ANSWER_NONE else ():
-                port = self._route(peer, fill, message)
-                if port is None:
-                    raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
-                values[port.index] = port.value_of(fill, self._caps)
-                expected = port.count
-            if values and sorted(values) != list(range(expected)):
-                raise WireReceiveError(
-                    WireReceiveErrorKind.DecodeFailed, "an answer with a gap between its fills"
-                )
-            if not values and cohort.mode != keys.ANSWER_NONE:
-                raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer without fills")
-        except WireReceiveError as error:
-            self._failed(peer, error)
-            self._requests.settle_peer(req_id, peer)
-            return False
-        size = sum(len(f.payload) for f in message.fills)
-        if not self._ledger.charge(None, size):
-            self._failed(
-                peer, WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"an answer of {size} bytes")
-            )
-            self._requests.settle_peer(req_id, peer)
-            return False
-        cohort.execution.charge_answer(size)
-        self._requests.answer(
-            req_id, peer, tuple(values[i] for i in range(len(values))), cause_of(peer, message)
-        )
-        return False
-
-    # --- control plane --------------------------------------------------------------------------------
-
-    def _closed_to(self, peer: PeerId, message: Envelope) -> str:
-        """Why component ops are refused now, unmarked, so that a request comes again; "" where they pass."""
-        blocked = peer in self._engine.neighbours.blocked
-        waiting = self._engine.waiting
-        if not blocked and not waiting.closes_any:
-            return ""
-        for fill in message.fills:
-            try:
-                kind, ref, op = parse_suffix(fill.dest_suffix)
-            except AddressError:
-                continue  # reported where it is dispatched
-            if kind != SUFFIX_SITE and ref:  # notices to the engine itself always pass
-                if blocked:
-                    return "blocked"
-                component = self._remote.get((ref, op or ""), (None, -1))[1]
-                if waiting.closes(component):
-                    return "bootstrapping"
-        return ""
-
-    def _control(self, peer: PeerId, fill: Fill, message: Envelope) -> None:
-        try:
-            kind, ref, op = parse_suffix(fill.dest_suffix)
-        except AddressError as error:
-            self._runtime.count("ingress.unroutable")
-            self._runtime.emit(steps.WireReceiveFailed(peer, "Unroutable", str(error)))
-            return
-        if kind != SUFFIX_SITE:
-            self._dispatch(peer, fill, message, ref, op or "")
-
-    def _dispatch(self, peer: PeerId, fill: Fill, message: Envelope, ref: int, op: str) -> None:
-        """Hands a fill to the component op that it names; only ops declared `remote` can be named."""
-        handler, _ = self._remote.get((ref, op), (None, -1))
-        if handler is None:
-            self._runtime.count("ingress.unroutable")
-            self._runtime.emit(
-                steps.WireReceiveFailed(peer, "Unroutable", f"no remote op {op!r} of component {ref}")
-            )
-            return
-        try:
-            handler(peer, fill, message)
-        except WireReceiveError as error:
-            self._failed(peer, error)
+        arrival = self.journal.persist_failed(token, error)
+        if arrival is not None:
+            self._ledger.release(arrival.raw.peer, len(arrival.raw.data))
+        return arrival is not None
 
     # --- back-pressure --------------------------------------------------------------------------------
 
     def _notice(self, peer: PeerId, now_ns: int) -> None:
-        """Tells a contributing sender to slow down, at most once a second;
-
-        after three it is blocked until the queue drains.
-        """
-        engine = self._engine
-        if peer == self._runtime.own_peer or not self._ledger.contributes(peer):
+        """Tells a contributing sender to slow down; one that did not is blocked until the queue drains."""
+        if peer == self._own or not self._ledger.contributes(peer):
             return
+        peers, max_peers = self._peers, self._runtime.config.max_peers
         last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:
             return
         if count >= NOTICES_BEFORE_BLOCK:
-            if (
-                peer not in engine.neighbours.blocked
-                and len(engine.neighbours.blocked) < self._runtime.config.max_peers
-            ):
-                engine.neighbours.blocked.add(peer)
+            if peer not in peers.blocked and len(peers.blocked) < max_peers:
+                peers.blocked.add(peer)
                 self._runtime.count("peers.blocked")
                 self._runtime.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
             return
-        if peer not in self.noticed and len(self.noticed) >= self._runtime.config.max_peers:
+        if peer not in self.noticed and len(self.noticed) >= max_peers:
             del self.noticed[next(iter(self.noticed))]
         self.noticed[peer] = (now_ns, count + 1)
         self._runtime.count("backpressure.notices")
-        engine.neighbours.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
+        peers.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
 
     def drained(self) -> None:
         """The entries' queue is below the pressure mark again: everybody may send."""
         if self.noticed and self._ledger.pressure < PRESSURE:
             self.noticed.clear()
-            self._engine.neighbours.blocked.clear()
+            self._peers.blocked.clear()
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        """Who was asked to slow down, as plain values."""
+        return [[peer.to_bytes(), *row] for peer, row in self.noticed.items()]
+
+    def restore(self, rows: Any, shift: Shift) -> None:
+        """Takes what `save` gave."""
+        for peer, last_ns, count in rows:
+            self.noticed[PeerId.from_bytes(peer)] = (last_ns + shift.delta_ns, count)
 
 
-def _nothing_with(_: object) -> None:
-    return None
+Check: TypeAlias = Callable[[Admission, Arrival, int], "Refusal | None"]
+"""`check(admission, arrival, now_ns)`: why an envelope is refused; None where it passes."""
 
+CHECKS: Mapping[Kind, tuple[Check, ...]] = {
+    Kind.ENTRY: (Admission._blocked, Admission._known, Admission._crowded),
+    Kind.CONTROL: (Admission._known, Admission._closed),
+    Kind.ANSWER: (Admission._known,),
+}
+"""What is asked of an envelope before it is taken, in this order.
 
-def _only_control(message: Envelope) -> bool:
-    """Whether all that an envelope carries is for components, nothing for a site."""
-    return bool(message.fills) and not any(fill.dest_suffix.startswith(SITE_PREFIX) for fill in message.fills)
+A repetition is acknowledged again even where there is no place for it, so it is found before places are asked
+for.
+"""

@@ -31,10 +31,12 @@ from bb_edge.wire.codecs import BYTES_HASH
 from bb_edge.wire.envelope import Envelope, Fill
 
 if TYPE_CHECKING:
-    from bb_edge.engine.net.admission import Inbound
     from bb_edge.engine.run.scheduler import Scheduler
     from bb_edge.roles import ProtocolComponent
 
+
+Remote = Callable[[PeerId, Fill, Envelope], object]
+"""`remote(sender, fill, envelope)`: what serves a remote op. WireReceiveError for a payload that is none."""
 
 Done = Callable[[Any, "bytes | None"], object]
 """`done(ctx, reply)`: None where there is no reply and none will come."""
@@ -218,12 +220,11 @@ class ControlPlane:
     # --- install --------------------------------------------------------------------------------------
 
     def add(
-        self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str, inbound: Inbound
-    ) -> None:
-        """Ties in a component; its remote ops can be reached from now on."""
+        self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str
+    ) -> dict[str, Remote]:
+        """Ties in a component; gives what serves its remote ops, by name."""
         outlet = self._outlets[index] = Outlet(self, ref, component, target, slot)
-        for op, method in remote_methods(component).items():
-            inbound.register_remote(ref, op, partial(outlet.handle, op, method), index)
+        return {op: partial(outlet.handle, op, method) for op, method in remote_methods(component).items()}
 
     def replace(self, index: int, component: ProtocolComponent) -> None:
         """Puts a component that was constructed anew behind its outlet."""

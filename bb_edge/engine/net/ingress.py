@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.ledger import IngressFull, Ledger
+from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.plain import Shift, UnsavableError, dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import CompletionLostError
@@ -45,25 +46,6 @@ class Entry:
     expires_ns: int = 0
     internal: bool = False
     direct: Direct | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """An inbound envelope as it came."""
-
-    data: bytes
-    peer: PeerId
-    observed: bytes | None
-
-    def save(self) -> list[Any]:
-        """Plain values for a snapshot."""
-        return [bytes(self.data), self.peer.to_bytes(), self.observed]
-
-    @classmethod
-    def restored(cls, row: Sequence[Any]) -> Raw:
-        """The envelope of what `save` gave."""
-        data, peer, observed = row
-        return cls(data, PeerId.from_bytes(peer), observed)
 
 
 class Notice(NamedTuple):

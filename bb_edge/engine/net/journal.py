@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.ingress import Raw
+from bb_edge.engine.ledger import Ledger
+from bb_edge.engine.net.arrivals import Arrival, Raw, kind_of
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
-from bb_edge.wire import cbor
-from bb_edge.wire.envelope import Envelope
-
-if TYPE_CHECKING:
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.wire.delivery import Links
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.delivery import Links
 
 RECORD_VERSION = 1
 
@@ -52,74 +51,107 @@ class JournalRecord:
             row = cbor.loads(data, max_items=8, max_depth=1)
             if not isinstance(row, list) or len(row) != 5 or row[0] != RECORD_VERSION:
                 raise JournalRecordError("no record of this version", "journal", "drop the file")
-            version, peer, envelope, wall_ns, observed = row
-            typed = type(peer) is bytes and type(envelope) is bytes and type(version) is type(wall_ns) is int
+            version, peer, encoded, wall_ns, observed = row
+            typed = type(peer) is bytes and type(encoded) is bytes and type(version) is type(wall_ns) is int
             if not typed or not (observed is None or type(observed) is bytes):
                 raise JournalRecordError("fields of other types", "journal", "drop the file")
-            return cls(PeerId.from_bytes(peer), envelope, wall_ns, observed)
+            return cls(PeerId.from_bytes(peer), encoded, wall_ns, observed)
         except (cbor.CborError, PeerIdError) as error:
             raise JournalRecordError(f"damaged: {error}", "journal", "drop the file") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """An envelope that has its place; `deadline_ns` is absolute, 0: none."""
-
-    raw: Raw
-    message: Envelope
-    deadline_ns: int
-
-
-class Journaling:
+class Journal:
     """What waits to be written, and what is written and waits for the next poll; bounded by the ingress."""
 
-    def __init__(self, engine: Scheduler, links: Links) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+    def __init__(self, runtime: Runtime, links: Links) -> None:
+        self._runtime = runtime
         self._links = links
-        self.held: dict[int, Taken] = {}
-        self.accepted: deque[Taken] = deque()
+        self.held: dict[int, Arrival] = {}
+        self.accepted: deque[Arrival] = deque()
         self.replaying: deque[JournalRecord] = deque()
         self._next_token = -1  # below 0: the outbox has the numbers above
 
-    @property
-    def busy(self) -> bool:
-        """Whether the next poll has something to deliver."""
-        return bool(self.accepted or self.replaying)
-
-    def hold(self, taken: Taken, now_ns: int) -> None:
-        """Takes the envelope's number, and asks the driver to write it down."""
-        raw = taken.raw
-        self._links.mark(raw.peer, taken.message, now_ns, hold_ack=True)
+    def hold(self, arrival: Arrival, now_ns: int) -> bool:
+        """Takes the envelope's number, and asks the driver to write it down; True: it is delivered later."""
+        raw = arrival.raw
+        self._links.mark(raw.peer, arrival.message, now_ns, hold_ack=True)
         token = self._next_token
         self._next_token -= 1
-        self.held[token] = taken
+        self.held[token] = arrival
         self._runtime.count("ingress.journaled")
         record = JournalRecord(
             raw.peer, bytes(raw.data), now_ns + self._runtime.clock_offset_ns, raw.observed
         )
         self._runtime.emit(steps.Journal(token, raw.peer, record.to_bytes()))
-
-    def persisted(self, token: int, now_ns: int) -> bool:
-        """It is on disk: it is owed its acknowledgement, and delivered. False where the token is not ours."""
-        taken = self.held.pop(token, None)
-        if taken is None:
-            return False
-        message = taken.message
-        self._links.journaled(taken.raw.peer, message.epoch, message.seq, now_ns)
-        self.accepted.append(taken)
         return True
 
-    def persist_failed(self, token: int, error: BaseException) -> Taken | None:
+    def persisted(self, token: int) -> bool:
+        """It is on disk: it is owed its acknowledgement, and delivered. False where the token is not ours."""
+        arrival = self.held.pop(token, None)
+        if arrival is None:
+            return False
+        message = arrival.message
+        self._links.journaled(arrival.raw.peer, message.epoch, message.seq, self._runtime.now_ns)
+        self.accepted.append(arrival)
+        return True
+
+    def persist_failed(self, token: int, error: BaseException) -> Arrival | None:
         """It could not be written, and counts as never received; None where the token is not ours."""
-        taken = self.held.pop(token, None)
-        if taken is None:
+        arrival = self.held.pop(token, None)
+        if arrival is None:
             return None
-        self._links.not_journaled(taken.raw.peer, taken.message.epoch, taken.message.seq)
+        self._links.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("journal", error))
-        return taken
+        return arrival
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Queues the records of a journal, in their order. JournalRecordError, queueing none."""
         self.replaying.extend([JournalRecord.from_bytes(data) for data in records])
+
+    def save(self) -> dict[str, list[Any]]:
+        """Plain values for a snapshot; it keeps what is held, whatever becomes of the journal's record."""
+        arrivals = (*self.accepted, *self.held.values())
+        return {
+            "accepted": [[*arrival.raw.save(), arrival.deadline_ns] for arrival in arrivals],
+            "replaying": [record.to_bytes() for record in self.replaying],
+        }
+
+    def restore(self, data: Any, shift: Shift, ledger: Ledger) -> None:
+        """Takes what `save` gave, and charges its bytes. EnvelopeError for what the caps do not let in."""
+        for *row, deadline_ns in data["accepted"]:
+            raw = Raw.restored(row)
+            ledger.recharge(raw.peer, len(raw.data))
+            message = envelope.decode(raw.data, self._runtime.config.caps)
+            self.accepted.append(Arrival(raw, message, kind_of(message), shift.time(deadline_ns)))
+        self.replay(data["replaying"])
+
+
+class NoJournal:
+    """Stands for the journal on a node whose driver keeps nothing: durable envelopes are like any other."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Arrival] = {}
+        self.accepted: deque[Arrival] = deque()
+        self.replaying: deque[JournalRecord] = deque()
+
+    def hold(self, arrival: Arrival, now_ns: int) -> bool:
+        """False: the envelope is delivered at once."""
+        return False
+
+    def persisted(self, token: int) -> bool:
+        """False: no token is ours."""
+        return False
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """Nothing: no token is ours."""
+
+    def replay(self, records: Iterable[bytes]) -> None:
+        """Nothing: there was nobody to write records."""
+
+    def save(self) -> dict[str, list[Any]]:
+        """The empty lists of a journal that holds nothing."""
+        return {"accepted": [], "replaying": []}
+
+    def restore(self, data: Any, shift: Shift, ledger: Ledger) -> None:
+        """Nothing: what a durable node had written down comes again with its journal."""

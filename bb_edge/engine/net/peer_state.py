@@ -19,12 +19,11 @@ from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
-from bb_edge.wire.envelope import Fill, RttReport
+from bb_edge.wire.envelope import Envelope, Fill, RttReport
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
 
 if TYPE_CHECKING:
-    from bb_edge.engine.net.admission import Inbound
     from bb_edge.engine.net.outgoing import Outbound
     from bb_edge.engine.net.requests import Requests
     from bb_edge.engine.run.scheduler import Scheduler
@@ -81,12 +80,9 @@ class Neighbours:
         engine.runtime.callbacks.register("peer.failed", self.failed)
         self.on_peer_up: Callable[[], None] = _nothing
 
-    def attach(self, inbound: Inbound, outbound: Outbound) -> None:
-        """Ties in the two halves of the wire; called once at install."""
+    def attach(self, outbound: Outbound) -> None:
+        """Ties in what sends back-off notices; called once at install."""
         self._outbound = outbound
-        inbound.register_remote(
-            0, BACKOFF_OP, lambda peer, fill, _message: self._told_to_back_off(peer, fill.payload)
-        )
 
     # --- presence and health -------------------------------------------------------------------------------
 
@@ -232,9 +228,13 @@ class Neighbours:
         fill = Fill(BACKOFF_SUFFIX, payload, False, BYTES_HASH)
         self._outbound.add_notice(Unit(peer, [fill], envelope.NONE, 0, 0, False, None))
 
-    def _told_to_back_off(self, peer: PeerId, payload: bytes | memoryview) -> None:
+    def told_to_back_off(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
+        """Serves `BACKOFF_OP`: the peer is left alone as long as it asks.
+
+        WireReceiveError for a bad notice.
+        """
         try:
-            said = cbor.loads(payload)
+            said = cbor.loads(fill.payload)
         except cbor.CborError as error:
             raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, error.what) from error
         wait = said.get("min_backoff_ns") if isinstance(said, dict) else None

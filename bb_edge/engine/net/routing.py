@@ -1,24 +1,35 @@
-"""Where inbound values go: the payloads of the ops that receive, by their site's number."""
+"""Where the fills of an envelope go: to the sites of ops that receive, or to components' remote ops."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.control_plane import Remote
+from bb_edge.engine.net.ingress import ENVELOPE
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
-from bb_edge.roles import TRIGGER, BackendError
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.opsets.wire import OP_RECV_REQ
+from bb_edge.roles import TRIGGER, Backend, BackendError
+from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
-from bb_edge.wire.envelope import Fill
-
-if TYPE_CHECKING:
-    from bb_edge.roles import Backend
-    from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.outbox import Cause
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op."""
+    """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op.
+
+    `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
+    """
 
     graph: BoundGraph
     op: BoundOp
@@ -28,6 +39,8 @@ class Port:
     expected: int
     trigger_only: bool
     backend: Backend | None
+    behind: tuple[int, ...] = ()
+    asks: bool = False
 
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
         """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
@@ -68,20 +81,163 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
     hashes = meta.get(keys.WIRE_TYPES_KEY, "")
     expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
     trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
-    found = []
+    ports = []
     texts = sites.split(",")
     for index, text in enumerate(texts):
         first = 2 if op.spec.op_type == "RecvRespBatched" else 0
-        site = op.outs[first + index] if first + index < len(op.outs) else -1
         port = Port(
             graph,
             op,
             index,
             len(texts),
-            site,
+            op.outs[first + index] if first + index < len(op.outs) else -1,
             expected[index] if index < len(expected) else 0,
             trigger,
             backend,
+            op.outs[len(texts) :],
+            op.spec.op_type == OP_RECV_REQ,
         )
-        found.append((int(text, 16), port))
-    return found
+        ports.append((int(text, 16), port))
+    return ports
+
+
+def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
+    """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
+    return Cause(peer, message.epoch, message.seq) if message.base else None
+
+
+class Routing:
+    """The way of each fill, once its envelope is taken."""
+
+    def __init__(
+        self, runtime: Runtime, scheduler: Scheduler, ports: Mapping[int, Port], acknowledges: bool
+    ) -> None:
+        """`ports` are by site. With `acknowledges`, senders of durable envelopes do not repeat them."""
+        self._runtime = runtime
+        self._scheduler = scheduler
+        self._ports = ports
+        self._acknowledges = acknowledges
+        self._caps = runtime.config.caps
+        self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
+        runtime.callbacks.register(ENVELOPE, self.fill)
+
+    def register(self, ref: int, op: str, remote: Remote, component: int = -1) -> None:
+        """Makes `/component/<ref>/op/<name>` reachable.
+
+        `component` is the index of the component behind it, which a bootstrap may lock.
+        """
+        if (ref, op) in self._remote:
+            raise OpError(f"remote op {op!r} of component {ref} is declared twice", "install")
+        self._remote[ref, op] = (remote, component)
+
+    # --- to sites -------------------------------------------------------------------------------------
+
+    def target(self, message: Envelope) -> str:
+        """The target that an envelope is for: that of its first known site, "" without one."""
+        for fill in message.fills:
+            port = self._ports.get(fill.route.site)
+            if port is not None:
+                return port.graph.target
+        return ""
+
+    def fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
+        """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
+        acknowledged = self._acknowledges and message.base > 0
+        execution.came_from(peer, cause_of(peer, message), deadline_ns, acknowledged)
+        reached: dict[BoundOp, tuple[Port, Frame]] = {}
+        for fill in message.fills:
+            port = self._port(peer, fill, message)
+            if port is None:
+                continue
+            try:
+                value = port.value_of(fill, self._caps)
+            except WireReceiveError as error:
+                self.failed(peer, error)
+                continue
+            graph, op = port.graph, port.op
+            execution.will_claim(graph.claims.get(op.index, ()))
+            frame = execution.frame_of(graph.regions[op.spec.region])
+            if port.site >= 0:
+                self._scheduler.write(frame, port.site, value)
+            reached[op] = port, frame
+        for port, frame in reached.values():
+            tail: tuple[object, ...] = ((peer,), TRIGGER)
+            if port.asks:
+                tail = ((peer,), message.wire_req_id, TRIGGER)
+            for site, value in zip(port.behind, tail):  # noqa: B905 (the trigger is optional)
+                if site >= 0:
+                    self._scheduler.write(frame, site, value)
+            if port.graph.starts:
+                self._scheduler.start_outputs(frame, port.op.index)
+
+    def answer(self, peer: PeerId, message: Envelope, mode: str) -> tuple[object, ...]:
+        """The payloads of an answer in the reply's order. WireReceiveError where it is not what was asked."""
+        if mode == keys.ANSWER_NONE:
+            return ()  # nobody reads the answers, so there are no sites for them
+        values: dict[int, object] = {}
+        for fill in message.fills:
+            port = self._port(peer, fill, message)
+            if port is None:
+                raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
+            values[port.index] = port.value_of(fill, self._caps)
+            expected = port.count
+        if not values:
+            raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer without fills")
+        if sorted(values) != list(range(expected)):
+            raise WireReceiveError(
+                WireReceiveErrorKind.DecodeFailed, "an answer with a gap between its fills"
+            )
+        return tuple(values[index] for index in range(len(values)))
+
+    def _port(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
+        """The port of a fill; None for a fill that goes to a component, which has got it then, or nowhere."""
+        route = fill.route
+        port = self._ports.get(route.site)
+        if port is None:
+            if route.site >= 0:
+                self._unroutable(peer, f"no site {route.site:#018x} on this node")
+            else:
+                self._call(peer, fill, message)
+        return port
+
+    # --- to components --------------------------------------------------------------------------------
+
+    def call(self, peer: PeerId, message: Envelope) -> None:
+        """Hands an envelope that has nothing for sites to the remote ops that it names."""
+        for fill in message.fills:
+            self._call(peer, fill, message)
+
+    def _call(self, peer: PeerId, fill: Fill, message: Envelope) -> None:
+        """Hands a fill to the remote op that it names; only ops declared `remote` can be named."""
+        route = fill.route
+        if route.error:
+            self._unroutable(peer, route.error)
+            return
+        remote, _ = self._remote.get((route.component, route.op), (None, -1))
+        if remote is None:
+            self._unroutable(peer, f"no remote op {route.op!r} of component {route.component}")
+            return
+        try:
+            remote(peer, fill, message)
+        except WireReceiveError as error:
+            self.failed(peer, error)
+
+    def components(self, message: Envelope) -> tuple[int, ...]:
+        """The components that an envelope's fills are for; -1 for one that the node does not have.
+
+        Those to the engine itself, as component 0, and those that name nothing are left out.
+        """
+        names = [(fill.route.component, fill.route.op) for fill in message.fills if fill.route.component]
+        return tuple(self._remote.get(name, (None, -1))[1] for name in names)
+
+    # --- reports --------------------------------------------------------------------------------------
+
+    def failed(self, peer: PeerId, error: WireReceiveError) -> None:
+        """Reports a fill that could not be read."""
+        self._runtime.count("wire.receive_errors")
+        self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+        self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
+
+    def _unroutable(self, peer: PeerId, why: str) -> None:
+        self._runtime.count("ingress.unroutable")
+        self._runtime.emit(steps.WireReceiveFailed(peer, "Unroutable", why))

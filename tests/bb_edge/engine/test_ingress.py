@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bb_edge.engine.ledger import IngressFull, Ledger
-from bb_edge.engine.net.ingress import Entry, Ingress, Raw
+from bb_edge.engine.net.arrivals import Raw
+from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.ir.ids import PeerId
 
 A, B, C = (PeerId.from_name(n) for n in "abc")

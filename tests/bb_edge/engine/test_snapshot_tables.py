@@ -78,21 +78,21 @@ def test_what_is_known_of_peers_comes_back(make):
     tables.imposed[OTHER] = 9 * S
     tables.blocked.add(OTHER)
     tables.rtt_reports[OTHER, 1, 2, 3] = RttReport(3, 1, 2, 40, 50, 6)
-    node._cycle.inbound.noticed[OTHER] = (1, 2)
+    node._cycle.admission.noticed[OTHER] = (1, 2)
     restored = again(make, node, 2)
     assert restored._neighbours.limits == tables.limits
     assert restored._neighbours.rtt_reports == tables.rtt_reports
-    assert restored._cycle.inbound.noticed == {OTHER: (1, 2)}
+    assert restored._cycle.admission.noticed == {OTHER: (1, 2)}
 
 
 def test_times_move_with_the_clock_of_the_restored_node(make):
     node = make()
     node.poll(1)
     node._neighbours.imposed[OTHER] = 9 * S
-    node._cycle.inbound.noticed[OTHER] = (1 * S, 1)
+    node._cycle.admission.noticed[OTHER] = (1 * S, 1)
     restored = make(SELF, node.snapshot(2 * S), 102 * S)
     assert restored._neighbours.imposed == {OTHER: 109 * S}
-    assert restored._cycle.inbound.noticed == {OTHER: (101 * S, 1)}
+    assert restored._cycle.admission.noticed == {OTHER: (101 * S, 1)}
 
 
 def test_limits_that_are_none_are_left_out(make):
@@ -124,7 +124,7 @@ def test_what_is_held_or_waits_for_its_poll_is_delivered_once(make):
     node.deliver_inbound(second, OTHER)
     cycle = node._cycle
     held = [s for s in node.poll(3) if isinstance(s, Journal)]  # the first is delivered, the second held
-    assert len(held) == 1 and cycle.inbound.journaling.held
+    assert len(held) == 1 and cycle.admission.journal.held
     restored = again(make, node, 4, but=("ingress",))  # what was held counts as accepted
     restored.poll(5)
     restored.deliver_inbound(second, OTHER)
@@ -140,11 +140,11 @@ def test_what_is_held_keeps_its_sender_its_address_and_its_deadline(make):
     node.poll(1)
     node.deliver_inbound(data, OTHER, HERE)
     node.poll(2)
-    ((token, taken),) = node._cycle.inbound.journaling.held.items()
-    node._cycle.inbound.journaling.held[token] = replace(taken, deadline_ns=7 * S)
+    ((token, taken),) = node._cycle.admission.journal.held.items()
+    node._cycle.admission.journal.held[token] = replace(taken, deadline_ns=7 * S)
     for now_ns, deadline_ns in ((3, 7 * S), (50 * S + 3, 57 * S)):
         restored = make(SELF, node.snapshot(3), now_ns)
-        (kept,) = restored._cycle.inbound.journaling.accepted
+        (kept,) = restored._cycle.admission.journal.accepted
         assert (bytes(kept.raw.data), kept.raw.peer, kept.raw.observed) == (data, OTHER, HERE)
         assert (kept.message, kept.deadline_ns) == (taken.message, deadline_ns)
 

@@ -193,13 +193,13 @@ def test_what_is_written_down_and_not_yet_delivered_keeps_its_deadline_and_where
     node.deliver_inbound(said(2, 2, base=1), A)
     for step in of(Journal, node.poll(2)):
         node.persisted(step.token)
-    before = list(node._cycle.inbound.journaling.accepted)
+    before = list(node._cycle.admission.journal.accepted)
     assert [(taken.deadline_ns, taken.raw.observed) for taken in before] == [(5 * S + 2, HERE), (0, None)]
     data = node.snapshot(3)
     again = make("Main", snapshot=data, now_ns=3)
-    assert list(again._cycle.inbound.journaling.accepted) == before
+    assert list(again._cycle.admission.journal.accepted) == before
     later = make("Main", snapshot=data, now_ns=3 + 20 * S)
-    assert [taken.deadline_ns for taken in later._cycle.inbound.journaling.accepted] == [25 * S + 2, 0]
+    assert [taken.deadline_ns for taken in later._cycle.admission.journal.accepted] == [25 * S + 2, 0]
 
 
 def test_a_completion_whose_result_cannot_be_kept_says_so(make):

@@ -11,6 +11,7 @@ from bb_edge.ir.address import (
     Address,
     AddressError,
     parse_suffix,
+    route_of,
     site_suffix,
 )
 from bb_edge.ir.ids import PeerId
@@ -186,3 +187,27 @@ def test_other_addresses_are_no_suffix(address):
 def test_sites_beyond_64_bits(site):
     with pytest.raises(AddressError):
         site_suffix(site)
+
+
+def test_a_route_says_where_a_suffix_leads_or_why_it_leads_nowhere():
+    site = route_of(site_suffix(7))
+    assert (site.site, site.component, site.op, site.error, site.for_site) == (7, 0, "", "", True)
+    call = route_of(Address.empty().with_component(3, "Join").to_bytes())
+    assert (call.site, call.component, call.op, call.error, call.for_site) == (-1, 3, "Join", "", False)
+    cut = route_of(site_suffix(7)[:-1])
+    assert (cut.site, cut.component, cut.op, cut.for_site) == (-1, 0, "", True)
+    assert "8 bytes announced" in cut.error
+    empty = route_of(b"")
+    assert empty.site == -1 and not empty.for_site and "a suffix is" in empty.error
+
+
+@given(st.binary(max_size=40))
+def test_a_route_and_the_parsed_suffix_agree(suffix):
+    route = route_of(suffix)
+    try:
+        kind, number, op = parse_suffix(suffix)
+    except AddressError as error:
+        assert (route.site, route.op, route.error) == (-1, "", str(error))
+    else:
+        expected = (number, 0, "") if kind == SUFFIX_SITE else (-1, number, op)
+        assert (route.site, route.component, route.op) == expected and not route.error
