@@ -146,6 +146,7 @@ class _Node:
         return [self._value(name) for name in self.proto.input if name]
 
     def handle(self, position: int) -> Tensor:
+        """Returns the handle of the input at a position."""
         return self._value(self.proto.input[position])
 
     def _value(self, name: str) -> Tensor:
@@ -156,6 +157,7 @@ class _Node:
         return self._values[name]
 
     def integer(self, name: str, default: int) -> int:
+        """Returns an integer attribute, or its default."""
         attribute = self._attributes.get(name)
         return default if attribute is None else attribute.i
 
@@ -172,6 +174,7 @@ class _Node:
         return [int(v) for v in array.reshape(-1)]
 
     def tensor(self, name: str) -> onnx_pb2.TensorProto:
+        """Returns a tensor attribute. BackendWalkError where it is absent."""
         attribute = self._attributes.get(name)
         if attribute is None or attribute.type != _Attribute.TENSOR:
             raise BackendWalkError(f"has no tensor attribute {name!r}", _where(self.proto))

@@ -1,4 +1,4 @@
-"""Whether a component class is whole: it has a name, a role, and the methods of its Contract."""
+"""Checks whether a component class is complete: a name, a role, and the methods of its Contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ _DERIVED = frozenset((keys.ROLE_BACKEND, keys.ROLE_PROTOCOL))
 
 
 def check_class(kind: type[Component]) -> None:
-    """ContractError where a class cannot serve as a component: what is missing, and what resembles it."""
+    """Raises ContractError where a class cannot serve as a component.
+
+    The error names what is missing, and names of the class that are near to it.
+    """
     where = f"{kind.__module__}.{kind.__qualname__}"
     for what, hint in _faults(kind):
         raise ContractError(what, where, hint)
@@ -45,14 +48,17 @@ def _faults(kind: type[Component]) -> Iterator[tuple[str, str]]:
     yield from _name(kind)
     if kind.ROLE not in keys.ROLES:
         near = _near(kind.ROLE, keys.ROLES) if isinstance(kind.ROLE, str) else ""
-        what = f"ROLE {kind.ROLE!r} is no role" if kind.ROLE else "the class has no ROLE"
+        what = f"ROLE {kind.ROLE!r} is not a role" if kind.ROLE else "the class has no ROLE"
         yield (
             what,
             f"{near}derive it from a Contract (Aggregator, Codec, …), or give one of {', '.join(keys.ROLES)}",
         )
     contract = _CONTRACTS[kind.ROLE]
     if kind.ROLE in _DERIVED and not issubclass(kind, contract):
-        yield f"a component of role {kind.ROLE} is a subclass of {contract.__name__}", "derive it from that"
+        yield (
+            f"a component of role {kind.ROLE} must be a subclass of {contract.__name__}",
+            "derive it from that",
+        )
     others = [c for role, c in _CONTRACTS.items() if role != kind.ROLE and role != keys.ROLE_PROTOCOL]
     for other in others:
         if issubclass(kind, other):
@@ -82,7 +88,7 @@ def _name(kind: type[Component]) -> Iterator[tuple[str, str]]:
     elif name.startswith("bb.") and not kind.__module__.startswith("bb_edge."):
         yield f"TYPE_NAME {name!r} begins with bb., as only built-in ones do", name_it
     elif not _TYPE_NAME.fullmatch(name):
-        yield f"TYPE_NAME {name!r} is no package and name with a dot between", name_it
+        yield f"TYPE_NAME {name!r} is not of the form package.Name", name_it
 
 
 _TYPE_NAME = re.compile(r"[\w-]+(\.[\w-]+)+")
@@ -102,13 +108,13 @@ def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple
         missing.append("construct")
     if not missing:
         return
-    said = ", ".join(_signature(kind, contract, name) for name in missing)
+    lacking = ", ".join(_signature(kind, contract, name) for name in missing)
     hints = [
         f"it has {name!r}: {near}"
         for name in own_methods(kind)
         if not hasattr(contract, name) and (near := suggestion(name, missing)).endswith("?")
     ]
-    yield f"the class lacks {said}", " ".join(hints) or "define what is missing"
+    yield f"the class lacks {lacking}", " ".join(hints) or "define what is missing"
 
 
 def _signature(kind: type[Component], contract: type[Component], name: str) -> str:
@@ -120,14 +126,14 @@ def _signature(kind: type[Component], contract: type[Component], name: str) -> s
 
 
 def _uncallable(kind: type[Component], contract: type[Component]) -> Iterator[tuple[str, str]]:
-    """Methods of the Contract that cannot take what they are called with."""
+    """Yields methods of the Contract that cannot take the arguments that the runtime passes."""
     for name, positional in _promised(contract).items():
         given = inspect.signature(getattr(contract, name)).parameters.values()
         yield from not_taking(kind, name, positional, [p.name for p in given if p.kind is p.KEYWORD_ONLY])
 
 
 def _promised(contract: type[Component]) -> dict[str, list[str]]:
-    """The methods of a Contract, with what each is given by position."""
+    """Returns the methods of a Contract, with the names of the arguments that each gets by position."""
     if contract is Backend:  # looks at its own, where a class is made
         return {}
     return {
@@ -140,7 +146,7 @@ def _promised(contract: type[Component]) -> dict[str, list[str]]:
 
 
 def _state(kind: type[Component]) -> Iterator[tuple[str, str]]:
-    """`serialize` and `restore` go together."""
+    """Yields a fault where a class has only one of `serialize` and `restore`."""
     writes = kind.serialize is not Component.serialize
     reads = kind.restore is not Component.restore
     if writes != reads:
@@ -161,13 +167,13 @@ def _flags(kind: type[Component]) -> Iterator[tuple[str, str]]:
 
 
 def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:
-    """`STORAGE_TYPES` names ports that there are, and types that there are."""
+    """Yields entries of `STORAGE_TYPES` that name unknown ports or types."""
     declared: object = getattr(kind, "STORAGE_TYPES", None)
     if declared is None:
         return
     if not isinstance(declared, Mapping):
         yield (
-            f"STORAGE_TYPES is a {type(declared).__name__}, a mapping is expected",
+            f"STORAGE_TYPES is a {type(declared).__name__}, expected a mapping",
             'write STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}',
         )
         return
@@ -181,7 +187,7 @@ def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:
 
 
 def _ports(kind: type[Component]) -> list[str]:
-    """`<Op>.<port>` of all ops that a class may offer."""
+    """Returns `<Op>.<port>` of all ops that a class may offer."""
     rows: list[OpDef] = []
     for domain, role in keys.ROLE_OF_DOMAIN.items():
         if role == kind.ROLE and (table := opset(domain)) is not None:
@@ -192,14 +198,14 @@ def _ports(kind: type[Component]) -> list[str]:
 
 
 def _own_ops(kind: type[ProtocolComponent]) -> Iterator[tuple[str, str]]:
-    """The ops that a protocol brings, and their methods."""
+    """Yields faults of the ops that a protocol brings, and of their methods."""
     try:
         table: object = kind.atomic_opset()
     except Exception as error:  # noqa: BLE001 (the author's code)
         yield f"atomic_opset() fails: {type(error).__name__}: {error}", "mend it: it returns Table(…).opset()"
         return
     if not isinstance(table, Opset):
-        yield f"atomic_opset() gives {table!r:.60}", "let it return OpTable(…).opset()"
+        yield f"atomic_opset() returns {table!r:.60}", "let it return OpTable(…).opset()"
         return
     if not table.domain or any(
         table.domain == own or table.domain.startswith(f"{own}.")
@@ -222,9 +228,9 @@ def _own_ops(kind: type[ProtocolComponent]) -> Iterator[tuple[str, str]]:
 
 
 def _row(op: OpDef) -> Iterator[tuple[str, str]]:
-    """A row of a protocol's own table that says nothing that a program could be compiled from."""
+    """Yields faults of a row of a protocol's own table: programs could not be compiled with it."""
     if not op.name.isidentifier():
-        yield f"its op {op.name!r} has no name of letters and digits", 'name it like "ReadRow"'
+        yield f"its op {op.name!r} needs a name of letters and digits", 'name it like "ReadRow"'
     if method_name(op.name) in _TAKEN:
         yield (
             f"its op {op.name} would be {method_name(op.name)!r}, which means something else",
@@ -258,7 +264,10 @@ def _settings(kind: type[Component]) -> Iterator[tuple[str, str]]:
             isinstance(key, str) and isinstance(setting, Setting) for key, setting in own.items()
         )
         if not good:
-            yield "CONFIG is a mapping of names to settings", 'write CONFIG = {"mu": Setting.number(0.01)}'
+            yield (
+                "CONFIG is not a mapping of names to settings",
+                'write CONFIG = {"mu": Setting.number(0.01)}',
+            )
             return
         for key, setting in own.items():
             wrong = "" if setting.default is None else setting.wrong(setting.default)

@@ -1,9 +1,8 @@
-"""How a component answers later (semantics §8): it returns a `Later`, and somebody completes it from any
-thread.
+"""How a component answers later: it returns a `Later`, which any thread may complete.
 
 A handle is settled exactly once, by whoever comes first: the component (`complete`, `fail`) or the engine
-(`revoke`: the deadline has passed, or the execution is gone). Who comes second is told so by the return value
-and counted by the sink, so that a slow thread is neither an error nor invisible.
+(`revoke`: the deadline has passed, or the execution is gone). The return value tells the one who comes
+second, and the sink counts it, so that a slow thread is neither an error nor invisible.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["CompletionHandle", "CompletionSink", "Later"]
 
 
 class CompletionSink(Protocol):
-    """The engine's thread-safe door for completions."""
+    """Where completions go: the engine's thread-safe entrance for them."""
 
     def deliver(self, token: int, result: object, error: BaseException | None) -> None:
         """Takes the outcome of the parked op `token`; called at most once per token, from any thread."""
@@ -43,7 +42,7 @@ class CompletionHandle:
     def complete(self, result: object = None) -> bool:
         """Hands the op's result in: a value, a tuple for several outputs, None for a `CommandId`.
 
-        Returns False, the result dropped and counted, where the op had been settled before.
+        Returns False where the op had been settled before; the result is then dropped and counted.
         """
         return self._settle(result, None)
 
@@ -52,7 +51,7 @@ class CompletionHandle:
         return self._settle(None, error)
 
     def revoke(self) -> bool:
-        """The engine's side: settles the handle without an outcome. False where an outcome came first."""
+        """Settles the handle without an outcome, for the engine. False where an outcome came first."""
         return self._claim()
 
     def _settle(self, result: object, error: BaseException | None) -> bool:
@@ -70,9 +69,10 @@ class CompletionHandle:
 
 
 class Later:
-    """What a method returns whose result comes later; made by `ctx.later()`, kept by who completes it.
+    """What a method returns whose result comes later, made by `ctx.later()`.
 
-    `deadline_ns` is relative to the call, in nanoseconds; None takes the engine's default for its op (30 s).
+    The component keeps it until it completes it. `deadline_ns` is relative to the call, in nanoseconds; None
+    takes the engine's default for the op (30 s).
     """
 
     __slots__ = ("deadline_ns", "handle")
@@ -82,9 +82,9 @@ class Later:
         self.deadline_ns = deadline_ns
 
     def complete(self, result: object = None) -> bool:
-        """See `CompletionHandle.complete`."""
+        """Completes the op, as `CompletionHandle.complete` does."""
         return self.handle.complete(result)
 
     def fail(self, error: BaseException) -> bool:
-        """See `CompletionHandle.fail`."""
+        """Fails the op, as `CompletionHandle.fail` does."""
         return self.handle.fail(error)

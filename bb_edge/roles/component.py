@@ -1,4 +1,4 @@
-"""The base of every concrete component, and what it is constructed from."""
+"""The base of every concrete component, and what one is constructed from."""
 
 from __future__ import annotations
 
@@ -71,55 +71,55 @@ class ComponentEnv:
         self.functions: Mapping[tuple[str, str], FunctionProto] = {} if functions is None else functions
 
     def error(self, what: str, key: str = "", hint: str = "") -> ComponentError:
-        """A ComponentError that names this slot, and `key` of its configuration."""
+        """Returns a ComponentError that names this slot, and `key` of its configuration."""
         where = f"slot {self.slot!r}" + (f" of {self.target!r}" if self.target else "")
         return ComponentError(what, f"{where}, key {key!r}" if key else where, hint)
 
     def settings(self, kind: type[Component]) -> dict[str, Any]:
-        """Every key of `kind.CONFIG` and of its bases' with its value, defaults filled in.
+        """Returns the value of every key of `kind.CONFIG` and of its bases', with defaults filled in.
 
-        ComponentError on an unknown key, a missing one, or a value that cannot be. `construct` calls it with
-        `cls`, so that a base reads the keys of its subclasses along.
+        `construct` calls it with `cls`, so that a base reads the keys of its subclasses as well. Raises
+        ComponentError for an unknown key, a missing one, or a value out of range.
         """
         self.check(kind)
-        found = {}
+        values = {}
         for key, setting in (settings_of(kind) or {}).items():
             value = self.config.get(key, setting.default)
-            found[key] = setting.taken(value)
-        return found
+            values[key] = setting.taken(value)
+        return values
 
     def check(self, kind: type[Component]) -> None:
-        """Refuses a configuration that a class does not take; ComponentError names the key."""
+        """Raises ComponentError, which names the key, for a configuration that a class does not take."""
         wrong = misfit(kind, self.config, complete=True)
         if wrong is not None:
             raise self.error(wrong.what, wrong.key, wrong.hint)
 
     def with_config(self, config: Mapping[str, object]) -> ComponentEnv:
-        """A copy with `config` over the configuration: for a component that builds another one."""
-        made = copy.copy(self)
-        made.config = {**self.config, **config}
-        return made
+        """Returns a copy with `config` over the configuration, for a component that builds another one."""
+        changed = copy.copy(self)
+        changed.config = {**self.config, **config}
+        return changed
 
     def integer(
         self, key: str, default: int | None = None, minimum: int = 0, maximum: int = 2**63 - 1
     ) -> int:
-        """An integer in [minimum, maximum]; without a default the key is required."""
-        found: int = self._read(key, default, Setting.integer(default, minimum, maximum))
-        return found
+        """Returns an integer in [minimum, maximum]; without a default the key is required."""
+        value: int = self._read(key, default, Setting.integer(default, minimum, maximum))
+        return value
 
     def number(self, key: str, default: float | None = None, minimum: float = float("-inf")) -> float:
-        """A finite number, at least `minimum`."""
+        """Returns a finite number that is at least `minimum`."""
         return float(self._read(key, default, Setting.number(default, minimum)))
 
     def text(self, key: str, default: str | None = None, choices: Iterable[str] = ()) -> str:
-        """A text, one of `choices` where there are any."""
-        found: str = self._read(key, default, Setting.text(default, choices))
-        return found
+        """Returns a text, one of `choices` where there are any."""
+        value: str = self._read(key, default, Setting.text(default, choices))
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        found: bool = self._read(key, default, Setting.flag(default))
-        return found
+        """Returns true or false."""
+        value: bool = self._read(key, default, Setting.flag(default))
+        return value
 
     def _read(self, key: str, default: object, setting: Setting) -> Any:
         value = self.config.get(key, default)
@@ -141,22 +141,22 @@ class ComponentEnv:
 
 
 class Component:
-    """Base of every concrete component (docs/design/engine.md, "Components and contracts").
+    """The base of every concrete component (docs/components.md).
 
-    `TYPE_NAME` is what bindings call it, `ROLE` one of `bb_edge.ir.keys.ROLES`. `shared` components serve
-    several executions at once; `concurrent` ones may have several ops in flight; an op of a `restartable` one
-    is dispatched again after a restore, where others fail with `CompletionLostError`.
+    `TYPE_NAME` is the name that bindings use, `ROLE` one of `bb_edge.ir.keys.ROLES`. A `shared` component
+    serves several executions at once; a `concurrent` one may have several ops in flight; an op of a
+    `restartable` one is dispatched again after a restore, where others fail with `CompletionLostError`.
 
-    `CONFIG` names the configuration keys of the class; those of its bases come with them. The host checks a
-    `bind_…` against them and the device its own settings, before `construct`. None, here and in every base,
-    leaves all keys to `construct`.
+    `CONFIG` declares the configuration keys of the class; those of its bases come with them. Before
+    `construct`, the host checks the configuration of a `bind_…` against them, and the device its own
+    settings. None, here and in every base, leaves all keys to `construct`.
 
-    `stateless` says whether calls leave something behind that a restart must not lose: True, nothing; False,
-    something. None, the default, goes by the ops that the class offers: one that writes (`Contribute`,
-    `NextBatch`, `Step`) leaves something. A component that keeps state overrides `serialize` and `restore`;
-    `bb_edge.roles.forgets` tells who should and does not, the host warns of it and a restore says it.
+    `stateless` says whether calls leave state behind that a restart must not lose: True for none, False for
+    some. None, the default, means that the class has state if it offers an op that writes (`Contribute`,
+    `NextBatch`, `Step`). A component with state overrides `serialize` and `restore`. Where one does not, the
+    host warns, and a restore reports it (`bb_edge.roles.forgets`).
 
-    `NEEDS` are the graphs (`forward`, …) that its construction state has to bring.
+    `NEEDS` are the graphs (`forward`, …) that its construction state must contain.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -170,38 +170,36 @@ class Component:
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:
-        """Builds the component from its construction state. ComponentError on a bad configuration."""
+        """Builds the component from its construction state. ComponentError for a bad configuration."""
         raise NotImplementedError(f"{cls.__name__} does not define construct(env)")
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """What a configuration says of the types at its ops' ports: `{"Search.query": "F32[…,8]"}`.
+        """Returns the types that a configuration fixes at its ops' ports: `{"Search.query": "F32[…,8]"}`.
 
         The compiler asks when the component is bound, and refuses programs whose values have other types.
         Keys are `<Op>.<port>`. A type is an element name or a type id, then a shape: sizes, `?` for any size,
-        symbols for sizes that ports of one op share, a leading `…` for any dimensions. The arguments are
-        what `construct` sees without the device's own configuration: leave out what a device may change.
+        symbols for sizes that ports of one op share, a leading `…` for any dimensions. The arguments are what
+        `construct` sees without the device's own configuration: leave out what a device may change.
         """
         return {}
 
     def serialize(self) -> bytes:
-        """The state that a snapshot keeps; b"" where there is none beyond the construction state."""
+        """Returns the state that a snapshot holds; b"" where there is none beyond the construction state."""
         return b""
 
     def restore(self, state: bytes) -> None:
-        """Takes what `serialize` gave. ComponentStateError where it cannot."""
+        """Takes over the state that `serialize` returned. ComponentStateError for other bytes."""
         if state:
-            raise ComponentStateError(
-                f"{self.TYPE_NAME or type(self).__name__} keeps no state, and was given some"
-            )
+            raise ComponentStateError(f"{self.TYPE_NAME or type(self).__name__} keeps no state, and got some")
 
     def bootstrap(self, ctx: Ctx) -> Later | None:
-        """What the component does once before it serves: loads, warms up, asks its device (semantics §5).
+        """Prepares the component before it serves: it loads, warms up, asks its device.
 
-        Runs when the host says so (`run_bootstrap(Slots((slot,)))`, `BootstrapAll`); body ops that touch the
-        component wait meanwhile. The base does nothing, and counts as no bootstrap.
+        It runs when the host says so (`run_bootstrap(Slots((slot,)))`, `BootstrapAll`); body ops that touch
+        the component wait until it is done. The base does nothing, and counts as no bootstrap.
         """
         return None
 
     def execution_ended(self, exec_id: int) -> None:
-        """Releases what was kept for an execution; the engine calls it for every one that touched it."""
+        """Releases what was stored for an execution; the engine calls it for each one that touched it."""

@@ -1,4 +1,4 @@
-"""What users' code may raise, and what of it ends the process."""
+"""Turns what users' code raises into errors of an op, except what must end the process."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ __all__ = ["contained"]
 
 
 def contained(error: BaseException) -> Exception:
-    """What users' code raised, as an error of the op that called it; raised again where it is the host's.
+    """Returns what users' code raised as an error of the op that called it, or raises it again.
 
-    A component that calls `sys.exit` fails its op, and the node goes on. The host's own are Ctrl-C, and what
-    one of its signal handlers raises while a component runs.
+    A component that calls `sys.exit` fails its op, and the node goes on. Raised again are Ctrl-C, and what a
+    signal handler of the host raises while a component runs.
     """
     if isinstance(error, Exception):
         return error
     if isinstance(error, GeneratorExit) or _of_a_signal(error):
         raise error
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
-    made = ComponentError(
-        f"{said}: only the host ends the process", hint="let the component raise an Exception"
+    what = f"{type(error).__name__}: {error}".removesuffix(": ")
+    failure = ComponentError(
+        f"{what}: only the host ends the process", hint="let the component raise an Exception"
     )
-    made.__cause__ = error
-    return made.with_traceback(error.__traceback__)
+    failure.__cause__ = error
+    return failure.with_traceback(error.__traceback__)
 
 
 def _of_a_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised it: Python runs them on the main thread, between any two steps."""
+    """Returns whether a signal handler raised it.
+
+    Python runs handlers on the main thread, between any two steps.
+    """
     import signal  # only errors need them
     import threading
 
@@ -47,6 +50,6 @@ def _of_a_signal(error: BaseException) -> bool:
 
 
 def _code(handler: object) -> CodeType | None:
-    """Of a handler that is written in Python."""
+    """Returns the code of a handler that is written in Python."""
     code = getattr(getattr(handler, "__func__", handler), "__code__", None)
     return code if isinstance(code, CodeType) else None

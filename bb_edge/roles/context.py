@@ -1,5 +1,6 @@
-"""What the engine hands to every Contract method as `ctx`, as Protocols: components never see the engine
-itself.
+"""The Protocols of `ctx`, which the engine passes to every Contract method.
+
+Components never see the engine itself.
 """
 
 from __future__ import annotations
@@ -18,53 +19,54 @@ __all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "ProtocolCtx", "Schedule
 
 
 class PeerView(Protocol):
-    """Who is up, by class; the node itself counts where its own presence lists the class."""
+    """The peers that are up, by class; the node itself counts where its own presence lists the class."""
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        """The peers that are up and whose presence lists `peer_class`, sorted.
+        """Returns the peers that are up and whose presence lists `peer_class`, sorted.
 
-        One that is present but left requests without answer is among them once per back-off interval.
+        A peer that is present but left requests without answer is among them once per back-off interval.
         """
 
 
 class AddressBookView(Protocol):
-    """The node's address book, read side (semantics §7)."""
+    """The reading side of the node's address book."""
 
     def lookup(self, peer: PeerId) -> Sequence[Address] | None:
-        """The peer's addresses in order; None for an unknown peer and for one without an address."""
+        """Returns the peer's addresses in order; None for an unknown peer and for one without an address."""
 
     def learn(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None = None) -> bool:
-        """Merges addresses that somebody claims for a peer; True where that is news. AddressError,
-        AddressBookFullError.
+        """Merges addresses that somebody claims for a peer, and returns whether any is new.
+
+        Raises AddressError and AddressBookFullError.
         """
 
 
 class Scheduler(Protocol):
-    """Timers of the engine."""
+    """The engine's timers."""
 
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
 
     def after(self, delay_ns: int, callback: Callable[[ProtocolCtx], object]) -> int:
-        """Calls `callback(ctx)` once, `delay_ns` from now, for a protocol component; gives a token."""
+        """Calls `callback(ctx)` once, `delay_ns` from now, for a protocol component; returns a token."""
 
     def cancel(self, token: int) -> None:
-        """Forgets a timer of `after`; one that is past is fine."""
+        """Forgets a timer of `after`; nothing happens where it has fired."""
 
 
 class Bus(Protocol):
-    """The node's event bus; `EventSource(kind)` ops hear it."""
+    """The node's event bus, which `EventSource(kind)` ops listen to."""
 
     def publish(self, kind: int) -> None:
         """Publishes one event of that kind, in the next poll's bus phase."""
 
 
 class Ctx(Protocol):
-    """One call's surroundings. Valid during the call only; what `later()` returns may be kept."""
+    """The surroundings of one call, valid during the call only; what `later()` returns may be kept."""
 
     @property
     def now_ns(self) -> int:
-        """Monotonic time of this poll, nanoseconds."""
+        """The monotonic time of this poll, in nanoseconds."""
 
     @property
     def exec_id(self) -> int:
@@ -76,15 +78,15 @@ class Ctx(Protocol):
 
     @property
     def own_class(self) -> str:
-        """Peer class of the partition that the op stands in."""
+        """The peer class of the partition that the op belongs to."""
 
     @property
     def peers(self) -> PeerView:
-        """Presence, by class."""
+        """The presence of peers, by class."""
 
     @property
     def address_book(self) -> AddressBookView:
-        """Addresses, by peer."""
+        """The addresses of peers."""
 
     @property
     def rng(self) -> np.random.Generator:
@@ -92,11 +94,11 @@ class Ctx(Protocol):
 
     @property
     def scheduler(self) -> Scheduler:
-        """Timers."""
+        """The engine's timers."""
 
     @property
     def bus(self) -> Bus:
-        """Events."""
+        """The node's event bus."""
 
     @property
     def local_addresses(self) -> tuple[bytes, ...]:
@@ -109,17 +111,21 @@ class Ctx(Protocol):
         """
 
     def later(self, deadline_ns: int | None = None) -> Later:
-        """Parks this op: the method returns the result, and somebody completes it."""
+        """Parks this op: the method returns the result of this call, and any thread completes it.
+
+        `deadline_ns` is relative, in nanoseconds; None takes the engine's default for the op.
+        """
 
     def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
-        """Parks this op and has `work()` run on the node's executor, or inline; return what this gives.
+        """Parks this op and runs `work()` on the node's executor, or inline where there is none.
 
-        `work` must touch nothing that the engine's thread touches; what it returns or raises ends the op.
+        The method returns the result of this call. `work` must touch nothing that the engine's thread
+        touches; the op ends with what it returns or raises.
         """
 
 
 class ProtocolCtx(Ctx, Protocol):
-    """What a protocol component sees. In timers, hooks and remote ops `exec_id` is 0.
+    """The surroundings that a protocol component gets; in timers, hooks and remote ops `exec_id` is 0.
 
     A remote op may answer `later`, within what remains of the request's deadline; timers and hooks may not.
     """
@@ -129,9 +135,9 @@ class ProtocolCtx(Ctx, Protocol):
         """The peer classes that the node presents."""
 
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
-        """Sends `payload` to the remote op `op` of the component in the same slot of the peer; once, one way.
+        """Sends `payload`, once and one way, to the remote op `op` of the component in the peer's same slot.
 
-        False where nobody knows where the peer is.
+        Returns False where the peer has no known address.
         """
 
     def request(
@@ -144,6 +150,7 @@ class ProtocolCtx(Ctx, Protocol):
     ) -> None:
         """Asks the peer's remote op `op`; `done(ctx, reply)` is called once, in a later poll.
 
-        `reply` is None where the peer is down, unknown, or silent for `deadline_ns`; b"" where the op gave
-        nothing. CapacityError where `NodeConfig.max_component_calls` wait already.
+        `reply` is None where the peer is down, unknown, or silent for `deadline_ns` nanoseconds; b"" where
+        the op returned nothing. Raises CapacityError where `NodeConfig.max_component_calls` requests wait
+        already.
         """

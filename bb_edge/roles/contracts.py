@@ -1,12 +1,12 @@
-"""The Contracts: one method per op of a role's opset (bb_edge/ir/opsets/roles.py, semantics §8).
+"""The Contracts of the roles: one method per op of a role's opset (bb_edge/ir/opsets/roles.py).
 
 The op `LoadParameters` calls `load_parameters(ctx, *inputs, **attributes)`: an absent optional input is None.
 A method returns the value of its single output, a tuple for several, None where the output is a `CommandId`,
 or the `Later` that it got from `ctx.later()`. Arrays that come in are never written to; arrays that go out
 are never written to afterwards.
 
-What a method returns is checked, at once or when its `Later` is completed: the number of outputs, and of each
-its kind, dtype, and rank where the program declares it. A tensor is an `np.ndarray` of exactly the declared
+Results are checked, at once or when a `Later` is completed: the number of outputs, and of each its kind, its
+dtype, and its rank where the program declares one. A tensor is an `np.ndarray` of exactly the declared
 dtype; a NumPy scalar is taken as a 0-D array, a list of peers as their tuple. Python numbers, lists and other
 dtypes fail the op (`bb_edge/syscalls/results.py`).
 """
@@ -51,25 +51,25 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def method_name(op_name: str) -> str:
-    """The Contract method of an op: ``LoadParameters`` → ``load_parameters``."""
+    """Returns the name of an op's Contract method: ``LoadParameters`` gives ``load_parameters``."""
     return _HUMP.sub("_", op_name).lower()
 
 
 def offers(component: type[Component] | Component, op_name: str) -> bool:
-    """Whether a component implements an op, beyond inheriting a refusal."""
+    """Returns whether a component implements an op itself, instead of inheriting a refusal."""
     method = getattr(component, method_name(op_name), None)
     return callable(method) and not getattr(method, "_refuses", False)
 
 
 def forgets(kind: type[Component]) -> bool:
-    """Whether a component class keeps state between calls and does not write it into snapshots."""
+    """Returns whether a component class has state between calls that it does not write into snapshots."""
     if kind.stateless or kind.serialize is not Component.serialize:
         return False
     return kind.stateless is False or any(_writes(kind))
 
 
 def _writes(kind: type[Component]) -> typing.Iterator[bool]:
-    """For each op that the class offers, whether it writes."""
+    """Yields for each op that the class offers whether it writes."""
     from bb_edge.ir.opsets import Effect, opset  # only here: tensor work alone starts without the catalog
 
     for domain, role in keys.ROLE_OF_DOMAIN.items():
@@ -104,43 +104,44 @@ class Model(_Contract):
     ROLE: ClassVar[str] = keys.ROLE_MODEL
 
     def named_parameters(self) -> Mapping[str, Array] | None:
-        """The parameters as `bb-edge export` and `--save-model` write them: by the names of the model's file.
+        """Returns the parameters by the names of the model's file, or None where they have no names.
 
-        Arrays that are not written to afterwards, in the order of the flat vector; None: it has no names.
+        `bb-edge export` and `--save-model` write them. The arrays are not written to afterwards, and come in
+        the order of the flat vector.
         """
         return None
 
     @abstractmethod
     def forward(self, ctx: Ctx, input: Array) -> Array | Later:
-        """The model's output; keeps the activations of `ctx.exec_id` where a `backward` may follow."""
+        """Returns the model's output; stores the activations of `ctx.exec_id` for a possible `backward`."""
 
     @_optional
     def backward(self, ctx: Ctx, grad: Array) -> Later | None:
-        """Adds dL/dparameters to the gradient, for dL/doutput of this execution's last `forward`."""
+        """Adds dL/dparameters to the gradient, given dL/doutput of this execution's last `forward`."""
         raise self._refuse("Backward")
 
     @_optional
     def step(self, ctx: Ctx, grads: Array | None = None) -> Later | None:
-        """Applies the own gradient and clears it; or applies `grads`, 1-D f32, and leaves the own one."""
+        """Applies the model's own gradient and clears it, or applies `grads` (1-D f32) and leaves its own."""
         raise self._refuse("Step")
 
     @_optional
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array | Later:
-        """Mean loss, 0-D f32."""
+        """Returns the mean loss over the batch, 0-D f32."""
         raise self._refuse("Evaluate")
 
     @_optional
     def apply_delta(self, ctx: Ctx, delta: Array) -> Later | None:
-        """Adds `delta`, 1-D f32, to the parameters; an empty one leaves them."""
+        """Adds `delta` (1-D f32) to the parameters; an empty one leaves them."""
         raise self._refuse("ApplyDelta")
 
     @abstractmethod
     def load_parameters(self, ctx: Ctx, params: Array) -> Later | None:
-        """Sets the parameters from 1-D f32 in initializer order, row-major; an empty one leaves them."""
+        """Sets the parameters from 1-D f32, in initializer order and row-major; an empty one leaves them."""
 
     @abstractmethod
     def params(self, ctx: Ctx) -> Array | Later:
-        """A copy of all parameters, 1-D f32."""
+        """Returns a copy of all parameters, 1-D f32, in the order of `load_parameters`."""
 
 
 class Aggregator(_Contract):
@@ -158,19 +159,25 @@ class Aggregator(_Contract):
         peer: Peers | None = None,
         round: Array | None = None,
     ) -> Later | None:
-        """Adds a contribution, once per (round, peer), first wins. `weight` and `round` are 0-D."""
+        """Adds a contribution; of those with the same (round, peer) the first counts.
+
+        `weight` (1 where there is none) and `round` (i64) are 0-D.
+        """
 
     @abstractmethod
     def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array] | Later:
-        """(aggregate, total weight 0-D f32); over nothing (empty, 0). Rows of a tensor count first."""
+        """Returns (aggregate, total weight 0-D f32), or (empty, 0) where nothing was contributed.
+
+        A tensor as `stack` contributes its rows first.
+        """
 
     @abstractmethod
     def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array | Later:
-        """The last aggregate, empty before the first."""
+        """Returns the last aggregate, empty before the first."""
 
 
 class Index(_Contract):
-    """Finds nearest vectors."""
+    """Holds vectors and finds the nearest ones."""
 
     ROLE: ClassVar[str] = keys.ROLE_INDEX
     shared: ClassVar[bool] = True
@@ -181,31 +188,34 @@ class Index(_Contract):
 
     @abstractmethod
     def search(self, ctx: Ctx, query: Array, *, k: int) -> tuple[Array, Array] | Later:
-        """(ids i64, distances f32), nearest first: [k] for one query [d], [n, k] for several [n, d]."""
+        """Returns the `k` nearest as (ids i64, distances f32), nearest first.
+
+        Both are [k] for one query [d], and [n, k] for several [n, d].
+        """
 
     @_optional
     def remove(self, ctx: Ctx, id: Array) -> Later | None:
-        """Removes vectors by id."""
+        """Removes vectors by their ids."""
         raise self._refuse("Remove")
 
 
 class Codec(_Contract):
-    """Makes tensors smaller."""
+    """Encodes tensors in fewer bytes."""
 
     ROLE: ClassVar[str] = keys.ROLE_CODEC
 
     @_optional
     def train_codebook(self, ctx: Ctx, training: Array) -> Later | None:
-        """Fits the codec to a sample."""
+        """Fits the codec to a sample of the tensors to come."""
         raise self._refuse("TrainCodebook")
 
     @abstractmethod
     def compress(self, ctx: Ctx, t: Array) -> Array | Later:
-        """Encodes."""
+        """Returns the code of a tensor."""
 
     @abstractmethod
     def decompress(self, ctx: Ctx, code: Array) -> Array | Later:
-        """Decodes."""
+        """Returns the tensor of a code, as near to the original as the codec allows."""
 
 
 class DataSource(_Contract):
@@ -215,20 +225,20 @@ class DataSource(_Contract):
 
     @abstractmethod
     def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None] | Later:
-        """(batch, labels); labels are None where the source has none."""
+        """Returns (batch, labels), both with samples along axis 0; labels are None where there are none."""
 
     @abstractmethod
     def num_samples(self, ctx: Ctx) -> Array | Later:
-        """Samples in the shard, 0-D i64."""
+        """Returns the number of samples in the shard, 0-D i64."""
 
     @_optional
     def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger | Later:
-        """Back to the first batch; yields a trigger."""
+        """Goes back to the first batch, and returns the trigger."""
         raise self._refuse("Reset")
 
     @_optional
     def on_data_loaded(self, ctx: Ctx) -> Trigger | Later:
-        """A trigger, once the data is there."""
+        """Returns a trigger once the data is there."""
         raise self._refuse("OnDataLoaded")
 
 
@@ -240,15 +250,15 @@ class PeerSelector(_Contract):
 
     @abstractmethod
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> Peers | Later:
-        """At most `n` peers at random, none where fewer than `min` are there."""
+        """Returns at most `n` peers at random; none where fewer than `min` are there."""
 
     @abstractmethod
     def current_view(self, ctx: Ctx) -> Peers | Later:
-        """All peers in view."""
+        """Returns all peers in view."""
 
     @_optional
     def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> Peers | Later:
-        """The `n` peers in view that are nearest to `key` by the selector's metric, nearest first."""
+        """Returns the `n` peers in view that are nearest to `key` by the selector's metric, nearest first."""
         raise self._refuse("NearKey")
 
 
@@ -257,9 +267,9 @@ class ProtocolComponent(_Contract):
 
     An op declared `remote` is called by the component in the same slot of another node, which sends to it
     with `ctx.send` or `ctx.request`: `method(ctx, sender, payload)`, with bytes that only the component
-    reads, and gives None, the reply or a `Later` of it. It runs outside of executions, as do timers
-    (`ctx.scheduler.after`) and the two hooks below; `ctx` is a `ProtocolCtx` there. A component may serve
-    another role beside it: `class Gossip(PeerSelector, ProtocolComponent)`.
+    reads. It returns None, the reply or a `Later` of it. It runs outside of executions, as timers
+    (`ctx.scheduler.after`) and the two hooks below do; `ctx` is a `ProtocolCtx` there. A component may serve
+    another role as well: `class Gossip(PeerSelector, ProtocolComponent)`.
     """
 
     ROLE: ClassVar[str] = keys.ROLE_PROTOCOL
@@ -268,15 +278,15 @@ class ProtocolComponent(_Contract):
     @classmethod
     @abstractmethod
     def atomic_opset(cls) -> Opset:
-        """The ops that it brings: domain, version, ports, attributes.
+        """Returns the ops that the component brings, with domain, version, ports and attributes.
 
-        Ops fire when all their inputs are there, or as sources where they have none; entries and ports that
-        take the first of several arrivals are the framework's. A remote op has the inputs `sender:PeerId,
-        payload:Bytes` and no output or `reply:Bytes`.
+        An op fires when all its inputs are there, or as a source where it has none; entries, and ports that
+        take the first of several arrivals, are the framework's alone. A remote op has the inputs
+        `sender:PeerId, payload:Bytes` and no output or `reply:Bytes`.
         """
 
     def started(self, ctx: ProtocolCtx) -> None:
-        """Called once, when the slot's target begins to run (after its bootstrap, where it has one)."""
+        """Starts timers and the like, once, when the slot's target begins to run, after its bootstrap."""
 
     def stopping(self, ctx: ProtocolCtx) -> None:
-        """Called when the node shuts down; what is sent here still leaves."""
+        """Takes leave when the node shuts down; messages that are sent here still go out."""

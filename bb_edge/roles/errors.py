@@ -1,8 +1,8 @@
 """Errors of components, their contracts and backends.
 
-Whose fault each one is: `ComponentError` the configuration's or the caller's, `ContractError` the component
-author's, `BackendWalkError` the graph's, `UnsupportedOpsError` the choice of backend, `MaterializeError` a
-remote peer's.
+The type says whose fault it is: `ComponentError` the configuration's or the caller's, `ContractError` the
+component author's, `BackendWalkError` the graph's, `UnsupportedOpsError` the choice of backend,
+`MaterializeError` a remote peer's.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ class RoleError(BBError):
 
 
 class ContractError(RoleError):
-    """A component class does not keep its Contract; raised when the class is created or looked at."""
+    """A component class that does not keep its Contract; raised when the class is created or checked."""
 
 
 class ComponentError(RoleError):
-    """A component cannot be built or cannot do what it was asked; `where` names its slot, and the key where
-    there is one.
+    """A component that cannot be built, or cannot do what it was asked.
+
+    `where` names its slot, and the key where there is one.
     """
 
 
 class ComponentStateError(ComponentError):
-    """The bytes that a component is restored from are damaged, or were not written by its type."""
+    """Bytes from which a component cannot be restored: damaged, or of another type."""
 
 
 class OptionalMethodError(ComponentError):
-    """The op exists in the role, but this component does not offer it."""
+    """An op of the role that this component does not offer."""
 
 
 class CompletionError(RoleError):
-    """Base of what an operation that answers later can fail with."""
+    """Base of the ways in which an op that answers later can fail."""
 
 
 class CompletionLostError(CompletionError):
-    """A parked operation cannot be finished: its component went away, or the node was restarted."""
+    """A parked op that cannot be finished: its component went away, or the node was restarted."""
 
 
 class CompletionExpiredError(CompletionError):
-    """Nobody completed a parked operation before its deadline."""
+    """A parked op that nobody completed before its deadline."""
 
 
 class BackendError(RoleError):
@@ -51,8 +52,9 @@ class BackendError(RoleError):
 
 
 class UnsupportedOpsError(BackendError):
-    """A graph holds operators that the backend does not have. `ops` names them all, sorted; `backend` is its
-    TYPE_NAME, where it was chosen by name.
+    """A graph with operators that the backend does not have.
+
+    `ops` are all of them, sorted; `backend` is its TYPE_NAME, where it was chosen by name.
     """
 
     def __init__(self, ops: Iterable[str], where: str = "", hint: str = "", backend: str = "") -> None:
@@ -66,15 +68,15 @@ class UnsupportedOpsError(BackendError):
 
 
 class BackendWalkError(BackendError):
-    """A graph is not well formed: a value nobody produces, a call of itself, a wrong attribute."""
+    """A graph that is not well formed: a value that nothing produces, a call of itself, a wrong attribute."""
 
 
 class BackendRunError(BackendError):
-    """A well-formed graph cannot run on these inputs: shapes, dtypes, or a loop without end."""
+    """A well-formed graph that cannot run on these inputs: shapes, dtypes, or a loop without end."""
 
 
 class BackendMemoryError(BackendError):
-    """A plan needs more memory than it may have; `requested` and `available` are bytes."""
+    """A plan that needs more memory than it may have; `requested` and `available` are bytes."""
 
     def __init__(self, requested: int, available: int, where: str = "") -> None:
         self.requested = requested
@@ -87,4 +89,4 @@ class BackendMemoryError(BackendError):
 
 
 class MaterializeError(BackendError):
-    """Bytes from the wire are not a tensor that the backend can take."""
+    """Bytes from the wire that are not a tensor that the backend can take."""

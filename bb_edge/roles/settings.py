@@ -1,4 +1,4 @@
-"""Configuration keys of components: which a class knows, of what kind, with which default and range."""
+"""The configuration keys of component classes, with their kinds, defaults and ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REQUIRED = _Required()
 
 
 class Setting(NamedTuple):
-    """One key of `Component.CONFIG`; made by `integer`, `number`, `text`, `flag` or `anything`.
+    """A key of `Component.CONFIG`, made by `integer`, `number`, `text`, `flag` or `anything`.
 
     Without a default the key is required on the device; with the default None it is optional, and reads as
     None. Numbers lie in [minimum, maximum].
@@ -37,19 +37,19 @@ class Setting(NamedTuple):
 
     @classmethod
     def integer(cls, default: object = REQUIRED, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
-        """A whole number."""
+        """Declares a whole number."""
         _range(minimum, maximum)
         return cls("integer", default, minimum, maximum)
 
     @classmethod
     def number(cls, default: object = REQUIRED, minimum: float = -_INF, maximum: float = _INF) -> Setting:
-        """A finite number; it reads as a float."""
+        """Declares a finite number, which reads as a float."""
         _range(minimum, maximum)
         return cls("number", default, minimum, maximum)
 
     @classmethod
     def text(cls, default: object = REQUIRED, choices: Iterable[str] = ()) -> Setting:
-        """A text, one of `choices` where there are any."""
+        """Declares a text, one of `choices` where there are any."""
         if isinstance(choices, str):
             raise ContractError(
                 f"choices of a setting are {choices!r}, one text",
@@ -60,16 +60,16 @@ class Setting(NamedTuple):
 
     @classmethod
     def flag(cls, default: object = REQUIRED) -> Setting:
-        """True or false."""
+        """Declares true or false."""
         return cls("flag", default)
 
     @classmethod
     def anything(cls, default: object = None) -> Setting:
-        """A value that the component itself looks at: a list, a table."""
+        """Declares a value that the component itself checks, such as a list or a table."""
         return cls("anything", default)
 
     def wrong(self, value: object) -> str:
-        """What is wrong with a value; an empty text where nothing is."""
+        """Returns what is wrong with a value; "" where nothing is."""
         if self.kind == "flag":
             return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
         if self.kind == "text":
@@ -94,7 +94,7 @@ class Setting(NamedTuple):
         return ""
 
     def taken(self, value: object) -> object:
-        """A value that is not wrong, as the component gets it."""
+        """Returns an accepted value as the component gets it."""
         return float(value) if self.kind == "number" and isinstance(value, int) else value
 
 
@@ -113,7 +113,7 @@ class Configurable(Protocol):
 
 
 class Misfit(NamedTuple):
-    """A configuration that a class does not take."""
+    """A key at which a configuration does not fit a class, why, and what to do."""
 
     key: str
     what: str
@@ -121,20 +121,20 @@ class Misfit(NamedTuple):
 
 
 def settings_of(kind: type[Configurable]) -> dict[str, Setting] | None:
-    """The keys that a class knows: its `CONFIG` over those of its bases; None where nobody declares any."""
-    found: dict[str, Setting] | None = None
+    """Returns the keys that a class and its bases declare in `CONFIG`; None where none declares any."""
+    known: dict[str, Setting] | None = None
     for base in reversed(kind.__mro__):
         own = base.__dict__.get("CONFIG")
         if own is not None:
-            found = {**(found or {}), **own}
-    return found
+            known = {**(known or {}), **own}
+    return known
 
 
 def misfit(kind: type[Configurable], config: Mapping[str, object], complete: bool) -> Misfit | None:
-    """What a class does not take of a configuration: a key that it does not know, a value that cannot be.
+    """Returns the first key at which a configuration does not fit a class; None where it fits.
 
-    `complete` asks for required keys too, as on the device. None where the configuration fits, or the class
-    declares no keys.
+    `complete` includes required keys that are missing, as on the device. A class that declares no keys takes
+    every configuration.
     """
     known = settings_of(kind)
     if known is None:

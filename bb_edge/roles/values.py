@@ -1,4 +1,4 @@
-"""The values in slots that are neither arrays nor ids; in `ir`, because the wire carries them too."""
+"""The values in slots that are neither arrays nor ids, from `ir`, because the wire carries them too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default way of a tensor from its wire form into a backend (semantics §1, "On the wire")."""
+"""The default way in which a tensor from the wire gets into a backend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ __all__ = ["tensor_from_wire"]
 
 
 def tensor_from_wire(type_hash: int, payload: bytes | memoryview) -> Array:
-    """A read-only array over `payload`, zero-copy where it is aligned.
+    """Returns a read-only array over `payload`, without a copy where it is aligned.
 
-    MaterializeError where the bytes are no TensorProto, or one of another dtype than `type_hash` says.
+    Raises MaterializeError where the bytes are not a TensorProto, or one of another dtype than `type_hash`
+    names.
     """
     try:
         array = decode_tensor(payload)
     except TensorError as error:
-        raise MaterializeError(f"the payload is no tensor: {error}") from error
+        raise MaterializeError(f"the payload is not a tensor: {error}") from error
     if type_hash:
         node = by_wire_hash(type_hash)
         if node is None or node.elem_type is None:

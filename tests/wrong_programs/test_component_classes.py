@@ -154,9 +154,9 @@ CLASSES = {
         "def sub(self, ctx, a, b)",
     ),
     "an async method": (of(Same, compress=awaits), "compress is `async`", "ctx.offload(work)"),
-    "a generator": (of(Same, compress=yields), "compress yields", "return what it gives"),
+    "a generator": (of(Same, compress=yields), "compress yields", "return all of it at once"),
     "an async hook": (of(Same, bootstrap=awaits), "bootstrap is `async`", "write `def`"),
-    "a number": (of(Same, compress=3), "compress is 3, a method is expected", "def compress(self, ctx, t)"),
+    "a number": (of(Same, compress=3), "compress is 3, expected a method", "def compress(self, ctx, t)"),
     "a property": (
         of(Same, compress=property(lambda self: 3)),
         "compress is a property",
@@ -165,12 +165,12 @@ CLASSES = {
     # near misses of hooks
     "a hook in the plural": (
         of(GraphModel, TYPE_NAME="acme.M", adjust_gradients=lambda self, gradient: None),
-        "adjust_gradients(self, gradient) is called by nobody",
+        "adjust_gradients(self, gradient) is never called",
         "did you mean 'adjust_gradient'?",
     ),
     "a misspelt optional op": (
         of(Same, train_codebok=lambda self, ctx, training: None),
-        "train_codebok(self, ctx, training) is called by nobody",
+        "train_codebok(self, ctx, training) is never called",
         "did you mean 'train_codebook'?",
     ),
     # flags and promises
@@ -189,12 +189,12 @@ CLASSES = {
     ),
     "promises as a list": (
         of(Same, STORAGE_TYPES=["Compress.code"]),
-        "STORAGE_TYPES is a list, a mapping is expected",
+        "STORAGE_TYPES is a list, expected a mapping",
         "STORAGE_TYPES = {",
     ),
     "two Contracts": (Both, "two Contracts, Codec and Index", "a class for each"),
     # names
-    "a name without a package": (of(Same, TYPE_NAME="Same"), "TYPE_NAME 'Same'", "dot between"),
+    "a name without a package": (of(Same, TYPE_NAME="Same"), "TYPE_NAME 'Same'", "of the form package.Name"),
     "a reserved name": (of(Same, TYPE_NAME="bb.Same"), "begins with bb.", 'TYPE_NAME = "package.Made"'),
     "a name with a space": (of(Same, TYPE_NAME="acme.my codec"), "TYPE_NAME 'acme.my codec'", ""),
     "a name with a newline": (of(Same, TYPE_NAME="acme.Same\n"), "TYPE_NAME 'acme.Same\\n'", ""),
@@ -219,7 +219,7 @@ CLASSES = {
     ),
     "no opset": (
         of(Tells, atomic_opset=classmethod(lambda cls: None)),
-        "atomic_opset() gives None",
+        "atomic_opset() returns None",
         "OpTable",
     ),
     "an opset that raises anything": (

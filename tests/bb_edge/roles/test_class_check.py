@@ -105,10 +105,10 @@ CASES: dict[str, tuple[type, str, str]] = {
     "a TYPE_NAME that is a number": (_made(Whole, TYPE_NAME=3), "has no TYPE_NAME", "name it"),
     "a separator in the TYPE_NAME": (_made(Whole, TYPE_NAME="a|b"), "separates bindings", "leave it out"),
     "no ROLE": (_made(Component), "the class has no ROLE", "derive it from a Contract"),
-    "a misspelt ROLE": (_made(Whole, ROLE="codek"), "ROLE 'codek' is no role", "did you mean 'codec'?"),
+    "a misspelt ROLE": (_made(Whole, ROLE="codek"), "ROLE 'codek' is not a role", "did you mean 'codec'?"),
     "a role without its class": (
         _made(Component, ROLE=keys.ROLE_BACKEND),
-        "a component of role backend is a subclass of Backend",
+        "a component of role backend must be a subclass of Backend",
         "derive it",
     ),
     "construct on an object": (
@@ -151,8 +151,12 @@ CASES: dict[str, tuple[type, str, str]] = {
         "atomic_opset() fails: KeyError: 'integer'",
         "mend it",
     ),
-    "CONFIG of another kind": (_made(GraphModel, CONFIG=("mu",)), "CONFIG is a mapping", "Setting.number"),
-    "CONFIG of other values": (_made(GraphModel, CONFIG={"mu": 0.1}), "CONFIG is a mapping", "Setting"),
+    "CONFIG of another kind": (
+        _made(GraphModel, CONFIG=("mu",)),
+        "CONFIG is not a mapping",
+        "Setting.number",
+    ),
+    "CONFIG of other values": (_made(GraphModel, CONFIG={"mu": 0.1}), "CONFIG is not a mapping", "Setting"),
     "a default that cannot be": (
         _made(GraphModel, CONFIG={"mu": Setting.number("fast")}),
         "CONFIG: the default of 'mu' must be a number",
