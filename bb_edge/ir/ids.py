@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import total_ordering
+from threading import Lock
+from weakref import WeakValueDictionary
 
 from bb_edge.ir import base58, varint
 from bb_edge.ir.errors import BBError
@@ -21,28 +23,41 @@ class PeerIdError(BBError):
 class PeerId:
     """A peer's id, a multihash `varint(code) ++ varint(length) ++ digest` whose text form is base58btc.
 
-    Both forms are those of libp2p. Immutable; equality, order and hash are those of its bytes.
+    Both forms are those of libp2p. Immutable. There is one object per id: two ids are equal where they are
+    the same object, so that tables of peers are searched without a call of Python code. Order is that of the
+    bytes. Ids are made and looked up from any thread.
     """
 
-    __slots__ = ("_bytes", "_hash", "_text")
+    __slots__ = ("__weakref__", "_bytes", "_text")
     _bytes: bytes
-    _hash: int  # kept, because peer ids are keys where every envelope passes
     _text: str | None
 
-    def __init__(self, code: int, digest: bytes) -> None:
+    def __new__(cls, code: int, digest: bytes) -> PeerId:
+        """Returns the id of a multihash code and digest. PeerIdError where there can be no such id."""
         if len(digest) > MAX_DIGEST:
             raise PeerIdError(f"{len(digest)} digest bytes, {MAX_DIGEST} at most", "peer id")
         if not 0 <= code < 1 << 64:
             raise PeerIdError(f"multihash code {code} is not in 0..2^64-1", "peer id")
-        data = varint.encode(code) + varint.encode(len(digest)) + digest
-        put = object.__setattr__
-        put(self, "_bytes", data)
-        put(self, "_hash", hash(data))
-        put(self, "_text", None)
+        return cls._of(varint.encode(code) + varint.encode(len(digest)) + digest)
+
+    @classmethod
+    def _of(cls, data: bytes) -> PeerId:
+        with _LOCK:
+            peer = _IDS.get(data)
+            if peer is None:
+                peer = object.__new__(cls)
+                object.__setattr__(peer, "_bytes", data)
+                object.__setattr__(peer, "_text", None)
+                _IDS[data] = peer
+        return peer
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> PeerId:
         """Parses a multihash, with nothing after it. PeerIdError for anything else."""
+        with _LOCK:
+            known = _IDS.get(bytes(data))
+        if known is not None:
+            return known
         try:
             code, offset = varint.decode(data, 0)
             length, offset = varint.decode(data, offset)
@@ -100,9 +115,6 @@ class PeerId:
         """Returns the last 8 characters of the text form, for logs."""
         return self.to_text()[-8:]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PeerId) and self._bytes == other._bytes
-
     def __lt__(self, other: object) -> bool:
         return self._bytes < other._bytes if isinstance(other, PeerId) else NotImplemented
 
@@ -112,8 +124,11 @@ class PeerId:
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a PeerId does not change (delete {name})")
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __copy__(self) -> PeerId:
+        return self
+
+    def __deepcopy__(self, memo: object) -> PeerId:
+        return self
 
     def __str__(self) -> str:
         return self.to_text()
@@ -124,6 +139,9 @@ class PeerId:
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
         return PeerId.from_bytes, (self._bytes,)
 
+
+_IDS: WeakValueDictionary[bytes, PeerId] = WeakValueDictionary()
+_LOCK = Lock()
 
 _FNV_OFFSET = 0xCBF29CE484222325
 _FNV_PRIME = 0x100000001B3

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import pickle
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -80,6 +83,18 @@ def test_equality_order_and_hash_are_those_of_the_bytes(found):
     again = [PeerId.from_bytes(p.to_bytes()) for p in found]
     assert set(found) == set(again)
     assert [hash(p) for p in found] == [hash(p) for p in again]
+
+
+def test_there_is_one_object_per_id_and_it_goes_with_its_last_user():
+    data = b"\x00\x03one"
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: PeerId.from_bytes(data), range(2_000)))
+    assert len({id(peer) for peer in made}) == 1
+    assert made[0] is PeerId(0, b"one") is copy.copy(made[0])
+    gone = weakref.ref(made[0])
+    del made
+    gc.collect()
+    assert gone() is None and PeerId.from_bytes(data).to_bytes() == data
 
 
 def test_a_peer_id_compares_with_peer_ids_only():
