@@ -149,7 +149,7 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
         ],
         rounds=[
             {
-                "target": target,
+                "target": one.target,
                 "round": one.round,
                 "attempt": one.attempt,
                 "running": one.running,
@@ -158,8 +158,7 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
                 "timer": one.timer,
                 "number": one.own_number,
             }
-            for target, several in engine.rounds.items()
-            for one in several
+            for one in engine.sources.rounds
         ],
         targets={name: _started(engine, name) for name in chosen},
         bootstraps=[
@@ -175,14 +174,14 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
             }
             for planned in bootstraps.order
         ],
-        events={"bus": list(runtime.bus.events), "phases": list(engine.due_phases)},
+        events={"bus": list(runtime.bus.events), "phases": list(engine.sources.due_phases)},
     )
 
 
 def _started(engine: Engine, target: str) -> str:
-    if target in engine.started:
+    if engine.sources.has_started(target):
         return "started"
-    return "starts" if target in engine.to_start else "not started"
+    return "starts" if target in engine.sources.to_start else "not started"
 
 
 # --- executions ---------------------------------------------------------------------------------------
@@ -346,8 +345,8 @@ def _peer_row(peers: Neighbours, peer: PeerId) -> Row:
 def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
     name_of = runtime.callbacks.name_of
     return {
-        "envelopes": [{"peer": str(raw.peer), "bytes": len(raw.data)} for raw in ingress.raws()],
-        "notices": [name_of(notice.act) for notice in ingress.notices()],
+        "envelopes": [{"peer": str(raw.peer), "bytes": len(raw.data)} for raw in list(ingress.envelopes)],
+        "notices": [name_of(notice.act) for notice in list(ingress.notices)],
         "entries": [
             {
                 "target": entry.target,
@@ -363,7 +362,7 @@ def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
         ],
         "completions": [
             {"token": token, "result": described(result), "error": "" if error is None else str(error)}
-            for token, result, error in ingress.completions()
+            for token, result, error in list(ingress.completions)
         ],
         **ingress.ledger.in_use(),
     }

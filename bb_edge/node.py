@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Node:
         ingress: Ingress,
         bootstraps: Bootstraps,
         neighbours: Neighbours,
+        graphs: Sequence[BoundGraph],
         mains: Mapping[str, BoundGraph],
         program: Program,
         parts: Parts,
@@ -64,6 +65,7 @@ class Node:
         self._cycle = cycle
         self._bootstraps = bootstraps
         self._neighbours = neighbours
+        self._graphs = tuple(graphs)
         self._mains = dict(mains)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
@@ -142,13 +144,13 @@ class Node:
     @property
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
-        every = [r for several in self._cycle.rounds.values() for r in several]
+        every = self._cycle.sources.rounds
         return sum(1 for r in every if r.times and not r.finished)
 
     @property
     def rounds_done(self) -> bool:
         """Whether there are `Repeat` ops with an end, and all have come to it; a restart may find it so."""
-        every = [r for several in self._cycle.rounds.values() for r in several if r.times]
+        every = [r for r in self._cycle.sources.rounds if r.times]
         return bool(every) and all(r.finished for r in every)
 
     @property
@@ -179,7 +181,7 @@ class Node:
 
         The loop of a node that nobody observes knows nothing of it and pays nothing for it.
         """
-        self._engine.observe(wrap, self._cycle.graphs)
+        self._engine.observe(wrap, self._graphs)
         for entry in self.ingress.entries:
             entry.direct = None
 
@@ -322,7 +324,7 @@ class Node:
         engine = self._engine
         execution.tell_end()
         execution.will_claim(claim_set)
-        graph = self._cycle.graphs[graph_index]
+        graph = self._graphs[graph_index]
         frame = execution.frame_of(graph.regions[0])
         for site, value in values.items():
             engine.write(frame, site, value)
@@ -420,11 +422,11 @@ class Node:
 
     def has_phase(self, phase: int) -> bool:
         """Whether the program has a `LifecyclePhase` op of that phase (`steps.Phase`)."""
-        return self._cycle.has_phase(phase)
+        return self._cycle.sources.has_phase(phase)
 
     def fire_lifecycle(self, phase: int) -> None:
         """Fires `LifecyclePhase` ops of that phase in the next poll (`steps.Phase`)."""
-        self._cycle.fire_lifecycle(phase)
+        self._cycle.sources.due_phases.append(phase)
 
     def set_waker(self, waker: Callable[[], None] | None) -> None:
         """`waker()` is called, from any thread, when something arrived that a poll should see."""

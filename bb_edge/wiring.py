@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from bb_edge.engine.binding import BindEnv
 from bb_edge.engine.context import ControlContext, OpContext
-from bb_edge.engine.engine import Engine, EntryOp
+from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
+from bb_edge.engine.entries.sources import EntryOp, Sources
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
@@ -167,26 +168,15 @@ def node(
         routing,
         Journal(runtime, core.links) if durable else NoJournal(),
     )
+    durable_sends = core.outgoing.durable
+    want_snapshot = _unheard if durable_sends is None else durable_sends.want_snapshot
     try:
-        engine = Engine(
-            scheduler,
-            core.ingress,
-            admission,
-            core.outgoing,
-            core.requests,
-            core.links,
-            bound.entries,
-            tuple(bound.graphs),
-        )
+        sources = Sources(runtime, scheduler, core.ingress, core.control, want_snapshot, bound.entries)
     except (ValueError, TypeError) as error:
         raise LoadError(
             f"an op that starts executions: {error}", "install", "compile the program again"
         ) from error
-    core.peers.on_peer_up = engine.peer_up
-
-    def keep() -> None:
-        if core.outgoing.durable is not None:  # what was done once is not to be done again
-            core.outgoing.durable.want_snapshot("a bootstrap")
+    core.peers.on_peer_up = sources.peer_up
 
     own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
     renew = renewal(scheduler, slots.components, slots.construct, bound.of_components, own_graphs)
@@ -197,10 +187,20 @@ def node(
         bound.bootstraps,
         {slot: planned for slot, (_, planned) in component_bootstraps.items()},
         decode_input,
-        engine.start_target,
-        engine.hold_target,
+        sources,
         renew,
-        keep,
+        want_snapshot,
+    )
+    engine = Engine(
+        runtime,
+        scheduler,
+        core.ingress,
+        core.links,
+        core.outgoing,
+        core.requests,
+        core.control,
+        admission,
+        sources,
     )
     naming = Naming(graphs, scheduler.pool.active)
     contexts: tuple[OpContext | ControlContext, ...] = (core.ctx, *core.control.contexts)
@@ -211,6 +211,7 @@ def node(
         core.ingress,
         bootstraps,
         core.peers,
+        bound.graphs,
         bound.mains,
         program,
         parts,
@@ -219,8 +220,12 @@ def node(
     )
     for target in bound.mains:
         if target not in bound.bootstraps:
-            engine.start_at_first_poll(target)
+            sources.start_at_first_poll(target)
     return made, parts
+
+
+def _unheard(_reason: str) -> None:
+    """The node's driver keeps nothing on disk: nobody takes snapshots because the node wants one."""
 
 
 def _with_bootstraps(

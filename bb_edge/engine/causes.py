@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def may_run(cycle: Engine) -> Callable[[Cause], bool]:
     """Tells of a cause whether something of it is still to come; for use before the next poll."""
-    rounds = {one.own_number: one for several in cycle.rounds.values() for one in several}
+    rounds = {rounds.own_number: rounds for rounds in cycle.sources.rounds}
     present = set(_present(cycle))
 
     def still(cause: Cause) -> bool:
@@ -47,7 +47,7 @@ def _present(cycle: Engine) -> Iterator[Cause | None]:
     if cycle.outbound.durable is not None:
         for unit in cycle.outbound.durable.waiting:
             yield unit.cause
-    received = [(raw.peer, raw.data) for raw in cycle.ingress.raws()]
+    received = [(raw.peer, raw.data) for raw in cycle.ingress.envelopes]
     journal = cycle.admission.journal
     for arrival in (*journal.accepted, *journal.held.values()):
         yield cause_of(arrival.raw.peer, arrival.message)

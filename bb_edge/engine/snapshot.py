@@ -79,7 +79,7 @@ SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("parked", lambda p: saved_waiting.save(p.engine.waiting), _restore_parked),
     ("claims", lambda p: p.engine.waiting.claims.save(), _restore_claims),
     ("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
-    ("cycle", tables.save_cycle, tables.restore_cycle),
+    ("cycle", lambda p: p.cycle.sources.save(), lambda p, data, _: p.cycle.sources.restore(data)),
     ("bootstraps", tables.save_bootstraps, tables.restore_bootstraps),
     ("ingress", tables.save_ingress, tables.restore_ingress),
     ("outbound", tables.save_outbound, tables.restore_outbound),

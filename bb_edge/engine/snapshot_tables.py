@@ -193,32 +193,6 @@ def restore_links(parts: Parts, data: Any, shift: Shift) -> None:
 # --- entries --------------------------------------------------------------------------------------------
 
 
-def save_cycle(parts: Parts) -> dict[str, Any]:
-    cycle = parts.cycle
-    return {
-        "phases": list(cycle.due_phases),
-        "ticks": sorted(list(key) for key in cycle.ticks_waiting),
-        "started": sorted(cycle.started),
-        "to_start": list(cycle.to_start),
-        "rounds": [
-            [r.round, r.attempt, r.running, r.finished, r.backoff_ns, r.timer]
-            for several in cycle.rounds.values()
-            for r in several
-        ],
-    }
-
-
-def restore_cycle(parts: Parts, data: Any, shift: Shift) -> None:
-    cycle = parts.cycle
-    cycle.due_phases.extend(data["phases"])
-    cycle.ticks_waiting.update((graph, op) for graph, op in data["ticks"])
-    cycle.started.update(data["started"])
-    cycle.to_start[:] = data["to_start"]
-    rounds = [r for several in cycle.rounds.values() for r in several]
-    for one, row in zip(rounds, data["rounds"], strict=True):
-        one.round, one.attempt, one.running, one.finished, one.backoff_ns, one.timer = row
-
-
 def save_bootstraps(parts: Parts) -> list[Any]:
     return [
         [p.target, p.slot, p.status.value, p.staged, dump(dict(p.inputs))] for p in parts.bootstraps.order

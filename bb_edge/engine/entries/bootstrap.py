@@ -42,6 +42,7 @@ from bb_edge.engine.entries.bootstrap_requests import (
     UnknownInput,
     UnknownTarget,
 )
+from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.run.bound import BoundGraph
@@ -121,13 +122,12 @@ class Bootstraps:
         of_targets: Mapping[str, Planned],
         of_slots: Mapping[str, Planned],
         decode: Callable[[BoundGraph, str, object], object],
-        on_done: Callable[[str], None],
-        on_hold: Callable[[str], None] = lambda _: None,
-        renew: Callable[[Sequence[int]], None] = lambda _: None,
-        on_kept: Callable[[], None] = lambda: None,
+        sources: Sources,
+        renew: Callable[[Sequence[int]], None],
+        want_snapshot: Callable[[str], None],
     ) -> None:
-        """`on_done(target)` starts a target's entries, `on_hold(target)` has them wait; `renew(components)`
-        constructs components anew; `on_kept()` hears that one is done that should not run again.
+        """`sources` are the entries that wait for bootstraps; `renew(components)` constructs components anew;
+        `want_snapshot` hears that a bootstrap is done that should not run again.
         """
         self._engine = engine
         self._runtime = engine.runtime
@@ -144,10 +144,9 @@ class Bootstraps:
             )
         )
         self._decode = decode
-        self._on_done = on_done
-        self._on_hold = on_hold
+        self._sources = sources
         self._renew = renew
-        self._on_kept = on_kept
+        self._want_snapshot = want_snapshot
         self._keeps_going = False
         for name, action in (
             ("fill", self._fill),
@@ -214,7 +213,7 @@ class Bootstraps:
         fresh = [(p, given) for p, given in found if not p.done and p.status not in underway]
         for target in self._targets:
             if not self._free(target):
-                self._on_hold(target)
+                self._sources.hold_target(target)
         self._stage(fresh)
         pool = self._engine.pool
         if pool.entries + len(self._ingress.entries) <= pool.max_entries:  # all of them find a place
@@ -393,11 +392,11 @@ class Bootstraps:
         if self._keeps_going:
             for target in self._targets:
                 if not failed and self._free(target):
-                    self._on_done(target)
+                    self._sources.start_target(target)
             if not failed:
-                self._on_kept()
+                self._want_snapshot("a bootstrap")
         elif not failed and not planned.slot:
-            self._on_done(planned.target)
+            self._sources.start_target(planned.target)
         self._start_what_can()
 
 

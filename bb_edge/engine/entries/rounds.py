@@ -1,12 +1,13 @@
-"""`Repeat`: rounds (semantics §2).
+"""`Repeat`: rounds, one after the other.
 
 The next round starts when the execution of the last one has ended. One that failed, or whose requests all
-asked
-nobody, is followed by a back-off that doubles and that a PeerUp ends; a round that asked nobody is not
+asked nobody, is followed by a back-off that doubles and that a PeerUp ends; a round that asked nobody is not
 counted.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +16,29 @@ from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.outbox import Cause
+
+
+def number(op: BoundOp, attribute: str, default: int = 0) -> int:
+    """An attribute that is a number. ValueError or TypeError where it is none."""
+    value: Any = op.spec.attrs.get(attribute, default)
+    return int(value)
 
 
 class Rounds:
     """The state of one `Repeat` op: `round` is the number that runs or comes next, from 1."""
 
-    def __init__(self, engine: Scheduler, ingress: Ingress, graph: BoundGraph, op: BoundOp) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+    def __init__(
+        self, runtime: Runtime, scheduler: Scheduler, ingress: Ingress, graph: BoundGraph, op: BoundOp
+    ) -> None:
+        self._scheduler = scheduler
+        self._runtime = runtime
         self._ingress = ingress
         self._graph = graph
         self._op = op
-        attrs = op.spec.attrs
-        self.times = int(attrs.get("times", 0))  # type: ignore[call-overload]
-        self.pause_ns = int(attrs.get("pause_ns", 0))  # type: ignore[call-overload]
+        self.times = number(op, "times")
+        self._pause_ns = number(op, "pause_ns")
         self.round = 1
         self.attempt = 1  # of this round: what a round sends that is repeated is something else
         self.running = False
@@ -40,7 +49,7 @@ class Rounds:
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
-            engine.runtime.callbacks.register(f"round.{name}/{where}", action)
+            runtime.callbacks.register(f"round.{name}/{where}", action)
 
     def start(self, _now_ns: int = 0) -> None:
         """Queues the entry of the next round; nothing where one runs or all are done."""
@@ -64,6 +73,11 @@ class Rounds:
             self._runtime.timers.cancel(self.timer)
             self.start()
 
+    @property
+    def target(self) -> str:
+        """Whose rounds they are."""
+        return self._op.target
+
     def _fill(self, execution: Execution) -> None:
         region = self._graph.regions[0]
         execution.will_claim(self._graph.claims.get(self._op.index, ()))
@@ -71,9 +85,9 @@ class Rounds:
         execution.cause = Cause(self._runtime.own_peer, self.own_number, self._which)
         frame = execution.frame_of(region)
         if self._op.out >= 0:
-            self._engine.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
+            self._scheduler.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
         if self._graph.starts:
-            self._engine.start_outputs(frame, self._op.index)
+            self._scheduler.start_outputs(frame, self._op.index)
 
     def _ended(self, execution: Execution) -> None:
         self.running = False
@@ -100,5 +114,15 @@ class Rounds:
                 self._runtime.emit(steps.RoundsCompleted(self._op.target, self.times))
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
-        wait = max(self.backoff_ns, self.pause_ns)
+        wait = max(self.backoff_ns, self._pause_ns)
         self.timer = self._runtime.timers.at(self._runtime.now_ns + max(wait, 1), self.start, reserved=True)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        """Where the rounds stand, as plain values."""
+        return [self.round, self.attempt, self.running, self.finished, self.backoff_ns, self.timer]
+
+    def restore(self, row: Any) -> None:
+        """Goes on where the rounds of a snapshot stood."""
+        self.round, self.attempt, self.running, self.finished, self.backoff_ns, self.timer = row

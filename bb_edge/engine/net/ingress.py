@@ -63,16 +63,16 @@ ENVELOPE = "envelope"
 
 
 class Ingress:
-    """The inbound queues of one node."""
+    """The inbound queues of one node. The engine looks at them for work: each stays the same object."""
 
     def __init__(self, ledger: Ledger, max_notices: int) -> None:
         self.ledger = ledger
         self._lock = threading.Lock()
         self._max_notices = max_notices
-        self._raw: deque[Raw] = deque()
-        self._notices: deque[Notice] = deque()
-        self._completions: deque[Completion] = deque()
-        self._late = 0
+        self.envelopes: deque[Raw] = deque()
+        self.notices: deque[Notice] = deque()
+        self.completions: deque[Completion] = deque()
+        self.late_completions: deque[int] = deque()
         self._waker: Callable[[], None] | None = None
         self.entries: deque[Entry] = deque()
 
@@ -93,7 +93,7 @@ class Ingress:
         of them (unless `fair` is False).
         """
         self.ledger.take_envelope(raw.peer, len(raw.data), fair)
-        self._raw.append(raw)
+        self.envelopes.append(raw)
         if self._waker is not None:
             self._waker()
 
@@ -115,13 +115,13 @@ class Ingress:
         IngressFull at `answer_entries`.
         """
         with self._lock:
-            if len(self._notices) >= self._max_notices:
+            if len(self.notices) >= self._max_notices:
                 raise IngressFull(
-                    f"{len(self._notices)} notices wait already",
+                    f"{len(self.notices)} notices wait already",
                     where="ingress",
                     hint="poll more often, or raise answer_entries",
                 )
-            self._notices.append(Notice(act, args))
+            self.notices.append(Notice(act, args))
         self._wake()
 
     def offer_invoke(self, entry: Entry) -> None:
@@ -133,58 +133,22 @@ class Ingress:
 
     def deliver(self, token: int, result: object, error: BaseException | None) -> None:
         """The completion sink: every parked op has its place here."""
-        with self._lock:
-            self._completions.append((token, result, error))
+        self.completions.append((token, result, error))
         self._wake()
 
     def late(self, token: int) -> None:
-        with self._lock:
-            self._late += 1
+        """The completion sink: somebody else was faster, or the deadline has passed."""
+        self.late_completions.append(token)
 
     # --- the engine's thread --------------------------------------------------------------------------
 
     def take_raw(self) -> Raw | None:
         """The next envelope; its bytes stay charged."""
-        if not self._raw:
+        if not self.envelopes:
             return None
-        raw = self._raw.popleft()
+        raw = self.envelopes.popleft()
         self.ledger.envelope_taken(raw.peer)
         return raw
-
-    def raws(self) -> list[Raw]:
-        """The envelopes that wait."""
-        return list(self._raw)
-
-    def notices(self) -> list[Notice]:
-        """The notices that wait."""
-        return list(self._notices)
-
-    def completions(self) -> list[Completion]:
-        """The completions that wait."""
-        return list(self._completions)
-
-    def take_notice(self) -> Notice | None:
-        return self._notices.popleft() if self._notices else None
-
-    @property
-    def has_completions(self) -> bool:
-        """Whether a completion waits, or one that came too late."""
-        return bool(self._completions or self._late)
-
-    def take_completion(self) -> Completion | None:
-        return self._completions.popleft() if self._completions else None
-
-    def take_late(self) -> int:
-        if not self._late:
-            return 0
-        with self._lock:
-            late, self._late = self._late, 0
-        return late
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a poll has something to take in."""
-        return bool(self._raw or self._notices or self._completions)
 
     def offer(self, entry: Entry) -> None:
         """Queues an entry. For those that are not internal, the caller has asked the ledger for a place."""
@@ -205,12 +169,12 @@ class Ingress:
     def save(self, callbacks: Callbacks) -> dict[str, Any]:
         """All queues, as plain values; callables by name."""
         return {
-            "raw": [raw.save() for raw in self.raws()],
-            "notices": [[callbacks.name_of(act), dump(args)] for act, args in self.notices()],
+            "raw": [raw.save() for raw in list(self.envelopes)],
+            "notices": [[callbacks.name_of(act), dump(args)] for act, args in list(self.notices)],
             "entries": [_entry_row(entry, callbacks) for entry in self.entries],
             "completions": [
                 [token, _result(result), None if error is None else str(error)]
-                for token, result, error in self.completions()
+                for token, result, error in list(self.completions)
             ],
         }
 

@@ -170,7 +170,7 @@ def test_what_waits_to_be_sent(make):
 
 def test_rounds_that_run_or_come(make):
     node = make(ROUNDS)
-    (one,) = (r for several in node._cycle.rounds.values() for r in several)
+    (one,) = node._cycle.sources.rounds
 
     def may(round_: int, attempt: int = 1, number: int = one.own_number) -> bool:
         return may_run(node._cycle)(Cause(SELF, number, round_ << 32 | attempt))

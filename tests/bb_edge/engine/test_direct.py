@@ -38,7 +38,7 @@ function backend.subgraph_0(x: F32) -> (y) {backend_slot=backend}
 
 
 def direct(node: Any) -> list[Any]:
-    return [graph.direct for graph in node._cycle.graphs if graph.direct is not None]
+    return [graph.direct for graph in node._graphs if graph.direct is not None]
 
 
 def on_the_long_way(bench: Any, text: str, **config: Any) -> Any:
@@ -263,7 +263,7 @@ function program.Main(x: F32) -> (v99) {{entry=1, partition=self}}
 def test_a_stopped_process_has_no_open_execution(bench: Any) -> None:
     b = bench(ONE)
     (found,) = direct(b.node)
-    bound = next(g for g in b.node._cycle.graphs if g.direct is not None)
+    bound = next(g for g in b.node._graphs if g.direct is not None)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

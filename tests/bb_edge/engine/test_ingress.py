@@ -231,7 +231,7 @@ def test_many_threads_at_the_doors_lose_and_leak_nothing():
     for thread in threads:
         thread.start()
     taken = 0
-    while any(thread.is_alive() for thread in threads) or ingress.waiting or ingress.entries:
+    while any(thread.is_alive() for thread in threads) or ingress.envelopes or ingress.entries:
         if (found := ingress.take_raw()) is not None:
             ingress.ledger.release(found.peer, len(found.data))
             taken += 1

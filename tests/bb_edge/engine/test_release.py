@@ -20,7 +20,7 @@ function program.Main(x: F32[4]) -> () {entry=1, partition=self}
   syscall.AppNotify<name="late">(late)
 """
     )
-    graph = b.node._cycle.graphs[0]
+    graph = b.node._graphs[0]
     sites = {name: i for i, name in enumerate(graph.slot.sites)}
     b.node.invoke("Main", {"x": np.ones(4, np.float32)})
     b.poll()

@@ -174,7 +174,7 @@ def test_completions_come_back_as_results_or_as_lost(make):
     sink.deliver(102, object(), None)
     sink.deliver(103, None, ValueError("broken"))
     restored = make(SELF, node.snapshot(1))
-    found = restored._cycle.ingress.completions()
+    found = list(restored._cycle.ingress.completions)
     assert [token for token, _, _ in found] == [101, 102, 103]
     np.testing.assert_array_equal(found[0][1], [1, 1])
     assert found[0][2] is None

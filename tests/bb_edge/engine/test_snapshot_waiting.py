@@ -156,7 +156,7 @@ def test_what_has_arrived_comes_back_with_where_it_was_seen_to_come_from(make):
     node.deliver_inbound(said(1, 1), A, HERE)
     node.deliver_inbound(said(2, 1), B)
     again = make("Main", snapshot=node.snapshot(2), now_ns=2)
-    assert again._cycle.ingress.raws() == node._cycle.ingress.raws()
+    assert again._cycle.ingress.envelopes == node._cycle.ingress.envelopes
     again.poll(3)
     assert again._neighbours.address_book.lookup(A) == node_address(make, 1)
     assert again._neighbours.address_book.lookup(B) is None
@@ -183,7 +183,7 @@ def test_what_a_node_told_itself_has_its_place_however_much_that_is(make):
         count += 1
     assert count == 16, "more than a share"
     again = make("Main", snapshot=node.snapshot(2), now_ns=2, **small)
-    assert again._cycle.ingress.raws() == node._cycle.ingress.raws()
+    assert again._cycle.ingress.envelopes == node._cycle.ingress.envelopes
 
 
 def test_what_is_written_down_and_not_yet_delivered_keeps_its_deadline_and_where_it_came_from(make):
@@ -208,7 +208,7 @@ def test_a_completion_whose_result_cannot_be_kept_says_so(make):
     node._cycle.ingress.deliver(8, None, ValueError())
     node._cycle.ingress.deliver(9, None, ValueError("the sensor is gone"))
     again = make("Main", snapshot=node.snapshot(1), now_ns=1)
-    found = again._cycle.ingress.completions()
+    found = again._cycle.ingress.completions
     assert [(token, result) for token, result, _ in found] == [(7, None), (8, None), (9, None)]
     assert [type(error) for _, _, error in found] == [CompletionLostError] * 3
     unknown = "its result could not be kept"

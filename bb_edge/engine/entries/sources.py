@@ -1,0 +1,206 @@
+"""The ops of a program that start executions by themselves: pulses, intervals, rounds, events, phases.
+
+A target's pulses, intervals and rounds begin when it starts: in the first poll where it needs no bootstrap,
+else once its bootstrap is done. Bus events and lifecycle phases fire whenever they come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bb_edge.engine import steps
+from bb_edge.engine.entries.rounds import Rounds, number
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
+from bb_edge.roles import TRIGGER
+
+EntryOp = tuple[BoundGraph, BoundOp]
+
+
+class Sources:
+    """The entry ops of one node, and which targets have started."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        ingress: Ingress,
+        control: ControlPlane,
+        want_snapshot: Callable[[str], None],
+        entries: Mapping[str, Sequence[EntryOp]],
+    ) -> None:
+        """`entries` are the entry ops by their type. ValueError or TypeError for attributes that are none."""
+        self._runtime = runtime
+        self._scheduler = scheduler
+        self._ingress = ingress
+        self._control = control
+        self._want_snapshot = want_snapshot
+        self._ops = {_name(entry): entry for several in entries.values() for entry in several}
+        self._events: dict[int, list[EntryOp]] = {}
+        self._phases: dict[int, list[EntryOp]] = {}
+        self._pulses: dict[str, list[EntryOp]] = {}
+        self._intervals: dict[str, list[EntryOp]] = {}
+        self._rounds: dict[str, list[Rounds]] = {}
+        self._ticks_waiting: set[tuple[int, int]] = set()
+        self._started: set[str] = set()
+        self.due_phases: deque[int] = deque()
+        self.to_start: list[str] = []
+        runtime.callbacks.register("entry.op", self._fill_op)
+        runtime.callbacks.register("interval.tick", self._tick)
+        for entry in entries.get("EventSource", ()):
+            kind = number(entry[1], "kind")
+            self._events.setdefault(kind, []).append(entry)
+            runtime.bus.subscribed.add(kind)
+        for entry in entries.get("LifecyclePhase", ()):
+            self._phases.setdefault(number(entry[1], "phase"), []).append(entry)
+        for entry in entries.get("Pulse", ()):
+            self._pulses.setdefault(entry[0].target, []).append(entry)
+        for entry in entries.get("Interval", ()):
+            self._intervals.setdefault(entry[0].target, []).append(entry)
+        for graph, op in entries.get("Repeat", ()):
+            rounds = Rounds(runtime, scheduler, ingress, graph, op)
+            self._rounds.setdefault(graph.target, []).append(rounds)
+
+    @property
+    def rounds(self) -> list[Rounds]:
+        """All rounds, in the order of their targets' first `Repeat`."""
+        return [rounds for several in self._rounds.values() for rounds in several]
+
+    # --- targets --------------------------------------------------------------------------------------
+
+    def start_at_first_poll(self, target: str) -> None:
+        """For targets that need no bootstrap: at install nobody knows yet what time it is."""
+        if any(target in of for of in (self._pulses, self._intervals, self._rounds, self._control.targets)):
+            self.to_start.append(target)
+
+    def hold_target(self, target: str) -> None:
+        """A target's entries wait until `start_target`, whatever install said; nothing for one that runs."""
+        if target in self.to_start:
+            self.to_start.remove(target)
+
+    def start_due(self, _now_ns: int) -> None:
+        """Starts the targets that wait for this poll."""
+        while self.to_start:
+            self.start_target(self.to_start.pop(0))
+
+    def start_target(self, target: str) -> None:
+        """Begins a target's pulses, intervals, rounds and components; once per node."""
+        if target in self._started:
+            return
+        self._started.add(target)
+        for graph, op in self._pulses.get(target, ()):
+            self._offer(graph, op, TRIGGER)
+        for graph, op in self._intervals.get(target, ()):
+            self._arm(graph, op, self._runtime.now_ns)
+        for rounds in self._rounds.get(target, ()):
+            rounds.start()
+        self._control.start(target)
+
+    def has_started(self, target: str) -> bool:
+        """Whether the target's entries have begun."""
+        return target in self._started
+
+    def peer_up(self) -> None:
+        """Ends the back-off of rounds."""
+        for rounds in self.rounds:
+            rounds.peer_up()
+
+    # --- events and phases ----------------------------------------------------------------------------
+
+    def fire_events(self, _now_ns: int) -> None:
+        """Starts what waits for the bus events of the last poll; without a place for one it is dropped."""
+        for kind in self._runtime.bus.take():
+            for graph, op in self._events.get(kind, ()):
+                if self._ingress.ledger.full:
+                    self._runtime.count("ingress.dropped")
+                    self._runtime.emit(steps.IngressDropped(None, f"no place for bus event {kind}"))
+                else:
+                    self._offer(graph, op, kind, internal=False)
+
+    def has_phase(self, phase: int) -> bool:
+        """Whether an op of the program waits for that phase."""
+        return phase in self._phases
+
+    def fire_phases(self, _now_ns: int) -> None:
+        """Starts what waits for the lifecycle phases that have come."""
+        while self.due_phases:
+            phase = self.due_phases.popleft()
+            self._runtime.emit(steps.LifecycleFired(phase))
+            for graph, op in self._phases.get(phase, ()):
+                self._offer(graph, op, TRIGGER)
+            if phase == steps.Phase.SHUTDOWN:
+                self._control.stop()
+            elif phase == steps.Phase.SNAPSHOT:
+                self._want_snapshot("lifecycle")
+
+    # --- one op ---------------------------------------------------------------------------------------
+
+    def _offer(
+        self, graph: BoundGraph, op: BoundOp, value: object, internal: bool = True, tick: bool = False
+    ) -> None:
+        args = (graph.index, op.index, value, tick)
+        self._ingress.offer(Entry(graph.target, self._fill_op, args, internal=internal))
+
+    def _fill_op(
+        self, execution: Execution, graph_index: int, op_index: int, value: object, tick: bool
+    ) -> None:
+        graph, op = self._ops[graph_index, op_index]
+        if tick:
+            self._ticks_waiting.discard((graph_index, op_index))
+        execution.will_claim(graph.claims.get(op.index, ()))
+        frame = execution.frame_of(graph.regions[op.spec.region])
+        if op.out >= 0:
+            self._scheduler.write(frame, op.out, value)
+        if graph.starts:
+            self._scheduler.start_outputs(frame, op.index)
+
+    def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
+        when = from_ns + _period(op)
+        self._runtime.timers.at(when, self._tick, graph.index, op.index, from_ns, reserved=True)
+
+    def _tick(self, now_ns: int, graph_index: int, op_index: int, from_ns: int) -> None:
+        graph, op = self._ops[graph_index, op_index]
+        if (graph_index, op_index) in self._ticks_waiting:
+            self._runtime.count("ticks.skipped")
+        else:
+            self._ticks_waiting.add((graph_index, op_index))
+            # Every Timestamp is wall time, so that any two have a difference.
+            self._offer(graph, op, now_ns + self._runtime.clock_offset_ns, tick=True)
+        period = _period(op)
+        self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """What has started and what is due, as plain values."""
+        return {
+            "phases": list(self.due_phases),
+            "ticks": sorted(list(key) for key in self._ticks_waiting),
+            "started": sorted(self._started),
+            "to_start": list(self.to_start),
+            "rounds": [rounds.save() for rounds in self.rounds],
+        }
+
+    def restore(self, data: Any) -> None:
+        """Goes on where the node of a snapshot stood; for a node that has not been polled."""
+        self.due_phases.extend(data["phases"])
+        self._ticks_waiting.update((graph, op) for graph, op in data["ticks"])
+        self._started.update(data["started"])
+        self.to_start[:] = data["to_start"]
+        for rounds, row in zip(self.rounds, data["rounds"], strict=True):
+            rounds.restore(row)
+
+
+def _name(entry: EntryOp) -> tuple[int, int]:
+    return entry[0].index, entry[1].index
+
+
+def _period(op: BoundOp) -> int:
+    """Nanoseconds between two ticks of an `Interval`."""
+    return max(1, number(op, "period_ns", 1))
