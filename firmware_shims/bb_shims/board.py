@@ -23,7 +23,7 @@ BoardName = Literal["generic", "rpi", "jetson", "fake"]
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The functions of one board.
+    """The functions of a board.
 
     ``name``: which set of shims; ``model``: what the machine calls itself; ``watchdog``: None where nothing
     watches; ``notifier``: the service manager, None where nobody waits for this process to be ready;
@@ -43,11 +43,11 @@ class Board:
 
 
 def detect(root: str | os.PathLike[str] = "/", environ: Mapping[str, str] | None = None) -> Board:
-    """The board whose kernel files lie below ``root``; ``environ`` (default: the process's) tells of the
-    service manager.
+    """Return the board whose kernel files lie below ``root``.
 
-    Nothing is started: the watchdog is the service manager's, where the unit has one; the hardware's
-    (:class:`bb_shims.HardwareWatchdog`) restarts the whole board and is opened by whoever means to.
+    ``environ`` (default: the process's) tells of the service manager. Nothing is started: the watchdog is the
+    service manager's, where the unit has one; the hardware's (:class:`bb_shims.HardwareWatchdog`) restarts
+    the whole board and is opened by whoever means to.
 
     Raises :class:`BoardError` where the clock, the entropy source or the memory accounts do not work, and
     :class:`WatchdogError` where the service manager's variables make no sense.
@@ -81,6 +81,7 @@ def detect(root: str | os.PathLike[str] = "/", environ: Mapping[str, str] | None
 
 
 def _identify(files: SysFiles) -> tuple[BoardName, str]:
+    """Return the set of shims and the machine's own name, from the device tree or the DMI tables."""
     model = files.text("/proc/device-tree/model") or files.text("/sys/firmware/devicetree/base/model")
     compatible = files.text("/proc/device-tree/compatible") or files.text(
         "/sys/firmware/devicetree/base/compatible"

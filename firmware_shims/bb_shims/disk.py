@@ -1,4 +1,4 @@
-"""The few system calls that storage is built on, as one interface, so that tests can fail each of them."""
+"""The few system calls that storage is built on, as an interface, so that tests can fail each of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Protocol
 
 
 class Disk(Protocol):
-    """One flat folder. Handles are small integers; every method raises ``OSError`` and does nothing then.
+    """A flat folder. Handles are small integers.
 
-    (``write`` may have stored a part; the caller looks at ``size``.)
+    Every method raises ``OSError`` and does nothing then, except ``write``, which may have stored a part: the
+    caller looks at ``size``.
     """
 
     @property
     def where(self) -> str:
-        """The folder, for messages."""
+        """Name the folder, for messages."""
         ...
 
     def create(self, name: str) -> int:
-        """Open ``name`` empty, new or not; each write goes to its end."""
+        """Open ``name`` empty, whether it is new or not; each write goes to its end."""
         ...
 
     def open_append(self, name: str) -> int:
@@ -33,7 +34,7 @@ class Disk(Protocol):
         ...
 
     def size(self, handle: int) -> int:
-        """The file's length in bytes."""
+        """Return the file's length in bytes."""
         ...
 
     def truncate(self, handle: int, size: int) -> None:
@@ -61,15 +62,15 @@ class Disk(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         ...
 
     def names(self) -> list[str]:
-        """The names of the regular files, in no order."""
+        """Return the names of the regular files, in no order."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that this process may still write."""
+        """Return the bytes that this process may still write."""
         ...
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class Disk(Protocol):
 
 
 class LinuxDisk:
-    """A folder of a Linux file system. It is created where absent, and locked: one process, one storage.
+    """A folder of a Linux file system, locked: one process, one storage. It is created where absent.
 
     All names are resolved relative to the opened folder, so a folder that is moved meanwhile is still the
     same.
@@ -87,6 +88,7 @@ class LinuxDisk:
     __slots__ = ("_fd", "_where")
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Open and lock ``folder``. Raises ``OSError``, with EWOULDBLOCK where another storage has it."""
         self._fd = -1
         self._where = os.fspath(folder)
         created = self._make(self._where)
@@ -119,43 +121,55 @@ class LinuxDisk:
 
     @property
     def where(self) -> str:
+        """Name the folder as the caller wrote it."""
         return self._where
 
     def create(self, name: str) -> int:
+        """Open with O_CREAT, O_TRUNC and O_APPEND, and follow no link."""
         flags = (
             os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         )
         return os.open(name, flags, 0o600, dir_fd=self._fd)
 
     def open_append(self, name: str) -> int:
+        """Open with O_APPEND, and follow no link."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         return os.open(name, flags, dir_fd=self._fd)
 
     def write(self, handle: int, data: bytes | memoryview) -> int:
+        """Call write(2)."""
         return os.write(handle, data)
 
     def size(self, handle: int) -> int:
+        """Call fstat(2)."""
         return os.fstat(handle).st_size
 
     def truncate(self, handle: int, size: int) -> None:
+        """Call ftruncate(2)."""
         os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
+        """Call fdatasync(2)."""
         os.fdatasync(handle)  # bytes and length; the times of the last change may be lost
 
     def close_file(self, handle: int) -> None:
+        """Call close(2)."""
         os.close(handle)
 
     def rename(self, old: str, new: str) -> None:
+        """Call renameat(2) within the folder."""
         os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def unlink(self, name: str) -> None:
+        """Call unlinkat(2)."""
         os.unlink(name, dir_fd=self._fd)
 
     def sync_folder(self) -> None:
+        """Call fsync(2) on the folder."""
         os.fsync(self._fd)
 
     def read(self, name: str) -> bytes:
+        """Read a regular file to its end; EINVAL for anything else."""
         # O_NONBLOCK: a named pipe that someone left here must not hang the node.
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=self._fd)
         with open(handle, "rb", buffering=0) as file:
@@ -164,14 +178,17 @@ class LinuxDisk:
             return file.readall()
 
     def names(self) -> list[str]:
+        """List the folder without following links."""
         with os.scandir(self._fd) as entries:
             return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
 
     def free_bytes(self) -> int:
+        """Return what fstatvfs(2) leaves to unprivileged processes."""
         system = os.fstatvfs(self._fd)
         return system.f_bavail * system.f_frsize
 
     def close(self) -> None:
+        """Close the folder and give its lock back."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)  # gives the lock back too

@@ -32,7 +32,7 @@ class ClockError(ShimError):
 
 
 class EntropyError(ShimError):
-    """Random bytes cannot be had, or an impossible number of them was asked for."""
+    """Random bytes are not available, or a call asked for an impossible number of them."""
 
 
 class MemoryInfoError(ShimError):
@@ -55,6 +55,7 @@ class MemoryLimitError(ShimError):
     """
 
     def __init__(self, purpose: str, requested: int, available: int, source: str) -> None:
+        """Keep the numbers and say what is missing."""
         self.purpose = purpose
         self.requested = requested
         self.available = available
@@ -62,7 +63,7 @@ class MemoryLimitError(ShimError):
         self.source = source
         super().__init__(
             f"{purpose} needs {requested} bytes, {available} are available ({source}), "
-            f"{self.missing} are missing: lower the node's budgets or raise the service's MemoryMax"
+            f"{self.missing} are missing: lower the node's budgets or raise the service's MemoryMax="
         )
 
 
@@ -74,6 +75,7 @@ class StorageError(ShimError):
     """
 
     def __init__(self, path: str, operation: str, cause: OSError | str, advice: str = "") -> None:
+        """Keep path, operation and cause; ``advice`` says what to do."""
         self.path = path
         self.operation = operation
         self.cause = cause
@@ -82,12 +84,13 @@ class StorageError(ShimError):
 
 
 class StorageFullError(StorageError):
-    """No room for the bytes (ENOSPC, EDQUOT) or they exceed the file system's largest file (EFBIG)."""
+    """The bytes do not fit (ENOSPC, EDQUOT), or exceed the file system's largest file (EFBIG)."""
 
 
 class MissingFileError(StorageError, FileNotFoundError):
-    """There is no file of that name. Also a ``FileNotFoundError``."""
+    """No file has that name. This is also a ``FileNotFoundError``."""
 
     def __init__(self, path: str, operation: str, cause: OSError | str, advice: str = "") -> None:
+        """Keep path, operation and cause, and ENOENT as ``errno``."""
         StorageError.__init__(self, path, operation, cause, advice)
         self.errno = errno.ENOENT  # what a caller who catches FileNotFoundError may look at

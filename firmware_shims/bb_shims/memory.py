@@ -13,12 +13,12 @@ from .sysfiles import SysFiles
 MemorySource = Literal["cgroup2", "cgroup1", "meminfo"]
 
 MAX_CGROUP_DEPTH: Final = 32
-"""Levels of the cgroup tree that are looked at, from the process's own group upwards."""
+"""Levels of the cgroup tree that are read, from the process's own group upwards; real trees have some six."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """One look at the memory, all in bytes.
+    """A look at the memory, all in bytes.
 
     ``limit_bytes``: the most this process may ever have; ``available_bytes``: what it can still get now
     without swapping or being killed; ``source``: whose limit that is; ``rss_bytes``, ``peak_rss_bytes``: what
@@ -52,7 +52,7 @@ def require_memory(memory: Memory, requested: int, purpose: str) -> MemoryInfo:
 
 
 class LinuxMemory:
-    """cgroup v2, cgroup v1 or /proc/meminfo, read below ``root``."""
+    """Memory accounts of cgroup v2, cgroup v1 or /proc/meminfo, read below ``root``."""
 
     __slots__ = ("_files",)
 
@@ -60,6 +60,7 @@ class LinuxMemory:
         self._files = SysFiles(root)
 
     def info(self) -> MemoryInfo:
+        """Read all accounts and return the smallest limit. Raises :class:`MemoryInfoError`."""
         meminfo = self._kib_table("/proc/meminfo")
         limit, available = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
         if limit is None or available is None:
@@ -87,7 +88,7 @@ class LinuxMemory:
         return rss, max(rss, peak)
 
     def _kib_table(self, name: str) -> dict[str, int]:
-        """The lines ``Key:   123 kB`` of a /proc file, in bytes."""
+        """Return the lines ``Key:   123 kB`` of a /proc file, in bytes."""
         table: dict[str, int] = {}
         for line in (self._files.text(name) or "").splitlines():
             key, _, rest = line.partition(":")
@@ -97,21 +98,21 @@ class LinuxMemory:
         return table
 
     def _groups(self) -> list[tuple[MemorySource, int, int]]:
-        """(source, limit, free) of every limited cgroup around this process."""
-        found: list[tuple[MemorySource, int, int]] = []
+        """Return (source, limit, free) of every limited cgroup around this process."""
+        limits: list[tuple[MemorySource, int, int]] = []
         for line in (self._files.text("/proc/self/cgroup") or "").splitlines():
             hierarchy, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if hierarchy == "0" and not controllers:
                 for folder in self._upwards("/sys/fs/cgroup", path, "memory.max"):
-                    self._group2(folder, found)
+                    self._group2(folder, limits)
             elif "memory" in controllers.split(","):
                 for folder in self._upwards("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"):
-                    self._group1(folder, found)
-        return found
+                    self._group1(folder, limits)
+        return limits
 
     def _upwards(self, mount: str, path: str, marker: str) -> list[str]:
-        """The group's folder and its ancestors, as far as this process can see them.
+        """Return the group's folder and its ancestors, as far as this process can see them.
 
         In a container the path may be the host's while the mount shows the container's own group as its root:
         then only the mount itself remains.
@@ -122,24 +123,24 @@ class LinuxMemory:
         folders = ["/".join([mount, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
         return [f for f in folders[:MAX_CGROUP_DEPTH] if self._files.path(f"{f}/{marker}").exists()]
 
-    def _group2(self, folder: str, found: list[tuple[MemorySource, int, int]]) -> None:
+    def _group2(self, folder: str, limits: list[tuple[MemorySource, int, int]]) -> None:
         used = self._files.number(f"{folder}/memory.current")
         # Above memory.high the kernel throttles a process to a crawl, so that is a limit too.
         for name in ("memory.max", "memory.high"):
             limit = self._files.number(f"{folder}/{name}")
             if limit is not None:
-                found.append(("cgroup2", limit, limit - (used or 0) + self._cached(folder, "inactive_file")))
+                limits.append(("cgroup2", limit, limit - (used or 0) + self._cached(folder, "inactive_file")))
 
-    def _group1(self, folder: str, found: list[tuple[MemorySource, int, int]]) -> None:
+    def _group1(self, folder: str, limits: list[tuple[MemorySource, int, int]]) -> None:
         limit = self._files.number(f"{folder}/memory.limit_in_bytes")
         used = self._files.number(f"{folder}/memory.usage_in_bytes")
         if limit is not None:
-            found.append(
+            limits.append(
                 ("cgroup1", limit, limit - (used or 0) + self._cached(folder, "total_inactive_file"))
             )
 
     def _cached(self, folder: str, key: str) -> int:
-        """Page cache that the kernel gives back when asked: counted as used, yet available."""
+        """Return the page cache that the kernel gives back when asked: counted as used, yet available."""
         for line in (self._files.text(f"{folder}/memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")
             if name == key and value.isdigit():

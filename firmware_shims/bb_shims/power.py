@@ -13,7 +13,7 @@ from .sysfiles import SysFiles
 
 @dataclass(frozen=True, slots=True)
 class PowerStatus:
-    """None means that the board does not tell.
+    """Throttling, voltage and power mode; None means that the board does not tell.
 
     ``throttled``: slowed down right now, by heat, voltage or current; ``undervoltage``: right now;
     ``was_throttled``, ``was_undervoltage``: at any time since boot; ``mode``: the chosen power mode's name.
@@ -30,12 +30,12 @@ class Power(Protocol):
     """The board's power and speed."""
 
     def status(self) -> PowerStatus:
-        """Read it anew. Raises :class:`SensorError` where the board answers nonsense."""
+        """Read the status anew. Raises :class:`SensorError` where the board answers nonsense."""
         ...
 
 
 class GenericPower:
-    """A processor's frequency governor is all that is the same on every Linux board."""
+    """The frequency governor, which is all that is the same on every Linux board."""
 
     __slots__ = ("_files",)
 
@@ -43,6 +43,7 @@ class GenericPower:
         self._files = SysFiles(root)
 
     def status(self) -> PowerStatus:
+        """Read the governor's name; everything else is None."""
         return PowerStatus(mode=self._files.text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
 
 
@@ -64,6 +65,7 @@ class RaspberryPiPower:
         self._governor = GenericPower(root)
 
     def status(self) -> PowerStatus:
+        """Read the firmware's bits, or the alarm. Raises :class:`SensorError` for other text than bits."""
         mode = self._governor.status().mode
         for name in self.FIRMWARE_FILES:
             text = self._files.text(name)
@@ -80,7 +82,7 @@ class RaspberryPiPower:
             bits = int(text, 16)
         except ValueError:
             raise SensorError(
-                f"{self._files.path(name)} holds {text!r}: a hexadecimal number expected"
+                f"{self._files.path(name)} holds {text!r}: expected a hexadecimal number"
             ) from None
         slow = self.CAPPED | self.THROTTLED | self.SOFT_LIMIT
         return PowerStatus(
@@ -106,6 +108,7 @@ class JetsonPower:
         self._files = SysFiles(root)
 
     def status(self) -> PowerStatus:
+        """Read mode and counters. Raises :class:`SensorError` where nvpmodel's status is damaged."""
         events = self._over_current_events()
         return PowerStatus(was_throttled=None if events is None else events > 0, mode=self._mode())
 
@@ -113,12 +116,12 @@ class JetsonPower:
         status = self._files.text(self.STATUS)
         if status is None:
             return None
-        found = self._MODE.search(status)
-        if found is None:
+        match = self._MODE.search(status)
+        if match is None:
             raise SensorError(
-                f"{self._files.path(self.STATUS)} holds {status[:80]!r}: 'pmode:' and a number expected"
+                f"{self._files.path(self.STATUS)} holds {status[:80]!r}: expected 'pmode:' and a number"
             )
-        number = int(found[1])
+        number = int(match[1])
         for ident, name in self._MODEL.findall(self._files.text(self.CONFIGURATION) or ""):
             if int(ident) == number:
                 return str(name)

@@ -23,11 +23,9 @@ from .errors import MissingFileError, StorageError, StorageFullError
 
 TEMP_PREFIX: Final = ".bb-new-"
 MAX_NAME_BYTES: Final = 200
-"""Longest name in UTF-8 bytes: with the prefix of temporary files it stays below the 255 of Linux file
-systems.
-"""
+"""Longest name in UTF-8 bytes. With the prefix of temporary files it stays below Linux's limit of 255."""
 MAX_OPEN_JOURNALS: Final = 8
-"""Journals kept open between appends; the least recently used is closed for a ninth."""
+"""Journals kept open between appends. For a ninth, the least recently used one is closed."""
 FOLDER_IN_USE: Final = "another storage has this folder open; each node needs a folder of its own"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -35,7 +33,9 @@ _FULL_ADVICE = "free some space, or lower the node's storage budgets"
 
 
 class Storage(Protocol):
-    """Files of one folder. Names are plain: no separators, no control characters, no ``..``, no leading dot.
+    """The files of a folder.
+
+    Names are plain: no separators, no control characters, no ``..``, no leading dot.
 
     Every operation raises :class:`StorageError` (:class:`StorageFullError`, :class:`MissingFileError`).
     """
@@ -45,7 +45,7 @@ class Storage(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """The file's bytes. Raises :class:`MissingFileError`."""
+        """Return the file's bytes. Raises :class:`MissingFileError`."""
         ...
 
     def append(self, name: str, data: bytes, sync: bool) -> None:
@@ -56,7 +56,7 @@ class Storage(Protocol):
         ...
 
     def list(self) -> list[str]:
-        """The names of the files, sorted.
+        """Return the names of the files, sorted.
 
         Files of foreign shape (leading dots, folders, links) are left out.
         """
@@ -70,16 +70,16 @@ class Storage(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that can still be written."""
+        """Return the bytes that can still be written."""
         ...
 
     def close(self) -> None:
-        """Give the folder back. Nothing is synced by it. Operations after it raise :class:`StorageError`."""
+        """Give the folder back without a sync. Operations after it raise :class:`StorageError`."""
         ...
 
 
 def name_fault(name: str) -> str | None:
-    """Why ``name`` is not a plain file name, or None if it is one."""
+    """Return why ``name`` is not a plain file name, or None if it is."""
     if not name:
         return "the name is empty"
     if "/" in name or "\\" in name:
@@ -105,11 +105,15 @@ class _Journal:
 
 
 class AtomicStorage:
-    """:class:`Storage` over a :class:`Disk`. Temporary files that a crash left are removed at once."""
+    """:class:`Storage` over a :class:`Disk`.
+
+    Opening it removes the temporary files that a crash left.
+    """
 
     __slots__ = ("_closed", "_disk", "_journals", "_suspect", "_torn")
 
     def __init__(self, disk: Disk) -> None:
+        """Clean up the folder. Raises :class:`StorageError` where it cannot be read or written."""
         self._disk = disk
         self._journals: OrderedDict[str, _Journal] = OrderedDict()
         # Both by name, and never more names than the folder has files:
@@ -126,6 +130,7 @@ class AtomicStorage:
     # -------------------------------------------------------------------------------------------- whole files
 
     def write_atomic(self, name: str, data: bytes) -> None:
+        """Write a temporary file, sync it, rename it over ``name``, and sync the folder."""
         self._check(name, "write")
         self._forget_journal(name)  # its handle would stay with the old file
         temp = TEMP_PREFIX + name
@@ -148,6 +153,7 @@ class AtomicStorage:
         self._sync_folder(name, "the change is in place, but a power cut may undo it")
 
     def read(self, name: str) -> bytes:
+        """Read the file anew at each call."""
         self._check(name, "read")
         try:
             return self._disk.read(name)
@@ -155,6 +161,7 @@ class AtomicStorage:
             raise self._error(name, "read", error) from error
 
     def remove(self, name: str, sync: bool = True) -> None:
+        """Unlink the file and, with ``sync``, sync the folder."""
         self._check(name, "remove")
         self._forget_journal(name)
         try:
@@ -168,6 +175,7 @@ class AtomicStorage:
     # ----------------------------------------------------------------------------------------------- journals
 
     def append(self, name: str, data: bytes, sync: bool) -> None:
+        """Write to the open journal; after a failed sync write the whole file anew."""
         self._check(name, "append to")
         if sync and name in self._suspect:
             # After a failed sync the kernel takes the unwritten pages for clean: a later sync would succeed
@@ -244,10 +252,12 @@ class AtomicStorage:
     # --------------------------------------------------------------------------------------------- the folder
 
     def list(self) -> list[str]:
+        """List the folder anew at each call."""
         self._check_open("list")
         return sorted(name for name in self._names("list") if name_fault(name) is None)
 
     def free_bytes(self) -> int:
+        """Ask the disk."""
         self._check_open("measure")
         try:
             return self._disk.free_bytes()
@@ -255,6 +265,7 @@ class AtomicStorage:
             raise self._error("", "measure", error) from error
 
     def close(self) -> None:
+        """Close all journals and the disk; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -265,14 +276,17 @@ class AtomicStorage:
             self._disk.close()
 
     def __enter__(self) -> AtomicStorage:
+        """Return this storage, which ``with`` closes."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the storage."""
         self.close()
 
     def __del__(self) -> None:
+        """Close a storage that nobody closed, which would hold its folder's lock for ever."""
         # A storage that nobody closed must not hold its folder's lock for ever.
         if not getattr(self, "_closed", True):
             self.close()
@@ -290,7 +304,7 @@ class AtomicStorage:
         while view:
             written = self._disk.write(handle, view)
             if written <= 0:
-                raise OSError(errno.EIO, "the file system took no bytes")
+                raise OSError(errno.EIO, "the file system accepted no bytes")
             view = view[written:]
 
     def _mend(self, name: str) -> None:
@@ -321,7 +335,7 @@ class AtomicStorage:
         self._check_open(step)
         fault = name_fault(name)
         if fault is not None:
-            raise StorageError(repr(name), step, fault, "names of stored files are plain")
+            raise StorageError(repr(name), step, fault, "use a plain file name")
 
     def _error(self, name: str, step: str, error: OSError, advice: str = "") -> StorageError:
         path = os.path.join(self._disk.where, name)
@@ -333,7 +347,7 @@ class AtomicStorage:
 
 
 def open_folder(folder: str | os.PathLike[str]) -> AtomicStorage:
-    """Storage in a folder of the machine, created where absent. Raises :class:`StorageError`.
+    """Open storage in a folder of the machine, created where absent. Raises :class:`StorageError`.
 
     The folder is locked until the storage is closed; a second storage on it, of this or another process, is
     refused.

@@ -1,5 +1,6 @@
-"""Reading the kernel's small text files below a root folder, which is ``/`` on a board and a temp tree in
-tests.
+"""Reads the kernel's small text files below a root folder.
+
+The root is ``/`` on a board and a temporary tree in tests.
 """
 
 from __future__ import annotations
@@ -9,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_FILE_BYTES: Final = 1 << 16
-"""The most that is read of one kernel file; those read here have a few hundred bytes, ``memory.stat`` a few
-thousand.
-"""
+"""The most bytes that are read of a kernel file. Most have some hundreds, ``memory.stat`` a few thousand."""
 
 
 class SysFiles:
@@ -26,11 +25,11 @@ class SysFiles:
         self.root = Path(root)
 
     def path(self, name: str) -> Path:
-        """Where the absolute path ``name`` lies below the root."""
+        """Return where the absolute path ``name`` lies below the root."""
         return self.root / name.lstrip("/")
 
     def raw(self, name: str) -> bytes | None:
-        """The file's bytes, at most ``MAX_FILE_BYTES``, or None where it is absent or cannot be read.
+        """Return the file's bytes, at most ``MAX_FILE_BYTES``, or None where it is absent or cannot be read.
 
         Kernel attributes answer EAGAIN, EINVAL or ENODATA while a device sleeps, which is no different from
         absence.
@@ -42,12 +41,15 @@ class SysFiles:
             return None
 
     def text(self, name: str) -> str | None:
-        """The file's text without surrounding blanks and NULs (device tree strings end with one), or None."""
+        """Return the file's text, or None where it is absent.
+
+        Surrounding blanks and NULs are cut: device tree strings end with one.
+        """
         raw = self.raw(name)
         return None if raw is None else raw.decode("utf-8", "replace").strip(" \t\r\n\0")
 
     def number(self, name: str) -> int | None:
-        """The file's one decimal number, or None where it is absent or holds something else."""
+        """Return the file's decimal number, or None where it is absent or holds something else."""
         text = self.text(name)
         if text is None:
             return None
@@ -57,7 +59,7 @@ class SysFiles:
             return None
 
     def folders(self, name: str, prefix: str) -> list[str]:
-        """Absolute names of the entries of ``name`` that start with ``prefix``, zone2 before zone10."""
+        """Return the absolute names of entries that start with ``prefix``, zone2 before zone10."""
         try:
             entries = [e for e in os.listdir(self.path(name)) if e.startswith(prefix)]
         except OSError:

@@ -26,7 +26,7 @@ class Watchdog(Protocol):
 
     @property
     def timeout_ns(self) -> int:
-        """Nanoseconds after which it acts; pet at least twice in that time. 0 where it is not known."""
+        """Return the nanoseconds after which it acts, 0 if unknown; pet at least twice in that time."""
         ...
 
     def pet(self) -> None:
@@ -41,15 +41,18 @@ class Watchdog(Protocol):
 class SystemdNotifier:
     """The service manager's socket: readiness, status and, where the unit has WatchdogSec=, its watchdog.
 
-    The messages are those of sd_notify(3). Nothing waits: a message that the socket does not take now is an
+    The messages are those of sd_notify(3). Nothing waits: a message that the socket does not accept now is an
     error.
     """
 
     __slots__ = ("_address", "_socket", "_timeout_ns")
 
     def __init__(self, address: str, timeout_ns: int = 0) -> None:
+        """Open a socket for ``address``. Raises :class:`WatchdogError` for an impossible address."""
         if not address.startswith(("/", "@")):
-            raise WatchdogError(f"NOTIFY_SOCKET={address!r} is neither a path nor an abstract name")
+            raise WatchdogError(
+                f"NOTIFY_SOCKET={address!r} must be a path or an abstract name that starts with @"
+            )
         # '@' stands for the NUL byte that begins an abstract name.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._timeout_ns = timeout_ns
@@ -59,43 +62,48 @@ class SystemdNotifier:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], pid: int | None = None) -> SystemdNotifier | None:
-        """The notifier that the service manager offers this process, or None if there is none.
+        """Return the notifier that the service manager offers this process, or None if there is none.
 
-        ``WATCHDOG_PID`` names the process that is meant: a child that inherits the variables must not pet.
+        ``WATCHDOG_PID`` names the process that should pet: a child that inherits the variables must not.
         Raises :class:`WatchdogError` where the variables make no sense.
         """
         address = environ.get("NOTIFY_SOCKET")
         if not address:
             return None
         micros = environ.get("WATCHDOG_USEC", "0")
-        meant = environ.get("WATCHDOG_PID", "")
-        if not micros.isdecimal() or not (meant.isdecimal() or not meant):
-            raise WatchdogError(f"WATCHDOG_USEC={micros!r}, WATCHDOG_PID={meant!r}: decimal numbers expected")
-        if meant and int(meant) != (os.getpid() if pid is None else pid):
+        addressee = environ.get("WATCHDOG_PID", "")
+        if not micros.isdecimal() or not (addressee.isdecimal() or not addressee):
+            raise WatchdogError(
+                f"WATCHDOG_USEC={micros!r}, WATCHDOG_PID={addressee!r}: expected decimal numbers"
+            )
+        if addressee and int(addressee) != (os.getpid() if pid is None else pid):
             micros = "0"
         return cls(address, int(micros) * 1000)
 
     @property
     def timeout_ns(self) -> int:
+        """Return the unit's WatchdogSec=, 0 where it has none."""
         return self._timeout_ns
 
     def ready(self) -> None:
-        """The service has started (Type=notify waits for this)."""
+        """Tell that the service has started (Type=notify waits for this)."""
         self._send("READY=1")
 
     def status(self, text: str) -> None:
-        """One line for ``systemctl status``; longer than ``MAX_STATUS_BYTES`` it is cut."""
+        """Show a line in ``systemctl status``; longer than ``MAX_STATUS_BYTES`` it is cut."""
         line = " ".join(text.split()).encode()[:MAX_STATUS_BYTES].decode("utf-8", "ignore")
         self._send(f"STATUS={line}")
 
     def stopping(self) -> None:
-        """The service is shutting down."""
+        """Tell that the service is shutting down."""
         self._send("STOPPING=1")
 
     def pet(self) -> None:
+        """Send WATCHDOG=1."""
         self._send("WATCHDOG=1")
 
     def close(self) -> None:
+        """Close the socket; the unit's watchdog goes on."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -113,8 +121,7 @@ class SystemdNotifier:
 
 
 class HardwareWatchdog:
-    """``/dev/watchdog``: opening it starts it, and from then on the *board* restarts when it is not petted in
-    time.
+    """``/dev/watchdog``, which restarts the whole *board* when nobody pets it in time. Opening it starts it.
 
     ``timeout_s`` asks for another timeout (the driver may round it); without it the board's own stays.
     ``close`` asks it to stop; drivers with "nowayout" do not, and restart the board.
@@ -123,16 +130,17 @@ class HardwareWatchdog:
     __slots__ = ("_fd", "_path", "_timeout_ns")
 
     def __init__(self, path: str | os.PathLike[str] = "/dev/watchdog", timeout_s: int | None = None) -> None:
+        """Open and start the device. Raises :class:`WatchdogError`."""
         self._path = os.fspath(path)
         self._timeout_ns = 0
         self._fd = -1
         if timeout_s is not None and not 1 <= timeout_s <= 3600:
-            raise WatchdogError(f"a watchdog timeout of {timeout_s} s: between 1 and 3600 is possible")
+            raise WatchdogError(f"the watchdog timeout must be between 1 and 3600 s, got {timeout_s}")
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             advice = (
-                "another process has it (often systemd's RuntimeWatchdogSec=)"
+                "another process has it open (often systemd, with RuntimeWatchdogSec=)"
                 if error.errno == errno.EBUSY
                 else ""
             )
@@ -148,18 +156,21 @@ class HardwareWatchdog:
         except OSError as error:
             self.close()
             raise WatchdogError(
-                f"{self._path} takes no timeout of {timeout_s} s: {error.strerror}"
+                f"{self._path} does not accept a timeout of {timeout_s} s: {error.strerror}"
             ) from error
         self._timeout_ns = int(struct.unpack("i", answer)[0]) * 1_000_000_000
 
     @property
     def timeout_ns(self) -> int:
+        """Return the timeout that the driver confirmed, 0 where nobody asked for one."""
         return self._timeout_ns
 
     def pet(self) -> None:
+        """Write a byte to the device."""
         self._write(b"\0")
 
     def close(self) -> None:
+        """Write the character that asks the driver to stop, and close the device."""
         if self._fd < 0:
             return
         try:

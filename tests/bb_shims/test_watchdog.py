@@ -122,7 +122,7 @@ def test_hardware_that_is_not_there_or_takes_no_timeout_is_an_error(tmp_path: Pa
     device = tmp_path / "watchdog"
     device.write_bytes(b"")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(WatchdogError, match="takes no timeout of 15 s"):
+    with pytest.raises(WatchdogError, match="does not accept a timeout of 15 s"):
         HardwareWatchdog(device, timeout_s=15)
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(WatchdogError, match="between 1 and 3600"):

@@ -17,7 +17,7 @@ from .fake_disk import CrashMode, FakeDisk
 
 
 class FakeClock:
-    """Both clocks stand until ``advance``; the wall clock can also be set."""
+    """Two clocks that stand until ``advance``; the wall clock can also be set."""
 
     __slots__ = ("_monotonic_ns", "_wall_ns")
 
@@ -26,16 +26,19 @@ class FakeClock:
         self._wall_ns = wall_ns
 
     def monotonic_ns(self) -> int:
+        """Return the moment that ``advance`` has reached."""
         return self._monotonic_ns
 
     def wall_ns(self) -> int:
+        """Return the moment that ``advance`` and ``set_wall`` have reached."""
         return self._wall_ns
 
     def wall_is_set(self) -> bool:
+        """Compare the wall clock with ``WALL_FLOOR_NS``."""
         return self._wall_ns >= WALL_FLOOR_NS
 
     def advance(self, ns: int) -> None:
-        """Let ``ns`` ≥ 0 nanoseconds pass on both clocks."""
+        """Let ``ns`` ≥ 0 nanoseconds pass on both clocks. Raises :class:`ClockError` below 0."""
         if ns < 0:
             raise ClockError(f"time cannot be advanced by {ns} ns: a monotonic clock never goes back")
         self._monotonic_ns += ns
@@ -47,7 +50,7 @@ class FakeClock:
 
 
 class SeededEntropy:
-    """The same bytes for the same seed."""
+    """A generator that gives the same bytes for the same seed."""
 
     __slots__ = ("_random",)
 
@@ -55,15 +58,17 @@ class SeededEntropy:
         self._random = random.Random(seed)
 
     def bytes(self, n: int) -> bytes:
+        """Return the next ``n`` bytes. Raises :class:`EntropyError`."""
         check_count(n)
         return self._random.randbytes(n)
 
     def u64(self) -> int:
+        """Return the next eight bytes as an integer."""
         return int.from_bytes(self.bytes(8), "little")
 
 
 class FakeMemory:
-    """Says what it is told to; ``set`` changes it."""
+    """Memory accounts that a test sets."""
 
     __slots__ = ("_info",)
 
@@ -71,14 +76,16 @@ class FakeMemory:
         self._info = MemoryInfo(limit_bytes, limit_bytes // 2, "cgroup2", limit_bytes // 4, limit_bytes // 4)
 
     def info(self) -> MemoryInfo:
+        """Return what was set."""
         return self._info
 
     def set(self, info: MemoryInfo) -> None:
+        """Replace what ``info`` returns."""
         self._info = info
 
 
 class FakeThermal:
-    """Says what it is told to."""
+    """A temperature that a test sets."""
 
     __slots__ = ("reading",)
 
@@ -86,11 +93,12 @@ class FakeThermal:
         self.reading = reading
 
     def celsius(self) -> float | None:
+        """Return ``reading``."""
         return self.reading
 
 
 class FakePower:
-    """Says what it is told to."""
+    """A power status that a test sets."""
 
     __slots__ = ("reading",)
 
@@ -98,11 +106,12 @@ class FakePower:
         self.reading = PowerStatus(throttled=False, undervoltage=False, mode="fake")
 
     def status(self) -> PowerStatus:
+        """Return ``reading``."""
         return self.reading
 
 
 class FakeWatchdog:
-    """Counts, and knows by its clock whether it would have acted."""
+    """A watchdog that counts, and knows by its clock whether it would have acted."""
 
     __slots__ = ("_bitten", "_clock", "_last_ns", "_timeout_ns", "closed", "pets")
 
@@ -116,6 +125,7 @@ class FakeWatchdog:
 
     @property
     def timeout_ns(self) -> int:
+        """Return the timeout that the test chose."""
         return self._timeout_ns
 
     @property
@@ -126,11 +136,13 @@ class FakeWatchdog:
         return self._bitten
 
     def pet(self) -> None:
+        """Count, and begin the timeout anew."""
         self._bitten = self.expired
         self._last_ns = self._clock.monotonic_ns()
         self.pets += 1
 
     def close(self) -> None:
+        """Stop watching."""
         self._bitten = self.expired
         self.closed = True
 
@@ -170,14 +182,17 @@ class FakeBoard:
         )
 
     def disk(self, folder: str | os.PathLike[str]) -> FakeDisk:
-        """The disk behind ``folder``, made at the first call; arm its faults with ``inject``.
+        """Return the disk behind ``folder``, made at the first call; arm its faults with ``inject``.
 
         Each folder is a disk of its own, in memory; ``mount`` puts another in its place.
         """
         return self._disks.setdefault(os.fspath(folder), FakeDisk())
 
     def mount(self, folder: str | os.PathLike[str], disk: FakeDisk) -> None:
-        """Use ``disk`` for ``folder``: one with files already, one mirrored to a real folder, a small one."""
+        """Use ``disk`` for ``folder``.
+
+        It may hold files already, be mirrored to a real folder, or be small.
+        """
         self._disks[os.fspath(folder)] = disk
 
     def storage(self, folder: str | os.PathLike[str]) -> AtomicStorage:
@@ -193,7 +208,7 @@ class FakeBoard:
             raise
 
     def crash(self, mode: CrashMode = CrashMode.LOSE, seed: int = 0) -> None:
-        """The power goes and comes back: open storages are dead, disks keep what ``mode`` says.
+        """Cut the power and switch it on again: open storages are dead, disks keep what ``mode`` says.
 
         The clock stands.
         """

@@ -20,7 +20,7 @@ DEFAULT_CAPACITY_BYTES: Final = 1 << 30
 
 
 class PowerCut(BaseException):
-    """The simulated power goes. Not an ``Exception``: no handler gets to see the real one either."""
+    """The simulated power goes. It is not an ``Exception``: no handler sees the real power go either."""
 
 
 class FaultKind(enum.Enum):
@@ -46,8 +46,9 @@ class CrashMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``kind`` happens at the ``at``-th operation from now on (1 is the next), counting only ``operation`` if
-    given.
+    """A fault at the ``at``-th operation from now on; 1 is the next.
+
+    With ``operation`` only operations of that name count.
     """
 
     kind: FaultKind
@@ -56,7 +57,7 @@ class Fault:
 
 
 OPERATIONS: Final = ("create", "open", "write", "truncate", "sync", "rename", "unlink", "sync_folder", "read")
-"""The operations that are counted and can fail."""
+"""The operations that count and can fail."""
 
 
 class _Inode:
@@ -70,7 +71,7 @@ class _Inode:
 
 
 class FakeDisk:
-    """The medium. ``open()`` gives what a storage works with; ``crash()`` ends all that is open.
+    """The medium. ``open()`` returns what a storage works with; ``crash()`` ends all that is open.
 
     With ``folder`` the files are read from there, and its files always show what a reader of the disk would
     see now.
@@ -84,10 +85,10 @@ class FakeDisk:
         self.counts: Counter[str] = Counter()
         """How often each operation was asked for."""
         self._folder = None if folder is None else Path(folder)
-        self._faults: list[list[object]] = []
+        self._faults: list[tuple[Fault, int]] = []  # with the operations until it strikes
         self._names: dict[str, _Inode] = {}
         self._synced_names: dict[str, _Inode] = {}
-        # Each change of the folder: the name given and to which file, the name taken away.
+        # Each change of the folder: the name that came, its file, the name that went.
         self._changes: list[tuple[str | None, _Inode | None, str | None]] = []
         self._generation = 0
         self._dead = False
@@ -100,7 +101,7 @@ class FakeDisk:
 
     @property
     def operations(self) -> int:
-        """How many operations were asked for in all."""
+        """Return how many operations were asked for in all."""
         return sum(self.counts.values())
 
     @property
@@ -110,12 +111,15 @@ class FakeDisk:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What a reader of the disk would see now, temporary files included. Counts and fails nothing."""
+        """Return what a reader of the disk would see now, temporary files included.
+
+        It counts nothing and fails nothing.
+        """
         return {name: bytes(inode.data) for name, inode in self._names.items()}
 
     def inject(self, *faults: Fault) -> None:
         """Arm the faults; each strikes once."""
-        self._faults += [[fault, fault.at] for fault in faults]
+        self._faults += [(fault, fault.at) for fault in faults]
 
     def disarm(self) -> None:
         """Forget the faults that did not strike."""
@@ -123,7 +127,7 @@ class FakeDisk:
 
     @property
     def armed(self) -> int:
-        """How many faults did not strike yet."""
+        """Return how many faults did not strike yet."""
         return len(self._faults)
 
     def open(self) -> FakeDiskSession:
@@ -139,14 +143,14 @@ class FakeDisk:
         """Cut the power and switch it on again: what is open is lost, what survives is up to ``mode``."""
         rng = random.Random(seed)
         names = dict(self._synced_names)
-        kept = {CrashMode.LOSE: 0, CrashMode.SEEDED: rng.randint(0, len(self._changes))}.get(
+        survivors = {CrashMode.LOSE: 0, CrashMode.SEEDED: rng.randint(0, len(self._changes))}.get(
             mode, len(self._changes)
         )
-        for given, inode, taken in self._changes[:kept]:
-            if taken is not None:
-                names.pop(taken, None)
-            if given is not None and inode is not None:
-                names[given] = inode
+        for new, inode, old in self._changes[:survivors]:
+            if old is not None:
+                names.pop(old, None)
+            if new is not None and inode is not None:
+                names[new] = inode
         inodes = {id(inode): inode for inode in itertools.chain(names.values(), self._names.values())}
         for inode in inodes.values():
             if mode is CrashMode.KEEP:
@@ -166,31 +170,35 @@ class FakeDisk:
     # ---------------------------------------------------------------------------------- for the session below
 
     def _strike(self, operation: str) -> FaultKind | None:
+        """Count an operation, and return or raise the fault that strikes it."""
         self.counts[operation] += 1
         if self._dead:
             raise PowerCut
-        struck: FaultKind | None = None
-        for armed in list(self._faults):
-            fault, left = armed
-            assert isinstance(fault, Fault) and isinstance(left, int)
-            if fault.operation in (None, operation):
-                armed[1] = left - 1
-                if left == 1:
-                    self._faults.remove(armed)
-                    struck = struck or fault.kind
-        if struck is FaultKind.FULL:
+        kind: FaultKind | None = None
+        armed: list[tuple[Fault, int]] = []
+        for fault, left in self._faults:
+            if fault.operation not in (None, operation):
+                armed.append((fault, left))
+            elif left == 1:
+                kind = kind or fault.kind
+            else:
+                armed.append((fault, left - 1))
+        self._faults = armed
+        if kind is FaultKind.FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if struck is FaultKind.FAIL or (struck is FaultKind.TORN and operation != "write"):
+        if kind is FaultKind.FAIL or (kind is FaultKind.TORN and operation != "write"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if struck is FaultKind.CUT_BEFORE or (struck is FaultKind.CUT_INSIDE and operation != "write"):
+        if kind is FaultKind.CUT_BEFORE or (kind is FaultKind.CUT_INSIDE and operation != "write"):
             self._cut()
-        return struck
+        return kind
 
     def _cut(self) -> None:
+        """Cut the power."""
         self._dead = True
         raise PowerCut
 
     def _mirror(self, name: str) -> None:
+        """Write a file to the real folder, if there is one."""
         if self._folder is None:
             return
         inode = self._names.get(name)
@@ -201,8 +209,9 @@ class FakeDisk:
 
 
 def _partly(inode: _Inode, rng: random.Random) -> bytes:
-    """What may be on the medium of a file with unsynced changes: old bytes, new bytes, or the new ones up to
-    a point.
+    """Return what may be on the medium of a file with unsynced changes.
+
+    That is the old bytes, the new bytes, or the new bytes up to a point.
     """
     if bytes(inode.data) == inode.synced:
         return inode.synced
@@ -212,7 +221,7 @@ def _partly(inode: _Inode, rng: random.Random) -> bytes:
 
 
 class FakeDiskSession:
-    """:class:`bb_shims.disk.Disk` on a :class:`FakeDisk`. After a crash it is as dead as its process."""
+    """A :class:`bb_shims.Disk` on a :class:`FakeDisk`. After a crash it is as dead as its process."""
 
     def __init__(self, disk: FakeDisk, generation: int) -> None:
         self._disk = disk
@@ -222,104 +231,119 @@ class FakeDiskSession:
 
     @property
     def where(self) -> str:
+        """Name the fake disk, or the folder that it is mirrored to."""
         return self._disk.where
 
     @property
     def open_handles(self) -> int:
-        """How many files are open: a leak shows here."""
+        """Return how many files are open: a leak shows here."""
         return len(self._handles)
 
     def create(self, name: str) -> int:
-        struck = self._begin("create")
+        """Open a file empty; its name is a change that a crash may undo."""
+        fault = self._begin("create")
         inode = self._disk._names.get(name)
         if inode is None:
             inode = self._link(name, _Inode())
         inode.data.clear()
-        return self._open(name, inode, struck)
+        return self._open(name, inode, fault)
 
     def open_append(self, name: str) -> int:
-        struck = self._begin("open")
-        return self._open(name, self._find(name, struck), struck)
+        """Open an existing file; ENOENT without."""
+        fault = self._begin("open")
+        return self._open(name, self._find(name, fault), fault)
 
     def write(self, handle: int, data: bytes | memoryview) -> int:
-        struck = self._begin("write")
+        """Store bytes, half of them where a fault says so; ENOSPC on a full disk."""
+        fault = self._begin("write")
         name, inode = self._file(handle)
         count = len(data)
-        if struck in (FaultKind.TORN, FaultKind.SHORT, FaultKind.CUT_INSIDE):
-            count = count // 2 if struck is not FaultKind.SHORT else max(count // 2, 1)
+        if fault in (FaultKind.TORN, FaultKind.SHORT, FaultKind.CUT_INSIDE):
+            count = count // 2 if fault is not FaultKind.SHORT else max(count // 2, 1)
         if count:
             count = min(count, self.free_bytes())
             if not count:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         inode.data += data[:count]
         self._disk._mirror(name)
-        if struck is FaultKind.TORN:
+        if fault is FaultKind.TORN:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if struck is FaultKind.CUT_INSIDE:
+        if fault is FaultKind.CUT_INSIDE:
             self._disk._cut()
-        self._end(struck)
+        self._end(fault)
         return count
 
     def size(self, handle: int) -> int:
+        """Return the file's length."""
         return len(self._file(handle)[1].data)
 
     def truncate(self, handle: int, size: int) -> None:
-        struck = self._begin("truncate")
+        """Cut the file, which a crash may undo."""
+        fault = self._begin("truncate")
         name, inode = self._file(handle)
         del inode.data[size:]
         self._disk._mirror(name)
-        self._end(struck)
+        self._end(fault)
 
     def sync(self, handle: int) -> None:
-        struck = self._begin("sync")
+        """Make the file's bytes survive a crash."""
+        fault = self._begin("sync")
         inode = self._file(handle)[1]
         inode.synced = bytes(inode.data)
-        self._end(struck)
+        self._end(fault)
 
     def close_file(self, handle: int) -> None:
+        """Forget the handle."""
         self._handles.pop(handle, None)
 
     def rename(self, old: str, new: str) -> None:
-        struck = self._begin("rename")
+        """Move the name, which a crash may undo."""
+        fault = self._begin("rename")
         disk = self._disk
-        inode = self._find(old, struck)
+        inode = self._find(old, fault)
         del disk._names[old]
         disk._names[new] = inode
         disk._changes.append((new, inode, old))
         disk._mirror(old)
         disk._mirror(new)
-        self._end(struck)
+        self._end(fault)
 
     def unlink(self, name: str) -> None:
-        struck = self._begin("unlink")
-        self._find(name, struck)
+        """Remove the name, which a crash may undo."""
+        fault = self._begin("unlink")
+        self._find(name, fault)
         del self._disk._names[name]
         self._disk._changes.append((None, None, name))
         self._disk._mirror(name)
-        self._end(struck)
+        self._end(fault)
 
     def sync_folder(self) -> None:
-        struck = self._begin("sync_folder")
+        """Make the names survive a crash."""
+        fault = self._begin("sync_folder")
         self._disk._synced_names = dict(self._disk._names)
         self._disk._changes.clear()
-        self._end(struck)
+        self._end(fault)
 
     def read(self, name: str) -> bytes:
-        struck = self._begin("read")
-        data = bytes(self._find(name, struck).data)
-        self._end(struck)
+        """Return the file's bytes; ENOENT without."""
+        fault = self._begin("read")
+        data = bytes(self._find(name, fault).data)
+        self._end(fault)
         return data
 
     def names(self) -> list[str]:
+        """Return all names."""
         self._alive()
         return list(self._disk._names)
 
     def free_bytes(self) -> int:
+        """Return the capacity that the files leave."""
         self._alive()
         inodes = {id(inode): inode for inode in self._disk._names.values()}
         return max(self._disk.capacity_bytes - sum(len(inode.data) for inode in inodes.values()), 0)
 
     def close(self) -> None:
+        """End the session; a second call does nothing."""
         self._handles.clear()
         if self._generation == self._disk._generation:
             self._disk._open = False
@@ -337,13 +361,13 @@ class FakeDiskSession:
         self._alive()
         return self._disk._strike(operation)
 
-    def _end(self, struck: FaultKind | None) -> None:
-        if struck is FaultKind.CUT_AFTER:
+    def _end(self, fault: FaultKind | None) -> None:
+        if fault is FaultKind.CUT_AFTER:
             self._disk._cut()
 
-    def _open(self, name: str, inode: _Inode, struck: FaultKind | None) -> int:
+    def _open(self, name: str, inode: _Inode, fault: FaultKind | None) -> int:
         self._disk._mirror(name)
-        self._end(struck)
+        self._end(fault)
         handle, self._next = self._next, self._next + 1
         self._handles[handle] = (name, inode)
         return handle
@@ -353,11 +377,11 @@ class FakeDiskSession:
         self._disk._changes.append((name, inode, None))
         return inode
 
-    def _find(self, name: str, struck: FaultKind | None) -> _Inode:
+    def _find(self, name: str, fault: FaultKind | None) -> _Inode:
         try:
             return self._disk._names[name]
         except KeyError:
-            self._end(struck)
+            self._end(fault)
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
 
     def _file(self, handle: int) -> tuple[str, _Inode]:
