@@ -110,7 +110,7 @@ class Backoff:
 
     def _turn(self, peer: PeerId, event: BackoffEvent, interval: int, until_ns: int) -> None:
         waits = self._waits
-        if BACKOFF.next(_WAITING if peer in waits else _READY, event) is _READY:
+        if BACKOFF.rows[_WAITING if peer in waits else _READY, event] is _READY:
             waits.pop(peer, None)
             return
         if peer not in waits and len(waits) >= self._capacity:

@@ -95,7 +95,7 @@ class PeerHealth:
         if not self._failures:
             return False
         count = self._failures.get(peer, 0)
-        state = HEALTH.next(_state_of(count), HealthEvent.HEARD)
+        state = HEALTH.rows[_state_of(count), HealthEvent.HEARD]
         if state is _UP:
             self._failures.pop(peer, None)
         return state is not _state_of(count)
@@ -105,14 +105,14 @@ class PeerHealth:
         count = self._failures.get(peer, 0)
         before = _state_of(count)
         last = before is _UP and count + 1 >= self._threshold
-        state = HEALTH.next(before, HealthEvent.FAILED_OUT if last else HealthEvent.FAILED)
+        state = HEALTH.rows[before, HealthEvent.FAILED_OUT if last else HealthEvent.FAILED]
         self._set(peer, DOWN_COUNT if state is _DOWN else count + 1)
         return state is not before
 
     def down(self, peer: PeerId) -> bool:
         """Takes note that the peer left, by its own word or the broker's. Returns whether it was up."""
         before = _state_of(self._failures.get(peer, 0))
-        state = HEALTH.next(before, HealthEvent.LEFT)
+        state = HEALTH.rows[before, HealthEvent.LEFT]
         self._set(peer, DOWN_COUNT if state is _DOWN else 0)
         return state is not before
 

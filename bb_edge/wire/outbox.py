@@ -294,7 +294,7 @@ class Outbox:
     def _turn(self, key: EnvelopeKey, event: RecordEvent) -> None:
         """Moves a record to the state that the table gives."""
         before = self._states[key]
-        after = RECORD.next(before, event)
+        after = RECORD.rows[before, event]
         if after is before:
             return
         if after is RecordState.GONE:

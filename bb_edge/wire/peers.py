@@ -260,7 +260,7 @@ class PeerTable:
     def _turn(self, peer: PeerId, event: PeerEvent) -> PeerState:
         """Moves a peer to the state that the table gives; returns the one before."""
         before = self._states.get(peer, _UNKNOWN)
-        after = PRESENCE.next(before, event)
+        after = PRESENCE.rows[before, event]
         if after is not before:
             self._by_class.clear()
             self._down.pop(peer, None)

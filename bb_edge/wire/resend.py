@@ -154,7 +154,7 @@ class ResendQueue:
 
     def arm(self, pending: Pending, next_ns: int) -> None:
         """Plans the envelope's next repetition for `next_ns`; it has been published, or is about to be."""
-        pending.state = PENDING.next(pending.state, PendingEvent.PUBLISH)
+        pending.state = PENDING.rows[pending.state, PendingEvent.PUBLISH]
         pending.next_ns = next_ns
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
 
@@ -165,7 +165,7 @@ class ResendQueue:
 
     def release(self, pending: Pending, event: PendingEvent) -> None:
         """Frees the envelope's place and bytes; `event` is SETTLE or EXPIRE."""
-        pending.state = PENDING.next(pending.state, event)
+        pending.state = PENDING.rows[pending.state, event]
         self.count -= 1
         self.bytes_in_use -= len(pending.encoded)
         pending.encoded = b""

@@ -83,7 +83,7 @@ class ExecutionPool:
     def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
         """A clean record. The caller has checked `full` (entries) or `max_children` (children)."""
         execution = self._free.pop() if self._free else Execution(self.frames)
-        execution.state = LIFE.next(execution.state, Event.START)
+        execution.state = LIFE.rows[execution.state, Event.START]
         execution.id = self.mint() if number is None else number
         execution.target = target
         execution.parent = parent
@@ -106,7 +106,7 @@ class ExecutionPool:
 
     def end(self, execution: Execution) -> None:
         """Gives the record and its frames back."""
-        execution.state = LIFE.next(execution.state, Event.END)
+        execution.state = LIFE.rows[execution.state, Event.END]
         del self.active[execution.id]
         if execution.parent is None:
             self.entries -= 1
@@ -124,7 +124,7 @@ class ExecutionPool:
     def wake(self, execution: Execution) -> None:
         """Puts an execution into the run queue, unless it stands there already."""
         if execution.state is not State.RUNNING:
-            execution.state = LIFE.next(execution.state, Event.WAKE)
+            execution.state = LIFE.rows[execution.state, Event.WAKE]
             self.runnable.append(execution)
 
     def ready(self, frame: Frame, op: BoundOp) -> None:

@@ -332,7 +332,7 @@ class Scheduler:
     def _settle(self, execution: Execution) -> None:
         """Nothing of an execution is ready: it waits, or it ends."""
         held = execution.held
-        execution.state = LIFE.next(execution.state, Event.HELD if held else Event.DRAINED)
+        execution.state = LIFE.rows[execution.state, Event.HELD if held else Event.DRAINED]
         if held:
             # A bootstrap keeps what it has claimed: body ops that want it are held back all the while.
             if execution.claimed and execution.bootstrap is None and KEEPS_CLAIMS.isdisjoint(held):
