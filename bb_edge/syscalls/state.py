@@ -127,7 +127,7 @@ def _gate(op: BoundOp, env: BindEnv) -> Run:
     if op.spec.attrs.get("across"):
         state: _Gate = env.state.setdefault(("gate", env.graph.index, op.spec.origin), _Gate())
         region = env.graph.regions[op.spec.region]
-        env.scheduler.add_gate(region, _meet(op, state, env.scheduler))
+        env.scheduler.endings.add_gate(region, _meet(op, state, env.scheduler))
     return lambda ctx, value, *_: value
 
 

@@ -16,8 +16,9 @@ from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.graph_slot import EAGER_MASK
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.ending import Endings
 from bb_edge.engine.run.frames import Execution, Frame
-from bb_edge.engine.run.life import KEEPS_CLAIMS, LIFE, Event, Hold, State
+from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import LATER_EXPIRED, PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
@@ -55,7 +56,7 @@ class Scheduler:
         self.depth_peak = 0
         self.next_command = 1
         self.observer: Observer | None = None
-        self._gates: dict[BoundRegion, list[Callable[[Frame], None]]] = {}
+        self.endings = Endings(runtime, components, pool, waiting, ledger)
         self.neighbours: Any = None
         self.control: Any = None
         runtime.callbacks.register("parked.fire", self.fire)
@@ -80,10 +81,6 @@ class Scheduler:
         if self.observer is not None:
             op.run = self.observer(op)
 
-    def add_gate(self, region: BoundRegion, meet: Callable[[Frame], None]) -> None:
-        """Calls `meet(frame)` at the end of each execution that has a frame in that region."""
-        self._gates.setdefault(region, []).append(meet)
-
     # --- the loop -------------------------------------------------------------------------------------
 
     def drain(self, limit: int) -> int:
@@ -100,7 +97,7 @@ class Scheduler:
             if execution.ready:
                 break  # the budget is spent
             runnable.popleft()
-            self._settle(execution)
+            self.endings.settle(execution)
         return done
 
     def _run(self, execution: Execution, limit: int) -> int:
@@ -306,7 +303,7 @@ class Scheduler:
             )
             self.fail(token, error)
 
-    # --- children, and the end of an execution --------------------------------------------------------
+    # --- children --------------------------------------------------------
 
     def start_child(
         self, parent: Frame, region: BoundRegion, outputs: Sequence[tuple[int, object]]
@@ -328,68 +325,3 @@ class Scheduler:
             self.write(frame, site, value)
         self.pool.wake(child)
         return child
-
-    def _settle(self, execution: Execution) -> None:
-        """Nothing of an execution is ready: it waits, or it ends."""
-        held = execution.held
-        execution.state = LIFE.rows[execution.state, Event.HELD if held else Event.DRAINED]
-        if held:
-            # A bootstrap keeps what it has claimed: body ops that want it are held back all the while.
-            if execution.claimed and execution.bootstrap is None and KEEPS_CLAIMS.isdisjoint(held):
-                self.waiting.release_claims(execution)
-            return
-        if self._gates and not execution.failed and not execution.expired:
-            for frame in tuple(execution.frames):
-                for meet in self._gates.get(frame.region, ()):
-                    meet(frame)
-            if execution.state is State.RUNNING:
-                return  # a gate has let something through: it goes on
-        self._end(execution)
-
-    def _end(self, execution: Execution) -> None:
-        runtime = self.runtime
-        if not execution.failed and not execution.expired:
-            starved = execution.starved()
-            if starved:
-                execution.failed = True
-                runtime.count("executions.starved")
-                runtime.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
-        if execution.claim_set:
-            self.waiting.release_claims(execution)
-        for release in execution.permits:
-            release(execution.id)
-        if execution.bytes_held:
-            self.ledger.release(execution.source, execution.bytes_held)
-        if execution.answer_bytes:
-            self.ledger.release(None, execution.answer_bytes)
-        if execution.notify:
-            runtime.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
-        self.tell_observers(execution.target, execution.id)
-        runtime.count("executions.ended")
-        if execution.on_end is not None:
-            execution.on_end(execution)
-        self._leave_parent(execution)
-        self.pool.end(execution)
-
-    def tell_observers(self, target: str, execution: int) -> None:
-        """Tells the components that want to know of it that an execution has ended."""
-        for component, observe in self.components.observers:
-            try:
-                observe(execution)
-            # The border to users' components, as in `_run`.
-            except BaseException as error:  # noqa: BLE001
-                name = f"{component.TYPE_NAME}.execution_ended"
-                self.runtime.component_failed(target, name, name, contained(error))
-
-    def _leave_parent(self, execution: Execution) -> None:
-        """Unties an execution from whoever asked in it, and a child from the execution that asked."""
-        parent = execution.parent
-        if parent is not None:
-            parent.let_go(Hold.CHILD)
-            for frame in execution.frames:
-                if frame.parent is not None and frame.parent.execution is parent:
-                    frame.parent.remove_child(frame)
-        if execution.asker is not None:
-            execution.asker.execution_ended(execution)
-        if parent is not None:
-            self.pool.wake(parent)

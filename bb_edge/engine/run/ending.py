@@ -1,0 +1,104 @@
+"""The end of executions: what waits and what ends, once nothing of an execution is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bb_edge.engine import steps
+from bb_edge.engine.ledger import Ledger
+from bb_edge.engine.run.bound import BoundRegion
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import KEEPS_CLAIMS, LIFE, Event, Hold, State
+from bb_edge.engine.run.pool import ExecutionPool
+from bb_edge.engine.run.waiting import WaitingRoom
+from bb_edge.engine.runtime import Runtime
+from bb_edge.roles.containment import contained
+
+
+class Endings:
+    """Ends executions: gives back what they held, and tells whoever wants to know."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        components: Components,
+        pool: ExecutionPool,
+        waiting: WaitingRoom,
+        ledger: Ledger,
+    ) -> None:
+        self._runtime = runtime
+        self._components = components
+        self._pool = pool
+        self._waiting = waiting
+        self._ledger = ledger
+        self._gates: dict[BoundRegion, list[Callable[[Frame], None]]] = {}
+
+    def add_gate(self, region: BoundRegion, meet: Callable[[Frame], None]) -> None:
+        """Calls `meet(frame)` at the end of each execution that has a frame in that region."""
+        self._gates.setdefault(region, []).append(meet)
+
+    def settle(self, execution: Execution) -> None:
+        """Nothing of an execution is ready: it waits, or it ends."""
+        held = execution.held
+        execution.state = LIFE.rows[execution.state, Event.HELD if held else Event.DRAINED]
+        if held:
+            # A bootstrap keeps what it has claimed: body ops that want it are held back all the while.
+            if execution.claimed and execution.bootstrap is None and KEEPS_CLAIMS.isdisjoint(held):
+                self._waiting.release_claims(execution)
+            return
+        if self._gates and not execution.failed and not execution.expired:
+            for frame in tuple(execution.frames):
+                for meet in self._gates.get(frame.region, ()):
+                    meet(frame)
+            if execution.state is State.RUNNING:
+                return  # a gate has let something through: it goes on
+        self._end(execution)
+
+    def _end(self, execution: Execution) -> None:
+        runtime = self._runtime
+        if not execution.failed and not execution.expired:
+            starved = execution.starved()
+            if starved:
+                execution.failed = True
+                runtime.count("executions.starved")
+                runtime.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
+        if execution.claim_set:
+            self._waiting.release_claims(execution)
+        for release in execution.permits:
+            release(execution.id)
+        if execution.bytes_held:
+            self._ledger.release(execution.source, execution.bytes_held)
+        if execution.answer_bytes:
+            self._ledger.release(None, execution.answer_bytes)
+        if execution.notify:
+            runtime.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
+        self._tell_observers(execution.target, execution.id)
+        runtime.count("executions.ended")
+        if execution.on_end is not None:
+            execution.on_end(execution)
+        self._leave_parent(execution)
+        self._pool.end(execution)
+
+    def _tell_observers(self, target: str, execution: int) -> None:
+        """Tells the components that want to know of it that an execution has ended."""
+        for component, observe in self._components.observers:
+            try:
+                observe(execution)
+            # The border to users' components, as in the scheduler's loop.
+            except BaseException as error:  # noqa: BLE001
+                name = f"{component.TYPE_NAME}.execution_ended"
+                self._runtime.component_failed(target, name, name, contained(error))
+
+    def _leave_parent(self, execution: Execution) -> None:
+        """Unties an execution from whoever asked in it, and a child from the execution that asked."""
+        parent = execution.parent
+        if parent is not None:
+            parent.let_go(Hold.CHILD)
+            for frame in execution.frames:
+                if frame.parent is not None and frame.parent.execution is parent:
+                    frame.parent.remove_child(frame)
+        if execution.asker is not None:
+            execution.asker.execution_ended(execution)
+        if parent is not None:
+            self._pool.wake(parent)
