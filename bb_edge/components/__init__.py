@@ -1,4 +1,4 @@
-"""The concrete components that ship with the runtime; imported when first named."""
+"""The concrete components that ship with the runtime; each is imported when it is first named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bb.ArrayDataSource`: batches of a shard that lies in one .npz file."""
+"""`bb.ArrayDataSource`: batches of a shard that is one .npz file."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ _VERSION = 1
 
 
 class ArrayDataSource(DataSource):
-    """Configuration:
+    """Yields batches of samples, and their labels where there are any, from arrays in memory.
+
+    Configuration, with defaults in parentheses:
 
     - `path`: an .npz file with `x`, [samples, …], and, where there are labels, `y`, [samples, …]. Without a
-      path the arrays are the tensors `x` and `y` of the construction state, or the one tensor that it is.
+      path the arrays are the tensors `x` and `y` of the construction state, or its only tensor.
     - `batch_size`: samples per batch, 0 = all of them (0).
     - `shuffle`: a new order every epoch, drawn from `seed` (the slot's) and the epoch's number (true).
-    - `remainder`: what happens to samples that fill no batch: `drop`, they wait for another epoch (default);
-      `wrap`, the batch is filled from the next epoch. Batches are always whole, so shapes never change.
-    - `one_hot`: classes; integer labels become f32 rows with a one in them; 0 = labels as they are (0).
-    - `max_bytes`: ceiling for the arrays' size in memory (1 GiB).
+    - `remainder`: what happens to samples that do not fill a batch: `drop`, they wait for another epoch
+      (default); `wrap`, the next epoch fills the batch. Batches are always whole, so shapes never change.
+    - `one_hot`: the number of classes; integer labels become f32 rows with a 1 at the class; 0 = labels as
+      they are (0).
+    - `max_bytes`: the most bytes that the arrays may take in memory (1 GiB).
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ArrayDataSource"
@@ -110,16 +113,16 @@ class ArrayDataSource(DataSource):
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """The samples' types, where the artifact holds them; how many a batch has is the device's to say."""
-        found: dict[str, str] = {}
+        """Returns the samples' types where the artifact holds them; the batch size is the device's to set."""
+        ports: dict[str, str] = {}
         x, y, classes = tensors.get("x", tensors.get("value")), tensors.get("y"), config.get("one_hot")
         if x is not None and x.ndim:
-            found["NextBatch.batch"] = _rows_of(x)
+            ports["NextBatch.batch"] = _rows_of(x)
         if isinstance(classes, int) and classes > 0:
-            found["NextBatch.labels"] = f"F32[?,{classes}]"
+            ports["NextBatch.labels"] = f"F32[?,{classes}]"
         elif y is not None and y.ndim:
-            found["NextBatch.labels"] = _rows_of(y)
-        return found
+            ports["NextBatch.labels"] = _rows_of(y)
+        return ports
 
     # --- the Contract ----------------------------------------------------------------------------------
 
@@ -133,12 +136,12 @@ class ArrayDataSource(DataSource):
         return self._count
 
     def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger:
-        """Back to the first batch of the first epoch: the same batches come again."""
+        """Goes back to the first batch of the first epoch, so that the same batches come again."""
         self._seek(0, 0)
         return TRIGGER
 
     def on_data_loaded(self, ctx: Ctx) -> Trigger:
-        """At once: the data was loaded when the component was built."""
+        """Returns the trigger at once: the data was loaded when the component was built."""
         return TRIGGER
 
     # --- order -----------------------------------------------------------------------------------------
@@ -159,8 +162,9 @@ class ArrayDataSource(DataSource):
         return np.concatenate((kept, self._ordered()[: self._position]))
 
     def _ordered(self) -> Array:
-        """This epoch's order; a function of seed and epoch, so that a restored node goes on with the same
-        one.
+        """Returns this epoch's order of samples.
+
+        It depends on seed and epoch alone, so that a restored node goes on with the same order.
         """
         if self._order is None:
             if self._shuffle:
@@ -189,22 +193,22 @@ class ArrayDataSource(DataSource):
 
 
 def _rows_of(array: Array) -> str:
-    """The type of some rows of an array."""
+    """Returns the port type of a batch of an array's rows."""
     return f"{tensor_type(array.dtype).id}[{','.join(['?', *map(str, array.shape[1:])])}]"
 
 
 def _frozen(array: Array) -> Array:
-    """Contiguous, and read-only: whole batches are handed out without a copy."""
-    found: Array = np.ascontiguousarray(array).reshape(array.shape).view()
-    found.setflags(write=False)
-    return found
+    """Returns a contiguous, read-only view: whole batches are handed out without a copy."""
+    frozen: Array = np.ascontiguousarray(array).reshape(array.shape).view()
+    frozen.setflags(write=False)
+    return frozen
 
 
 def _one_hot(y: Array | None, classes: int, where: str) -> Array:
     if y is None or y.ndim != 1 or y.dtype.kind not in "iu":
         raise ComponentError("one_hot needs integer labels in one dimension", where)
     if y.min() < 0 or y.max() >= classes:
-        raise ComponentError(f"labels lie in [{y.min()}, {y.max()}], one_hot says {classes} classes", where)
+        raise ComponentError(f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes", where)
     rows = np.zeros((len(y), classes), np.float32)
     rows[np.arange(len(y)), y] = 1.0
     return rows

@@ -20,8 +20,10 @@ _MAX_PEERS = 65_536
 
 
 class ConstantView(PeerSelector):
-    """Configuration: `peers`, ids in base58 text; `names`, names that ids are hashed from. Up or not, they
-    are in view, in the order given, without the node itself.
+    """Has a fixed list of peers in view, whether they are up or not, in the order given.
+
+    Configuration: `peers`, ids in base58 text; `names`, names that ids are hashed from. The node itself is
+    not in view.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ConstantView"
@@ -33,7 +35,7 @@ class ConstantView(PeerSelector):
     @classmethod
     def construct(cls, env: ComponentEnv) -> ConstantView:
         env.check(cls)
-        found: dict[PeerId, None] = {}
+        peers: dict[PeerId, None] = {}
         for key, make in (("peers", PeerId.from_text), ("names", PeerId.from_name)):
             listed = env.config.get(key, ())
             if not isinstance(listed, (list, tuple)) or not all(isinstance(text, str) for text in listed):
@@ -42,10 +44,10 @@ class ConstantView(PeerSelector):
                 raise env.error(f"more than {_MAX_PEERS} peers", key)
             for text in listed:
                 try:
-                    found[make(text)] = None
+                    peers[make(text)] = None
                 except PeerIdError as error:
-                    raise env.error(f"{text!r} is no peer id: {error}", key) from error
-        return cls(tuple(found))
+                    raise env.error(f"{text!r} is not a peer id: {error}", key) from error
+        return cls(tuple(peers))
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         return sample_of(ctx, self.current_view(ctx), n, min)

@@ -1,10 +1,10 @@
-"""`bb.Cyclon`: a peer selector that knows a few peers, and by gossip ever other ones.
+"""`bb.Cyclon`: a peer selector that knows a few peers, and by gossip always new ones.
 
-Each node keeps a small view of the network: some peers with an age. Once a period it takes the oldest of
-them, gives it a few others and itself, and gets a few in exchange (Voulgaris, Gavidia and van Steen, "CYCLON:
-Inexpensive Membership Management for Unstructured P2P Overlays", 2005). Views stay small and random, every
-peer is known by about as many others as it knows, and who is gone is forgotten: the oldest entry is asked
-first, and dropped when it does not answer.
+Each node has a small view of the network: some peers with an age. Once a period it takes the oldest of them,
+gives it a few others and itself, and gets a few in exchange (Voulgaris, Gavidia and van Steen, "CYCLON:
+Inexpensive Membership Management for Unstructured P2P Overlays", 2005). Views stay small and random, and each
+peer is known by about as many others as it knows. Peers that are gone are forgotten: the oldest entry is
+asked first, and dropped when it does not answer.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ _STATE_VERSION = 1
 
 
 class Cyclon(PeerSelector, ProtocolComponent):
-    """Configuration: `view_size` (8) peers are known, `shuffle_size` (4) of them are exchanged every
-    `period_ns` (1 s); a peer that has not answered after `deadline_ns` (half a period) is dropped.
-    `introducers` (base58 ids) and `introducer_names` are whom a node without any view turns to; where there
-    are none, to whoever is present.
+    """Samples peers from a view that it renews by gossip.
 
-    `Sample` and `CurrentView` see the view; the op `Introduce` of its own opset adds peers to it.
+    Configuration: the view has `view_size` (8) peers, of which `shuffle_size` (4) are exchanged every
+    `period_ns` (1 s); a peer that has not answered after `deadline_ns` (half a period) is dropped. A node
+    without any view asks `introducers` (base58 ids) and `introducer_names`, or, where there are none, any
+    peer that is present.
+
+    `Sample` and `CurrentView` return peers of the view; the op `Introduce` of its own opset adds peers to it.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.Cyclon"
@@ -103,7 +105,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
         return tuple(sorted(self._view))
 
     def introduce(self, ctx: ProtocolCtx, peers: tuple[PeerId, ...]) -> None:
-        """Adds peers while there is room."""
+        """Adds peers while there are free places."""
         self._merge(ctx, [Descriptor(peer, 0, ()) for peer in peers], ())
 
     # --- gossip ---------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
         ctx.scheduler.after(int(ctx.rng.integers(self._period_ns)), self._turn)
 
     def _turn(self, ctx: ProtocolCtx) -> None:
-        """One period: everybody gets older, and the oldest is asked for an exchange."""
+        """Runs one period: all entries get older, and the oldest peer is asked for an exchange."""
         ctx.scheduler.after(self._period_ns, self._turn)
         if not self._view:
             known = self._introducers or ctx.peers.up_peers(self._peer_class)
@@ -125,11 +127,11 @@ class Cyclon(PeerSelector, ProtocolComponent):
         oldest = max(self._view.values(), key=lambda d: (d.number, d.peer))
         # Out of the view: if it answers it will be heard of again, if not it is gone.
         del self._view[oldest.peer]
-        given = self._some(ctx, self._shuffle_size - 1, without=oldest.peer)
+        outgoing = self._some(ctx, self._shuffle_size - 1, without=oldest.peer)
         if not learn(ctx, oldest.peer, oldest.addresses):
             return
         own = Descriptor(ctx.own_peer, 0, own_addresses(ctx))
-        sent = tuple(d.peer for d in given)
+        sent = tuple(d.peer for d in outgoing)
 
         def done(ctx: ProtocolCtx, reply: bytes | None) -> None:
             if reply is None:
@@ -138,22 +140,22 @@ class Cyclon(PeerSelector, ProtocolComponent):
                 self.shuffles += 1
                 self._merge(ctx, _decode(reply), sent)
 
-        payload = cbor.dumps([d.row() for d in (own, *given)])
+        payload = cbor.dumps([d.row() for d in (own, *outgoing)])
         ctx.request(oldest.peer, "Shuffle", payload, self._deadline_ns, done)
 
     def shuffle(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
-        """The other side: takes what is offered, and gives as many of its own in exchange."""
+        """Answers another node's exchange: takes the peers offered, and returns as many of its own."""
         offered = _decode(payload)
-        given = self._some(ctx, self._shuffle_size, without=sender)
-        self._merge(ctx, offered, tuple(d.peer for d in given))
-        return cbor.dumps([d.row() for d in given])
+        outgoing = self._some(ctx, self._shuffle_size, without=sender)
+        self._merge(ctx, offered, tuple(d.peer for d in outgoing))
+        return cbor.dumps([d.row() for d in outgoing])
 
     def _some(self, ctx: ProtocolCtx, count: int, without: PeerId) -> list[Descriptor]:
         peers = tuple(sorted(p for p in self._view if p != without))
         return [self._view[p] for p in sample_of(ctx, peers, count, 0)]
 
     def _merge(self, ctx: ProtocolCtx, offered: Iterable[Descriptor], sent: Sequence[PeerId]) -> None:
-        """Takes new peers: into free places first, then in place of those that were given away."""
+        """Takes new peers into free places first, then in place of those that were given away."""
         replaceable = [peer for peer in sent if peer in self._view]
         for new in offered:
             known = self._view.get(new.peer)
@@ -177,10 +179,10 @@ class Cyclon(PeerSelector, ProtocolComponent):
     def restore(self, state: bytes) -> None:
         reader = StateReader(self, _STATE_VERSION, state)
         try:
-            found = rows(reader.items("view"))
+            view = rows(reader.items("view"))
         except ComponentError as error:
             raise reader.error(error.what) from error
-        self._view = {d.peer: d for d in found[: self._view_size]}
+        self._view = {d.peer: d for d in view[: self._view_size]}
 
 
 def _decode(payload: bytes) -> list[Descriptor]:

@@ -1,6 +1,6 @@
 """`bb.FedAvg`: the weighted mean of contributions, each counted once per (round, peer).
 
-The running sum is kept in f64 and given out in f32. An f64 sum is exact to 2⁻⁵³ whatever the order of
+The running sum is f64, the result f32. An f64 sum is exact to 2⁻⁵³ whatever the order of
 arrival, costs one vector of 8 bytes per parameter, and needs no second pass; a compensated f32 sum would take
 the same memory and three times the arithmetic.
 """
@@ -34,13 +34,15 @@ _VERSION = 1
 
 
 class FedAvg(Aggregator):
-    """Configuration: `remembered_rounds` (8), `max_peers` (4096 per round), `allow_nonfinite` (false).
+    """Averages contributions by weight, and counts each (round, peer) once.
+
+    Configuration: `remembered_rounds` (8), `max_peers` (4096 per round), `allow_nonfinite` (false).
 
     A contribution without `peer` always counts. One without `round` counts once per peer until the next
-    `Aggregate`. Of the rounds, the newest `remembered_rounds` are remembered: what comes for an older one
-    cannot be told from a duplicate and is dropped (`stale`). Contributions to an older round that is still
-    remembered count. Tensors with inf or nan are refused, since one of them would end the model, unless
-    `allow_nonfinite`.
+    `Aggregate`. The newest `remembered_rounds` rounds are remembered: a contribution to an older one cannot
+    be told from a duplicate and is dropped (`stale`). Contributions to an older round that is still
+    remembered count. Tensors with inf or nan are refused unless `allow_nonfinite`, since a single one would
+    spoil the model.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.FedAvg"
@@ -84,7 +86,7 @@ class FedAvg(Aggregator):
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """Contributions are of floating point."""
+        """Returns that contributions are of floating point."""
         return {"Contribute.contribution": "Float"}
 
     # --- the Contract ----------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class FedAvg(Aggregator):
         peer: tuple[PeerId, ...] | None = None,
         round: Array | None = None,
     ) -> None:
-        """Adds weight * contribution. ComponentError on a misfit; a refused contribution may come again."""
+        """Adds weight * contribution. ComponentError for one that does not fit; it may come again."""
         number = None if round is None else self._integer(round)
         factor = 1.0 if weight is None else self._weight(weight)
         self._check(contribution)
@@ -109,10 +111,13 @@ class FedAvg(Aggregator):
         self._add(contribution, factor)
 
     def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array]:
-        """The mean so far, and a fresh start. A tensor's rows count first, each with weight 1 and no peer."""
+        """Returns the mean and the total weight so far, and starts anew.
+
+        The rows of a tensor count first, each with weight 1 and without a peer.
+        """
         if isinstance(stack, np.ndarray):
             if stack.ndim == 0:
-                raise self._error("a stack has rows; this is a scalar")
+                raise self._error("expected a stack with rows, got a scalar")
             if len(stack):
                 self._check(stack[0], stack)  # all of it, before any of it counts
             for row in stack:
@@ -164,7 +169,7 @@ class FedAvg(Aggregator):
             )
 
     def _first(self, number: int | None, peer: PeerId) -> bool:
-        """Whether this (round, peer) is new; marks it."""
+        """Returns whether this (round, peer) is new, and marks it."""
         seen = self._seen.get(number)
         if seen is None:
             rounds = [known for known in self._seen if known is not None]
@@ -230,13 +235,13 @@ class FedAvg(Aggregator):
         seen: OrderedDict[int | None, set[PeerId]] = OrderedDict()
         for item in read.items("seen"):
             if not (isinstance(item, list) and len(item) == 2 and isinstance(item[1], list)):
-                raise read.error("what it has seen is damaged")
+                raise read.error("its list of (round, peer) is damaged")
             try:
                 seen[item[0]] = {PeerId.from_bytes(peer) for peer in item[1]}
             except (PeerIdError, TypeError) as error:
-                raise read.error(f"it names a peer that is none: {error}") from error
+                raise read.error(f"it names a peer whose id is damaged: {error}") from error
         if running is not None and (running.dtype != np.float64 or running.size != int(np.prod(shape))):
-            raise read.error("its sum does not have its shape")
+            raise read.error("its sum and its shape do not fit")
         count, total = read.integer("count"), read.number("total")
         self.duplicates, self.stale = read.integer("duplicates"), read.integer("stale")
         self._sum, self._shape, self._count, self._total = running, shape, count, total

@@ -23,13 +23,15 @@ __all__ = ["FlatIndex"]
 
 _VERSION = 1
 _FIRST_ROWS = 64
+"""Rows that are allocated for the first vectors; the array doubles when it is full."""
 
 
 class FlatIndex(Index):
-    """Configuration: `capacity`, vectors at most (65 536); `dim`, 0 = that of the first vector (0).
+    """Finds exact nearest neighbours by comparing a query with all vectors.
 
-    Ids count up from 0 in the order of addition and are not given twice. `search` fills up with id -1 and
-    distance inf where there are fewer than k vectors.
+    Configuration: `capacity`, vectors at most (65 536); `dim`, numbers per vector, 0 = as many as the first
+    one has (0). Ids count up from 0 in the order of addition and are never reused. Where there are fewer than
+    `k` vectors, `search` fills up with id -1 and distance inf.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.FlatIndex"
@@ -54,7 +56,7 @@ class FlatIndex(Index):
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """Vectors have `dim` numbers, where the configuration says so."""
+        """Returns that vectors have `dim` numbers, where the configuration says so."""
         dim = config.get("dim")
         if not isinstance(dim, int) or dim < 1:
             return {}
@@ -80,36 +82,36 @@ class FlatIndex(Index):
         rows = self._rows(query, "the query")
         ids = np.full((len(rows), k), -1, np.int64)
         distances = np.full((len(rows), k), np.inf, np.float32)
-        found = min(k, self._n)
-        if found:
+        hits = min(k, self._n)
+        if hits:
             # |q - v|² = |q|² - 2 q·v + |v|²: one matrix product instead of a difference per pair.
             squared = rows @ self._vectors[: self._n].T
             squared *= -2.0
             squared += self._norms[: self._n]
             squared += np.einsum("ij,ij->i", rows, rows)[:, None]
-            nearest = np.argpartition(squared, found - 1, axis=1)[:, :found]
+            nearest = np.argpartition(squared, hits - 1, axis=1)[:, :hits]
             near = np.take_along_axis(squared, nearest, 1)
             # Equal distances come in the order of ids.
             order = np.lexsort((self._ids[nearest], near), axis=1)
             nearest = np.take_along_axis(nearest, order, 1)
-            ids[:, :found] = self._ids[nearest]
-            distances[:, :found] = np.sqrt(np.maximum(np.take_along_axis(near, order, 1), 0.0))
+            ids[:, :hits] = self._ids[nearest]
+            distances[:, :hits] = np.sqrt(np.maximum(np.take_along_axis(near, order, 1), 0.0))
         return (ids[0], distances[0]) if query.ndim == 1 else (ids, distances)
 
     def remove(self, ctx: Ctx, id: Array) -> None:
-        """Ids that it does not hold are left out silently: removing twice is removing."""
+        """Removes vectors by id, and ignores ids that it does not hold."""
         kept = ~np.isin(self._ids[: self._n], np.asarray(id).reshape(-1).astype(np.int64))
         n = int(kept.sum())
         for array in (self._vectors, self._norms, self._ids):
             array[:n] = array[: self._n][kept]
         self._n = n
 
-    def _rows(self, given: Array, what: str) -> Array:
-        rows = given.reshape(1, -1) if given.ndim == 1 else given
+    def _rows(self, vectors: Array, what: str) -> Array:
+        rows = vectors.reshape(1, -1) if vectors.ndim == 1 else vectors
         dim = self._vectors.shape[1]
         if rows.ndim != 2 or rows.dtype.kind != "f" or (dim and rows.shape[1] != dim) or not rows.shape[1]:
             takes = f"[{dim}] or [n, {dim}]" if dim else "[d] or [n, d]"
-            raise self._error(f"{what} is {given.dtype}{list(given.shape)}, it takes floats {takes}")
+            raise self._error(f"{what} is {vectors.dtype}{list(vectors.shape)}, expected floats {takes}")
         return rows.astype(np.float32, copy=False)
 
     def _reserve(self, n: int, dim: int) -> None:
@@ -145,6 +147,6 @@ class FlatIndex(Index):
         if vectors.ndim != 2 or ids.shape != vectors.shape[:1] or vectors.dtype != np.float32:
             raise read.error("its vectors and ids do not fit each other")
         if len(ids) > self._capacity or (dim and len(ids) and vectors.shape[1] != dim):
-            raise read.error(f"it holds {list(vectors.shape)} vectors, more or others than this index takes")
+            raise read.error(f"it holds {list(vectors.shape)} vectors, which this index does not take")
         self._vectors, self._ids, self._next_id, self._n = vectors, ids.astype(np.int64), next_id, len(ids)
         self._norms = np.einsum("ij,ij->i", vectors, vectors)

@@ -24,8 +24,9 @@ _LARGEST = np.float32(65504.0)
 
 
 class Float16Codec(Codec):
-    """f32 → f16 and back; what lies beyond ±65504 becomes that, not infinity. Nothing to train, no
-    configuration.
+    """Encodes f32 as f16, which takes half the bytes and keeps three decimal digits.
+
+    Values beyond ±65504, the largest f16, become ±65504 and not infinity. Nothing is trained or configured.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.Float16Codec"
@@ -41,7 +42,7 @@ class Float16Codec(Codec):
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """f32 on one side, the code on the other."""
+        """Returns f32 for the tensors, and the code's type."""
         values, code = "F32", "F16"
         return {
             "Compress.t": values,
@@ -55,12 +56,12 @@ class Float16Codec(Codec):
 
     def compress(self, ctx: Ctx, t: Array) -> Array:
         if t.dtype != np.float32:
-            raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
+            raise ComponentError(f"expected float32 to compress, got {t.dtype}", self.TYPE_NAME)
         code: Array = np.clip(t, -_LARGEST, _LARGEST).astype(np.float16)
         return code
 
     def decompress(self, ctx: Ctx, code: Array) -> Array:
         if code.dtype != np.float16:
-            raise ComponentError(f"a code is float16, not {code.dtype}", self.TYPE_NAME)
+            raise ComponentError(f"expected a code of float16, got {code.dtype}", self.TYPE_NAME)
         values: Array = code.astype(np.float32)
         return values

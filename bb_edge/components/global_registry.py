@@ -1,8 +1,8 @@
-"""`bb.GlobalRegistryServer` and `bb.GlobalRegistryClient`: one node knows everybody who has told it lately.
+"""`bb.GlobalRegistryServer` and `bb.GlobalRegistryClient`: a node knows those that announced themselves.
 
 Both are bound to the slot of the same name, the server in one partition, the client in the others. A client
 announces its classes and addresses and gets, in the same handshake, the peers that it asks for with theirs;
-then it shows that it is alive three times within its time-to-live. Who does not is forgotten.
+then it shows that it is alive three times within its time-to-live. A peer that does not is forgotten.
 
     client: ──started──► ANNOUNCING ──granted──► KNOWN ──heartbeat granted──► KNOWN
                             ▲  │ refused or silent: again, after a wait that doubles │
@@ -44,28 +44,30 @@ MS = 1_000_000
 S = 1_000_000_000
 MAX_CLASSES = 16
 MAX_CLASS_NAME = 256
+"""Bounds of what a member announces; the same as those of its presence."""
 LONGEST_WAIT_NS = 60 * S
+"""The longest wait between two announcements that were not granted, as for back-off between peers."""
 _STATE_VERSION = 1
 
 
-def _classes(found: object) -> tuple[str, ...]:
-    good = isinstance(found, list) and len(found) <= MAX_CLASSES
-    if not isinstance(found, list) or not good:
-        raise ComponentError(f"classes are a list of at most {MAX_CLASSES}", "registry")
-    if not all(isinstance(c, str) and len(c) <= MAX_CLASS_NAME for c in found):
-        raise ComponentError(f"a class is a text of at most {MAX_CLASS_NAME} letters", "registry")
-    return tuple(found)
+def _classes(listed: object) -> tuple[str, ...]:
+    good = isinstance(listed, list) and len(listed) <= MAX_CLASSES
+    if not isinstance(listed, list) or not good:
+        raise ComponentError(f"expected a list of at most {MAX_CLASSES} classes", "registry")
+    if not all(isinstance(c, str) and len(c) <= MAX_CLASS_NAME for c in listed):
+        raise ComponentError(f"expected texts of at most {MAX_CLASS_NAME} letters as classes", "registry")
+    return tuple(listed)
 
 
 def _number(fields: dict[str, object], key: str) -> int:
     value = fields.get(key)
     if type(value) is not int or value < 0:
-        raise ComponentError(f"{key} is no number", "registry")
+        raise ComponentError(f"{key} is not a number from 0 on", "registry")
     return value
 
 
 class _Registry(PeerSelector, ProtocolComponent):
-    """What both sides share: the opset. A side that does not serve an op refuses it."""
+    """The opset that both sides share; a side that does not serve an op refuses it."""
 
     @classmethod
     def atomic_opset(cls) -> Opset:
@@ -79,13 +81,13 @@ class _Registry(PeerSelector, ProtocolComponent):
         return table.opset()
 
     def announce(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
-        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+        raise ComponentError(f"{self.TYPE_NAME} is not the registry's server", "registry", "ask the server")
 
     def heartbeat(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
-        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+        raise ComponentError(f"{self.TYPE_NAME} is not the registry's server", "registry", "ask the server")
 
     def leave(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> None:
-        raise ComponentError(f"{self.TYPE_NAME} keeps no registry", "registry", "ask the server")
+        raise ComponentError(f"{self.TYPE_NAME} is not the registry's server", "registry", "ask the server")
 
     @abstractmethod
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]: ...
@@ -106,13 +108,16 @@ class _Member:
 
 
 class GlobalRegistryServer(_Registry):
-    """Configuration: `max_peers` (512, at most 1024) are known at once, a newcomer beyond is refused;
-    `max_ttl_ns` (10 min) bounds what a peer can ask for.
+    """Knows the peers that announced themselves lately, and tells them to each other.
 
-    Its view is the members that list the slot's class. A change of members is a new `version`; who has seen
-    the current one is not told everything again. The server's own node is a member like any other, with the
-    classes that it presents: a node that is both is bound to the server in both of its partitions. After a
-    restart each member has its whole time again: nobody could show that it is alive in between.
+    Configuration: it knows `max_peers` (512, at most 1024) at once and refuses newcomers beyond; `max_ttl_ns`
+    (10 min) bounds the time-to-live that a peer can ask for.
+
+    Its view is the members that list the slot's class. A change of members makes a new `version`; a peer that
+    has seen the current version does not get the list again. The server's own node is a member like any
+    other, with the classes that it presents: a node that is both is bound to the server in both of its
+    partitions. After a restart each member has its whole time again, because none could show that it was
+    alive in between.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryServer"
@@ -143,10 +148,10 @@ class GlobalRegistryServer(_Registry):
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         self._count_anew(ctx.now_ns)
-        found = self._of_class(self._peer_class, ctx.now_ns)
+        members = self._of_class(self._peer_class, ctx.now_ns)
         if self._peer_class in self._own_classes and not self._same_class:
-            found.append(ctx.own_peer)
-        return tuple(sorted(found))
+            members.append(ctx.own_peer)
+        return tuple(sorted(members))
 
     def started(self, ctx: ProtocolCtx) -> None:
         self._own_classes = ctx.own_classes
@@ -155,26 +160,32 @@ class GlobalRegistryServer(_Registry):
         return [p for p, m in self._members.items() if peer_class in m.classes and m.expires_ns > now_ns]
 
     def announce(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
-        """{classes, addresses, ttl_ns, wants} → {ttl_ns, version, peers}; ttl_ns 0 where there is no room."""
+        """Takes {classes, addresses, ttl_ns, wants}; returns {ttl_ns, version, peers}.
+
+        A ttl_ns of 0 means that the registry is full.
+        """
         self._count_anew(ctx.now_ns)
         fields = fields_of(payload)
         classes = _classes(fields.get("classes"))
         wants = fields.get("wants")
-        (said,) = rows([[sender.to_bytes(), 0, fields.get("addresses")]])
+        (told,) = rows([[sender.to_bytes(), 0, fields.get("addresses")]])
         ttl_ns = min(_number(fields, "ttl_ns"), self._max_ttl_ns)
         known = self._members.get(sender)
         if known is None and len(self._members) >= self._max_peers:
             self.refused += 1
             return cbor.dumps({"ttl_ns": 0, "version": self.version, "peers": None})
-        learn(ctx, sender, said.addresses)
-        if known is None or (known.classes, known.addresses) != (classes, said.addresses):
+        learn(ctx, sender, told.addresses)
+        if known is None or (known.classes, known.addresses) != (classes, told.addresses):
             self.version += 1
-        self._members[sender] = _Member(classes, said.addresses, ttl_ns, ctx.now_ns + ttl_ns)
+        self._members[sender] = _Member(classes, told.addresses, ttl_ns, ctx.now_ns + ttl_ns)
         self._watch(ctx)
         return self._granted(ctx, sender, ttl_ns, wants, 0)
 
     def heartbeat(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
-        """{version, wants} → {ttl_ns, version, peers}; ttl_ns 0 where the sender is not known (any more)."""
+        """Takes {version, wants}; returns {ttl_ns, version, peers}.
+
+        A ttl_ns of 0 means that the server does not know the sender (any more).
+        """
         self._count_anew(ctx.now_ns)
         fields = fields_of(payload)
         member = self._members.get(sender)
@@ -190,14 +201,14 @@ class GlobalRegistryServer(_Registry):
     def _granted(self, ctx: ProtocolCtx, sender: PeerId, ttl_ns: int, wants: object, seen: int) -> bytes:
         peers = None
         if seen != self.version and isinstance(wants, str):
-            found = sorted(p for p in self._of_class(wants, ctx.now_ns) if p != sender)
-            peers = [Descriptor(p, 0, self._members[p].addresses).row() for p in found]
+            others = sorted(p for p in self._of_class(wants, ctx.now_ns) if p != sender)
+            peers = [Descriptor(p, 0, self._members[p].addresses).row() for p in others]
             if wants in self._own_classes and len(peers) < MAX_ROWS:
                 peers.append(Descriptor(ctx.own_peer, 0, own_addresses(ctx)).row())
         return cbor.dumps({"ttl_ns": ttl_ns, "version": self.version, "peers": peers})
 
     def _watch(self, ctx: ProtocolCtx) -> None:
-        """One timer, at the time at which the next member would be forgotten."""
+        """Sets one timer, for the time at which the next member would be forgotten."""
         ctx.scheduler.cancel(self._timer)
         self._timer = 0
         if self._members:
@@ -215,7 +226,7 @@ class GlobalRegistryServer(_Registry):
         self._watch(ctx)
 
     def _count_anew(self, now_ns: int) -> None:
-        """After a restart: a state is read before the node's clock is known."""
+        """Starts members' times anew after a restart: state is read before the node's clock is known."""
         if self._restored:
             self._restored = False
             for member in self._members.values():
@@ -243,8 +254,8 @@ class GlobalRegistryServer(_Registry):
             for row in reader.items("members"):
                 if not isinstance(row, list) or len(row) != 4:
                     raise reader.error("a member is [id, time to live, addresses, classes]")
-                (said,) = rows([row[:3]])
-                members[said.peer] = _Member(_classes(row[3]), said.addresses, said.number, 0)
+                (told,) = rows([row[:3]])
+                members[told.peer] = _Member(_classes(row[3]), told.addresses, told.number, 0)
             own_classes = _classes(reader.items("own_classes"))
         except ComponentStateError:
             raise
@@ -258,10 +269,11 @@ class GlobalRegistryServer(_Registry):
 
 
 class GlobalRegistryClient(_Registry):
-    """Configuration: `server` (base58 id) or `server_name`; `ttl_ns` (30 s), how long the server should keep
-    the node without hearing of it.
+    """Keeps the node in the server's registry, and has the peers that the server named in view.
 
-    Its view is what the server last said of the slot's class; while the server is silent the view stays.
+    Configuration: `server` (base58 id) or `server_name`; `ttl_ns` (30 s), how long the server should remember
+    the node without hearing of it. Its view is the server's last answer about the slot's class, also while
+    the server is silent.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.GlobalRegistryClient"
@@ -301,7 +313,7 @@ class GlobalRegistryClient(_Registry):
         self._speak(ctx)
 
     def stopping(self, ctx: ProtocolCtx) -> None:
-        self._stopped = True  # what is still on its way must not announce the node again
+        self._stopped = True  # an answer that is still on its way must not announce the node again
         if self.registered:
             ctx.send(self._server, "Leave", b"\xa0")
 
@@ -312,20 +324,20 @@ class GlobalRegistryClient(_Registry):
         deadline_ns = max(min(self._asked_ttl_ns // 3, 10 * S), 1)
         if self.registered:
             self.heartbeats += 1
-            said: dict[str, object] = {"version": self._version, "wants": self._peer_class}
-            ctx.request(self._server, "Heartbeat", cbor.dumps(said), deadline_ns, self._heard)
+            fields: dict[str, object] = {"version": self._version, "wants": self._peer_class}
+            ctx.request(self._server, "Heartbeat", cbor.dumps(fields), deadline_ns, self._heard)
             return
         self.announcements += 1
-        said = {
+        fields = {
             "classes": list(ctx.own_classes)[:MAX_CLASSES],
             "addresses": list(own_addresses(ctx)),
             "ttl_ns": self._asked_ttl_ns,
             "wants": self._peer_class,
         }
-        ctx.request(self._server, "Announce", cbor.dumps(said), deadline_ns, self._heard)
+        ctx.request(self._server, "Announce", cbor.dumps(fields), deadline_ns, self._heard)
 
     def _heard(self, ctx: ProtocolCtx, reply: bytes | None) -> None:
-        """Takes the server's answer; speaks again in a third of what it granted, or after a longer wait."""
+        """Takes the server's answer; speaks again after a third of the time granted, or a longer wait."""
         was_registered = self.registered
         self._ttl_ns = 0
         try:
@@ -336,21 +348,21 @@ class GlobalRegistryClient(_Registry):
                 self._wait_ns = 0
                 pause = self._ttl_ns // 3
             elif was_registered and reply is not None:
-                pause = 0  # forgotten by the server: told anew at once
+                pause = 0  # the server forgot the node: announce it at once
             else:
                 self._wait_ns = min(self._wait_ns * 2 or 1 * S, LONGEST_WAIT_NS)
                 pause = self._wait_ns
-            # Those that lost their server together do not come back together.
+            # Nodes that lost their server together should not come back together.
             spread = int(ctx.rng.integers(max(pause // 10, 1)))
             ctx.scheduler.after(pause + (0 if self.registered else spread), self._speak)
 
     def _take(self, ctx: ProtocolCtx, reply: bytes) -> None:
         fields = fields_of(reply)
         peers = fields.get("peers")
-        found = None if peers is None else rows(peers)
+        others = None if peers is None else rows(peers)
         version, ttl_ns = _number(fields, "version"), _number(fields, "ttl_ns")
-        if found is not None:
-            self._view = tuple(sorted(d.peer for d in found if learn(ctx, d.peer, d.addresses)))
+        if others is not None:
+            self._view = tuple(sorted(d.peer for d in others if learn(ctx, d.peer, d.addresses)))
         self._version, self._ttl_ns = version, ttl_ns
 
     def serialize(self) -> bytes:

@@ -1,7 +1,7 @@
 """`bb.GraphModel`: a model whose forward, gradient and loss are graphs of the artifact.
 
-The parameters lie in one flat f32 vector in initializer order; the graphs read views into it, so that an
-update is one pass over the vector and `Params` one copy. Gradients are written straight into a second such
+The parameters are one flat f32 vector in initializer order; the graphs read views of it, so that an update is
+one pass over the vector and `Params` one copy. Gradients are written straight into a second such
 vector.
 """
 
@@ -40,7 +40,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a Backward reads of an execution's Forward: input and activations, and how the output looked."""
+    """What a Backward reads of an execution's Forward: its input and activations, and the output's form."""
 
     arrays: tuple[Array, ...]
     shape: tuple[int, ...]
@@ -48,10 +48,12 @@ class _Kept:
 
 
 class GraphModel(Model):
-    """Configuration: `learning_rate` (0.1), `momentum` (0), `kept_activations` (64 executions).
+    """A model that is trained by gradient descent, with momentum if configured.
 
-    Construction state: the parameters as initializers. Graphs: `forward`, and for training `train`, for
-    `Evaluate` `loss` (docs/design/artifact.md). A `Step` without a `Backward` before it applies a zero
+    Configuration: `learning_rate` (0.1), `momentum` (0), `kept_activations` (64 executions).
+
+    Construction state: the parameters as initializers. Graphs: `forward`; for training also `train`, for
+    `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Backward` before it applies a zero
     gradient.
 
     A subclass with a term of its own in the gradient overrides `adjust_gradient` and reads `parameters`; its
@@ -174,20 +176,20 @@ class GraphModel(Model):
 
     @property
     def parameters(self) -> Array:
-        """All parameters as they are now, 1-D f32; read-only, and never copied."""
+        """All parameters as they are now, 1-D f32, read-only and without a copy."""
         view: Array = self._flat.view()
         view.setflags(write=False)
         return view
 
     def adjust_gradient(self, gradient: Array) -> None:
-        """For subclasses: changes the gradient that `step` is about to apply, 1-D f32, in place.
+        """Changes the gradient that `step` is about to apply, 1-D f32, in place; for subclasses.
 
-        The default leaves it: plain gradient descent. What it returns would be lost: the step fails with a
-        ComponentError where that is not None.
+        The default leaves it as it is: plain gradient descent. A result would be lost, so `step` raises a
+        ComponentError where the method returns anything but None.
         """
 
     def views(self, flat: Array) -> tuple[Array, ...]:
-        """A flat vector as the parameters' tensors, sharing its memory."""
+        """Returns the parameters' tensors as views of a flat vector."""
         found, offset = [], 0
         for shape in self._shapes:
             size = int(np.prod(shape, dtype=np.int64))
@@ -198,7 +200,7 @@ class GraphModel(Model):
     # --- the Contract ----------------------------------------------------------------------------------
 
     def forward(self, ctx: Ctx, input: Array) -> Array:
-        """The output. Where the model can be trained, keeps what a `Backward` of this execution reads."""
+        """Returns the output; a trainable model stores what a `Backward` of this execution reads."""
         if self._forward is None:
             assert self._infer is not None
             return self._infer.run((input,))[0]
@@ -212,7 +214,10 @@ class GraphModel(Model):
         return output
 
     def backward(self, ctx: Ctx, grad: Array) -> None:
-        """ComponentError without a `Forward` of this execution, or with a gradient of another shape."""
+        """Adds to the gradient.
+
+        Raises ComponentError without a `Forward` of this execution, or for a gradient of another shape.
+        """
         if self._train is None or self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
         kept = self._activations.get(ctx.exec_id)
@@ -236,8 +241,9 @@ class GraphModel(Model):
         np.add(self._gradient, self._spare, out=self._gradient)
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:
-        """parameters -= learning_rate * gradient; with momentum, of velocity = momentum * velocity +
-        gradient.
+        """Subtracts learning_rate * gradient from the parameters.
+
+        With momentum it subtracts learning_rate * velocity, where velocity = momentum * velocity + gradient.
         """
         if grads is not None:
             self._check(grads, "the gradient")
@@ -265,7 +271,7 @@ class GraphModel(Model):
         self.updates += 1
 
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
-        """Keeps no activations, changes nothing."""
+        """Returns the mean loss; stores no activations and changes nothing."""
         if self._loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
         assert self._infer is not None
@@ -281,7 +287,7 @@ class GraphModel(Model):
             self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
-        """ComponentError on another length, another dtype, or the hash of another layout."""
+        """Sets the parameters. ComponentError for another length or dtype, or the hash of another layout."""
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector")
             np.copyto(self._flat, params)
@@ -291,7 +297,7 @@ class GraphModel(Model):
         return annotate(self._flat.copy(), self._metadata)
 
     def named_parameters(self) -> dict[str, Array]:
-        """A copy of the parameters, each under the name that it has in the model's ONNX file."""
+        """Returns a copy of the parameters, each under its name in the model's ONNX file."""
         return dict(zip(self._names, self.views(self._flat.copy()), strict=True))
 
     def _check(self, vector: Array, what: str) -> None:
@@ -329,7 +335,10 @@ class GraphModel(Model):
         return pack_state(self, _VERSION, fields)
 
     def restore(self, state: bytes) -> None:
-        """ComponentStateError where the bytes are damaged or those of another model; then nothing changed."""
+        """Takes a state over.
+
+        Raises ComponentStateError, changing nothing, where the bytes are damaged or those of another model.
+        """
         read = StateReader(self, _VERSION, state)
         params, gradient, velocity = (
             read.array("params"),

@@ -1,8 +1,8 @@
-"""The file of a model's parameters: an `.npz` with one array per parameter, under the names of its ONNX file.
+"""The file of a model's parameters, an `.npz` with one array per parameter under its name in the ONNX file.
 
-What `bb-edge export` and `--save-model` write, and `bb-host export` and `compile --params` read. Anything
-that NumPy writes with such names is read too. Beside the arrays lies an entry `METADATA`, a JSON object as a
-text: where the parameters come from, and the hash of their layout.
+`bb-edge export` and `--save-model` write it, `bb-host export` and `compile --params` read it. Any file that
+NumPy writes with such names is read too. Beside the arrays there is an entry `METADATA`, a JSON object as a
+text, with the origin of the parameters and the hash of their layout.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ if TYPE_CHECKING:
 __all__ = ["METADATA", "ParameterFile", "ParameterFileError", "layout_of", "pack", "unpack"]
 
 METADATA: Final = "__parameters__"
-"""The entry that is no parameter."""
+"""The name of the entry that is not a parameter."""
 
 _LAYOUT: Final = "layout_hash"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the same parameters are the same bytes
 
 
 class ParameterFileError(BBError):
-    """A file that holds no parameters, or damaged ones."""
+    """A file without parameters, or with damaged ones."""
 
 
 class ParameterFile(NamedTuple):
-    """`arrays` in the order of the model's flat vector; `meta` is empty where NumPy alone wrote the file."""
+    """The arrays of a file in the order of the model's flat vector, and its metadata.
+
+    `meta` is empty where NumPy alone wrote the file.
+    """
 
     arrays: dict[str, Array]
     meta: dict[str, Any]
 
 
 def layout_of(arrays: Mapping[str, Array]) -> tuple[str, str]:
-    """The layout of a flat vector, `"w1:64x32;b1:32"`, and its FNV-1a-64 in hex."""
+    """Returns the layout of a flat vector, `"w1:64x32;b1:32"`, and its FNV-1a-64 in hex."""
     layout = ";".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in arrays.items())
     return layout, f"{fnv1a_64(layout.encode()):016x}"
 
 
 def pack(arrays: Mapping[str, Array], meta: Mapping[str, object]) -> bytes:
-    """The bytes of a file; `meta` holds JSON values. Same arrays and `meta`, same bytes."""
+    """Returns the bytes of a file; equal arrays and `meta` (JSON values) give equal bytes."""
     import io
     import json
     import zipfile  # a model that is never exported does not pay for it
@@ -63,7 +66,7 @@ def pack(arrays: Mapping[str, Array], meta: Mapping[str, object]) -> bytes:
 
 
 def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
-    """The parameters in a file. ParameterFileError where it is damaged, or its arrays are not as written."""
+    """Reads the parameters in a file. ParameterFileError where it is damaged, or its arrays were changed."""
     import io
     import json
     import zipfile
@@ -83,7 +86,7 @@ def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
         hint = "give the .npz of bb-edge export or --save-model, and copy it again if it is one"
         raise ParameterFileError(f"no file of parameters: {error}", where, hint) from error
     if not isinstance(meta, dict):
-        raise ParameterFileError("its metadata is no JSON object", where, "export the parameters again")
+        raise ParameterFileError("its metadata is not a JSON object", where, "export the parameters again")
     if not arrays:
         raise ParameterFileError("it holds no arrays", where, "export the parameters again")
     known, layout = meta.get(_LAYOUT), layout_of(arrays)[1]

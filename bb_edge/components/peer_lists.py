@@ -1,4 +1,4 @@
-"""Lists of peers with their addresses, as protocol components exchange them: plain CBOR, bounded."""
+"""Lists of peers with their addresses, as protocol components exchange them in plain CBOR, bounded."""
 
 from __future__ import annotations
 
@@ -19,60 +19,63 @@ if TYPE_CHECKING:
 __all__ = ["Descriptor", "fields_of", "learn", "own_addresses", "peer_of", "peers_of", "rows"]
 
 MAX_ROWS = 1024
+"""Peers in one message: as many as a node's tables about peers hold by default."""
 MAX_ADDRESSES = 8
 MAX_ADDRESS_BYTES = 256
+"""Addresses of one peer, and their bytes: as many as an envelope may carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A peer, a number that the protocol gives meaning to (an age, say), and where the peer is reached."""
+    """A peer with its addresses and a number that the protocol gives meaning to (an age, say)."""
 
     peer: PeerId
     number: int
     addresses: tuple[bytes, ...]
 
     def row(self) -> list[object]:
+        """Returns the peer as `rows` reads it."""
         return [self.peer.to_bytes(), self.number, list(self.addresses)]
 
 
-def rows(found: object) -> list[Descriptor]:
+def rows(listed: object) -> list[Descriptor]:
     """Reads rows of `Descriptor.row`. ComponentError for anything else, or more than the bounds allow."""
-    if not isinstance(found, list) or len(found) > MAX_ROWS:
-        raise ComponentError(f"no list of at most {MAX_ROWS} peers", "control plane")
-    made = []
-    for row in found:
+    if not isinstance(listed, list) or len(listed) > MAX_ROWS:
+        raise ComponentError(f"expected a list of at most {MAX_ROWS} peers", "control plane")
+    descriptors = []
+    for row in listed:
         good = isinstance(row, list) and len(row) == 3 and isinstance(row[0], bytes) and type(row[1]) is int
         if not good or not isinstance(row[2], list) or len(row[2]) > MAX_ADDRESSES or row[1] < 0:
-            raise ComponentError("a peer is [id, number, addresses]", "control plane")
+            raise ComponentError("expected [id, number, addresses] for each peer", "control plane")
         if not all(isinstance(a, bytes) and len(a) <= MAX_ADDRESS_BYTES for a in row[2]):
-            raise ComponentError("an address is some bytes", "control plane")
+            raise ComponentError("expected bytes as an address", "control plane")
         try:
-            made.append(Descriptor(PeerId.from_bytes(row[0]), row[1], tuple(row[2])))
+            descriptors.append(Descriptor(PeerId.from_bytes(row[0]), row[1], tuple(row[2])))
         except PeerIdError as error:
             raise ComponentError(error.what, "control plane") from error
-    return made
+    return descriptors
 
 
 def fields_of(payload: bytes, max_items: int = 16 * MAX_ROWS) -> dict[str, object]:
-    """The map of texts that a payload is. ComponentError where it is none."""
+    """Returns the map of texts that a payload holds. ComponentError for another payload."""
     try:
-        found = cbor.loads(payload, max_items=max_items)
+        fields = cbor.loads(payload, max_items=max_items)
     except cbor.CborError as error:
         raise ComponentError(error.what, "control plane") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ComponentError("no map of names", "control plane")
-    return found
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise ComponentError("expected a map with texts as keys", "control plane")
+    return fields
 
 
 def own_addresses(ctx: ProtocolCtx) -> tuple[bytes, ...]:
-    """Where the node says that it is reached; by its id alone where it says nothing, which suits a broker."""
+    """Returns the node's addresses; one of its id alone where it has none, which is enough over a broker."""
     return ctx.local_addresses[:MAX_ADDRESSES] or (Address.empty().with_peer(ctx.own_peer).to_bytes(),)
 
 
 def learn(ctx: ProtocolCtx, peer: PeerId, addresses: Iterable[bytes] = ()) -> bool:
-    """Puts a peer's addresses into the node's book, its id alone where there are none.
+    """Puts a peer's addresses into the node's book, or its id alone where there are none.
 
-    False where the book takes them not.
+    Returns False where the book does not take them.
     """
     claimed = tuple(addresses) or (Address.empty().with_peer(peer).to_bytes(),)
     try:
@@ -83,29 +86,32 @@ def learn(ctx: ProtocolCtx, peer: PeerId, addresses: Iterable[bytes] = ()) -> bo
 
 
 def peer_of(env: ComponentEnv, key: str, name_key: str) -> PeerId:
-    """The one peer that a configuration names, by id or by name; ComponentError unless it is one."""
-    given = [k for k in (key, name_key) if k in env.config]
-    if len(given) != 1:
+    """Returns the peer that a configuration names, by id or by name.
+
+    Raises ComponentError unless it names exactly one.
+    """
+    named = [k for k in (key, name_key) if k in env.config]
+    if len(named) != 1:
         raise env.error(f"needs {key} or {name_key}", key)
-    text = env.text(given[0])
-    return _peer(env, given[0], text, by_name=given[0] == name_key)
+    text = env.text(named[0])
+    return _peer(env, named[0], text, by_name=named[0] == name_key)
 
 
 def peers_of(env: ComponentEnv, key: str, name_key: str, limit: int = MAX_ROWS) -> tuple[PeerId, ...]:
-    """The peers that a configuration lists, by id and by name, each once."""
-    found: dict[PeerId, None] = {}
+    """Returns the peers that a configuration lists, by id and by name, each once."""
+    peers: dict[PeerId, None] = {}
     for k in (key, name_key):
         listed = env.config.get(k, ())
         if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):
             raise env.error("must be a list of texts", k)
         if len(listed) > limit:
             raise env.error(f"more than {limit} peers", k)
-        found.update((_peer(env, k, text, k == name_key), None) for text in listed)
-    return tuple(found)
+        peers.update((_peer(env, k, text, k == name_key), None) for text in listed)
+    return tuple(peers)
 
 
 def _peer(env: ComponentEnv, key: str, text: str, by_name: bool) -> PeerId:
     try:
         return PeerId.from_name(text) if by_name else PeerId.from_text(text)
     except PeerIdError as error:
-        raise env.error(f"{text!r} is no peer id: {error.what}", key) from error
+        raise env.error(f"{text!r} is not a peer id: {error.what}", key) from error

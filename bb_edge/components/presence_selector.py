@@ -1,4 +1,4 @@
-"""`bb.PresenceSelector`: the peers of a class that say they are there."""
+"""`bb.PresenceSelector`: chooses among the peers of a class whose presence says that they are up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["PresenceSelector", "near_of", "sample_of"]
 
 
 def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tuple[PeerId, ...]:
-    """At most `n` of `peers`, each once, in random order; none where there are fewer than `minimum`."""
+    """Returns at most `n` of `peers`, each once, in random order; none if there are fewer than `minimum`."""
     if len(peers) < minimum or n <= 0:
         return ()
     if len(peers) == 1:
@@ -29,9 +29,10 @@ def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tupl
 
 
 def near_of(peers: Iterable[PeerId], key: bytes, n: int) -> tuple[PeerId, ...]:
-    """The `n` peers nearest to a key, nearest first: Kademlia's metric, XOR over SHA-256 of key and id.
+    """Returns the `n` peers nearest to a key, nearest first, by Kademlia's metric.
 
-    Whoever sees the same peers finds the same ones, and each newcomer changes little.
+    That is XOR over the SHA-256 of key and id. Nodes that see the same peers find the same ones, and each
+    newcomer changes little.
     """
     at = int.from_bytes(sha256(key).digest(), "big")
 
@@ -42,8 +43,10 @@ def near_of(peers: Iterable[PeerId], key: bytes, n: int) -> tuple[PeerId, ...]:
 
 
 class PresenceSelector(PeerSelector):
-    """Sees the up peers whose presence lists the slot's class; the node itself only where that class is not
-    the asking partition's (who gossips does not gossip to itself). No configuration.
+    """Has the peers in view that are up and whose presence lists the slot's class.
+
+    The node itself is in view only where that class is not the asking partition's: a node that gossips does
+    not gossip to itself. There is no configuration.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.PresenceSelector"

@@ -26,12 +26,11 @@ _VERSION = 1
 
 
 class ScalarQuantizer(Codec):
-    """f32 → u8 over 256 evenly spaced levels between `low` and `high` and back; the error is half a level at
-    most.
+    """Encodes f32 as u8 over 256 evenly spaced levels between `low` and `high`.
 
-    Configuration: `low`, `high` (-1, 1), which `TrainCodebook` replaces by the range of its sample. Both
-    sides need the same range: give it, or train both on the same tensor. Values outside become the nearest
-    end.
+    The error is at most half a level; values outside become the nearest end. Configuration: `low` and `high`
+    (-1, 1), which `TrainCodebook` replaces by the range of its sample. Both sides need the same range:
+    configure it, or train both on the same tensor.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.ScalarQuantizer"
@@ -55,7 +54,7 @@ class ScalarQuantizer(Codec):
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
-        """f32 on one side, the code on the other."""
+        """Returns f32 for the tensors, and the code's type."""
         values, code = "F32", "U8"
         return {
             "Compress.t": values,
@@ -66,16 +65,16 @@ class ScalarQuantizer(Codec):
 
     def train_codebook(self, ctx: Ctx, training: Array) -> None:
         if training.size == 0 or training.dtype.kind != "f" or not np.isfinite(training).all():
-            raise ComponentError("a sample is some finite floats", self.TYPE_NAME)
+            raise ComponentError("expected a sample of finite floats", self.TYPE_NAME)
         low, high = float(training.min()), float(training.max())
         # All the same: the lowest level is that number, and the others must lie somewhere.
         self._set(low, high if high > low else low + max(abs(low), 1.0) * 1e-3)
 
     def compress(self, ctx: Ctx, t: Array) -> Array:
         if t.dtype != np.float32:
-            raise ComponentError(f"it compresses float32, not {t.dtype}", self.TYPE_NAME)
+            raise ComponentError(f"expected float32 to compress, got {t.dtype}", self.TYPE_NAME)
         if np.isnan(t).any():
-            raise ComponentError("nan has no code", self.TYPE_NAME)
+            raise ComponentError("the tensor holds nan, which has no code", self.TYPE_NAME)
         levels = np.multiply(
             np.clip(t, self._low, self._high) - self._low, _LEVELS / (self._high - self._low)
         )
@@ -84,7 +83,7 @@ class ScalarQuantizer(Codec):
 
     def decompress(self, ctx: Ctx, code: Array) -> Array:
         if code.dtype != np.uint8:
-            raise ComponentError(f"a code is uint8, not {code.dtype}", self.TYPE_NAME)
+            raise ComponentError(f"expected a code of uint8, got {code.dtype}", self.TYPE_NAME)
         values: Array = self._codebook.take(code)
         return values
 

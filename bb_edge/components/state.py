@@ -1,4 +1,7 @@
-"""The bytes that components are snapshotted into: a CBOR map with the component's type and a version."""
+"""The form in which components write their state into snapshots.
+
+It is a CBOR map with the component's type and a version.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,16 @@ __all__ = ["StateReader", "pack_array", "pack_state"]
 
 
 def pack_array(array: Array | None) -> bytes | None:
-    """An array as it stands in a state; None stays None."""
+    """Returns an array in the form that a state holds; None stays None."""
     return None if array is None else encode_tensor(array)
 
 
 def pack_state(component: Component, version: int, fields: Mapping[str, object]) -> bytes:
-    """The bytes that `serialize` returns; `StateReader` reads them back.
+    """Returns the bytes that `serialize` gives; `StateReader` reads them.
 
     `fields` are plain values: None, true and false, integers, floats, texts, bytes, and lists and mappings of
-    them. A NumPy number (`np.int64(3)`) is taken as the Python number, an array goes through `pack_array`.
-    ComponentStateError names the field that is something else.
+    them. A NumPy number (`np.int64(3)`) counts as the Python number, an array goes through `pack_array`.
+    Raises ComponentStateError that names the field with another value.
     """
     import cbor2
 
@@ -65,7 +68,7 @@ def pack_state(component: Component, version: int, fields: Mapping[str, object])
 
 
 class StateReader:
-    """Reads a state back, field by field; ComponentStateError on anything that is not as it was written."""
+    """Reads a state field by field; ComponentStateError where anything is not as it was written."""
 
     def __init__(self, component: Component, version: int, state: bytes) -> None:
         import cbor2
@@ -84,46 +87,49 @@ class StateReader:
         self._fields = loaded
 
     def error(self, what: str) -> ComponentStateError:
-        """An error that names the component."""
+        """Returns an error that names the component."""
         return ComponentStateError(what, self._where)
 
     def _get(self, name: str, kind: type) -> object:
         value = self._fields.get(name)
         if not isinstance(value, kind):
-            raise self.error(f"field {name!r} is no {kind.__name__}")
+            raise self.error(f"field {name!r} is not of type {kind.__name__}")
         return value
 
     def integer(self, name: str) -> int:
+        """Returns an integer field."""
         value = self._get(name, int)
         assert isinstance(value, int)
         return value
 
     def number(self, name: str) -> float:
+        """Returns a float field."""
         value = self._get(name, float)
         assert isinstance(value, float)
         return value
 
     def items(self, name: str) -> list[object]:
+        """Returns a list field."""
         value = self._get(name, list)
         assert isinstance(value, list)
         return value
 
     def optional_array(self, name: str) -> Array | None:
-        """A writable copy; None where none was written."""
+        """Returns a writable copy of an array field; None where none was written."""
         return None if self._fields.get(name) is None else self.array(name)
 
     def array(self, name: str) -> Array:
-        """A writable copy."""
+        """Returns a writable copy of an array field."""
         value = self._get(name, bytes)
         assert isinstance(value, bytes)
         return self.decode(value)
 
     def decode(self, packed: object) -> Array:
-        """An array out of a list field."""
+        """Returns a writable copy of an array that is an entry of a list field."""
         if not isinstance(packed, bytes):
             raise self.error("a tensor is missing")
         try:
-            found: Array = decode_tensor(packed).copy()
+            array: Array = decode_tensor(packed).copy()
         except TensorError as error:
             raise self.error(f"a tensor is damaged: {error}") from error
-        return found
+        return array

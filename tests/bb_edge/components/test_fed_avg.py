@@ -160,7 +160,7 @@ def test_a_stack_is_refused_as_a_whole(ctx: Ctx) -> None:
     agg = FedAvg()
     with pytest.raises(ComponentError, match="inf or nan"):
         agg.aggregate(ctx, np.array([[1, 2], [3, np.nan]], np.float32))
-    with pytest.raises(ComponentError, match="has rows"):
+    with pytest.raises(ComponentError, match="stack with rows"):
         agg.aggregate(ctx, np.array(1, np.float32))
     assert agg.aggregate(ctx)[1] == 0
 

@@ -80,7 +80,7 @@ def test_capacity(ctx: Ctx, n: int) -> None:
 def test_what_does_not_fit_is_refused(ctx: Ctx, bad: np.ndarray) -> None:
     index = filled(ctx)
     for call in (lambda: index.add(ctx, bad), lambda: index.search(ctx, bad, k=1)):
-        with pytest.raises(ComponentError, match="it takes floats"):
+        with pytest.raises(ComponentError, match="expected floats"):
             call()
     with pytest.raises(ComponentError, match="k must be"):
         index.search(ctx, QUERIES, k=0)
