@@ -1,4 +1,4 @@
-"""The Backend contract over bb_kernels and over a TFLite interpreter."""
+"""The backends of this runtime: on NumPy kernels (`bb_kernels`), and on a TFLite interpreter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NumPyBackend", "TFLiteBackend", "backend_class"]
 
 
 def backend_class(type_name: str) -> type[NumPyBackend | TFLiteBackend] | None:
-    """The backend of that TYPE_NAME, if it is one that ships; loads no other."""
+    """The backend class of a TYPE_NAME; None if it is not one of ours. Imports only that backend."""
     if type_name == "bb.NumPyBackend":
         from bb_edge.backends.numpy_backend import NumPyBackend
 
@@ -25,7 +25,7 @@ def backend_class(type_name: str) -> type[NumPyBackend | TFLiteBackend] | None:
 
 
 def __getattr__(name: str) -> object:
-    found = backend_class(f"bb.{name}")
-    if found is None:
+    backend = backend_class(f"bb.{name}")
+    if backend is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return backend

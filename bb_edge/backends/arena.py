@@ -1,9 +1,9 @@
-"""The memory that plans lie in.
+"""The block of memory that plans share.
 
-A run leaves nothing behind in it and takes nothing from the run before, so that plans which never run at the
-same time may lie in the same bytes: those of one program for several shapes, and those of all programs of a
-node's backend, since an engine runs one op at a time. A component that runs a program on a thread of its own
-waits its turn: a shared arena has a lock.
+A run takes nothing from the run before and leaves nothing for the next one. So plans that never run at the
+same time can use the same bytes: those of one program for several shapes, and those of all programs of a
+node's backend, because an engine runs one op at a time. A shared arena has a lock, for components that run a
+program on a thread of their own.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Arena"]
 
 
 class Arena:
-    """One block, as large as the largest plan that was announced or asked for. Serves one run at a time.
+    """One block of bytes, as large as the largest plan that was announced or made. Serves one run at a time.
 
-    A plan larger than what was announced gets a new block, in which later plans lie too; those made before
-    stay where they are. `lock` is held by whoever runs in it; None where it is one program's own.
+    A plan that is larger than announced gets a new block, which later plans use too; earlier plans keep the
+    old one. `lock` must be held during a run; it is None if the arena belongs to one program.
     """
 
     __slots__ = ("_block", "_reserved", "lock")
@@ -37,20 +37,20 @@ class Arena:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block that is there; 0 before the first plan."""
+        """The size of the block in bytes; 0 before the first plan."""
         return int(self._block.nbytes)
 
     @property
     def reserved(self) -> int:
-        """Bytes of the largest plan announced or made."""
+        """The size of the largest plan that was announced or made, in bytes."""
         return self._reserved
 
     def reserve(self, nbytes: int) -> None:
-        """Announces a plan: nothing is allocated yet."""
+        """Announces a plan of this size; allocates nothing."""
         self._reserved = max(self._reserved, nbytes)
 
     def take(self, nbytes: int) -> Array:
-        """`nbytes` of uint8, aligned to `ALIGNMENT`."""
+        """An array of `nbytes` uint8 that starts at a multiple of `ALIGNMENT`."""
         self.reserve(nbytes)
         if self._block.nbytes < nbytes:
             raw = np.empty(self._reserved + ALIGNMENT, np.uint8)

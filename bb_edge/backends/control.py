@@ -1,4 +1,4 @@
-"""ONNX's control flow: `If` and `Loop`, over the programs of their bodies."""
+"""Runs ONNX's control flow, `If` and `Loop`, on the programs of their bodies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ __all__ = ["CONTROL_OPS", "MAX_ITERATIONS", "run_control"]
 CONTROL_OPS = frozenset({"If", "Loop"})
 
 MAX_ITERATIONS = 1_000_000
-"""A loop that says no end of its own is stopped here: a graph from the network must not hang the node."""
+"""Iterations after which a loop is stopped, so that a graph from the network cannot hang the node."""
 
 Programs = Callable[[Body], BackendProgram]
 
 
 def run_control(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
-    """Runs an `If` or `Loop` on its inputs, captures included. The results are fresh arrays."""
+    """Runs an `If` or `Loop` on its inputs, which include its captures; returns fresh arrays.
+
+    Raises UnsupportedOpsError for another operator, BackendWalkError for a body that does not fit, and
+    BackendRunError for values that do not fit.
+    """
     if node.op_type == "If":
         return _run_if(node, inputs, program)
     if node.op_type == "Loop":
@@ -36,18 +40,18 @@ def run_control(node: FlatNode, inputs: Sequence[Array | None], program: Program
 
 def _body(node: FlatNode, name: str) -> Body:
     if name not in node.bodies:
-        raise BackendWalkError(f"the attribute {name!r} with its graph is missing", node.where)
+        raise BackendWalkError(f"its attribute {name!r}, a graph, is missing", node.where)
     return node.bodies[name]
 
 
 def _captured(node: FlatNode, body: Body, inputs: Sequence[Array | None]) -> list[Array]:
-    given = dict(zip(node.inputs, inputs, strict=True))
-    found = []
+    by_value = dict(zip(node.inputs, inputs, strict=True))
+    arrays = []
     for value in body.captures:
-        array = given[value]
+        array = by_value[value]
         assert array is not None
-        found.append(array)
-    return found
+        arrays.append(array)
+    return arrays
 
 
 def _truth(node: FlatNode, array: Array | None) -> bool:
@@ -62,7 +66,7 @@ def _run_if(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -
 
 
 def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
-    """M iterations at most (none = no bound), while the condition holds (none = true)."""
+    """Iterates at most M times (no M: without bound) while the condition holds (no condition: true)."""
     body = _body(node, "body")
     captured = _captured(node, body, inputs)
     formal = list(inputs[: node.n_formal])
@@ -77,7 +81,7 @@ def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs)
         carried.append(array)
     n_scans = len(body.graph.outputs) - 1 - len(carried)
     if n_scans < 0 or len(body.graph.inputs) != 2 + len(carried) + len(captured):
-        raise BackendWalkError("the body's signature does not fit the loop", node.where)
+        raise BackendWalkError("the body's inputs or outputs do not fit the loop", node.where)
     scans: list[list[Array]] = [[] for _ in range(n_scans)]
     run = program(body).run
     iteration = 0
@@ -98,11 +102,11 @@ def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs)
         ]
     except ValueError as error:
         raise BackendRunError(f"a scan output changes its shape: {error}", node.where) from error
-    # A loop that did not run hands its arguments through: copies, since results are the caller's.
+    # A loop without iterations returns its arguments, as copies: results belong to the caller.
     return [*(carried if iteration else [a.copy() for a in carried]), *stacked]
 
 
 def _no_rows(body: Body, output: int) -> Array:
-    """The scan of no iterations: what the body's signature tells of it."""
+    """The scan output of a loop without iterations: no rows, of the body's declared type and rank."""
     elem_type, rank = body.output_types[output]
     return np.empty((0,) * (1 + max(rank, 0)), dtype_of_elem(elem_type) or np.dtype(np.float32))

@@ -1,8 +1,8 @@
-"""First half of planning: every node prepared for the shapes of its inputs.
+"""The first half of planning: prepares every node for the shapes of its inputs.
 
-What is known now is computed now (constants, shapes of shapes); what can be a view of its input becomes one
-and costs nothing at run time. A node whose result's shape depends on data ends the fit; `program.py` takes
-over there.
+Results that follow from constants and shapes are computed here. A result that can be a view of its input
+becomes one, and costs nothing at run time. The fit ends at a node whose result's shape depends on data;
+`program.py` goes on there.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ __all__ = [
 ]
 
 STAGE_BYTES = 32 * 1024
-"""Inputs and results up to this size are copied into and out of the arena where a kernel wants to be bound to
-fixed arrays: the copy costs less than making the kernel's views at each run. Measured around 64 KiB; half of
-it.
+"""Bytes up to which inputs and results are copied for a kernel that can be bound to fixed arrays.
+
+The copy into and out of the arena then costs less than making the kernel's views at each run. The two were
+measured to cost the same at about 64 KiB; this is half of it.
 """
 
 _BYTES_PER_USE = 4096
-"""What one more argument set at each run costs, in bytes copied: some 0.2 µs."""
+"""Bytes that can be copied in the time that setting one argument takes at each run, about 0.2 µs."""
 
 _MAX_VIEWS = 16
-"""Views of views before one is copied: each is made anew at each run where the caller's array is below it."""
+"""Views of views before one is copied; views of the caller's arrays are made again at each run."""
 
 _FOLD_BYTES = 64 * 1024 * 1024
-"""A folded constant larger than this is computed at run time instead: a small graph can ask for any size."""
+"""Bytes above which a constant is not computed ahead, because a small graph can ask for any size."""
 
 Alias = Callable[[Array], Array]
 
@@ -57,7 +58,7 @@ Alias = Callable[[Array], Array]
 
 
 class Value:
-    """What is known of a value while planning; one of `array`, `buffer`, `source` says where it lies."""
+    """What planning knows of a value; `array`, `buffer` or `source` says where it is stored."""
 
     __slots__ = ("array", "buffer", "constant", "probe", "source", "spec", "views")
 
@@ -72,12 +73,12 @@ class Value:
         probe: Array | None = None,
     ) -> None:
         self.spec = spec
-        self.array = array  # known now: a constant or a resident input
-        self.constant = constant  # and its contents never change
-        self.buffer = buffer  # own memory, by number
-        self.source = source  # the caller's input, by position
+        self.array = array  # a constant or a resident input
+        self.constant = constant  # whether the contents of `array` never change
+        self.buffer = buffer  # the number of its own buffer, else -1
+        self.source = source  # the position of the caller's input, else -1
         self.views = views  # from the buffer or source to this value
-        self.probe = probe  # has the value's strides; shows which views exist
+        self.probe = probe  # an array with the value's strides, to see which views are possible
 
 
 class Step:
@@ -108,8 +109,8 @@ class Buffer:
         self.spec = spec
         self.first = first
         self.last = last
-        self.external = -1  # the caller's output that it is, by position
-        self.root = -1  # the buffer whose memory it took over
+        self.external = -1  # the position of the caller's output that it is, else -1
+        self.root = -1  # the buffer whose memory it reuses, else -1
 
 
 class Fitted:
@@ -138,7 +139,7 @@ class Fitted:
 
 
 def failed(error: KernelError, where: str) -> BackendRunError | UnsupportedOpsError:
-    """A kernel's error as the backend's."""
+    """Converts the error of a kernel to one of the backend."""
     if isinstance(error, UnsupportedOpError):
         return UnsupportedOpsError((error.op_type,), where, str(error))
     return BackendRunError(str(error), where)
@@ -173,7 +174,7 @@ def _evaluate(node: FlatNode, prepared: Prepared, inputs: Sequence[Array | None]
 
 
 def _fold(node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]) -> tuple[Array, ...] | None:
-    """The node's results where they follow from what is known now."""
+    """The node's results if they follow from constants and shapes, else None."""
     if prepared.values:
         return prepared.values
     if prepared.dynamic or not all(v is None or v.constant for v in inputs):
@@ -187,7 +188,7 @@ def _fold(node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]) ->
 
 
 def _view(value: Value, alias: Alias) -> Value | None:
-    """The value as a view, or None where its strides allow none."""
+    """A view of the value; None if its strides do not allow it."""
     if len(value.views) >= _MAX_VIEWS:
         return None
     base = value.array if value.array is not None else value.probe
@@ -203,7 +204,7 @@ def _view(value: Value, alias: Alias) -> Value | None:
 
 
 def fold_constants(graph: FlatGraph) -> FlatGraph:
-    """Computes, once, the nodes that depend on constants alone and on no shape of an input."""
+    """Computes the nodes that depend on constants only, for any shapes of the inputs."""
     constants = dict(graph.constants)
     kept = []
     for node in graph.nodes:
@@ -234,10 +235,10 @@ def fold_constants(graph: FlatGraph) -> FlatGraph:
 
 
 def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array]) -> Fitted:
-    """Prepares every node for inputs of these specs. BackendRunError where they do not fit.
+    """Prepares every node for inputs of these shapes and dtypes.
 
     `resident` maps inputs to arrays whose contents may change; `specs` are those of the other inputs, in
-    order.
+    order. Raises BackendRunError where they do not fit the graph.
     """
     return _Fitting(graph, specs, resident).run()
 
@@ -249,10 +250,10 @@ class _Fitting:
         self.values.update((v, _known(a, constant=False)) for v, a in resident.items())
         self.steps: list[Step] = []
         self.buffers: list[Buffer] = []
-        self.inputs: list[Value] = []  # as the caller passes them
+        self.inputs: list[Value] = []  # in the caller's order
         self.n_inputs = len(specs)
-        self.staged: dict[int, int] = {}  # caller's input → the buffer with its copy
-        self.uses: list[int] = []  # arguments that each of them is
+        self.staged: dict[int, int] = {}  # caller's input → the buffer of its copy
+        self.uses: list[int] = []  # how many arguments each input is
         counts = Counter(value for node in graph.nodes for value in node.inputs)
         passed = (v for v in graph.inputs if v not in resident)
         for position, (value, spec) in enumerate(zip(passed, specs, strict=True)):
@@ -313,7 +314,7 @@ class _Fitting:
         return len(self.buffers) - 1
 
     def _stage(self, value: Value | None, bound: bool) -> Value | None:
-        """A small input of the caller, copied into the arena once per run where that pays."""
+        """Replaces a small input of the caller by a copy in the arena, if that is faster."""
         if value is None or value.source < 0:
             return value
         base = self.inputs[value.source]
@@ -328,18 +329,19 @@ class _Fitting:
 
 
 def wants_binding(prepared: Prepared) -> bool:
-    """Whether a run on arrays that change costs more than a copy: views to make, products to set up.
+    """Whether binding the kernel to fixed arrays saves more than a copy costs.
 
-    Elementwise kernels (those that may run in place) have little to bind.
+    It does if the kernel makes views or sets up products; elementwise kernels, which may run in place, have
+    little to set up.
     """
     return prepared.binder is not None and not prepared.inplace
 
 
 def copy_of(spec: TensorSpec) -> Prepared:
-    """A step that copies."""
+    """A kernel that copies an array of this shape and dtype."""
     return Prepared((spec,), copy_run)
 
 
 def copy_run(source: Array, target: Array) -> None:
-    """`np.copyto` with its arguments in the order of kernels."""
+    """Copies an array; `np.copyto` with its arguments in the order of kernels."""
     np.copyto(target, source)

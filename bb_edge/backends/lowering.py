@@ -1,13 +1,13 @@
-"""A function proto → a flat graph over value numbers: calls inlined, constants and attributes in plain form.
+"""Lowers a function or graph to a flat graph of operators over numbered values.
 
-1. Value names become numbers, dense per graph; -1 is an omitted input or output. 2. Calls of functions are
-replaced by their bodies, with the call's attributes in place of references to them. 3. `Constant` and
-initializers become arrays; nodes over constants alone stay (the plan folds them). 4. Bodies of `If` and
-`Loop` become graphs of their own; what they read from outside is appended to their inputs. 5. Nodes that no
-output needs are dropped.
+1. Value names become numbers, dense per graph; -1 is an omitted input or output.
+2. Calls of functions are replaced by their bodies; references to attributes get the values of the call.
+3. `Constant` nodes and initializers become arrays. Other nodes over constants stay; the plan computes them.
+4. Bodies of `If` and `Loop` become graphs of their own; what they capture is appended to their inputs.
+5. Nodes that no output needs are dropped.
 
-Nothing here looks at shapes. Graphs arrive over networks: everything is checked, and refused by
-BackendWalkError.
+Shapes are not looked at. Graphs arrive over networks, so everything is checked, and BackendWalkError is
+raised for what is not sound.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ __all__ = [
 ]
 
 OMITTED = -1
-MAX_NODES = (
-    100_000  # inlining can grow a graph exponentially; the largest vision models have some 5,000 nodes
-)
-MAX_CALL_DEPTH = (
-    64  # of calls within calls and bodies within bodies; also what keeps Python's own stack shallow
-)
+"""The number of an input or output that is left out."""
 
-# AttributeProto.AttributeType in numbers: the message classes are not loaded for them.
+MAX_NODES = 100_000
+"""Nodes after inlining, which can make a graph exponentially larger; large vision models have 5,000."""
+
+MAX_CALL_DEPTH = 64
+"""How deep calls and bodies may nest; it also bounds the depth of Python's stack."""
+
+# AttributeProto.AttributeType as numbers, so that the message classes need not be imported.
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = range(1, 9)
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 class Body:
-    """The graph of an `If` branch or a `Loop`; `captures` are the outer values appended to its own inputs.
+    """The graph of an `If` branch or a `Loop`.
 
-    `output_types` has per output (ONNX element type, rank or -1), 0 where it is not told; `program` is what
-    the backend made of `graph` at its first run.
+    `captures` are the outer values that are appended to its inputs. `output_types` holds (ONNX element type,
+    rank) per output, 0 and -1 if not declared. `program` is set by the backend at the first run.
     """
 
     __slots__ = ("captures", "graph", "output_types", "program")
@@ -70,8 +71,9 @@ class Body:
 
 
 class FlatNode(NamedTuple):
-    """One operator. `inputs` and `outputs` are value numbers or OMITTED; captures of bodies follow the
-    inputs.
+    """One operator.
+
+    `inputs` and `outputs` are value numbers or OMITTED; the captures of its bodies follow its inputs.
     """
 
     op_type: str
@@ -98,7 +100,10 @@ class FlatGraph(NamedTuple):
 
 
 def plain_attribute(attribute: onnx_pb2.AttributeProto, where: str) -> object:
-    """The plain value of an attribute: int, float, bytes, list, or array."""
+    """The value of an attribute as an int, float, bytes, list or array.
+
+    Raises BackendWalkError for graphs, types and other kinds.
+    """
     kind = attribute.type
     if kind == _INT:
         return attribute.i
@@ -115,7 +120,7 @@ def plain_attribute(attribute: onnx_pb2.AttributeProto, where: str) -> object:
     if kind == _STRINGS:
         return list(attribute.strings)
     raise BackendWalkError(
-        f"attribute {attribute.name!r} has a kind that no operator here takes ({kind})", where
+        f"attribute {attribute.name!r} is of kind {kind}, which no operator here takes", where
     )
 
 
@@ -131,7 +136,10 @@ def lower(
     functions: Functions | None = None,
     version: int | None = None,
 ) -> FlatGraph:
-    """Lowers a function, or a graph at ONNX opset `version` (a function says its own)."""
+    """Lowers a function, or a graph of ONNX opset `version`; a function names its own version.
+
+    `functions` are those that may be called, by (domain, name). Raises BackendWalkError.
+    """
     function = _as_function(graph)
     lowering = _Lowering(dict(functions or {}))
     scope = _Scope(lowering, None, f"graph {graph.name!r}" if graph.name else "graph")
@@ -151,7 +159,7 @@ def lower(
 
 
 def _as_function(graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto) -> onnx_pb2.FunctionProto | None:
-    """Told by their fields, so that messages of any maker are taken (`bb_edge.ir.onnx_reader`'s too)."""
+    """The message if it is a function, by its fields: messages of `bb_edge.ir.onnx_reader` count too."""
     return cast("onnx_pb2.FunctionProto", graph) if hasattr(graph, "opset_import") else None
 
 
@@ -163,7 +171,7 @@ def _version_of(function: onnx_pb2.FunctionProto, otherwise: int | None) -> int:
 
 
 class _Lowering:
-    """What all scopes of one lowering share: the functions, and the count of nodes."""
+    """What all scopes of one lowering share: the functions and the number of nodes."""
 
     def __init__(self, functions: Functions) -> None:
         self.functions = functions
@@ -176,7 +184,7 @@ class _Lowering:
 
 
 class _Scope:
-    """One FlatGraph in the making: its values and nodes, and the scope around it where it is a body."""
+    """Builds one FlatGraph; `outer` is the scope around it if it is a body."""
 
     def __init__(self, lowering: _Lowering, outer: _Scope | None, where: str) -> None:
         self.lowering = lowering
@@ -208,10 +216,10 @@ class _Scope:
     def resolve(self, name: str, where: str) -> int:
         if not name:
             return OMITTED
-        found = self.find(name)
-        if found is None:
+        value = self.find(name)
+        if value is None:
             raise BackendWalkError(f"nothing produces the value {name!r}", where)
-        return found
+        return value
 
     def find(self, name: str) -> int | None:
         if name in self.names:
@@ -229,7 +237,7 @@ class _Scope:
 
     def take_initializers(self, graph: onnx_pb2.GraphProto) -> None:
         if graph.sparse_initializer:
-            raise BackendWalkError("sparse initializers are not taken", self.where, "store them densely")
+            raise BackendWalkError("sparse initializers are not supported", self.where, "store them densely")
         for tensor in graph.initializer:
             self.constants[self.declare(tensor.name)] = _array(tensor, f"initializer {tensor.name!r}")
 
@@ -242,7 +250,7 @@ class _Scope:
     ) -> None:
         if depth > MAX_CALL_DEPTH:
             raise BackendWalkError(
-                f"calls and bodies are nested deeper than {MAX_CALL_DEPTH}, or a function calls itself",
+                f"calls and bodies nest deeper than {MAX_CALL_DEPTH}, or a function calls itself",
                 self.where,
             )
         for proto in protos:
@@ -256,14 +264,14 @@ class _Scope:
     def _attributes(
         self, proto: onnx_pb2.NodeProto, actuals: Mapping[str, onnx_pb2.AttributeProto]
     ) -> list[tuple[str, onnx_pb2.AttributeProto]]:
-        found = []
+        attributes = []
         for attribute in proto.attribute:
             if attribute.ref_attr_name:
                 if attribute.ref_attr_name in actuals:
-                    found.append((attribute.name, actuals[attribute.ref_attr_name]))
+                    attributes.append((attribute.name, actuals[attribute.ref_attr_name]))
             else:
-                found.append((attribute.name, attribute))
-        return found
+                attributes.append((attribute.name, attribute))
+        return attributes
 
     def _take_operator(
         self,
@@ -322,7 +330,9 @@ class _Scope:
             for info in graph.output
         )
         for name in wanted:
-            scope.resolve(name, where)  # a body may hand an outer value through: capture it before finish
+            scope.resolve(
+                name, where
+            )  # an output may be an outer value, which must be captured before `finish`
         captured = tuple(scope.captures)
         flat = scope.finish(
             graph.name,
@@ -348,11 +358,13 @@ class _Scope:
                 "only ONNX operators and calls run here",
             )
         if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
-            raise BackendWalkError(f"the call does not fit the signature of {proto.op_type}", where)
-        given = dict(self._attributes(proto, actuals))
+            raise BackendWalkError(
+                f"the call has more inputs or outputs than {proto.op_type} declares", where
+            )
+        arguments = dict(self._attributes(proto, actuals))
         for default in function.attribute_proto:
-            given.setdefault(default.name, default)
-        # The callee's names are its own: give them a table of their own over the same values and nodes.
+            arguments.setdefault(default.name, default)
+        # The names of the callee get a table of their own, over the same values and nodes.
         caller_names, caller_outer = self.names, self.outer
         inner: dict[str, int] = {}
         for position, name in enumerate(function.input):
@@ -362,7 +374,7 @@ class _Scope:
                 inner[name] = OMITTED
         self.names, self.outer = inner, None
         try:
-            self.take_nodes(function.node, _version_of(function, version), given, depth + 1)
+            self.take_nodes(function.node, _version_of(function, version), arguments, depth + 1)
             results = [self.resolve(name, where) for name in function.output[: len(proto.output)]]
         finally:
             self.names, self.outer = caller_names, caller_outer

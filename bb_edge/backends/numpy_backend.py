@@ -1,4 +1,4 @@
-"""The Backend Contract over the NumPy kernels of `bb_kernels`."""
+"""The backend on the NumPy kernels of `bb_kernels`."""
 
 from __future__ import annotations
 
@@ -30,15 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NumPyBackend"]
 
-_KEPT_PROGRAMS = 8  # of graphs given to `execute`
-_KEPT_KERNELS = 256  # of typed primitives; a few hundred bytes each
+_KEPT_PROGRAMS = 8
+"""Programs of graphs given to `execute` that are kept; hot paths use `prepare` instead."""
+_KEPT_KERNELS = 256
+"""Kernels of typed primitives that are kept, of a few hundred bytes each."""
 
 
 class NumPyBackend(Backend):
-    """Tensors are NumPy arrays. Configuration: `arena_limit`, bytes that one plan may take (0 = no limit).
+    """Runs ONNX operators on NumPy arrays.
 
-    `shared_arena`: all its programs lie in one block of memory and run one after the other, as on a node,
-    whose engine runs one op at a time; other threads wait. Else each program has a block of its own.
+    Configuration: `arena_limit`, the bytes that one plan may take (0: no limit).
+
+    With `shared_arena` all programs use one block of memory and run one after the other, as on a node, whose
+    engine runs one op at a time; other threads wait. Without it each program has a block of its own.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.NumPyBackend"
@@ -51,10 +55,10 @@ class NumPyBackend(Backend):
         self._kernels: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
 
     def take_tuning(self, path: str) -> None:
-        """What was measured about flatbuffers is nothing to it."""
+        """Does nothing: tuning files are about flatbuffers, which this backend does not run."""
 
     def enter(self) -> object:
-        """Floating point warnings are off for a poll's ops, as ONNX wants it."""
+        """Turns NumPy's floating point warnings off for the ops of a poll: ONNX has no such warnings."""
         return hush()
 
     def leave(self, token: object) -> None:
@@ -80,8 +84,10 @@ class NumPyBackend(Backend):
         functions: Functions | None = None,
         resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
-        """UnsupportedOpsError names every operator without a kernel, BackendWalkError a malformed graph,
-        MemoryPlanError a memory plan of the function that cannot be used.
+        """Prepares a function, with its memory plan if the artifact holds one.
+
+        Raises UnsupportedOpsError, which names all operators without a kernel, BackendWalkError for a
+        malformed graph, and MemoryPlanError for a memory plan that cannot be used.
         """
         text = _plan_text(function, functions)
         stored = decode(text, f"graph {function.name!r}") if text is not None else None
@@ -98,7 +104,9 @@ class NumPyBackend(Backend):
         by_name = dict(zip(graph.input_names, graph.inputs, strict=True))
         unknown = sorted(set(known) - set(by_name))
         if unknown:
-            raise BackendRunError(f"resident input {unknown[0]!r} is no input of it", f"graph {graph.name!r}")
+            raise BackendRunError(
+                f"resident {unknown[0]!r} is not an input of the graph", f"graph {graph.name!r}"
+            )
         return NumPyProgram(
             graph,
             {by_name[name]: array for name, array in known.items()},
@@ -124,7 +132,10 @@ class NumPyBackend(Backend):
         inputs: Mapping[str, Array],
         attrs: BackendAttrs | None = None,
     ) -> dict[str, Array]:
-        """Runs a graph; the programs of the last few are kept. Hot paths use `prepare`."""
+        """Runs a graph; the programs of the last few graphs are kept. Hot paths use `prepare`.
+
+        Raises what `prepare` raises, and BackendRunError where the inputs do not fit.
+        """
         key = type(graph).__name__.encode() + graph.SerializeToString(deterministic=True)
         program = self._programs.get(key)
         if program is None:
@@ -179,12 +190,12 @@ class NumPyBackend(Backend):
             unhush(token)
 
     def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Array:
-        """A read-only array over the payload itself, where it is aligned."""
+        """A read-only array; it shares the payload's memory where the payload is aligned."""
         return tensor_from_wire(type_hash, payload)
 
 
 def _plan_text(function: onnx_pb2.FunctionProto, functions: Functions | None) -> str | None:
-    """The function's memory plan; that of the one function that it calls, where it does nothing else."""
+    """The memory plan of a function, or of the function that is called if its body is one call."""
     for entry in function.metadata_props:
         if entry.key == keys.MEMORY_PLAN_KEY:
             return entry.value

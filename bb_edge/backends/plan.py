@@ -1,11 +1,11 @@
-"""Second half of planning: a fitted graph → a flat list of `(run, args)` over views into one arena.
+"""The second half of planning: turns a fitted graph into a list of `(run, args)` over views of one arena.
 
-1. **Place**: results that the caller gets are written by their last kernel straight into the caller's
-   arrays; the others lie in the arena by their lifetimes, in the memory of an input that dies where the
-   kernel allows it. The offsets are worked out here, or are those of the artifact's own plan
+1. **Place**: the last kernel of a result of the graph writes straight into the caller's array. All other
+   buffers lie in the arena, by their lifetimes; a result reuses the memory of an input that is no longer
+   needed, if its kernel allows that. The offsets are computed here or come from the artifact's plan
    (`stored_plan.py`).
-2. **Bind**: arguments become arrays. Steps over the arena alone are bound once and for all; steps that read
-   the caller's inputs or write its outputs have those arguments set at each run, and cleared after it.
+2. **Bind**: arguments become arrays. Steps that only use the arena are bound once. Steps that read the
+   caller's inputs or write its outputs get these arguments at each run, and lose them after it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
 
 
 class PlanLimits:
-    """Ceilings of one plan. `arena_bytes`: bytes of the arena, 0 = no limit."""
+    """The limits of one plan: `arena_bytes` of the arena, 0 for no limit."""
 
     __slots__ = ("arena_bytes",)
 
@@ -38,7 +38,7 @@ class PlanLimits:
 
 
 class Placed:
-    """Where everything lies: offset per buffer (roots only), and the results that must be copied out."""
+    """The offset of each buffer that has memory of its own, and the results that must be copied out."""
 
     __slots__ = ("copies", "lower_bound", "offsets", "total")
 
@@ -50,9 +50,10 @@ class Placed:
 
 
 class Placing:
-    """Decides which results are written directly and which buffers share memory; `lives` need a layout.
+    """Decides which results are written directly and which buffers share memory.
 
-    A fitted graph is placed once: its buffers are changed.
+    `lives` are the lifetimes of the buffers that need a layout. A fitted graph can be placed only once,
+    because its buffers are changed.
     """
 
     def __init__(self, fitted: Fitted, outputs: Sequence[int]) -> None:
@@ -67,7 +68,7 @@ class Placing:
         ]
 
     def placed(self, layout: Layout | None = None) -> Placed:
-        """With a layout of `lives`, which is made here where none is given."""
+        """Places the buffers by a layout of `lives`; without one it is computed."""
         if layout is None:
             layout = plan_memory(self.lives)
         offsets = [-1] * len(self.fitted.buffers)
@@ -81,7 +82,7 @@ class Placing:
         copies = []
         for position, number in enumerate(self.outputs):
             value = self.fitted.values[number]
-            if value.buffer < 0:  # an input or a constant handed through
+            if value.buffer < 0:  # the result is an input or a constant
                 copies.append(position)
                 continue
             buffer = buffers[value.buffer]
@@ -94,16 +95,16 @@ class Placing:
         return copies
 
     def _bound_buffers(self) -> set[int]:
-        """Buffers that a kernel wants to be bound to."""
-        found: set[int] = set()
+        """Buffers of kernels that run faster when bound to fixed arrays."""
+        buffers: set[int] = set()
         for step in self.fitted.steps:
             if wants_binding(step.prepared):
-                found.update(b for b in step.outputs if b is not None)
-                found.update(v.buffer for v in step.inputs if v is not None and v.buffer >= 0)
-        return found
+                buffers.update(b for b in step.outputs if b is not None)
+                buffers.update(v.buffer for v in step.inputs if v is not None and v.buffer >= 0)
+        return buffers
 
     def _reuse_inputs(self) -> None:
-        """Lets a result take over the memory of an input that dies at that step."""
+        """Lets results reuse the memory of inputs whose last use is the same step."""
         buffers = self.fitted.buffers
         for now, step in enumerate(self.fitted.steps):
             if not step.prepared.inplace or step.outputs[0] is None:
@@ -131,15 +132,15 @@ class Placing:
 
 
 def _whole(value: Value, nbytes: int) -> bool:
-    """Whether a view covers all of its buffer in order."""
+    """Whether a view covers its whole buffer, in order."""
     return value.probe is not None and value.probe.flags.c_contiguous and value.spec.nbytes == nbytes
 
 
 class _Binding:
     """Turns values and buffers into arrays, and steps into `(run, args)`.
 
-    An argument is an array, or the index of a caller's array: inputs, then outputs, then those derived of
-    them.
+    An argument is an array, or the index of an array of the caller: inputs, then outputs, then views of
+    these.
     """
 
     def __init__(self, fitted: Fitted, placed: Placed, outputs: Sequence[int], arena: Arena) -> None:
@@ -164,7 +165,7 @@ class _Binding:
 
     def _add(self, prepared: Prepared, arguments: Sequence[Array | int | None]) -> None:
         run = prepared.run
-        if run is copy_run:  # without a Python frame
+        if run is copy_run:  # calling it directly saves a Python frame
             run, arguments = np.copyto, arguments[::-1]
         arrays = [None if isinstance(a, int) else a for a in arguments]
         patches = [(position, a) for position, a in enumerate(arguments) if isinstance(a, int)]
@@ -185,7 +186,7 @@ class _Binding:
         return self._target(value.buffer, value.views)
 
     def _target(self, number: int, views: tuple[Alias, ...]) -> Array | int:
-        """A buffer, through views: in the arena, or the caller's output in its kernel's shape."""
+        """A buffer as an argument: a view of the arena, or the caller's output in the kernel's shape."""
         buffer = self.fitted.buffers[number]
         if buffer.external < 0:
             array = self._memory(number)
@@ -209,7 +210,7 @@ class _Binding:
         return self._index[key]
 
     def _memory(self, number: int) -> Array:
-        """A buffer's array; equal memory is the same object, so that a ufunc need not look for overlaps."""
+        """The array of a buffer; the same memory is the same object, which spares ufuncs a check."""
         spec, root = self.fitted.buffers[number].spec, number
         while self.fitted.buffers[root].root >= 0:
             root = self.fitted.buffers[root].root
@@ -232,10 +233,10 @@ def _only_step(bound: _Binding) -> tuple[Callable[..., object], tuple[int, ...]]
 
 
 class StaticPlan:
-    """A plan ready to run for the results `outputs` (value numbers). Its arena serves one run at a time.
+    """A plan that is ready to run, for the results `outputs` (value numbers), one run at a time.
 
-    `arena_bytes` is what it takes of the arena, `live_bytes` the lower bound for it. `placed` where the graph
-    was placed before. BackendMemoryError above the limit.
+    `arena_bytes` is its use of the arena, `live_bytes` the lower bound of that. `placed` is given if the
+    graph was placed before. Raises BackendMemoryError above the limit.
     """
 
     __slots__ = (
@@ -272,19 +273,22 @@ class StaticPlan:
         self._patches = bound.patches
         self._derived = bound.derived
         self.only_step = _only_step(bound)
-        """(kernel, indexes of the caller's arrays), where that is all that the plan does."""
+        """(kernel, indexes of the caller's arrays) if the plan is one kernel on these, else None."""
         specs = [fitted.values[number].spec for number in outputs]
         self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Fresh arrays."""
+        """Runs the plan and returns fresh arrays."""
         empty = np.empty
         outputs = tuple([empty(shape, dtype) for shape, dtype in self.output_specs])
         self.run_into(inputs, outputs)
         return outputs
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Into arrays of exactly `output_specs`, C-contiguous, that share no memory with the inputs."""
+        """Runs the plan into arrays of exactly `output_specs`.
+
+        They must be C-contiguous and share no memory with the inputs.
+        """
         if self._lock is None:
             self._run([*inputs, *outputs])
             return
@@ -295,7 +299,7 @@ class StaticPlan:
         for source, views in self._derived:
             array = caller[source]
             if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)  # the plan was made for contiguous inputs' views
+                array = np.ascontiguousarray(array)  # the views were planned for contiguous inputs
             for view in views:
                 array = view(array)
             caller.append(array)
@@ -311,4 +315,4 @@ class StaticPlan:
         finally:
             unhush(token)
             for args, position, _ in patches:
-                args[position] = None  # the caller's memory is the caller's
+                args[position] = None  # so that the caller's memory can be freed

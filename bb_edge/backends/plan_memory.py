@@ -1,11 +1,11 @@
-"""Where buffers lie in one arena, given when each is alive.
+"""Lays buffers out in one arena, given the steps at which each is alive.
 
-Greedy: buffers in some order, each into the smallest gap between those alive at the same time; then again
-with the hard ones first, from several orders, until the layout meets the lower bound or attempts run out; who
-has time (the compiler) goes on from the best order by changing it a little. A heuristic (the problem is
-NP-hard), measured against that bound, the largest sum of simultaneously live bytes.
+The problem is NP-hard, so this is a heuristic; it stops when a layout meets the lower bound, the largest sum
+of bytes that are alive at one step. A greedy pass puts each buffer into the smallest gap between buffers that
+are alive at the same time. It is repeated with the buffers first that were hard to place, from several
+orders. The compiler, which has time, then changes the best order in small steps.
 
-A layout that somebody else made is checked by `first_overlap` before memory is handed out by it.
+A layout that comes from elsewhere is checked by `first_overlap` before it is used.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from typing import NamedTuple
 __all__ = ["ALIGNMENT", "THOROUGH", "Layout", "Lifetime", "first_overlap", "live_bytes", "plan_memory"]
 
 ALIGNMENT = 64
-"""Bytes; a cache line, and the widest vector register."""
+"""Bytes: a cache line, and the widest vector register."""
 
 _ATTEMPTS = 16
-"""Layouts tried; the vision models that ship with ONNX meet the lower bound within six."""
+"""Layouts that are tried; the vision models that ship with ONNX meet the lower bound within six."""
 
 THOROUGH = 400
-"""Layouts tried where nobody waits: at compile time."""
+"""Layouts that are tried at compile time, where 25 times as long does not matter."""
 
 _PAIRS = 125_000
-"""Pairs of buffers compared per attempt asked for: some 0.2 s in 16 of them. The largest of those models has
-418 buffers."""
+"""Pairs of buffers that may be compared per attempt: 16 attempts take about 0.2 s.
+
+The largest of these models has 418 buffers.
+"""
 
 _MANY = 1_400
-"""Buffers from which one pass over time must do: the square of it is what may be compared."""
+"""Buffers above which there is only one pass over time; the square of it is 16 times `_PAIRS`."""
 
 
 class Lifetime(NamedTuple):
@@ -43,7 +45,7 @@ class Lifetime(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Offset of every buffer, and the arena's size."""
+    """The offset of every buffer and the size of the arena, in bytes."""
 
     offsets: tuple[int, ...]
     total: int
@@ -54,7 +56,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
-    """The largest sum of (aligned) bytes alive at one step: no layout can be smaller."""
+    """The largest sum of aligned bytes that are alive at one step; no layout can be smaller."""
     changes: dict[int, int] = {}
     for life in lifetimes:
         changes[life.first] = changes.get(life.first, 0) + _aligned(life.nbytes)
@@ -67,10 +69,10 @@ def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
 
 
 def plan_memory(lifetimes: Sequence[Lifetime], attempts: int = _ATTEMPTS) -> Layout:
-    """Lays the buffers out; two that are alive at the same step never overlap.
+    """Lays the buffers out so that no two that are alive at the same step overlap.
 
     An attempt is O(n²) in the number of buffers; more than `_MANY` are laid out in one pass over time. The
-    same lifetimes and attempts give the same layout.
+    result depends on the arguments only.
     """
     if len(lifetimes) > _MANY:
         return _by_time(lifetimes)
@@ -83,10 +85,10 @@ def plan_memory(lifetimes: Sequence[Lifetime], attempts: int = _ATTEMPTS) -> Lay
         if best.total <= bound or attempts <= 0:
             return best
         order = _largest_first([key(life) for life in lifetimes])
-        found_order, found = _hard_ones_first(lifetimes, order, bound, min(attempts, _ATTEMPTS))
+        new_order, layout = _hard_ones_first(lifetimes, order, bound, min(attempts, _ATTEMPTS))
         attempts -= _ATTEMPTS
-        if found.total < best.total:
-            best_order, best = found_order, found
+        if layout.total < best.total:
+            best_order, best = new_order, layout
     return _climb(lifetimes, best_order, best, bound, attempts)
 
 
@@ -109,13 +111,13 @@ def _area(life: Lifetime) -> int:
 def _hard_ones_first(
     lifetimes: Sequence[Lifetime], order: list[int], bound: int, attempts: int
 ) -> tuple[list[int], Layout]:
-    """The best layout from this order on, and the order that gave it."""
+    """The best layout that follows from this order, and the order that gave it."""
     layout = _greedy(lifetimes, order)
     best_order, best = order, layout
     for _ in range(attempts - 1):
         if best.total <= bound:
             break
-        # What ended up on top goes first the next time: those are the buffers that are hard to place.
+        # The buffers at the top of the arena were hard to place, so they go first the next time.
         top = {i for i in order if layout.offsets[i] + _aligned(lifetimes[i].nbytes) == layout.total}
         order = [i for i in order if i in top] + [i for i in order if i not in top]
         layout = _greedy(lifetimes, order)
@@ -127,8 +129,8 @@ def _hard_ones_first(
 def _climb(
     lifetimes: Sequence[Lifetime], order: list[int], best: Layout, bound: int, attempts: int
 ) -> Layout:
-    """Small changes of the order, kept where they do no harm."""
-    import random  # here: few plans need it, and it loads more than the rest of this package
+    """Changes the order in small random steps, and keeps those that do not make it worse."""
+    import random  # few plans need it, and its import is slow
 
     rng = random.Random(len(lifetimes))
     for _ in range(attempts):
@@ -147,11 +149,11 @@ def _climb(
 
 
 def first_overlap(lifetimes: Sequence[Lifetime], offsets: Sequence[int]) -> tuple[int, int] | None:
-    """Two buffers that are alive at the same step and share bytes, None where there are none. O(n log n)."""
+    """Two buffers that are alive at the same step and share bytes; None if there are none. O(n log n)."""
     starts = sorted(
         (i for i, life in enumerate(lifetimes) if life.nbytes), key=lambda i: (lifetimes[i].first, i)
     )
-    ends: list[tuple[int, int]] = []  # (last step, buffer) of what is alive
+    ends: list[tuple[int, int]] = []  # (last step, buffer) of buffers that are alive
     alive: list[tuple[int, int, int]] = []  # (offset, end, buffer), sorted; disjoint so far
     for i in starts:
         life = lifetimes[i]
@@ -171,7 +173,7 @@ def first_overlap(lifetimes: Sequence[Lifetime], offsets: Sequence[int]) -> tupl
 
 
 def _by_pressure(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """Buffers of the fullest steps first; among them the largest first."""
+    """An order with the buffers of the fullest steps first, the largest of them first."""
     at: dict[int, int] = {}
     for life in lifetimes:
         for step in range(life.first, life.last + 1):
@@ -181,7 +183,7 @@ def _by_pressure(lifetimes: Sequence[Lifetime]) -> list[int]:
 
 
 def _greedy(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> Layout:
-    """Each buffer, in this order, into the smallest gap between those that are alive with it."""
+    """Puts each buffer, in this order, into the smallest gap between those that are alive with it."""
     offsets = [0] * len(lifetimes)
     placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), sorted by offset
     total = 0
@@ -207,9 +209,9 @@ def _greedy(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> Layout:
 
 
 def _by_time(lifetimes: Sequence[Lifetime]) -> Layout:
-    """One pass over time with a list of free blocks: O(n log n), and more waste."""
+    """Lays the buffers out in one pass over time with a list of free blocks: O(n log n), with more waste."""
     offsets = [0] * len(lifetimes)
-    ends: list[tuple[int, int, int]] = []  # (last step, offset, size) of what is alive
+    ends: list[tuple[int, int, int]] = []  # (last step, offset, size) of buffers that are alive
     free: list[tuple[int, int]] = []  # (size, offset)
     total = 0
     for index in sorted(range(len(lifetimes)), key=lambda i: (lifetimes[i].first, i)):

@@ -1,11 +1,11 @@
-"""A prepared graph: plans per shapes of the inputs, and what happens where shapes depend on data.
+"""A prepared graph: one plan per set of input shapes, and graphs whose shapes depend on data.
 
-`NumPyProgram.run` looks its plan up by the inputs' shapes and dtypes; the last plan is tried first, so that
-the steady state costs one comparison per input. Plans are kept for the last `MAX_PLANS` sets of shapes. A
-plan that the artifact brings is checked when the program is made and used for the shapes it is for.
+`NumPyProgram.run` finds its plan by the shapes and dtypes of the inputs. The last plan is tried first, so the
+steady state costs one comparison per input. Plans of the last `MAX_PLANS` sets of shapes are kept. A plan in
+the artifact is checked when the program is made, and used for its shapes.
 
 A graph with a node whose result's shape depends on data (`NonZero`, `If`, `Loop`, …) runs in three parts: the
-plan up to the node, the node, and a program of its own for the rest, which has plans per the shapes it meets.
+plan up to the node, the node, and a program for the rest, which makes plans for the shapes that it meets.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DYNAMIC", "MAX_PLANS", "NumPyProgram"]
 
 MAX_PLANS = 8
-"""Plans kept per program; a program sees few shapes: full batches, the last batch, one example."""
+"""Plans kept per program, which sees few shapes: full batches, the last batch, one example."""
 
 MAX_DYNAMIC = 100
-"""Data-dependent nodes in a row; each takes three frames of Python's stack. Detectors have some twenty."""
+"""Data-dependent nodes in a row; each takes three frames of Python's stack. Detectors have about 20."""
 
 CHECKED_AT_ONCE = 64 * 1024 * 1024
-"""Bytes of inputs up to which a plan that the artifact brings is held against the kernels when the program is
-made; for larger ones at their first run.
+"""Bytes of inputs up to which the artifact's plan is checked when the program is made.
+
+A plan for larger inputs is checked at its first run: a check allocates arrays of their sizes.
 """
 
 _Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class NumPyProgram(BackendProgram):
-    """See the module. `resident` inputs are read where they lie, at every run.
+    """A graph on NumPy kernels, with a plan per set of input shapes.
 
-    `arena` is the memory of its plans, shared with programs that never run at the same time; `stored` the
-    plan that the artifact brings, which MemoryPlanError refuses. `plans_made` counts plans, `plans_stale`
-    stored ones that were made for kernels with other needs and replaced.
+    `resident` inputs are read in place, at every run. `arena` is the memory of the plans, shared with
+    programs that never run at the same time. `stored` is the artifact's plan; MemoryPlanError is raised if it
+    cannot be used. `plans_made` counts plans, `plans_stale` stored plans that were replaced because they were
+    made for other versions of kernels.
     """
 
     def __init__(
@@ -96,11 +98,13 @@ class NumPyProgram(BackendProgram):
             super().run_into(inputs, outputs)
             return
         if len(outputs) != len(specs):
-            raise BackendRunError(f"{len(specs)} results, {len(outputs)} arrays for them", self._where)
+            raise BackendRunError(
+                f"expected {len(specs)} arrays for the results, got {len(outputs)}", self._where
+            )
         for array, (shape, dtype), name in zip(outputs, specs, self.output_names, strict=True):
             if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
                 raise BackendRunError(
-                    f"result {name!r} is {dtype}{list(shape)}, contiguous; the array given for it is "
+                    f"expected a contiguous {dtype}{list(shape)} for result {name!r}, got "
                     f"{array.dtype}{list(array.shape)}",
                     self._where,
                 )
@@ -108,11 +112,11 @@ class NumPyProgram(BackendProgram):
 
     @property
     def arena_bytes(self) -> int | None:
-        """Bytes of the last run's plan; None before the first run, or where shapes depend on data."""
+        """Bytes of the last plan in the arena; None before the first run, or if shapes depend on data."""
         return getattr(self._plan, "arena_bytes", None)
 
     def plan_for(self, inputs: Sequence[Array]) -> StaticPlan | _SplitPlan:
-        """The plan for these inputs' shapes and dtypes, made now where there is none."""
+        """The plan for the shapes and dtypes of these inputs; made now if there is none."""
         specs = self._specs
         if specs is not None and len(specs) == len(inputs):
             for array, (shape, dtype) in zip(inputs, specs):  # noqa: B905 - checked above, and this is the hot path
@@ -130,7 +134,7 @@ class NumPyProgram(BackendProgram):
     def _switch(self, inputs: Sequence[Array]) -> StaticPlan | _SplitPlan:
         if len(inputs) != len(self.input_names):
             raise BackendRunError(
-                f"{len(inputs)} inputs given, it has {len(self.input_names)}: {', '.join(self.input_names)}",
+                f"expected {len(self.input_names)} inputs ({', '.join(self.input_names)}), got {len(inputs)}",
                 self._where,
             )
         key = tuple((array.shape, array.dtype) for array in inputs)
@@ -165,7 +169,7 @@ class NumPyProgram(BackendProgram):
     # --- the artifact's own plan ----------------------------------------------------------------------
 
     def _adopt(self, stored: StoredPlan) -> None:
-        """Takes the entries for these results and inputs; others are for other uses of the function."""
+        """Takes the entries with as many inputs and results; others are for other uses of the function."""
         for entry in stored.entries:
             if entry.results != len(self.graph.outputs) or len(entry.inputs) != len(self.input_names):
                 continue
@@ -177,7 +181,7 @@ class NumPyProgram(BackendProgram):
                 fitted = self._fit(key)
             except BackendRunError as error:
                 raise MemoryPlanError(
-                    f"its memory plan is for shapes that do not fit it: {error}", self._where
+                    f"its memory plan is for shapes that do not fit the graph: {error}", self._where
                 ) from error
             if fitted.stop < len(self.graph.nodes):
                 raise MemoryPlanError(
@@ -203,7 +207,7 @@ class NumPyProgram(BackendProgram):
 
 
 class _SplitPlan:
-    """A plan up to a data-dependent node, the node, and the program of the rest."""
+    """The plan up to a data-dependent node, the node, and the program of the rest."""
 
     output_specs = None
 
@@ -225,7 +229,7 @@ class _SplitPlan:
             v: a for v in before if (a := fitted.values[v].array) is not None and v not in self.constants
         }
         passed = [v for v in before if v not in self.constants and v not in self.resident]
-        # The caller's inputs go on as they are; the rest of `passed` are the results of the first plan.
+        # Inputs of the caller are passed on; all others in `passed` are results of the first plan.
         self.handed = [(v, fitted.values[v].source) for v in passed if self._is_input(fitted, v)]
         self.computed = [v for v in passed if not self._is_input(fitted, v)]
         self.first = (
@@ -252,16 +256,16 @@ class _SplitPlan:
 
     @staticmethod
     def _is_input(fitted: Fitted, value: int) -> bool:
-        found = fitted.values[value]
-        return found.source >= 0 and not found.views
+        known = fitted.values[value]
+        return known.source >= 0 and not known.views
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         values: dict[int, Array] = {**self.constants, **self.resident}
         values.update((value, inputs[source]) for value, source in self.handed)
         if self.first is not None:
             values.update(zip(self.computed, self.first.run(inputs), strict=True))
-        given = [None if v == OMITTED else values[v] for v in self.node.inputs]
-        for value, array in zip(self.node.outputs, self._run_node(given), strict=False):
+        arguments = [None if v == OMITTED else values[v] for v in self.node.inputs]
+        for value, array in zip(self.node.outputs, self._run_node(arguments), strict=False):
             if value != OMITTED:
                 values[value] = array
         return self.tail.run([values[v] for v in self.tail_inputs])
@@ -276,12 +280,12 @@ class _SplitPlan:
             return run_control(self.node, inputs, self._body)
         token = hush()
         try:
-            found: Sequence[Array] = self.prepared.run(*inputs)  # type: ignore[assignment]
+            results: Sequence[Array] = self.prepared.run(*inputs)  # type: ignore[assignment]
         except KernelError as error:
             raise failed(error, self.node.where) from error
         finally:
             unhush(token)
-        return found
+        return results
 
     def _body(self, body: Body) -> BackendProgram:
         if not isinstance(body.program, NumPyProgram):

@@ -1,11 +1,10 @@
-"""Silences NumPy's floating point warnings around a run: kernels compute inf and nan as ONNX says, without a
-word.
+"""Turns NumPy's floating point warnings off around a run: ONNX computes inf and nan without warnings.
 
-`np.errstate` costs as much as three small ufunc calls. Below it, entering and leaving is one context variable
-(NumPy 2) or one list (NumPy 1); where neither is to be found, `np.errstate` it is.
+`np.errstate` costs as much as three small ufunc calls. What it sets is one context variable (NumPy 2) or one
+list (NumPy 1), which this module sets directly; if neither is found, it uses `np.errstate`.
 
-With them comes the size of the buffers that ufuncs take where types differ or an operand is broadcast: NumPy
-takes 8,192 elements, 32 KiB per operand and call, and is no faster for it on what models hold.
+The same setting holds the size of the buffers of ufuncs with mixed dtypes or broadcast operands. NumPy's
+default is 8,192 elements, 32 KiB per operand and call, and is not faster for the arrays of models.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 __all__ = ["BUFFER", "hush", "unhush"]
 
 BUFFER = 256
-"""Elements."""
+"""Elements of a ufunc's buffer."""
 
 
 def _numpy2() -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -54,7 +53,7 @@ def _errstate() -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 
 def _works(pair: tuple[Callable[[], Any], Callable[[Any], None]]) -> bool:
-    """Silent inside, and as before outside."""
+    """Whether warnings are off inside, and as before outside."""
     zero = np.zeros(1, np.float32)
     with np.errstate(all="raise"):
         before = np.geterr()
@@ -80,4 +79,4 @@ def _choose() -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 
 hush, unhush = _choose()
-"""`token = hush()` before, `unhush(token)` after, in the same thread."""
+"""Call `token = hush()` before a run and `unhush(token)` after it, in the same thread."""

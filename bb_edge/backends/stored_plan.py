@@ -1,15 +1,17 @@
-"""The memory plan that an artifact brings: a line of text in a function's metadata (docs/design/artifact.md).
+"""Reads and writes the memory plan in an artifact, a line of text in a function's metadata.
+
+docs/design/artifact.md describes where it is. Its form:
 
     v1|<basis>|<crc32>|<entry>|<entry>…
     entry = <inputs> <results> <steps> <arena> <live> <buffers>
 
-`inputs` are the dtypes and shapes that it is made for (`float32[1x3x32x32],int64[]`), `results` how many of
-the function's outputs, `steps` how many kernel calls, `arena` and `live` bytes, `buffers` a list of
-`offset:nbytes:first:last`, each in the memory that the plan lays out, in the order in which they come up.
+`inputs` are the dtypes and shapes that the plan is for (`float32[1x3x32x32],int64[]`), `results` the number
+of the function's outputs, `steps` the number of kernel calls, `arena` and `live` are bytes, and `buffers` is
+a list of `offset:nbytes:first:last` in the order in which the buffers come up.
 
-Nothing here is trusted. `decode` checks the text by itself: version, checksum, numbers, alignment, bounds,
-and that buffers which are alive together share no byte. `StoredEntry.check` then holds it against what this
-runtime's kernels need. Only offsets are ever used.
+The text is not trusted. `decode` checks it by itself: version, checksum, numbers, alignment, bounds, and that
+buffers which are alive together share no byte. `StoredEntry.check` then compares it with what the kernels of
+this runtime need. Only the offsets are used.
 """
 
 from __future__ import annotations
@@ -35,16 +37,21 @@ __all__ = [
 ]
 
 FORMAT = "v1"
-"""Of the text."""
+"""The version of the text's form."""
 
 BASIS = f"2-{8 * np.dtype(np.intp).itemsize}"
-"""What decides which buffers a graph has: a number that is raised when fitting, placing or kernels' scratch
-change, and the width of an index. A plan on another basis is used where it fits and else made anew.
+"""What decides which buffers a graph has: a version, and the bits of an index.
+
+The version is raised when fitting, placing or the scratch of kernels change. A plan with another basis is
+used if it fits, else a new one is made.
 """
 
 MAX_PLAN_TEXT = 4 * 1024 * 1024
+"""Characters of a plan; `MAX_BUFFERS` of them take about as many."""
 MAX_BUFFERS = 100_000
+"""Buffers of a plan; a graph has at most as many nodes."""
 MAX_ENTRIES = 8
+"""Sets of shapes of a plan; a program keeps as many."""
 _MAX_NUMBER = 1 << 48
 _MAX_DIGITS = 15
 _DTYPES = {
@@ -54,14 +61,14 @@ _DTYPES = {
 
 
 class MemoryPlanError(BackendError):
-    """An artifact's memory plan is damaged, unsafe, or made for something else."""
+    """An artifact's memory plan is damaged or unsafe, or was made for another graph."""
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what, where, hint or "compile the program again, or copy the file again")
 
 
 class StoredEntry(NamedTuple):
-    """The plan for one set of input shapes. `lives` and `offsets` go together, buffer by buffer."""
+    """The plan for one set of input shapes; `lives` and `offsets` have one item per buffer."""
 
     inputs: tuple[TensorSpec, ...]
     results: int
@@ -76,7 +83,7 @@ class StoredEntry(NamedTuple):
         return Layout(self.offsets, self.arena)
 
     def check(self, lives: Sequence[Lifetime], steps: int, where: str) -> None:
-        """MemoryPlanError unless these are the buffers that the kernels here need."""
+        """Raises MemoryPlanError unless these are the buffers that the kernels of this runtime need."""
         if steps != self.steps or len(lives) != len(self.lives):
             raise MemoryPlanError(
                 f"its memory plan has {len(self.lives)} buffers in {self.steps} steps, the kernels here need "
@@ -94,7 +101,7 @@ class StoredEntry(NamedTuple):
 
 
 class StoredPlan(NamedTuple):
-    """All entries of one function. `native`: made on this runtime's `BASIS`."""
+    """All entries of one function; `native` says whether they have this runtime's `BASIS`."""
 
     entries: tuple[StoredEntry, ...]
     basis: str = BASIS
@@ -108,13 +115,13 @@ class StoredPlan(NamedTuple):
 
 
 def encode(plan: StoredPlan) -> str:
-    """The text; equal plans give equal text."""
+    """The text of a plan; equal plans have equal texts."""
     body = "|".join(_entry(entry) for entry in plan.entries)
     return f"{FORMAT}|{plan.basis}|{_checksum(plan.basis, body)}|{body}"
 
 
 def _checksum(basis: str, body: str) -> str:
-    import zlib  # a shared library: only for those who have a stored plan
+    import zlib  # its import loads a shared library, which only stored plans need
 
     return f"{zlib.crc32(f'{basis}|{body}'.encode()):08x}"
 
@@ -132,7 +139,7 @@ def _entry(entry: StoredEntry) -> str:
 
 
 def decode(text: str, where: str = "memory plan") -> StoredPlan:
-    """The plan that a text holds, safe in itself. MemoryPlanError names what is wrong with it."""
+    """Reads a plan and checks that it is safe in itself. Raises MemoryPlanError, which says why not."""
     if len(text) > MAX_PLAN_TEXT:
         raise MemoryPlanError(f"its memory plan has {len(text)} characters, {MAX_PLAN_TEXT} at most", where)
     version, *rest = text.split("|", 3)
@@ -172,7 +179,7 @@ def _read_entry(text: str, where: str) -> StoredEntry:
         offset, nbytes, first, last = numbers
         if offset % ALIGNMENT:
             raise MemoryPlanError(
-                f"buffer {number} of its memory plan lies at {offset}, which is no multiple of {ALIGNMENT}",
+                f"buffer {number} of its memory plan lies at {offset}, not at a multiple of {ALIGNMENT}",
                 where,
             )
         if offset + nbytes > arena:
@@ -180,7 +187,7 @@ def _read_entry(text: str, where: str) -> StoredEntry:
                 f"buffer {number} of its memory plan ends at {offset + nbytes}, beyond the arena of {arena}",
                 where,
             )
-        if not first <= last <= steps:  # what is copied out at the end lives beyond the last one
+        if not first <= last <= steps:  # buffers that are copied out at the end live beyond the last step
             raise MemoryPlanError(
                 f"buffer {number} of its memory plan lives from step {first} to {last} of {steps}", where
             )
@@ -192,15 +199,18 @@ def _read_entry(text: str, where: str) -> StoredEntry:
             f"buffers {overlap[0]} and {overlap[1]} of its memory plan are alive together and overlap", where
         )
     if live_bytes(lives) != live:
-        raise MemoryPlanError(f"its memory plan says {live} bytes are alive at once, they are not", where)
+        raise MemoryPlanError(
+            f"its memory plan names {live} bytes alive at once, but its buffers have {live_bytes(lives)}",
+            where,
+        )
     return StoredEntry(inputs, results, steps, arena, live, tuple(lives), tuple(offsets))
 
 
 def _number(text: str, where: str) -> int:
-    # No regular expressions here: compiling two of them takes longer than reading most plans.
+    # Compiling two regular expressions would take longer than reading most plans.
     plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     if not plain or (text[0] == "0" and text != "0") or int(text) > _MAX_NUMBER:
-        raise MemoryPlanError(f"{text[:24]!r} in its memory plan is no number of bytes or steps", where)
+        raise MemoryPlanError(f"{text[:24]!r} in its memory plan is not a number of bytes or steps", where)
     return int(text)
 
 
@@ -209,5 +219,5 @@ def _read_spec(text: str, where: str) -> TensorSpec:
     dtype = _DTYPES.get(name)
     shape = dims[:-1].split("x") if len(dims) > 1 else []
     if not (bracket and dims.endswith("]") and dtype is not None and len(shape) <= 64 and all(shape)):
-        raise MemoryPlanError(f"{text[:48]!r} in its memory plan is no dtype and shape", where)
+        raise MemoryPlanError(f"{text[:48]!r} in its memory plan is not a dtype and shape", where)
     return TensorSpec(dtype, tuple(_number(dim, where) for dim in shape))

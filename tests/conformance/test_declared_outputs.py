@@ -430,7 +430,7 @@ def test_a_process_prints_each_output(
         )
         if budget == 1000:
             assert (by_name["large"]["value"], by_name["large"]["omitted_bytes"]) == (None, 4000)
-            assert "large: its value is left out" in err and "app_event_bytes=1000" in err
+            assert "large: the value is left out" in err and "app_event_bytes=1000" in err
         else:
             assert by_name["large"]["value"] == {"shape": [1000], "dtype": "float32"}
 

@@ -1,3 +1,3 @@
-"""The Backend contract over a TFLite interpreter, of which nothing is imported before a model is prepared."""
+"""The backend on a TFLite interpreter, which is imported when the first model is prepared."""
 
 from __future__ import annotations

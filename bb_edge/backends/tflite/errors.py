@@ -1,4 +1,4 @@
-"""What a TFLite model, or the lack of an interpreter, can fail with."""
+"""The errors of TFLite models and interpreters."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class TFLiteModelError(BackendError):
 
 
 class TFLiteInterpreterError(BackendError):
-    """No TFLite interpreter runs on this machine, and the node brings no fallback."""
+    """No TFLite interpreter runs on this machine, and the node has no fallback."""

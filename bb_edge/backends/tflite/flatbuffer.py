@@ -1,7 +1,7 @@
-"""Flatbuffers of any schema, read within their bounds: tables, vectors, strings.
+"""Reads flatbuffers of any schema within their bounds: tables, vectors and strings.
 
-Every position is checked before it is read, and what is read is counted, so that parts which refer to one
-another in circles or many times over come to an end. Whatever the bytes, `FlatbufferError` is what is raised.
+Every position is checked before it is read. The bytes that are read are counted, so that parts which refer to
+each other in circles, or many times, come to an end. Only FlatbufferError is raised, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _U32, _I32, _U16 = Struct("<I").unpack_from, Struct("<i").unpack_from, Struct("<
 _SCALARS = {"b": Struct("<b"), "B": Struct("<B"), "i": Struct("<i"), "I": Struct("<I"), "f": Struct("<f")}
 
 Table = tuple[int, tuple[int, ...]]
-"""Where it starts, and per slot how far behind that its value lies: 0 where it has none."""
+"""(start of the table, offset of each slot's value from the start, 0 for a slot without a value)."""
 
 
 class FlatbufferError(ValueError):
-    """An offset, a size or an alignment that no writer makes."""
+    """The bytes hold an offset, a size or an alignment that no writer makes."""
 
 
 class Reader:
@@ -27,7 +27,7 @@ class Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._size = len(data)
-        self._left = 2 * len(data)  # sound ones read each byte once, but for what their writer shares
+        self._left = 2 * len(data)  # sound files need each byte once, except for parts that are shared
         self._vtables: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def root(self) -> Table:
@@ -38,7 +38,7 @@ class Reader:
     def _spend(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise FlatbufferError("its parts are referred to too often")
+            raise FlatbufferError("its parts refer to each other too often")
 
     def _table(self, at: int) -> Table:
         if at & 3 or not 4 <= at <= self._size - 4:
@@ -66,28 +66,28 @@ class Reader:
         return slot < len(table[1]) and table[1][slot] != 0
 
     def expect_slots(self, table: Table, allowed: frozenset[int], what: str) -> None:
-        """FlatbufferError where a table holds anything else."""
+        """Raises FlatbufferError where a table has values in other slots."""
         for slot, place in enumerate(table[1]):
             if place and slot not in allowed:
                 raise FlatbufferError(f"{what} holds something unknown (slot {slot})")
 
     def scalar(self, table: Table, slot: int, kind: str, default: float = 0) -> int | float:
-        """`kind` is struct's: b, B, i, I, f."""
+        """The number in a slot; `kind` is one of `struct`'s b, B, i, I, f."""
         at, slots = table
         if slot >= len(slots) or not slots[slot]:
             return default
         reader = _SCALARS[kind]
         at += slots[slot]
         if at % reader.size or at + reader.size > self._size:
-            raise FlatbufferError("a number lies askew")
-        found: int | float = reader.unpack_from(self.data, at)[0]
-        return found
+            raise FlatbufferError("a number is misaligned")
+        number: int | float = reader.unpack_from(self.data, at)[0]
+        return number
 
     def integer(self, table: Table, slot: int, kind: str, default: int = 0) -> int:
         return int(self.scalar(table, slot, kind, default))
 
     def _target(self, table: Table, slot: int) -> int:
-        """Where an offset leads to; 0 where there is none."""
+        """The position that a slot's offset leads to; 0 for a slot without a value."""
         at, slots = table
         if slot >= len(slots) or not slots[slot]:
             return 0
@@ -95,7 +95,7 @@ class Reader:
 
     def _follow(self, at: int) -> int:
         if at & 3 or at + 4 > self._size:
-            raise FlatbufferError("an offset lies askew")
+            raise FlatbufferError("an offset is misaligned")
         distance = _U32(self.data, at)[0]
         if distance < 4 or at + distance > self._size - 4:
             raise FlatbufferError("an offset leads outside")
@@ -106,7 +106,7 @@ class Reader:
         return self._table(at) if at else None
 
     def span(self, table: Table, slot: int, width: int, alignment: int = 0) -> tuple[int, int]:
-        """(start, number of elements) of a vector, `width` bytes each; (0, 0) where there is none."""
+        """(start, number of elements) of a vector of `width` bytes each; (0, 0) without a value."""
         at = self._target(table, slot)
         if not at:
             return 0, 0
@@ -114,31 +114,31 @@ class Reader:
 
     def _span(self, at: int, width: int, alignment: int) -> tuple[int, int]:
         if at & 3:
-            raise FlatbufferError("a vector lies askew")
+            raise FlatbufferError("a vector is misaligned")
         count = _U32(self.data, at)[0]
         at += 4
         if count * width > self._size - at or (count and at % alignment):
-            raise FlatbufferError("a vector ends outside, or lies askew")
+            raise FlatbufferError("a vector ends outside of it, or is misaligned")
         self._spend(count * width)
         return at, count
 
     def numbers(self, table: Table, slot: int, kind: str) -> tuple[int, ...]:
-        """A vector of numbers; `kind` is struct's, i or q or f."""
+        """The numbers of a vector; `kind` is one of `struct`'s i, q, f."""
         reader_width = 8 if kind == "q" else 4
         at, count = self.span(table, slot, reader_width)
         return Struct(f"<{count}{kind}").unpack_from(self.data, at) if count else ()
 
     def contents(self, start: int, count: int) -> tuple[int, ...]:
-        """Numbers of four bytes, of a span that was checked."""
+        """The int32 numbers of a span that was checked."""
         return Struct(f"<{count}i").unpack_from(self.data, start)
 
     def children(self, table: Table, slot: int) -> list[Table]:
-        """A vector of tables."""
+        """The tables of a vector."""
         at, count = self.span(table, slot, 4)
         return [self._table(self._follow(at + 4 * i)) for i in range(count)]
 
     def text(self, table: Table, slot: int) -> bytes:
-        """A string, which ends with a zero byte that does not belong to it."""
+        """The bytes of a string, without the zero byte at its end."""
         at = self._target(table, slot)
         if not at:
             return b""

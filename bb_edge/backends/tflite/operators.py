@@ -1,4 +1,4 @@
-"""The TFLite operators that artifacts hold: what the verifier asks of each of them."""
+"""The TFLite operators that artifacts may hold, and what the verifier requires of each."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ WIDTHS = {FLOAT32: 4, FLOAT16: 2, INT32: 4, UINT8: 1, INT64: 8, BOOL: 1, INT16: 
 
 
 class Known(NamedTuple):
-    """`tag` of the options (0: none), `options` as (slot, kind, default, low, high) with kind as in `struct`.
+    """One operator: the tag of its options (0: none), the options, and the types of its tensors.
 
-    `inputs` and `result` are a letter per tensor:
+    `options` are (slot, kind, default, low, high), with the kinds of `struct`. `inputs` and `result` have a
+    letter per tensor:
 
     d  data: float32 or int8, one of them for all of an operator's
     m  any element type, one for all of an operator's
     f  float32      b  bool        l  int32 or int64     a  any type
     i  constant of int32
-    s  what is stored to be read as float32: float16, int8 or uint8
+    s  values that are stored small and read as float32: float16, int8 or uint8
     q  int8 or uint8               r  float32, int8 or uint8
-    w  weights: as the data, or constants of int8 where those are float32
-    C  bias: float32, or constants of int32 where the data is int8
-    c  bias that may be left out (-1)
+    w  weights: of the type of the data, or constants of int8 for data of float32
+    C  bias: float32, or constants of int32 for data of int8
+    c  as C, but may be left out (-1)
 
     A last letter followed by `+` stands for one or more, by `?` for one or none.
     """
@@ -133,4 +134,4 @@ OPERATORS: dict[int, Known] = {
     150: Known("GELU", 116, "d", "d", (_byte(0, 0, 1),)),
     158: Known("SIGN", 123, "f", "f"),
 }  # fmt: skip
-"""By the number of BuiltinOperator."""
+"""BuiltinOperator number → operator."""

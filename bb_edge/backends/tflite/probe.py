@@ -1,4 +1,4 @@
-"""Which TFLite interpreter runs on this machine: found by running a model of one operator on each."""
+"""Finds the TFLite interpreter of this machine by running a model of one operator on each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 __all__ = ["INTERPRETERS", "MAX_THREADS", "Interpreter", "attempt", "interpreter"]
 
 INTERPRETERS = (("ai_edge_litert", "ai-edge-litert"), ("tflite_runtime", "tflite-runtime"))
-"""(package, distribution), in the order of preference."""
+"""(module, distribution) of each interpreter, in the order of preference."""
 
 MAX_THREADS = 64
 """Threads that one interpreter may be configured to use.
@@ -22,7 +22,7 @@ More than the cores of any board that this runtime is meant for, so a larger num
 
 NOT_INSTALLED = "not installed"
 
-# Relu of float32[1,4]. In hex: unpacking it would take longer than running it.
+# Relu of float32[1,4], in hex: unpacking a compressed form would take longer than running it.
 _MODEL = bytes.fromhex(
     "1c00000054464c3314001800140010000c00000008000000000004001400000014000000180000001c00000020000000"
     "03000000010000002c0000000100000098010000010000009000000001000000dc00000000000e00140010000c000800"
@@ -38,7 +38,10 @@ _MODEL = bytes.fromhex(
 
 
 class Interpreter(NamedTuple):
-    """The one that runs: `make` is its class, None where none does. `why_not` tells of those tried before."""
+    """The interpreter of this machine: `make` is its class, None if there is none.
+
+    `why_not` says why those that were tried before do not run.
+    """
 
     package: str
     make: Callable[..., Any] | None
@@ -46,7 +49,7 @@ class Interpreter(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Of its package; looked up when asked for, which takes as long as loading a small model."""
+        """The version of its package; the lookup takes as long as loading a small model."""
         from importlib import metadata
 
         try:
@@ -55,13 +58,13 @@ class Interpreter(NamedTuple):
             return "of unknown version"
 
     def __str__(self) -> str:
-        found = f"{self.package} {self.version}" if self.make is not None else "no TFLite interpreter"
-        return f"{found} (not {self.why_not})" if self.why_not else found
+        name = f"{self.package} {self.version}" if self.make is not None else "no TFLite interpreter"
+        return f"{name} (not {self.why_not})" if self.why_not else name
 
 
 @lru_cache(maxsize=1)
 def interpreter() -> Interpreter:
-    """The first of INTERPRETERS that computes the probe model rightly. Looked for once per process."""
+    """The first of INTERPRETERS that computes the probe model correctly; found once per process."""
     reasons: list[str] = []
     for package, distribution in INTERPRETERS:
         make, wrong = attempt(package)
@@ -72,15 +75,15 @@ def interpreter() -> Interpreter:
 
 
 def attempt(package: str) -> tuple[Callable[..., Any] | None, str]:
-    """A package's class, or None and why it does not run here."""
+    """Returns (class, "") of an interpreter, or (None, why it does not run here)."""
     try:
         make = importlib.import_module(f"{package}.interpreter").Interpreter
         wrong = _wrong(make)
     except ModuleNotFoundError as error:
-        # A package that lacks one of its own requirements is there, and broken.
+        # If a module that the package requires is missing, the package is installed, but broken.
         absent = error.name in (package, f"{package}.interpreter")
         return None, NOT_INSTALLED if absent else f"{type(error).__name__}: {error}"
-    # SystemError from NumPy's ABI, OSError from the loader: whatever it is, the next one is tried.
+    # Broken packages raise SystemError (NumPy's ABI), OSError (the loader) and others; the next is tried.
     except Exception as error:  # noqa: BLE001
         text = str(error).splitlines()
         return None, f"{type(error).__name__}: {text[0] if text else 'no reason given'}"
@@ -88,10 +91,10 @@ def attempt(package: str) -> tuple[Callable[..., Any] | None, str]:
 
 
 def _wrong(make: Callable[..., Any]) -> str:
-    """Runs the probe; what is wrong with it, or an empty text."""
-    found = make(model_content=_MODEL, num_threads=1)
-    found.allocate_tensors()
-    found.set_tensor(found.get_input_details()[0]["index"], np.array([[-1, 2, -3, 4]], np.float32))
-    found.invoke()
-    result = found.get_tensor(found.get_output_details()[0]["index"])
+    """Runs the probe model; returns what is wrong with the interpreter, or an empty text."""
+    probe = make(model_content=_MODEL, num_threads=1)
+    probe.allocate_tensors()
+    probe.set_tensor(probe.get_input_details()[0]["index"], np.array([[-1, 2, -3, 4]], np.float32))
+    probe.invoke()
+    result = probe.get_tensor(probe.get_output_details()[0]["index"])
     return "" if np.array_equal(result, [[0, 2, 0, 4]]) else "computes a wrong result"

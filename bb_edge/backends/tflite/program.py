@@ -1,4 +1,4 @@
-"""One flatbuffer, ready to run: interpreters per shapes of the inputs."""
+"""Runs one flatbuffer, with an interpreter per set of input shapes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["MAX_INTERPRETERS", "TFLiteProgram"]
 
 MAX_INTERPRETERS = 4
-"""Allocated at a time, one per set of shapes."""
+"""Interpreters that are allocated at a time, one per set of input shapes; each has its own memory."""
 
 FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError, LookupError)
-"""What the interpreters' Python classes raise."""
+"""The exceptions that the Python classes of interpreters raise."""
 
 _Shapes = tuple[tuple[int, ...], ...]
 
 _LARGE = 8 << 20
-"""Bytes from which on loading OpenSSL is the quicker way."""
+"""Bytes from which on importing `hashlib` (OpenSSL) saves time."""
 
 
 class TFLiteProgram(BackendProgram):
-    """`made` counts interpreters. TFLiteModelError where bytes, digest or ports are not as they should."""
+    """A flatbuffer on an interpreter; `made` counts the interpreters that were allocated.
+
+    Raises TFLiteModelError where the bytes, their digest or the number of ports are wrong.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class TFLiteProgram(BackendProgram):
         where: str,
     ) -> None:
         if len(model) < 16 or model[4:8] != b"TFL3":
-            raise TFLiteModelError("its model is no TFLite flatbuffer", where, "compile the program again")
+            raise TFLiteModelError("its model is not a TFLite flatbuffer", where, "compile the program again")
         if _sha256(model) != sha256.lower():
             raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
         try:
@@ -62,27 +65,28 @@ class TFLiteProgram(BackendProgram):
         self.made = 0
         try:
             first = make(model_content=model, num_threads=threads)
-            given, results = first.get_input_details(), first.get_output_details()
+            inputs, results = first.get_input_details(), first.get_output_details()
             first.allocate_tensors()
         except FAILURES as error:
             raise TFLiteModelError(f"the interpreter refuses it: {error}", where) from error
-        if (len(given), len(results)) != (n_inputs, n_outputs):
+        if (len(inputs), len(results)) != (n_inputs, n_outputs):
             raise TFLiteModelError(
-                f"it has {len(given)} inputs and {len(results)} outputs, its node {n_inputs} and {n_outputs}",
+                f"its model has {len(inputs)} inputs and {len(results)} outputs, its node"
+                f" {n_inputs} and {n_outputs}",
                 where,
             )
-        self.input_names = tuple(str(d["name"]) for d in given)
+        self.input_names = tuple(str(d["name"]) for d in inputs)
         self.output_names = tuple(str(d["name"]) for d in results)
-        self._inputs = tuple(int(d["index"]) for d in given)
+        self._inputs = tuple(int(d["index"]) for d in inputs)
         self._outputs = tuple(int(d["index"]) for d in results)
-        self.ports, self.results = _ports(given), _ports(results)
+        self.ports, self.results = _ports(inputs), _ports(results)
         self._signatures = tuple(shape for _, shape in self.ports)
-        self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in given), first)
+        self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in inputs), first)
         if n_outputs == 1:
             self.call = self._one if n_inputs == 1 else self._call
 
     def expect(self, inputs: Sequence[ValueType | None], outputs: Sequence[ValueType | None]) -> None:
-        """TFLiteModelError where a port contradicts the type that the artifact declares for it."""
+        """Raises TFLiteModelError where a port is not of the type that the artifact declares for it."""
         from bb_edge.ir import types
 
         for kind, ports, declared in (("input", self.ports, inputs), ("output", self.results, outputs)):
@@ -98,15 +102,20 @@ class TFLiteProgram(BackendProgram):
                     )
                 if wrong:
                     raise TFLiteModelError(
-                        f"{kind} {number} of its model is {dtype}{list(shape)}, declared is {value}",
+                        f"{kind} {number} of its model is {dtype}{list(shape)}, but is declared as {value}",
                         self._where,
                         "compile the program again",
                     )
 
-    def _keep(self, shapes: _Shapes, found: Any) -> None:
+    def _keep(self, shapes: _Shapes, interpreter: Any) -> None:
         while len(self._kept) >= MAX_INTERPRETERS:
             self._kept.popitem(last=False)
-        self._kept[shapes] = (found.set_tensor, found.invoke, found.get_tensor, found)
+        self._kept[shapes] = (
+            interpreter.set_tensor,
+            interpreter.invoke,
+            interpreter.get_tensor,
+            interpreter,
+        )
         self.made += 1
         self._use(shapes)
 
@@ -123,19 +132,19 @@ class TFLiteProgram(BackendProgram):
             if len(shape) != len(signature) or any(
                 s not in (-1, n) for s, n in zip(signature, shape, strict=True)
             ):
-                raise BackendRunError(f"shape {list(shape)}, {list(signature)} is expected", self._where)
+                raise BackendRunError(f"expected shape {list(signature)}, got {list(shape)}", self._where)
         try:
-            found = self._make(model_content=self._model, num_threads=self._threads)
+            interpreter = self._make(model_content=self._model, num_threads=self._threads)
             for index, shape in zip(self._inputs, shapes, strict=True):
-                found.resize_tensor_input(index, shape, strict=True)
-            found.allocate_tensors()
+                interpreter.resize_tensor_input(index, shape, strict=True)
+            interpreter.allocate_tensors()
         except FAILURES as error:
             raise BackendRunError(f"the interpreter refuses these shapes: {error}", self._where) from error
-        self._keep(shapes, found)
+        self._keep(shapes, interpreter)
 
     def _start(self, inputs: Sequence[Array]) -> None:
         if len(inputs) != len(self._inputs):
-            raise BackendRunError(f"{len(inputs)} inputs given, it has {len(self._inputs)}", self._where)
+            raise BackendRunError(f"expected {len(self._inputs)} inputs, got {len(inputs)}", self._where)
         for array, shape in zip(inputs, self._shapes):  # noqa: B905 - counted above
             if array.shape != shape:
                 self._switch(tuple(a.shape for a in inputs))
@@ -145,7 +154,7 @@ class TFLiteProgram(BackendProgram):
                 self._set(index, array)
             self._invoke()
         except FAILURES as error:
-            raise BackendRunError(f"the interpreter: {error}", self._where) from error
+            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         self._start(inputs)
@@ -153,43 +162,45 @@ class TFLiteProgram(BackendProgram):
         try:
             return tuple([get(index) for index in self._outputs])
         except FAILURES as error:
-            raise BackendRunError(f"the interpreter: {error}", self._where) from error
+            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
 
     def _one(self, _ctx: object, array: Array) -> Array:
-        """`_call` for one input, without its loops: what most models are, on the path that counts."""
+        """Does what `_call` does for one input, without its loops; most models have one input."""
         if array.shape != self._shapes[0]:
             self._switch((array.shape,))
         try:
             self._set(self._inputs[0], array)
             self._invoke()
-            found: Array = self._get(self._outputs[0])
+            result: Array = self._get(self._outputs[0])
         except FAILURES as error:
-            raise BackendRunError(f"the interpreter: {error}", self._where) from error
-        return found
+            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
+        return result
 
     def _call(self, _ctx: object, *arrays: Array) -> Array:
         self._start(arrays)
         try:
-            found: Array = self._get(self._outputs[0])
+            result: Array = self._get(self._outputs[0])
         except FAILURES as error:
-            raise BackendRunError(f"the interpreter: {error}", self._where) from error
-        return found
+            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
+        return result
 
 
 def _ports(details: Sequence[Mapping[str, Any]]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:
-    """dtype and shape of each, open dimensions -1."""
+    """The dtype and shape of each port; an open dimension is -1."""
     return tuple((np.dtype(d["dtype"]), tuple(int(n) for n in d["shape_signature"])) for d in details)
 
 
 def _sha256(data: bytes) -> bytes:
-    """In hex. Small models are hashed by Python's own code: `hashlib` brings OpenSSL into the process, which
-    takes more memory than they do, and longer to load than to hash them.
+    """The SHA-256 of the bytes, in hex.
+
+    Small models are hashed by Python's own module: `hashlib` loads OpenSSL, which takes more memory than they
+    do, and more time than hashing them.
     """
     if len(data) > _LARGE:
         import hashlib
 
         return hashlib.sha256(data).hexdigest().encode()
-    for module in ("_sha2", "_sha256", "hashlib"):  # the first since Python 3.12, the second before
+    for module in ("_sha2", "_sha256", "hashlib"):  # Python 3.12 has the first, older ones the second
         try:
             return str(importlib.import_module(module).sha256(data).hexdigest()).encode()
         except ImportError:

@@ -1,6 +1,6 @@
-"""The shape that a TFLite operator gives: None where its inputs or options do not go together.
+"""Computes the shape of a TFLite operator's result; None if its inputs or options do not fit.
 
-The kernels of some interpreters take constants as they come and read or write beyond their arrays.
+The kernels of some interpreters do not check their constants, and read or write beyond their arrays.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ __all__ = ["SAME", "result_shape"]
 Shape = tuple[int, ...]
 Options = Sequence[float]
 Rule = Callable[[Sequence[Shape], Sequence[tuple[int, ...]], Options], "Shape | None"]
-"""(shapes of the inputs, contents of those that are constants of int32 and () of others, options) → shape."""
+"""(shapes of inputs, contents of each that is an int32 constant, else (), options) → shape or None."""
 
 SAME = 0
-"""Padding: the output has as many places as strides fit; VALID, 1: as many as whole windows do."""
+"""Padding: the output has one element per stride. VALID, 1: one element per whole window."""
 
 
 def result_shape(
     name: str, shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options
 ) -> Shape | None:
+    """The shape of an operator's result; None if its inputs or options do not fit."""
     rule = _RULES.get(name, _like_the_first)
     try:
         return rule(shapes, constants, options)
-    except (IndexError, ValueError):  # of another rank than the rule unpacks
+    except (IndexError, ValueError):  # a shape has another rank than the rule needs
         return None
 
 
@@ -36,13 +37,13 @@ def _like_the_first(shapes: Sequence[Shape], constants: object, options: object)
 def _broadcast(shapes: Sequence[Shape], constants: object, options: object) -> Shape | None:
     rank = max(map(len, shapes))
     columns = zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True)
-    found = []
+    shape = []
     for column in columns:
         widest = max(column)
         if any(dim not in (1, widest) for dim in column):
             return None
-        found.append(widest)
-    return tuple(found)
+        shape.append(widest)
+    return tuple(shape)
 
 
 def _window(size: int, window: int, stride: int, dilation: int, padding: float) -> int:
@@ -87,7 +88,7 @@ def _transposed(
     padding, sw, sh, _ = options
     channels, h, w, depth = shapes[1]
     result = constants[0]
-    # The convolution of which this is the gradient goes the other way.
+    # It is the gradient of a convolution that maps the result to the input.
     image = _image(result, (h, w), (int(sh), int(sw)), (1, 1), padding) if min(result) > 0 else None
     if image != shapes[2][:3] or depth != shapes[2][3] or shapes[3:] not in ([], [(channels,)]):
         return None
@@ -155,8 +156,8 @@ def _reshaped(
     known = prod(dim for dim in wanted if dim != -1)
     if any(dim < 1 and dim != -1 for dim in wanted) or wanted.count(-1) > 1 or count % known:
         return None
-    found = tuple(count // known if dim == -1 else dim for dim in wanted)
-    return found if prod(found) == count else None
+    shape = tuple(count // known if dim == -1 else dim for dim in wanted)
+    return shape if prod(shape) == count else None
 
 
 def _turned(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options) -> Shape | None:
@@ -165,24 +166,24 @@ def _turned(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], optio
 
 
 def _slice(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options) -> Shape | None:
-    found = []
+    shape = []
     for dim, begin, size in zip(shapes[0], constants[1], constants[2], strict=True):
         size = dim - begin if size == -1 else size
         if begin < 0 or size < 1 or begin + size > dim:
             return None
-        found.append(size)
-    return tuple(found)
+        shape.append(size)
+    return tuple(shape)
 
 
 def _strided(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options) -> Shape | None:
     begins, ends, *others = (int(mask) for mask in options)
     if any(others):
         return None
-    found = []
+    shape = []
     for i, (dim, begin, end, step) in enumerate(zip(shapes[0], *constants[1:], strict=True)):
         part = slice(None if begins >> i & 1 else begin, None if ends >> i & 1 else end, step)
-        found.append(len(range(*part.indices(dim))))
-    return tuple(found) if all(found) else None
+        shape.append(len(range(*part.indices(dim))))
+    return tuple(shape) if all(shape) else None
 
 
 def _padded(shapes: Sequence[Shape], constants: Sequence[tuple[int, ...]], options: Options) -> Shape | None:

@@ -1,7 +1,7 @@
-"""What was measured on this device: per flatbuffer, the interpreter's best number of threads, or NumPy.
+"""Reads and writes tuning files: per flatbuffer, the best number of threads, or NumPy.
 
-A small JSON file beside the artifact, written by `bb-edge bench --tune`. It is of one board, interpreter and
-NumPy; where any of these is another one now, it is left aside and said so.
+`bb-edge bench --tune` writes the file, a small JSON file beside the artifact. It is valid for one board,
+interpreter and version of NumPy; for any other it is ignored, with a note.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ __all__ = ["Choice", "TuningError", "load_tuning", "save_tuning", "signature"]
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
+"""Bytes of the largest tuning file; an entry takes some 80."""
 
 
 class TuningError(BackendError):
-    """A tuning file that is none, or of another device."""
+    """A file is not a tuning file, or was written on another device."""
 
 
 class Choice(NamedTuple):
-    """How to run one flatbuffer; `threads` 0 is NumPy."""
+    """How to run one flatbuffer: on this many threads of the interpreter; 0 means NumPy."""
 
     threads: int
 
 
 def signature(interpreter: Interpreter) -> str:
-    """What a measurement is worth nothing without."""
+    """Everything that a measurement depends on: processor, cores, interpreter and NumPy."""
     return "|".join(
         (
             platform.machine(),
@@ -50,7 +51,7 @@ def signature(interpreter: Interpreter) -> str:
 
 
 def save_tuning(path: Path, choices: Mapping[str, Choice], interpreter: Interpreter) -> None:
-    """Writes the file whole or not at all. OSError."""
+    """Writes the file whole or not at all. Raises OSError."""
     content = {
         "format": FORMAT,
         "device": signature(interpreter),
@@ -70,7 +71,7 @@ def save_tuning(path: Path, choices: Mapping[str, Choice], interpreter: Interpre
 
 
 def load_tuning(path: Path, interpreter: Interpreter) -> dict[str, Choice]:
-    """The choices of a file. TuningError where it is none, too large, or of another device."""
+    """The choices in a file. Raises TuningError where it is damaged, too large, or of another device."""
     where = str(path)
     try:
         with path.open("rb") as stream:
@@ -79,15 +80,15 @@ def load_tuning(path: Path, interpreter: Interpreter) -> dict[str, Choice]:
             raise TuningError(f"it is larger than {MAX_BYTES} bytes", where, "tune again")
         content: Any = json.loads(data)
         if content["format"] != FORMAT:
-            raise TuningError(f"format {content['format']!r}", where, "tune again")
-        device, found = content["device"], content["threads"]
-        choices = {str(digest): Choice(int(threads)) for digest, threads in found.items()}
+            raise TuningError(f"it has format {content['format']!r}, {FORMAT} is known", where, "tune again")
+        device, counts = content["device"], content["threads"]
+        choices = {str(digest): Choice(int(threads)) for digest, threads in counts.items()}
     except OSError as error:
         raise TuningError(error.strerror or str(error), where) from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise TuningError("it is no tuning file", where, "tune again") from error
+        raise TuningError("it is not a tuning file", where, "tune again") from error
     if device != signature(interpreter):
         raise TuningError("it was measured on another device or with other versions", where, "tune again")
     if any(not 0 <= choice.threads <= MAX_THREADS for choice in choices.values()):
-        raise TuningError("a number of threads that cannot be", where, "tune again")
+        raise TuningError(f"a number of threads is not 0 to {MAX_THREADS}", where, "tune again")
     return choices

@@ -1,8 +1,8 @@
-"""Whether a flatbuffer is one that an interpreter may be given: some of them crash on others.
+"""Checks that a flatbuffer is safe to give to an interpreter; some interpreters crash on others.
 
-A model's digest says that nothing was damaged, not that whoever wrote it meant well. `verify` takes what the
-lowering writes and nothing else: one subgraph, operators of `operators.py` in an order that computes, their
-options within bounds, tensors whose contents have the size of their shape.
+A model's digest says that it is not damaged, not that its writer meant well. `verify` accepts what the
+lowering writes and nothing else: one subgraph, operators of `operators.py` in an order that can be computed,
+options within bounds, and tensors whose contents have the size of their shape.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ from bb_edge.backends.tflite.shapes import result_shape
 __all__ = ["MAX_RANK", "in_step", "verify"]
 
 MAX_RANK = 6
+"""Dimensions of a tensor; the lowering writes five at most."""
 MAX_ELEMENTS = (1 << 31) - 1
-"""Of one tensor: kernels count in 32 bits."""
+"""Elements and bytes of one tensor: kernels count in 32 bits."""
 MAX_BYTES = 1 << 32
-"""Of all tensors that are computed, at one row: what a small constant can ask for has an end."""
+"""Bytes of all computed tensors for one row: a small constant can ask for any size."""
 
 _OPEN = 1_000_003
-"""What an open first dimension is in a second look at the graph: constants must fit any number of rows."""
+"""Rows in the second check of a graph with an open first dimension; a prime, so that no constant fits."""
 
 MAX_SCALE, MIN_SCALE = 1e30, 1e-30
+"""Bounds of a quantization scale, well within float32."""
 MAX_STEPS = 1 << 18
-"""Of a result's grid, for one step of what it is computed from: kernels shift by that, or end there."""
+"""Steps of a result's grid per step of an input's; kernels shift by this factor, and some abort above."""
 MAX_PRODUCT_STEPS = 256
-"""The same for one step of an input times one of a weight, as packed weights have it."""
+"""The same per step of an input times a step of a weight, for kernels with packed weights."""
 MIN_SOFTMAX = 2.0**-25
+"""The least scale of a softmax's int8 input that kernels can compute with."""
 
 _MODEL = frozenset((0, 1, 2, 4, 7))
 _CODE = frozenset((0, 2, 3))
@@ -69,7 +72,7 @@ _TYPES = {
     "q": (INT8, UINT8),
     "r": (FLOAT32, INT8, UINT8),
 }
-"""By the letters of `operators.Known`."""
+"""The element types that a letter of `operators.Known` stands for."""
 
 
 _PRODUCTS = (
@@ -87,21 +90,21 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...]
     type: int
     start: int
-    """Where its contents are; 0 where it has none."""
+    """The position of its contents; 0 if it has none."""
     scales: tuple[int | float, ...]
     open: bool
 
 
 def verify(data: bytes) -> int:
-    """The bytes of all tensors that it computes at one row.
+    """Checks a flatbuffer, and returns the bytes of all tensors that it computes for one row.
 
-    FlatbufferError for anything that the lowering does not write.
+    Raises FlatbufferError for anything that the lowering does not write.
     """
     reader = Reader(data)
     model = reader.root()
     reader.expect_slots(model, _MODEL, "the model")
     if reader.integer(model, 0, "I") != _SCHEMA_VERSION:
-        raise FlatbufferError("it is of another schema")
+        raise FlatbufferError("it has another version of the schema")
     codes = [_code(reader, table) for table in reader.children(model, 1)]
     buffers = [_contents(reader, table) for table in reader.children(model, 4)]
     graphs = reader.children(model, 2)
@@ -118,7 +121,7 @@ def verify(data: bytes) -> int:
     there = [bool(tensor.start) for tensor in tensors]
     for index in inputs:
         if not 0 <= index < len(tensors) or there[index]:
-            raise FlatbufferError(f"tensor {index} is no input")
+            raise FlatbufferError(f"tensor {index} cannot be an input")
         there[index] = True
     looks = [[tensor.shape for tensor in tensors]]
     if any(tensors[index].open for index in inputs):
@@ -129,7 +132,7 @@ def verify(data: bytes) -> int:
         if total > MAX_BYTES:
             raise FlatbufferError(f"it computes more than {MAX_BYTES} bytes from one row")
     if not outputs or any(not 0 <= index < len(tensors) or not there[index] for index in outputs):
-        raise FlatbufferError("an output is made by nothing")
+        raise FlatbufferError("nothing computes an output")
     return total
 
 
@@ -138,12 +141,12 @@ def _code(reader: Reader, table: Table) -> Known:
     code = reader.integer(table, 3, "i")
     known = OPERATORS.get(code)
     if known is None:
-        raise FlatbufferError(f"it has an operator that is not known here ({code})")
-    # Readers of the old field take the larger of the two.
+        raise FlatbufferError(f"operator {code} is not known")
+    # Readers of the old field use the larger of the two.
     if reader.integer(table, 0, "b") != min(code, _PLACEHOLDER):
-        raise FlatbufferError(f"two codes for one operator ({known.name})")
+        raise FlatbufferError(f"{known.name} has two different codes")
     if not 1 <= reader.integer(table, 2, "i", 1) <= _MAX_VERSION:
-        raise FlatbufferError(f"a version of {known.name} that does not exist")
+        raise FlatbufferError(f"{known.name} has a version that does not exist")
     return known
 
 
@@ -157,13 +160,13 @@ def _signatures(reader: Reader, model: Table, n_tensors: int) -> None:
         reader.expect_slots(table, _SIGNATURE, "a signature")
         reader.text(table, 2)
         if reader.integer(table, 4, "I"):
-            raise FlatbufferError("a signature of another subgraph")
+            raise FlatbufferError("a signature is of another subgraph")
         for slot in (0, 1):
             for pair in reader.children(table, slot):
                 reader.expect_slots(pair, _PAIR, "a signature")
                 reader.text(pair, 0)
                 if reader.integer(pair, 1, "I") >= n_tensors:
-                    raise FlatbufferError("a signature of tensors that are not there")
+                    raise FlatbufferError("a signature names a tensor that does not exist")
 
 
 def _tensor(reader: Reader, table: Table, buffers: list[tuple[int, int]]) -> _Tensor:
@@ -173,26 +176,26 @@ def _tensor(reader: Reader, table: Table, buffers: list[tuple[int, int]]) -> _Te
     reader.text(table, 3)
     width = WIDTHS.get(kind)
     if width is None:
-        raise FlatbufferError(f"a tensor of an element type that is not known here ({kind})")
+        raise FlatbufferError(f"a tensor has element type {kind}, which is not known")
     if number >= len(buffers):
-        raise FlatbufferError("a tensor's buffer is not there")
+        raise FlatbufferError("the buffer of a tensor does not exist")
     count = 1
     for dim in shape:
         if dim < 1:
-            raise FlatbufferError(f"a tensor of shape {list(shape)}")
+            raise FlatbufferError(f"a tensor has the impossible shape {list(shape)}")
         count *= dim
         if count > MAX_ELEMENTS:
-            raise FlatbufferError(f"a tensor of shape {list(shape)}")
+            raise FlatbufferError(f"a tensor has the impossible shape {list(shape)}")
     if len(shape) > MAX_RANK or count * width > MAX_ELEMENTS:
-        raise FlatbufferError(f"a tensor of shape {list(shape)}")
+        raise FlatbufferError(f"a tensor has the impossible shape {list(shape)}")
     start, size = buffers[number]
     if size and size != count * width:
-        raise FlatbufferError(f"{size} bytes for a tensor of shape {list(shape)}")
+        raise FlatbufferError(f"a tensor of shape {list(shape)} has {size} bytes of contents")
     signature = reader.numbers(table, 7, "i")
     if signature and signature != shape:
         opened = (-1, *shape[1:]) if shape[:1] == (1,) else ()
         if size or signature != opened:
-            raise FlatbufferError(f"a tensor of shape {list(shape)} and {list(signature)}")
+            raise FlatbufferError(f"a tensor has the shapes {list(shape)} and {list(signature)}")
     quantization = reader.child(table, 4)
     scales: tuple[int | float, ...] = ()
     if quantization is not None:
@@ -212,10 +215,10 @@ def _scales(reader: Reader, table: Table, shape: tuple[int, ...], middle: int) -
         raise FlatbufferError(f"{len(scales)} scales along axis {axis} of shape {list(shape)}")
     if axis < 0 or (axis and axis >= len(shape)):
         raise FlatbufferError(f"scales along axis {axis} of shape {list(shape)}")
-    if not all(MIN_SCALE <= scale <= MAX_SCALE for scale in scales):  # not true of nan either
-        raise FlatbufferError("a scale that is no number above zero")
+    if not all(MIN_SCALE <= scale <= MAX_SCALE for scale in scales):  # false for NaN too
+        raise FlatbufferError("a scale is not a number above zero")
     if not all(-128 <= zero - middle <= 127 for zero in zeros):
-        raise FlatbufferError("a zero point beyond eight bits")
+        raise FlatbufferError("a zero point does not fit eight bits")
     return scales
 
 
@@ -230,43 +233,44 @@ def _operator(
     reader.expect_slots(table, _OPERATOR, "an operator")
     number = reader.integer(table, 0, "I")
     if number >= len(codes):
-        raise FlatbufferError("an operator without a code")
+        raise FlatbufferError("an operator has no code")
     known = codes[number]
     inputs, outputs = reader.numbers(table, 1, "i"), reader.numbers(table, 2, "i")
     options = reader.child(table, 4)
     if reader.integer(table, 3, "B") != known.tag or (options is None) != (not known.tag):
-        raise FlatbufferError(f"{known.name} with other options than its own")
+        raise FlatbufferError(f"{known.name} has the options of another operator")
     chosen = _options(reader, options, known) if options is not None else ()
     if len(outputs) != 1:
-        raise FlatbufferError(f"{known.name} with {len(outputs)} results")
+        raise FlatbufferError(f"{known.name} has {len(outputs)} results")
     for index in inputs:
         if index != -1 and (not 0 <= index < len(tensors) or not there[index]):
-            raise FlatbufferError(f"{known.name} reads what is not there")
+            raise FlatbufferError(f"{known.name} reads a tensor that is not computed yet")
     (result,) = outputs
     if not 0 <= result < len(tensors) or there[result]:
-        raise FlatbufferError(f"{known.name} writes what is there")
+        raise FlatbufferError(f"{known.name} writes a tensor that has contents already")
     there[result] = True
-    given = [None if index == -1 else tensors[index] for index in inputs]
-    if not _fits(known, given, tensors[result]):
-        raise FlatbufferError(f"{known.name} on tensors that it does not take")
+    operands = [None if index == -1 else tensors[index] for index in inputs]
+    if not _fits(known, operands, tensors[result]):
+        raise FlatbufferError(f"{known.name} has tensors of wrong types")
     if tensors[result].type == INT8:
-        steps = [max(tensor.scales) for tensor in given if tensor is not None and tensor.type == INT8]
+        steps = [max(tensor.scales) for tensor in operands if tensor is not None and tensor.type == INT8]
         if not in_step(known.name, steps, min(tensors[result].scales)):
-            raise FlatbufferError(f"{known.name} with grids too far apart")
-    constants = [_constant(reader, tensor) for tensor in given]
+            raise FlatbufferError(f"{known.name} has scales that are too far apart")
+    constants = [_constant(reader, tensor) for tensor in operands]
     wanted = tensors[result].shape
     for shapes in looks:
-        found = result_shape(known.name, [shapes[i] if i >= 0 else () for i in inputs], constants, chosen)
-        # An open first dimension may become another one: it is what comes of it.
-        if found is None or (found != wanted if not tensors[result].open else _rest(found) != _rest(wanted)):
-            raise FlatbufferError(f"{known.name} with another shape than {list(wanted)}")
-        shapes[result] = found
+        shape = result_shape(known.name, [shapes[i] if i >= 0 else () for i in inputs], constants, chosen)
+        # The first dimension may be another one if it is open.
+        if shape is None or (shape != wanted if not tensors[result].open else _rest(shape) != _rest(wanted)):
+            raise FlatbufferError(f"{known.name} gives another shape than {list(wanted)}")
+        shapes[result] = shape
     return prod(looks[0][result]) * WIDTHS[tensors[result].type]
 
 
 def in_step(name: str, steps: Sequence[float], finest: float) -> bool:
-    """Whether an operator's int8 results, the finest grid of which is given, can be computed from its int8
-    inputs, the coarsest grid of each of which is given in order.
+    """Whether kernels can compute an operator's int8 result from its int8 inputs.
+
+    `steps` is the largest scale of each input, in order; `finest` is the smallest scale of the result.
     """
     if name == "SOFTMAX" and steps and steps[0] < MIN_SOFTMAX:
         return False
@@ -286,25 +290,25 @@ def _constant(reader: Reader, tensor: _Tensor | None) -> tuple[int, ...]:
 
 
 def _options(reader: Reader, table: Table, known: Known) -> list[int | float]:
-    found = []
+    values = []
     for slot, kind, default, low, high in known.options:
         value = reader.scalar(table, slot, kind, default)
         if not low <= value <= high:
-            raise FlatbufferError(f"{known.name} with an option out of range")
-        found.append(value)
+            raise FlatbufferError(f"{known.name} has an option out of range")
+        values.append(value)
     reader.expect_slots(table, frozenset(slot for slot, *_ in known.options), known.name)
-    return found
+    return values
 
 
-def _fits(known: Known, given: list[_Tensor | None], result: _Tensor) -> bool:
+def _fits(known: Known, operands: list[_Tensor | None], result: _Tensor) -> bool:
     letters = known.inputs
     if letters.endswith("+"):
-        letters = letters[0] * max(1, len(given))
+        letters = letters[0] * max(1, len(operands))
     if letters.endswith("?"):
-        letters = letters[: max(len(letters) - 2, min(len(given), len(letters) - 1))]
-    if len(given) != len(letters):
+        letters = letters[: max(len(letters) - 2, min(len(operands), len(letters) - 1))]
+    if len(operands) != len(letters):
         return False
-    pairs = list(zip((*letters, known.result), (*given, result), strict=True))
+    pairs = list(zip((*letters, known.result), (*operands, result), strict=True))
     kinds = {tensor.type for letter, tensor in pairs if tensor is not None and letter in "dm"}
     if len(kinds) > 1:
         return False

@@ -416,7 +416,7 @@ def test_a_misfit_names_the_node(backend: NumPyBackend, make: Make, f32: F32) ->
 
 
 def test_a_wrong_number_of_inputs_is_refused(backend: NumPyBackend, make: Make, f32: F32) -> None:
-    with pytest.raises(BackendRunError, match="2: a, b"):
+    with pytest.raises(BackendRunError, match=r"expected 2 inputs \(a, b\), got 1"):
         backend.prepare(make("a b", "y", [("Add", "a b", "y")])).run((f32(2),))
 
 

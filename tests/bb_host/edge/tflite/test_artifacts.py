@@ -95,7 +95,7 @@ def test_ports_are_checked_against_what_the_entry_declares(run_on):
     (main,) = [f for f in proto.functions if any(p.key == keys.ENTRY_KEY for p in f.metadata_props)]
     (dim, _) = next(i for i in main.value_info if i.name == "x").type.tensor_type.shape.dim
     dim.dim_value = 5
-    with pytest.raises(Exception, match="declared is"):
+    with pytest.raises(Exception, match="but is declared as"):
         TFLiteBackend().prepare(main, functions)
 
 
