@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstrap import Bootstraps
+from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Ingress

@@ -13,8 +13,8 @@ from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstrap import Bootstraps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry, Ingress

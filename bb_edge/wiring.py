@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from bb_edge.engine.binding import BindEnv
 from bb_edge.engine.context import ControlContext, OpContext
 from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstrap import Bootstraps, Planned, of_component
+from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
+from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.entries.sources import EntryOp, Sources
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
@@ -85,7 +86,7 @@ class Bound:
     mains: dict[str, BoundGraph] = field(default_factory=dict)
     ports: dict[int, Port] = field(default_factory=dict)
     entries: dict[str, list[EntryOp]] = field(default_factory=dict)
-    bootstraps: dict[str, Planned] = field(default_factory=dict)
+    bootstraps: dict[str, Bootstrap] = field(default_factory=dict)
     of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
 
 
@@ -181,6 +182,7 @@ def node(
     own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
     renew = renewal(scheduler, slots.components, slots.construct, bound.of_components, own_graphs)
     bootstraps = Bootstraps(
+        runtime,
         scheduler,
         core.ingress,
         list(bound.mains),
@@ -230,10 +232,10 @@ def _unheard(_reason: str) -> None:
 
 def _with_bootstraps(
     core: Core, bound: Bound, slots: Slots
-) -> tuple[dict[int, BoundGraph], dict[str, tuple[BoundGraph, Planned]]]:
+) -> tuple[dict[int, BoundGraph], dict[str, tuple[BoundGraph, Bootstrap]]]:
     """All graphs by index, and those of components' own bootstraps, by slot: these come behind the others."""
     graphs = {graph.index: graph for graph in bound.graphs}
-    of_slots: dict[str, tuple[BoundGraph, Planned]] = {}
+    of_slots: dict[str, tuple[BoundGraph, Bootstrap]] = {}
     for (target, slot), number in slots.numbers.items():
         if slot not in of_slots and type(slots.components[slot]).bootstrap is not Component.bootstrap:
             graph = component_bootstrap(

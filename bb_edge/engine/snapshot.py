@@ -55,7 +55,7 @@ def _save_executions(parts: Parts) -> list[Any]:
 
 def _restore_executions(parts: Parts, plain: Any, shift: Shift) -> None:
     pool, ledger = parts.engine.pool, parts.engine.ledger
-    saved_executions.restore(pool, parts.engine.runtime, plain, shift, parts.naming, parts.bootstraps.planned)
+    saved_executions.restore(pool, parts.engine.runtime, plain, shift, parts.naming, parts.bootstraps.find)
     for execution in pool.active.values():
         ledger.recharge(execution.source, execution.bytes_held)
         ledger.recharge(None, execution.answer_bytes)
@@ -80,7 +80,7 @@ SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("claims", lambda p: p.engine.waiting.claims.save(), _restore_claims),
     ("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
     ("cycle", lambda p: p.cycle.sources.save(), lambda p, data, _: p.cycle.sources.restore(data)),
-    ("bootstraps", tables.save_bootstraps, tables.restore_bootstraps),
+    ("bootstraps", lambda p: p.bootstraps.save(), lambda p, plain, _: p.bootstraps.restore(plain)),
     ("ingress", tables.save_ingress, tables.restore_ingress),
     ("outbound", tables.save_outbound, tables.restore_outbound),
     ("control", tables.save_control, tables.restore_control),

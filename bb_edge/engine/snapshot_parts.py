@@ -7,7 +7,7 @@ from typing import Any
 
 from bb_edge.engine.context import ControlContext, OpContext
 from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstrap import Bootstraps
+from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.naming import Naming

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
 from bb_edge.engine.net.durable import Writing
 from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.plain import Shift, dump, load
@@ -188,27 +187,6 @@ def restore_links(parts: Parts, data: Any, shift: Shift) -> None:
     links = parts.cycle.links
     links.durable_epoch = data["epochs"][1]  # numbers of the outbox run on; the best-effort epoch is new
     links.restore(data, parts.engine.runtime.now_ns)
-
-
-# --- entries --------------------------------------------------------------------------------------------
-
-
-def save_bootstraps(parts: Parts) -> list[Any]:
-    return [
-        [p.target, p.slot, p.status.value, p.staged, dump(dict(p.inputs))] for p in parts.bootstraps.order
-    ]
-
-
-def restore_bootstraps(parts: Parts, data: Any, shift: Shift) -> None:
-    for target, slot, status, staged, inputs in data:
-        planned = parts.bootstraps.planned(target, slot)
-        planned.status = BootstrapStatus(status)
-        planned.staged = staged
-        planned.inputs = load(inputs)
-        if slot and planned.done:
-            component = parts.engine.components[planned.touch_set[0]]
-            if type(component).serialize is Component.serialize:  # nothing of what it did is left
-                planned.status, planned.lost = BootstrapStatus.READY, True
 
 
 # --- what waits to come in ------------------------------------------------------------------------------
