@@ -1,7 +1,8 @@
 """Compile times against another checkout: `python benchmarks/against.py FOLDER`.
 
-A process per checkout compiles in turn with the other; each line is CPU time in milliseconds, medians of the
-pairs, and the median of their ratios.
+A process per checkout compiles in turn with the other, so that both meet the same load of the machine. Each
+line is CPU time in milliseconds: the fastest of both sides, the ratio of the fastest, and the median of the
+pairs' ratios. Where the two ratios differ much, the machine was busy.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ def main(other: Path) -> None:
             order = (0, 1) if number % 2 else (1, 0)
             times = {side: sample(sides[side], act) for side in order}
             pairs.append((times[0], times[1]))
-        there, here = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
-        ratio = statistics.median(b / a for a, b in pairs)
-        print(f"{act:18} there {there:8.2f} ms  here {here:8.2f} ms  ratio {ratio:.3f}", flush=True)
+        there, here = (min(pair[side] for pair in pairs) for side in (0, 1))
+        median = statistics.median(b / a for a, b in pairs)
+        times = f"there {there:8.2f} ms  here {here:8.2f} ms"
+        print(f"{act:18} {times}  ratio {here / there:.3f}  median {median:.3f}", flush=True)
     for side in sides:
         side.communicate()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, compress, count
@@ -57,20 +57,18 @@ def reads(op: Op) -> tuple[str, ...]:
     return op.inputs
 
 
-def readers(ops: Iterable[Op], of: set[str] | None = None) -> dict[str, list[int]]:
+def readers(ops: tuple[Op, ...], of: set[str] | None = None) -> dict[str, list[int]]:
     """Per value the indices of the ops that read it; of these values alone where `of` names them."""
-    found: dict[str, list[int]] = {}
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    branches = summary(ops).has_subgraphs
     for index, op in enumerate(ops):
-        names = op.inputs if not op.attrs else reads(op)
+        names = reads(op) if branches and op.attrs else op.inputs
         if of is not None and of.isdisjoint(names):
             continue
         for name in names:
             if name and (of is None or name in of):
-                if name in found:
-                    found[name].append(index)
-                else:
-                    found[name] = [index]
-    return found
+                found[name].append(index)
+    return dict(found)
 
 
 def control_count(op: Op) -> int:

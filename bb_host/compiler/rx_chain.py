@@ -60,7 +60,7 @@ def _insert(
     entries = [i for i in entries if flow.wire_id(ops[i]) not in guarded]
     if not entries:
         return function
-    taken = {n for op in ops for n in op.outputs}
+    taken = set().union(*[op.outputs for op in ops])
     types: dict[str, ValueType] = {}
     done: list[Op] = []
     at = 0

@@ -50,7 +50,7 @@ def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) 
     ops: list[Op] = []
     stamped = 0
     home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers
-    leading = leads.keys()
+    leading = frozenset(leads)
     added = {home_class} if function.ops else set()
     stamps: dict[tuple[str, ...], dict[str, str]] = {}
     for op, classes in zip(function.ops, placement.ops, strict=True):

@@ -66,7 +66,11 @@ def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
     """Rule 3."""
     if not flow.has_wire(function):
         return function
-    readers = flow.readers(function.ops)
+    # A payload arrives at a wire op, and passes gates and syscalls.
+    passing = (keys.WIRE_DOMAIN, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN)
+    readers = flow.readers(
+        function.ops, {n for op in function.ops if op.domain in passing for n in op.outputs}
+    )
     changed: dict[int, Op] = {}
     for index in flow.summary(function.ops).wire:
         op = function.ops[index]
