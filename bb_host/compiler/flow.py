@@ -123,6 +123,11 @@ class Summary:
         """All metadata keys of the list itself."""
         return frozenset().union(*[op.meta for op in self._ops])
 
+    @property
+    def has_slots(self) -> bool:
+        """Whether ops run on slots. Of branches nothing is known here but that they are there."""
+        return keys.SLOT_KEY in self.meta or self.has_subgraphs
+
     @cached_property
     def has_subgraphs(self) -> bool:
         """Whether a branch or loop body hangs on an op."""

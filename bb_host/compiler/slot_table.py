@@ -15,6 +15,8 @@ from bb_host.program import Function, Op, Program, Slot, walk_ops
 def slotted_ops(function: Function) -> list[Op]:
     """The ops of a function that run on a slot, those in branches included."""
     slot, there = keys.SLOT_KEY, flow.summary(function.ops)
+    if not there.has_slots:
+        return []
     ops = walk_ops(function.ops) if there.has_subgraphs else function.ops
     return [op for op in ops if slot in op.meta]
 

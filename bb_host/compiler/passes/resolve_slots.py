@@ -169,7 +169,7 @@ def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
 
 def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
-    if function.domain == keys.COMPONENT_DOMAIN:
+    if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
         return function
     slot, number = keys.SLOT_KEY, keys.SLOT_ID_KEY
     stamps = {name: {number: str(given)} for name, given in numbers.items()}

@@ -190,9 +190,10 @@ def _stamps(function: Function) -> Iterator[str]:
     for domain in sorted(there.domains):
         if domain not in imported and (domain or keys.ONNX_DOMAIN_ALIAS) not in imported:
             yield f"{function.name} does not import {domain or keys.ONNX_DOMAIN_ALIAS!r}"
-    texts = [op.meta[key] for key in _NUMBERS for op in function.ops if key in op.meta]
+    numbers = [key for key in _NUMBERS if key in there.meta]
+    texts = [op.meta[key] for key in numbers for op in function.ops if key in op.meta]
     for op in () if all(map(str.isdigit, texts)) else function.ops:
-        for key in _NUMBERS:
+        for key in numbers:
             if key in op.meta and not op.meta[key].isdigit():
                 yield f"{label(op)}: {key} is {op.meta[key]!r}, no number"
 
