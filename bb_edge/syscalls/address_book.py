@@ -1,4 +1,4 @@
-"""The address book's ops (semantics §7), and those that make and take its values apart."""
+"""The address book's ops, and those that build peers and addresses and take them apart."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from bb_edge.syscalls.peer_lists import element, peer_of
 
 
 def _insert(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.peers.address_book, done(op)
+    book, fired = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any, address: Any) -> object:
         _merge(book, peer, _addresses((address,), ctx))
-        return told
+        return fired
 
     return run
 
 
 def _insert_many(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.peers.address_book, done(op)
+    book, fired = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any, addresses: Any) -> object:
         if not addresses:
-            raise OpError("an empty address list", where=ctx.op.spec.name)
+            raise OpError(
+                "the address list is empty", where=ctx.op.spec.name, hint="give at least one address"
+            )
         _merge(book, peer, _addresses(addresses, ctx))
-        return told
+        return fired
 
     return run
 
 
-def _addresses(given: Iterable[Any], ctx: Any) -> tuple[Address, ...]:
-    """Addresses, as values of the engine or encoded, as hosts may hand them in. AddressError, OpError."""
-    found = []
-    for address in given:
+def _addresses(values: Iterable[Any], ctx: Any) -> tuple[Address, ...]:
+    """Returns addresses that came as values of the engine or encoded, as hosts may give them.
+
+    Raises AddressError and OpError.
+    """
+    addresses = []
+    for address in values:
         if isinstance(address, bytes | bytearray | memoryview):
             address = Address.from_bytes(address)
         if not isinstance(address, Address):
-            raise OpError(f"no address: {address!r}", where=ctx.op.spec.name)
-        found.append(address)
-    return tuple(found)
+            raise OpError(f"expected an Address, got {address!r}", where=ctx.op.spec.name)
+        addresses.append(address)
+    return tuple(addresses)
 
 
 def _merge(book: Any, peer: Any, addresses: tuple[Any, ...]) -> None:
     if not isinstance(peer, PeerId):
-        raise OpError(f"no peer id: {peer!r}", "address book")
+        raise OpError(f"expected a PeerId, got {peer!r}", "address book")
     if peer not in book:
         book.add_peer(peer, addresses)
     else:
@@ -74,11 +79,11 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _drop(op: BoundOp, env: BindEnv) -> Run:
-    book, told = env.peers.address_book, done(op)
+    book, fired = env.peers.address_book, done(op)
 
     def run(ctx: Any, peer: Any) -> object:
         book.drop_peer(peer_of(peer, ctx))
-        return told
+        return fired
 
     return run
 
@@ -89,12 +94,12 @@ def _own_peer(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _own_addresses(op: BoundOp, env: BindEnv) -> Run:
-    """The node's addresses; where its transport gave it none, the one that names it."""
+    """Returns the node's addresses; the one that names it where its transport gave it none."""
     runtime = env.runtime
 
     def run(ctx: Any, *_: object) -> tuple[Address, ...]:
-        found = tuple(Address.from_bytes(address) for address in runtime.local_addresses)
-        return found or (Address.empty().with_peer(runtime.own_peer),)
+        own = tuple(Address.from_bytes(address) for address in runtime.local_addresses)
+        return own or (Address.empty().with_peer(runtime.own_peer),)
 
     return run
 

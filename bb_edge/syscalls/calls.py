@@ -1,7 +1,7 @@
-"""Calls of the artifact's own functions: the callee gets a frame in the same execution (semantics §4).
+"""Calls of the artifact's own functions: the callee gets a frame in the same execution.
 
-There is no recursion: the callee's ops join the execution's ready queue, and what reaches an output of the
-callee is handed on to the caller's frame.
+Nothing recurses: the callee's ops join the execution's ready queue, and a value that reaches an output of the
+callee is written to the caller's frame.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     results = tuple(slot.outputs.values())
     if len(op.spec.inputs) > len(formals) or len(op.outs) > len(results):
         raise OpError(
-            f"{slot.name} takes {len(formals)} inputs and gives {len(results)} outputs", where=op.spec.name
+            f"{slot.name} takes {len(formals)} inputs and has {len(results)} outputs", where=op.spec.name
         )
     forward: dict[int, tuple[int, ...]] = {}
-    for inner, outer in zip(results, op.outs):  # noqa: B905 (a caller may leave trailing outputs out)
+    for inner, outer in zip(results, op.outs):  # noqa: B905 (a caller may omit trailing outputs)
         if outer >= 0:
             forward[inner] = (*forward.get(inner, ()), outer)
-    ready_made = tuple(
+    constants = tuple(
         (slot.values[inner], outers) for inner, outers in forward.items() if slot.values[inner] is not None
     )
     region = callee.regions[0]
@@ -40,10 +40,10 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, *inputs: object) -> object:
         frame = ctx.execution.new_frame(region)
         frame.called_by(ctx.frame, op)
-        for value, outers in ready_made:
+        for value, outers in constants:
             for outer in outers:
                 scheduler.write(ctx.frame, outer, value)
-        for site, value in zip(formals, inputs):  # noqa: B905 (trailing inputs may be left out)
+        for site, value in zip(formals, inputs):  # noqa: B905 (trailing inputs may be omitted)
             if value is not None:
                 scheduler.write(frame, site, value)
         scheduler.pull_unreached(frame)

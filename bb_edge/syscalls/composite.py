@@ -1,4 +1,4 @@
-"""Bundles (ir_and_dsl.txt "Composition: bundling typed Outputs")."""
+"""Bundles: several values that travel as one, and their parts again."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from bb_edge.wire.codecs import wire_type_hash
 def _child_types(op: BoundOp) -> tuple[types.TypeNode, ...]:
     text = op.spec.attrs.get(keys.CHILD_TYPES_ATTR, b"")
     names = text.decode().split(",") if isinstance(text, bytes) and text else []
-    found = []
+    nodes = []
     for name in names:
         node = types.by_denotation(name)
         if node is None:
             raise OpError(
                 f"unknown child type {name!r}", where=op.spec.name, hint="register the type on this device"
             )
-        found.append(node)
-    return tuple(found)
+        nodes.append(node)
+    return tuple(nodes)
 
 
 def _hash(node: types.TypeNode) -> int | None:
-    """How a child says its type: one that stays on the device by its name; None for an abstract one."""
+    """Returns the hash by which a child says its type; None for an abstract type.
+
+    A type that never travels has no wire hash: its name and version are hashed the same way.
+    """
     if node.wire_hash is not None or node.abstract:
         return node.wire_hash
     return types.compute_wire_hash(node.id, node.version)
 
 
 def _bundle(op: BoundOp, env: BindEnv) -> Run:
-    """Children carry the type that was recorded; one of an abstract type carries that of its value."""
+    """Bundles values, each with the type that was recorded; with its value's where that is abstract."""
     recorded = _child_types(op)
     hashes = tuple(map(_hash, recorded)) or (None,) * len(op.spec.inputs)
 
@@ -52,12 +55,12 @@ def _unbundle(op: BoundOp, env: BindEnv) -> Run:
     def run(ctx: Any, composite: object) -> object:
         if not isinstance(composite, Composite) or len(composite) != count:
             size = len(composite) if isinstance(composite, Composite) else type(composite).__name__
-            raise OpError(f"a bundle of {count} was expected, not {size}", where=ctx.op.spec.name)
+            raise OpError(f"expected a bundle of {count}, got {size}", where=ctx.op.spec.name)
         children = composite.children
-        for index, ((node, wanted), (found, _)) in enumerate(zip(expected, children)):  # noqa: B905 (same length)
-            if wanted is not None and found != wanted:
+        for index, ((node, wanted), (type_hash, _)) in enumerate(zip(expected, children)):  # noqa: B905 (same length)
+            if wanted is not None and type_hash != wanted:
                 raise OpError(
-                    f"child {index} has type hash {found:#x}, not that of {node}", where=ctx.op.spec.name
+                    f"child {index} has type hash {type_hash:#x}, not that of {node}", where=ctx.op.spec.name
                 )
         return composite.values if count > 1 else composite.values[0]
 

@@ -1,4 +1,4 @@
-"""Ops that route values and triggers within an execution (ir_and_dsl.txt part 5a)."""
+"""Ops that route values and triggers within an execution."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _tee(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _first_arrival(op: BoundOp, env: BindEnv) -> Run:
-    """`Any` and `DeadlineMatch`: the first arrival of the execution passes, later ones are dropped.
+    """Lets the first arrival of the execution pass and drops later ones: `Any` and `DeadlineMatch`.
 
-    `Any` ops of one `group` share it: one of them passes one value. What has passed stands in the frame, so
-    that it lives, dies and is written down with the execution.
+    `Any` ops of one `group` share it: one of them passes one value. The value that has passed is in the
+    frame, so that it lives and dies with the execution and is in its snapshot.
     """
     site = op.out
     group = op.spec.attrs.get("group")
@@ -45,7 +45,7 @@ def _first_arrival(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _in_group(other: BoundOp, op: BoundOp, group: object) -> bool:
-    """Whether two first-arrival ops share one group, and so one execution: answers have their own."""
+    """Returns whether two first-arrival ops share a group, and a region: each answer has its own."""
     spec = other.spec
     same = spec.op_type == op.spec.op_type and spec.region == op.spec.region
     return bool(group) and same and spec.attrs.get("group") == group

@@ -1,9 +1,9 @@
 """The five gates of a wire path; those behind a Recv never mark anything.
 
-The border decides before an envelope becomes an execution: it drops a repeated one, acknowledged again, and
-refuses a source that does not heed a back-off. `DedupGateRx` is therefore a mark alone: the graph shows where
-values are known to be new. The other two ask once more when the values reach them, which may be long after
-the envelope arrived.
+The node decides before an envelope becomes an execution: it drops a repeated one, which it acknowledges
+again, and refuses a source that ignores a back-off. `DedupGateRx` is therefore a mark alone: the graph shows
+where values are known to be new. The other two check once more when the values reach them, which may be long
+after the envelope arrived.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ops that speak to the host: app events, telemetry rings, counters."""
+"""Ops that reach the host: app events, telemetry rings, counters."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def _name(op: BoundOp) -> str:
 
 def _emit(op: BoundOp, env: BindEnv) -> Run:
     topic = op.emits = _name(op)
-    runtime, told = env.runtime, done(op)
+    runtime, fired = env.runtime, done(op)
 
     def run(ctx: Any, value: object) -> object:
         emit_value(runtime, ctx.op, ctx.execution.id, topic, value)
-        return told
+        return fired
 
     return run
 
 
 def _notify(op: BoundOp, env: BindEnv) -> Run:
     topic = _name(op)
-    runtime, told = env.runtime, done(op)
+    runtime, fired = env.runtime, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
         runtime.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
-        return told
+        return fired
 
     return run
 
@@ -53,13 +53,13 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
         )
     ring: deque[object] = rings.setdefault(name, deque(maxlen=env.runtime.config.record_entries))
 
-    runtime, bound, told = env.runtime, ring.maxlen, done(op)
+    runtime, bound, fired = env.runtime, ring.maxlen, done(op)
 
     def run(ctx: Any, value: object) -> object:
         if len(ring) == bound:
             runtime.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
-        return told
+        return fired
 
     return run
 
@@ -69,11 +69,11 @@ def _increment(op: BoundOp, env: BindEnv) -> Run:
     delta = op.spec.attrs.get("delta", 1)
     if not isinstance(delta, int):
         raise OpError("attribute delta must be an integer", where=op.spec.name)
-    runtime, told = env.runtime, done(op)
+    runtime, fired = env.runtime, done(op)
 
     def run(ctx: Any, _trigger: object) -> object:
         runtime.count(name, delta)
-        return told
+        return fired
 
     return run
 

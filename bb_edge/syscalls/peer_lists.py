@@ -1,4 +1,4 @@
-"""Lists of peers: ONNX operators over them (semantics §2), which no backend knows, and ops of our own.
+"""Lists of peers: ONNX operators over them, which no backend knows, and ops of our own.
 
 A list is a tuple of PeerIds. `Squeeze` and `Unsqueeze` leave it as it is: one peer is a list of one.
 """
@@ -32,17 +32,19 @@ def _gathered(inputs: Sequence[Any]) -> Peers:
     peers, wanted = inputs[0], np.asarray(inputs[1]).ravel()
     count = len(peers)
     if any(not -count <= i < count for i in wanted):
-        raise OpError(f"no peer {wanted.tolist()} among {count}", hint="ask for fewer, or for more peers")
+        raise OpError(f"no peer {wanted.tolist()} among {count}", hint="gather fewer peers, or sample more")
     return tuple(peers[int(i)] for i in wanted)
 
 
 def _sliced(inputs: Sequence[Any]) -> Peers:
-    """ONNX's bounds: beyond the ends is the end. A list has one axis."""
+    """Slices a list, which has one axis, with ONNX's bounds: positions beyond the ends mean the ends."""
     peers: Peers = inputs[0]
     starts, ends = np.asarray(inputs[1]).ravel(), np.asarray(inputs[2]).ravel()
     step = int(np.asarray(inputs[4]).ravel()[0]) if len(inputs) > 4 and inputs[4] is not None else 1
     if len(starts) != 1 or len(ends) != 1 or step == 0:
-        raise OpError("a list of peers has one axis, and steps are not 0", hint="slice it as peers[0:2]")
+        raise OpError(
+            "a list of peers has one axis, and its steps cannot be 0", hint="slice it as peers[0:2]"
+        )
     start, end = int(starts[0]), int(ends[0])
     if step < 0 and end < -len(peers):  # beyond the first: Python would count it from the other end
         return peers[start::step]
@@ -60,17 +62,17 @@ OVER_PEERS: Mapping[str, Pick] = {
 
 
 def peer_of(value: Any, ctx: Any) -> PeerId:
-    """A single peer, as the running op was given it. OpError for anything else."""
+    """Returns a value that is a single peer. OpError for anything else."""
     if not isinstance(value, PeerId):
-        raise OpError(f"a PeerId was expected, got {value!r}", where=ctx.op.spec.name)
+        raise OpError(f"expected a PeerId, got {value!r}", where=ctx.op.spec.name)
     return value
 
 
 def element(values: Any, index: Any, what: str, ctx: Any) -> object:
-    """One entry of a list, counted from 0, or from the end below 0. OpError where it has none there."""
+    """Returns one entry of a list, counted from 0, or from the end below 0. OpError beyond its ends."""
     place = np.asarray(index)
     if place.size != 1:
-        raise OpError(f"one index was expected, got {place.tolist()}", where=ctx.op.spec.name)
+        raise OpError(f"expected one index, got {place.tolist()}", where=ctx.op.spec.name)
     number = int(place.ravel()[0])
     if not -len(values) <= number < len(values):
         raise OpError(

@@ -1,23 +1,22 @@
-"""What a component may answer: its results, held against what its op declares (docs/design/engine.md).
+"""Checks the results of components against what their ops declare.
 
-A checker is made once per op, when it is bound. It sees each result before anybody reads it, from a method as
-from a `Later`, so a component that breaks its contract is named by the op that it broke it in and not by the
-next one.
+A checker is made once per op, when it is bound. It gets each result before anybody reads it, from a method or
+from a `Later`, so the error of a component that breaks its contract names this op and not the next one.
 
 What a result may be:
 
 * a tensor: an `np.ndarray` of the declared dtype, and of the declared rank where it is not empty. A NumPy
-  scalar (`np.float32(0.5)`) is taken as the 0-D array of its dtype. Python numbers and lists are refused:
-  they have no dtype; masked arrays, too: nothing behind knows the mask. A dtype is never converted.
-* a `PeerIdVec`: a tuple of `PeerId`; a list of them is taken as that tuple. `AddressVec` likewise.
-* a scalar, a `Timestamp` and the like: a number; a NumPy scalar is taken as the Python number.
+  scalar (`np.float32(0.5)`) counts as the 0-D array of its dtype. Python numbers and lists are refused:
+  they have no dtype. So are masked arrays: no op after this one knows the mask. A dtype is never converted.
+* a `PeerIdVec`: a tuple of `PeerId`; a list of them counts as that tuple. `AddressVec` likewise.
+* a scalar, a `Timestamp` and the like: a number; a NumPy scalar counts as the Python number.
 * `Bytes`: `bytes`; a `bytearray` or `memoryview` is copied.
 * a `CommandId`: nothing, or an integer.
 * several outputs: a tuple, or a list, of one value each. An optional output is None where it is absent;
-  optional ones at the end may be left out. One array is never spread over several outputs.
+  optional ones at the end may be omitted. One array is never spread over several outputs.
 
-Shapes beyond the rank are not looked at, nor are values. A check costs about a microsecond; every component's
-results are checked, the shipped ones' too.
+Neither sizes nor values are checked. A check costs about a microsecond; the results of all components are
+checked, those of the shipped ones as well.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire.codecs import python_type_of
 
 Check = Callable[[object], Any]
-"""Gives the result as the engine takes it. ResultError where the op does not declare such a thing."""
+"""Returns the result as the engine takes it. ResultError where the op declares something else."""
 
 
 class ResultError(OpError):
-    """A component's method gave something else than its op declares."""
+    """A result of a component's method that is not what its op declares."""
 
 
 def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
-    """The check of an op's results.
+    """Returns the check of an op's results.
 
     `declared` are the types that the artifact gives to the node's outputs, None where it gives none. The
-    errors do not name slot and method: the step that reports them does, as for all of a component's.
+    errors do not name slot and method: the step that reports them does, as for all of a component's errors.
     """
     ports = definition.outputs
     if not ports:
@@ -79,7 +78,7 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
 
 
 def described(value: object) -> str:
-    """What a value is, in a few words: never the values of an array."""
+    """Returns what a value is, in a few words, and never the values of an array."""
     if isinstance(value, np.ma.MaskedArray):
         return f"a masked array of {value.dtype}{list(value.shape)}"
     if isinstance(value, np.ndarray):
@@ -101,7 +100,7 @@ def _nothing(result: object) -> None:
 
 
 def _kind(port: Port, declared: ValueType | None) -> ValueType:
-    """What is known of an output: its row in the catalog, narrowed by what the artifact says."""
+    """Returns what is known of an output: its row in the catalog, narrowed by what the artifact declares."""
     node = (None if port.is_variable else types.by_id(port.type)) or types.ANY
     if declared is not None and types.is_subtype(declared.node, node):
         return declared
@@ -109,19 +108,19 @@ def _kind(port: Port, declared: ValueType | None) -> ValueType:
 
 
 def _one(port: Port, kind: ValueType, where: str) -> Check:
-    """The check of a single output."""
+    """Returns the check of a single output."""
     node = kind.node
     optional = port.ready is Ready.OPTIONAL
 
     def wrong(value: object, hint: str) -> ResultError:
-        return ResultError(f"gave {described(value)}, {kind} is expected", where, hint)
+        return ResultError(f"gave {described(value)}, expected {kind}", where, hint)
 
     if node == types.COMMAND_ID:
 
         def command(value: object) -> object:
             if value is None or type(value) is int:
                 return value
-            raise wrong(value, "return nothing: the engine makes the command's number")
+            raise wrong(value, "return nothing: the engine numbers commands")
 
         return command
     if types.is_subtype(node, types.TENSOR):
@@ -150,10 +149,10 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
             if value is None and optional:
                 return None
             if np.ma.isMaskedArray(value):
-                raise wrong(value, "say what stands at its masked places: return value.filled(0)")
+                raise wrong(value, "say which values its masked places have: return value.filled(0)")
             if not isinstance(value, np.generic | np.ndarray):
                 raise wrong(value, f"return an array: np.asarray(value, np.{name})")
-            value = np.asarray(value)  # of its subclasses, too: what computes with it knows none of them
+            value = np.asarray(value)  # subclasses as well: kernels know none of them
         dtype = value.dtype
         if dtype is not expected and (
             types.elem_of_dtype(dtype) is None if expected is None else dtype != expected
@@ -167,7 +166,10 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
 
 
 def taker(node: TypeNode) -> Callable[[Any], object]:
-    """Of a type that is no tensor: gives a value as slots hold it, None where it is of another kind."""
+    """Returns a function for values of a type other than tensors.
+
+    It returns a value as slots hold it, and None where the value is of another kind.
+    """
     if node in (types.PEER_ID_VEC, types.ADDRESS_VEC):
         item = PeerId if node == types.PEER_ID_VEC else Address
 
@@ -192,7 +194,7 @@ def taker(node: TypeNode) -> Callable[[Any], object]:
     kind = kinds.get(node)
     if kind is not None:
         return lambda value: value if isinstance(value, kind) else None
-    own = python_type_of(node)  # of a user's type, where its codec was registered with one
+    own = python_type_of(node)  # a user's type has one if its codec was registered with one
     return lambda value: value if own is None or isinstance(value, own) else None
 
 

@@ -1,4 +1,4 @@
-"""Role ops: one call of a Contract method of the component that the slot is bound to (semantics §8)."""
+"""Role ops: each calls one Contract method of the component that the slot is bound to."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
-    """The op's attributes as keyword arguments: texts decoded, the catalog's defaults filled in."""
-    found: dict[str, object] = {}
+    """Returns the op's attributes as keyword arguments, with texts decoded and defaults filled in."""
+    keywords: dict[str, object] = {}
     for attr in definition.attrs:
         value = op.spec.attrs.get(attr.name)
         if value is None:
@@ -36,8 +36,8 @@ def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
         if attr.kind is AttrKind.STRING and isinstance(value, bytes):
             value = value.decode()
         if value is not None:
-            found[attr.name] = value
-    return found
+            keywords[attr.name] = value
+    return keywords
 
 
 def bind(op: BoundOp, env: BindEnv) -> Run:
@@ -46,9 +46,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     components = env.components
     index = components.slots.get((env.graph.target, slot))
     if index is None:
-        raise OpError(
-            f"slot {slot!r} is bound to nothing", where=op.spec.name, hint="bind it at compile time"
-        )
+        raise OpError(f"slot {slot!r} has no component", where=op.spec.name, hint="bind it at compile time")
     component = components[index]
     definition = op.spec.definition or _own_op(op, component)
     if not offers(component, op.spec.op_type):
@@ -66,7 +64,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:
-    """What the class says of an op's outputs (`STORAGE_TYPES`), for artifacts that do not repeat it."""
+    """Returns the types that the class declares in `STORAGE_TYPES`, for artifacts that do not repeat them."""
     declared = getattr(component, "STORAGE_TYPES", {})
     names = [declared.get(f"{definition.name}.{port.name}") for port in definition.outputs]
     nodes = [None if name is None else types.by_id(name) for name in names]
@@ -74,16 +72,18 @@ def _promised(component: Component, definition: OpDef) -> list[ValueType | None]
 
 
 def _own_op(op: BoundOp, component: Component) -> OpDef:
-    """The row of a component's own opset. OpError where it declares no such op, or one that cannot run."""
+    """Returns the row of a component's own opset. OpError where it has no such op, or one that cannot run."""
     table = component.atomic_opset() if isinstance(component, ProtocolComponent) else None
-    found = table.ops.get(op.spec.op_type) if table is not None and table.domain == op.spec.domain else None
-    if found is None:
+    row = table.ops.get(op.spec.op_type) if table is not None and table.domain == op.spec.domain else None
+    if row is None:
         raise OpError(
             f"{component.TYPE_NAME} has no op {op.spec.domain}::{op.spec.op_type}", where=op.spec.name
         )
-    if found.kind is OpKind.ENTRY or any(port.ready is Ready.ANY for port in found.inputs):
-        raise OpError("an op of a component is no entry and waits for all its inputs", where=op.spec.name)
-    return found
+    if row.kind is OpKind.ENTRY or any(port.ready is Ready.ANY for port in row.inputs):
+        raise OpError(
+            "an op of a component cannot be an entry, and must wait for all its inputs", where=op.spec.name
+        )
+    return row
 
 
 def calls_of(
@@ -94,9 +94,9 @@ def calls_of(
     takes_first: bool = False,
     check: Check | None = None,
 ) -> Run:
-    """Runs a component's method: gives its result, or PENDING where it answers with this call's `Later`.
+    """Returns the call of a component's method, which gives PENDING where it answers with a `Later`.
 
-    `check` sees the result first; one that comes later meets it when the parked op is resumed.
+    `check` gets the result first; a later result meets it when the parked op is resumed.
     """
 
     def run(ctx: Any, *inputs: object) -> object:
@@ -115,11 +115,12 @@ def calls_of(
             raise OpError(
                 f"{component.TYPE_NAME} answers with a Later of another call",
                 where=ctx.op.spec.name,
-                hint="return what ctx.later() gave in this call",
+                hint="return what ctx.later() returned in this call",
             )
         if check is not None:
             result = check(result)
-        # A node may leave trailing outputs of a several-output op unnamed; a PeerIdVec is one value.
+        # A node may leave trailing outputs unnamed: it has one output then, and the result several values.
+        # (A PeerIdVec is a tuple as well, and one value.)
         return result[0] if takes_first and isinstance(result, tuple) else result
 
     return run
@@ -128,7 +129,7 @@ def calls_of(
 def component_bootstrap(
     components: Components, waiting: WaitingRoom, target: str, slot: str, index: int, number: int
 ) -> BoundGraph:
-    """A graph of one op that calls the `bootstrap` method of a component (semantics §5)."""
+    """Returns a graph of one op that calls the `bootstrap` method of a component."""
     function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
     node = function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
     node.metadata_props.add(key=keys.SLOT_KEY, value=slot)
@@ -144,7 +145,7 @@ def component_bootstrap(
 
 
 def bound_bootstrap(waiting: WaitingRoom, component: Component) -> Run:
-    """The call of a component's own bootstrap, which gives nothing, now or later."""
+    """Returns the call of a component's own bootstrap, which has no result, now or later."""
     return calls_of(waiting, component, component.bootstrap, {}, check=_no_result)
 
 
@@ -157,8 +158,8 @@ def _no_result(result: object) -> None:
 
 
 def _deadline(op: BoundOp) -> int:
-    """What the compiler stamped for ops that may answer later, nanoseconds; 0 for none."""
+    """Returns the deadline of an op that may answer later, as stamped by the compiler; nanoseconds, or 0."""
     text = op.spec.meta.get(keys.DEADLINE_NS_KEY, "0")
     if not text.isdigit():
-        raise OpError(f"deadline {text!r} is no number of nanoseconds", where=op.spec.name)
+        raise OpError(f"deadline {text!r} is not a number of nanoseconds", where=op.spec.name)
     return int(text)

@@ -1,4 +1,4 @@
-"""Values that are numbers without being tensors, and tensors of one element (ours)."""
+"""Conversions between numbers that are not tensors and tensors of one element."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _as_scalar(op: BoundOp, env: BindEnv) -> Run:
         array = np.asarray(value)
         if array.size != 1:
             raise OpError(
-                f"one element was expected, got {array.size} (shape {list(array.shape)})",
+                f"expected one element, got {array.size} (shape {list(array.shape)})",
                 where=ctx.op.spec.name,
                 hint="pick one first: g.onnx.reduce_mean(x, keepdims=0), x[0]",
             )

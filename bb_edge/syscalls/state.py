@@ -1,7 +1,4 @@
-"""Ops whose state belongs to the op, not to the execution (semantics §3).
-
-All of it is bounded by `op_state_entries`.
-"""
+"""Ops whose state belongs to the op and outlives executions; `op_state_entries` bounds each."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def _full(env: BindEnv, ctx: Any, what: str) -> CapacityError:
     )
 
 
-# What belongs to an op writes itself down for a snapshot: `save` gives plain values, `restore` takes them.
+# Each state can be saved in a snapshot: `save` returns plain values, `restore` takes them.
 
 
 class _Count:
@@ -59,7 +56,7 @@ class _Count:
 
 
 def _threshold(op: BoundOp, env: BindEnv) -> Run:
-    """Fires with the n-th arrival, in that arrival's execution, and starts counting anew."""
+    """Fires with the n-th arrival, in that arrival's execution, and counts from 0 again."""
     n = _positive(op, "n")
     state: _Count = env.state.setdefault(("threshold", env.graph.index, op.spec.origin), _Count())
 
@@ -106,7 +103,7 @@ def _flush(op: BoundOp, env: BindEnv) -> Run:
 
 
 class _Gate:
-    """A gate across executions: it holds a value until it is opened, or is open until a value comes."""
+    """A gate across executions, which holds a value until it is opened, or is open until a value comes."""
 
     def __init__(self) -> None:
         self.value: object = None
@@ -120,9 +117,10 @@ class _Gate:
 
 
 def _gate(op: BoundOp, env: BindEnv) -> Run:
-    """Within an execution the value passes behind the trigger.
+    """Lets a value pass after its trigger, within an execution or across executions.
 
-    Across executions, what an execution leaves at its end waits in the op for what another one leaves.
+    Across executions, an execution that ends with only one of the two leaves it in the op, for the other one
+    of a later execution.
     """
     if op.spec.attrs.get("across"):
         state: _Gate = env.state.setdefault(("gate", env.graph.index, op.spec.origin), _Gate())
@@ -132,7 +130,7 @@ def _gate(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _meet(op: BoundOp, state: _Gate, scheduler: Scheduler) -> Callable[[Frame], None]:
-    """What the gate does at the end of an execution in which it has not fired."""
+    """Returns what the gate does at the end of an execution in which it has not fired."""
     index, template = op.index, op.spec.waits
     value_site, trigger_site = op.spec.inputs[:2]
 
@@ -201,7 +199,7 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
 
 
 class _Semaphore:
-    """The permits of one `Limit`; all go back when their execution ends."""
+    """The permits of a `Limit`; all go back when the execution that holds them ends."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -247,15 +245,15 @@ class _Semaphore:
 
 def _semaphore(op: BoundOp, env: BindEnv) -> _Semaphore:
     key = ("limit", _text(op, "name"))
-    found: _Semaphore | None = env.state.get(key)
-    if found is None:
-        found = env.state[key] = _Semaphore(env.scheduler)
-        env.runtime.callbacks.register(f"limit.end/{op.target}/{key[1]}", found.end)
-    return found
+    semaphore: _Semaphore | None = env.state.get(key)
+    if semaphore is None:
+        semaphore = env.state[key] = _Semaphore(env.scheduler)
+        env.runtime.callbacks.register(f"limit.end/{op.target}/{key[1]}", semaphore.end)
+    return semaphore
 
 
 def _acquire(op: BoundOp, env: BindEnv) -> Run:
-    """Takes a permit, or waits for one. A permit ends with its execution at the latest."""
+    """Takes a permit, or waits for one; a permit ends with its execution at the latest."""
     n = _positive(op, "n")
     state = _semaphore(op, env)
     state.bound(n)

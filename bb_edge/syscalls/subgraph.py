@@ -1,6 +1,6 @@
-"""Tensor work:
+"""Tensor work: BackendSubgraph calls, and bare ONNX operators as subgraphs of one operator.
 
-BackendSubgraph calls, and bare ONNX operators as subgraphs of one (docs/design/artifact.md).
+docs/design/artifact.md says how the compiler cuts subgraphs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Results(CompletionHandle):
     def complete(self, result: object = None) -> bool:
         try:
             value = self.give(result)
-        # The border to users' backends, on whichever thread: the op fails, nothing else.
+        # Users' backends may raise anything, on any thread: the op fails, and nothing else.
         except Exception as error:  # noqa: BLE001
             return self.fail(error)
         return super().complete(value)
@@ -61,9 +61,9 @@ def _executed(
         op.is_plain_call = True
 
         def run(ctx: Any, *inputs: Any) -> object:
-            found = program.dispatch(take(inputs), attrs, None)
-            assert not isinstance(found, Later), "Backend.dispatch answers at once"
-            return give(found)
+            results = program.dispatch(take(inputs), attrs, None)
+            assert not isinstance(results, Later), "Backend.dispatch answers at once"
+            return give(results)
 
         return run
     waiting = env.waiting
@@ -71,13 +71,13 @@ def _executed(
 
     def make(sink: CompletionSink, token: int) -> CompletionHandle:
         handle = _Results(sink, token)
-        handle.give = lambda found: give(program.arrays(found))
+        handle.give = lambda results: give(program.arrays(results))
         return handle
 
     def dispatch(ctx: Any, *inputs: Any) -> object:
         completion = waiting.later(ctx, None, make).handle
-        found = program.dispatch(take(inputs), attrs, completion)
-        return found if isinstance(found, Later) else give(found)
+        results = program.dispatch(take(inputs), attrs, completion)
+        return results if isinstance(results, Later) else give(results)
 
     return calls_of(waiting, backend, dispatch, {})
 
@@ -91,7 +91,7 @@ def _only(values: tuple[Any, ...]) -> object:
 
 
 def bind_call(op: BoundOp, env: BindEnv) -> Run:
-    """A call of a function of the backend domain."""
+    """Binds a call of a function of the backend domain."""
     function = env.functions.get((op.spec.domain, op.spec.op_type))
     if function is None:
         raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
@@ -111,7 +111,7 @@ def bind_call(op: BoundOp, env: BindEnv) -> Run:
 
 
 def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
-    """One ONNX operator, wrapped into a function of its own."""
+    """Binds a bare ONNX operator, wrapped into a function of its own."""
     node = op.spec.proto
     assert node is not None
     function = FunctionProto(name=f"{op.spec.name}", domain=keys.BACKEND_DOMAIN)
@@ -122,9 +122,9 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     del inner.input[:]
     inner.input.extend(names)
     sites = env.graph.slot.sites
-    # What subgraphs capture comes behind the node's own inputs, in op.inputs as here.
+    # Values that subgraphs capture come after the node's own inputs, in op.inputs as here.
     captured = [sites[s] for s in op.spec.inputs[len(names) :]]
-    # An absent optional input stays an empty name, which is no input of the function.
+    # An absent optional input stays an empty name, which is not an input of the function.
     function.input.extend(dict.fromkeys([*(n for n in names if n), *captured]))
     function.output.extend(n for n in node.output if n)
     for domain, version in env.opsets.items():
@@ -173,7 +173,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:
-    """An operator that tensors and lists of peers pass through; what comes decides."""
+    """Returns the call of an operator that takes tensors or lists of peers; the value decides which."""
 
     def run(ctx: Any, *inputs: Any) -> object:
         return over_peers(inputs) if type(inputs[0]) is tuple else run_tensors(ctx, *inputs)
@@ -182,7 +182,7 @@ def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:
 
 
 def node_slot(op: BoundOp) -> str:
-    """The backend slot that an op names, "" for the target's default."""
+    """Returns the backend slot that an op names, "" for the target's default."""
     return op.spec.meta.get(keys.SLOT_KEY, "")
 
 

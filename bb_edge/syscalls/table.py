@@ -1,4 +1,4 @@
-"""Which implementation serves which op: the one place where `install` looks (architecture rule 1)."""
+"""Which implementation serves which op; `install` looks nowhere else."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ def _entry(op: BoundOp, env: BindEnv) -> Run:
 
 
 def binder(op: BoundOp, graph_keys: frozenset[tuple[str, str]]) -> Bind | None:
-    """The op's dispatch:
+    """Returns what binds an op; None where nothing serves it.
 
-    Stateless, Atomic (a role op), FunctionCall or BackendSubgraph; None where nothing serves it.
+    That is one of the stateless ops below, a role op, a call of a function of the artifact, or a backend
+    subgraph.
     """
     spec = op.spec
     if spec.domain == keys.BACKEND_DOMAIN:
@@ -59,7 +60,7 @@ def binder(op: BoundOp, graph_keys: frozenset[tuple[str, str]]) -> Bind | None:
         return calls.bind
     if spec.definition is None and keys.SLOT_KEY in spec.meta and spec.domain not in STATELESS:
         return role_ops.bind  # an op of a component's own opset
-    found = STATELESS.get(spec.domain, {}).get(spec.op_type)
-    if found is None and spec.definition is not None and spec.definition.kind is OpKind.ENTRY:
+    bind = STATELESS.get(spec.domain, {}).get(spec.op_type)
+    if bind is None and spec.definition is not None and spec.definition.kind is OpKind.ENTRY:
         return _entry
-    return found
+    return bind

@@ -1,4 +1,4 @@
-"""Ops about time and randomness. Time is the engine's `now_ns`; randomness its seeded generator."""
+"""Ops about time and randomness, which come from the engine's `now_ns` and its seeded generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bb_edge.engine.run.waiting import PENDING
 
 
 def _delay(attribute: str) -> Bind:
-    """`After` and `Sleep`: park, fire once the delay is over, in the execution they came from."""
+    """Parks the op, and fires it once the delay is over, in the same execution: `After` and `Sleep`."""
 
     def bind(op: BoundOp, env: BindEnv) -> Run:
         delay = op.spec.attrs.get(attribute)
@@ -51,7 +51,7 @@ def _rng(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
-    """Drops the value, counted, where its execution's deadline has passed (semantics §6)."""
+    """Drops and counts the value where its execution's deadline has passed."""
     runtime = env.runtime
 
     def run(ctx: Any, value: object) -> object:

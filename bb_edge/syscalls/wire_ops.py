@@ -1,6 +1,6 @@
-"""The wire ops that run:
+"""The wire ops that run: Send, SendReqBatched, SendResp, RecvRespBatched.
 
-Send, SendReqBatched, SendResp, RecvRespBatched. The entries are the inbound side's.
+The entries (Recv, RecvReq, RecvResp) do not: the receiving side of the node writes their outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bb_edge.wire.envelope import Fill
 
 
 class _Port:
-    """What a Send-flavored op knows before it runs."""
+    """What a Send-flavored op knows when it is bound."""
 
     __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
 
@@ -34,9 +34,11 @@ class _Port:
             self.types = tuple(int(h, 16) for h in hashes.split(",")) if hashes else (0,) * len(self.suffixes)
             self.deadline_ns = int(meta.get(keys.DEADLINE_NS_KEY, "0"))
         except ValueError as error:
-            raise OpError(f"a wire stamp is no number: {error}", where=op.spec.name) from error
+            raise OpError(f"a wire stamp is not a number: {error}", where=op.spec.name) from error
         if not self.suffixes:
-            raise OpError("no site ids", where=op.spec.name, hint="compile the program with its wire passes")
+            raise OpError(
+                "the op has no site ids", where=op.spec.name, hint="compile the program with its wire passes"
+            )
         sizes = meta.get(keys.WIRE_MAX_BYTES_KEY, "")
         for suffix, size in zip(self.suffixes, sizes.split(",") if sizes else (), strict=False):
             planned[suffix] = max(planned.get(suffix, 0), int(size))
@@ -47,18 +49,18 @@ class _Port:
         self.wire_id = int(wire_id) if wire_id.isdigit() else 0
 
     def fills(self, payloads: tuple[object, ...]) -> list[Fill]:
-        """Encodes once, whatever the number of peers."""
+        """Encodes the payloads, once for all peers."""
         if self.trigger_only:
             return [Fill(suffix, b"", True, 0) for suffix in self.suffixes]
-        found = []
+        fills = []
         for suffix, expected, value in zip(self.suffixes, self.types, payloads, strict=True):
             type_hash, data = encode_value(value, expected or None)
-            found.append(Fill(suffix, data, False, type_hash))
-        return found
+            fills.append(Fill(suffix, data, False, type_hash))
+        return fills
 
 
 def _remaining(ctx: Any, own_ns: int) -> int:
-    """Absolute deadline of what is sent: the op's own, bounded by the execution's; 0 is none."""
+    """Returns the absolute deadline of what is sent: the op's own, bounded by the execution's; 0 for none."""
     inherited: int = ctx.execution.deadline_ns
     own = ctx.now_ns + own_ns if own_ns else 0
     return min(own, inherited) if own and inherited else own or inherited
@@ -90,7 +92,9 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
         (r for r in env.graph.regions[1:] if r.region.request == op.index), None
     )
     if wire_id is None:
-        raise OpError("no wire id", where=op.spec.name, hint="compile the program with its wire passes")
+        raise OpError(
+            "the op has no wire id", where=op.spec.name, hint="compile the program with its wire passes"
+        )
 
     def run(ctx: Any, *inputs: Any) -> object:
         *payloads, gated, asked = inputs
@@ -147,7 +151,7 @@ def _collect(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _entry(op: BoundOp, env: BindEnv) -> Run:
-    """Entries are written by what starts them; they never run."""
+    """Binds an entry, which never runs: whatever starts it writes its outputs."""
     return lambda ctx: PENDING
 
 

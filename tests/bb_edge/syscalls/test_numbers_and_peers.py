@@ -59,7 +59,7 @@ def test_as_scalar(bed, shape, dtype):
 def test_more_than_one_element_is_no_scalar(bed):
     line = 'x: "Scalar<F32>" = syscall.AsScalar(a)'
     text = failure(bed, line, "a: F32", {"a": np.zeros((2, 3), np.float32)})
-    assert "one element was expected, got 6 (shape [2, 3])" in text
+    assert "expected one element, got 6 (shape [2, 3])" in text
 
 
 @pytest.mark.covers("syscall", "Elapsed")
