@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
@@ -101,3 +102,34 @@ class Runtime:
         self.count("components.failed")
         self.emit(steps.OpFailed(target, 0, where, error, origin))
         self.bus.publish(Bus.OP_FAILURE)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Counters, generators and events on the bus, as plain values."""
+        return {
+            "counters": dict(self.counters),
+            "rng": _state_of(self.rng),
+            "ids": _state_of(self.ids) if self.ids_go_on else None,
+            "bus": [self.bus.dropped, list(self.bus.events)],
+        }
+
+    def restore(self, plain: Any) -> None:
+        """Takes what `save` gave."""
+        self.counters = {str(name): int(value) for name, value in plain["counters"].items()}
+        _set_state(self.rng, plain["rng"])
+        # Those of a real node come from fresh entropy at each start, and are in no snapshot.
+        if self.ids_go_on and plain.get("ids") is not None:
+            _set_state(self.ids, plain["ids"])
+        self.bus.dropped = plain["bus"][0]
+        self.bus.events.extend(plain["bus"][1])
+
+
+def _state_of(generator: random.Random) -> list[Any]:
+    version, words, gauss = generator.getstate()
+    return [version, struct.pack(f">{len(words)}I", *words), gauss]
+
+
+def _set_state(generator: random.Random, plain: Any) -> None:
+    version, words, gauss = plain
+    generator.setstate((version, struct.unpack(f">{len(words) // 4}I", words), gauss))

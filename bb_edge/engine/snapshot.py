@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine import snapshot_executions as executions
 from bb_edge.engine import snapshot_tables as tables
-from bb_edge.engine.plain import Shift
-from bb_edge.engine.run import saved_executions, saved_waiting
+from bb_edge.engine.plain import Shift, dump, load
+from bb_edge.engine.run import saved_components, saved_executions, saved_waiting
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import ComponentStateError
@@ -49,6 +49,28 @@ _MISFITS = (
 """What reading a part of another shape than expected ends in."""
 
 
+def _save_core(parts: Parts) -> dict[str, Any]:
+    return {
+        **parts.engine.runtime.save(),
+        **parts.engine.save(),
+        "generators": [dump(ctx.generator_state) for ctx in parts.contexts],
+        "rings": parts.states.save_rings(),
+    }
+
+
+def _restore_core(parts: Parts, plain: Any, _shift: Shift) -> None:
+    parts.engine.runtime.restore(plain)
+    parts.engine.restore(plain)
+    for ctx, state in zip(parts.contexts, plain["generators"], strict=True):
+        ctx.generator_state = load(state)
+    parts.states.restore_rings(plain["rings"])
+
+
+def _restore_components(parts: Parts, plain: Any, _shift: Shift) -> None:
+    for step in saved_components.restore(parts.engine.components, plain):
+        parts.engine.runtime.emit(step)
+
+
 def _save_executions(parts: Parts) -> list[Any]:
     return saved_executions.save(parts.engine.pool, parts.engine.runtime)
 
@@ -70,8 +92,8 @@ def _restore_claims(parts: Parts, plain: Any, shift: Shift) -> None:
 
 
 SECTIONS: tuple[tuple[str, Any, Any], ...] = (
-    ("core", tables.save_core, tables.restore_core),
-    ("components", tables.save_components, tables.restore_components),
+    ("core", _save_core, _restore_core),
+    ("components", lambda p: saved_components.save(p.engine.components), _restore_components),
     ("neighbours", tables.save_neighbours, tables.restore_neighbours),
     ("links", tables.save_links, tables.restore_links),
     ("executions", _save_executions, _restore_executions),

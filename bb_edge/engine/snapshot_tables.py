@@ -2,134 +2,20 @@
 
 from __future__ import annotations
 
-import struct
-from random import Random
 from typing import Any
 
-from bb_edge.engine import steps
 from bb_edge.engine.net.durable import Writing
 from bb_edge.engine.net.outgoing import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.snapshot_parts import Parts, dump_unit, load_unit
 from bb_edge.engine.timers import Due, Timer
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles import forgets
-from bb_edge.roles.component import Component
-from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope import RttReport
 from bb_edge.wire.outbox import OutboxRecord
 
 INTERVAL, PUT_OFF = "interval.tick", "reply.put_off"
 """Actions whose arguments are no plain values."""
-
-
-# --- counters, randomness, events -----------------------------------------------------------------------
-
-
-def save_core(parts: Parts) -> dict[str, Any]:
-    engine = parts.engine
-    generators = [dump(ctx.generator_state) for ctx in parts.contexts]
-    return {
-        "counters": dict(engine.runtime.counters),
-        "depth_peak": engine.depth_peak,
-        "next_command": engine.next_command,
-        "rng": _random_state(engine.runtime.rng),
-        "ids": _random_state(engine.runtime.ids) if engine.runtime.ids_go_on else None,
-        "generators": generators,
-        "bus": [engine.runtime.bus.dropped, list(engine.runtime.bus.events)],
-        "rings": parts.states.save_rings(),
-    }
-
-
-def restore_core(parts: Parts, data: Any, shift: Shift) -> None:
-    engine = parts.engine
-    engine.runtime.counters = {str(name): int(value) for name, value in data["counters"].items()}
-    engine.depth_peak = data["depth_peak"]
-    engine.next_command = data["next_command"]
-    _set_random_state(engine.runtime.rng, data["rng"])
-    # Those of a real node come from fresh entropy at each start, and are in no snapshot.
-    if engine.runtime.ids_go_on and data.get("ids") is not None:
-        _set_random_state(engine.runtime.ids, data["ids"])
-    for ctx, state in zip(parts.contexts, data["generators"], strict=True):
-        ctx.generator_state = load(state)
-    engine.runtime.bus.dropped = data["bus"][0]
-    engine.runtime.bus.events.extend(data["bus"][1])
-    parts.states.restore_rings(data["rings"])
-
-
-def _random_state(generator: Random) -> list[Any]:
-    version, words, gauss = generator.getstate()
-    return [version, struct.pack(f">{len(words)}I", *words), gauss]
-
-
-def _set_random_state(generator: Random, data: Any) -> None:
-    version, words, gauss = data
-    generator.setstate((version, struct.unpack(f">{len(words) // 4}I", words), gauss))
-
-
-def save_components(parts: Parts) -> list[Any]:
-    return [[c.TYPE_NAME, _serialized(parts, c)] for c in parts.engine.components]
-
-
-def _serialized(parts: Parts, component: Component) -> bytes:
-    """ComponentStateError, with the slot, for whatever `serialize` raises, and where it gives no bytes: then
-    there is no snapshot.
-    """
-    try:
-        state: object = component.serialize()
-    # The border to users' components: the node goes on, and tries again later.
-    except BaseException as error:
-        raise _state_error(parts, component, "serialize", contained(error)) from error
-    if isinstance(state, bytes | bytearray | memoryview):
-        return bytes(state)
-    raise ComponentStateError(
-        f"{component.TYPE_NAME}.serialize gives a {type(state).__name__}, bytes are expected",
-        f"slot {_slot_of(parts, component)!r}",
-        "return pack_state(self, version, {…}), or b'' where there is nothing to keep",
-    )
-
-
-def _slot_of(parts: Parts, component: Component) -> str:
-    engine = parts.engine
-    return next(s for (_, s), i in engine.components.slots.items() if engine.components[i] is component)
-
-
-def _state_error(parts: Parts, component: Component, method: str, error: Exception) -> ComponentStateError:
-    """What one of the two methods raised, with the slot, the type, and the line of the component."""
-    from bb_edge.ir.fault_lines import fault_line  # only errors need it
-
-    if isinstance(error, BBError):
-        said = (
-            error.what
-            if isinstance(error, ComponentStateError) or not error.where
-            else f"{error.where}: {error.what}"
-        )
-    else:
-        said = steps.failure_text(error)
-    line = fault_line(error)
-    what = f"{component.TYPE_NAME}.{method}: {said}" + (f", at {line}" if line and line not in said else "")
-    hint = error.hint if isinstance(error, BBError) and error.hint else "mend the component"
-    return ComponentStateError(what, f"slot {_slot_of(parts, component)!r}", hint)
-
-
-def restore_components(parts: Parts, data: Any, shift: Shift) -> None:
-    for component, (name, state) in zip(parts.engine.components, data, strict=True):
-        if name != component.TYPE_NAME:
-            raise ValueError(f"the state of a {name} for a {component.TYPE_NAME}")
-        forgotten = not state and forgets(type(component))
-        try:
-            component.restore(state)
-        except BaseException as error:
-            if state:
-                raise _state_error(parts, component, "restore", contained(error)) from error
-            contained(error)
-            # Nothing was written: by a class that kept no state then. It starts anew, as it was constructed.
-            forgotten = True
-        if forgotten:
-            parts.engine.runtime.emit(steps.StateForgotten(_slot_of(parts, component), name))
 
 
 # --- peers and links ------------------------------------------------------------------------------------

@@ -325,3 +325,13 @@ class Scheduler:
             self.write(frame, site, value)
         self.pool.wake(child)
         return child
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, int]:
+        """Its own numbers, as plain values."""
+        return {"depth_peak": self.depth_peak, "next_command": self.next_command}
+
+    def restore(self, plain: Any) -> None:
+        """Takes what `save` gave."""
+        self.depth_peak, self.next_command = plain["depth_peak"], plain["next_command"]
