@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from bb_edge.engine.program.program import Program
-from bb_edge.inference import open_model
 from bb_edge.loading import load_as
 
 __all__ = ["CallableProgram", "load"]
@@ -28,6 +27,8 @@ class CallableProgram(Program):
         """Runs the target on arrays, in order or by name, as `bb_edge.inference.Model` does."""
         model = getattr(self, "_model", None)
         if model is None:
+            from bb_edge.inference import open_model  # programs that are installed do not need it
+
             model = open_model(self)
             object.__setattr__(self, "_model", model)
         return model(*arrays, **named)

@@ -220,8 +220,8 @@ class _SplitPlan:
         self.prepared: Prepared | None = fitted.dynamic
         rest = graph.nodes[stop + 1 :]
         used = {value for node in (self.node, *rest) for value in node.inputs} | set(graph.outputs)
-        made = {value for node in (self.node, *rest) for value in node.outputs}
-        before = [v for v in sorted(used - made - {OMITTED}) if v in fitted.values]
+        produced = {value for node in (self.node, *rest) for value in node.outputs}
+        before = [v for v in sorted(used - produced - {OMITTED}) if v in fitted.values]
         self.constants = {
             v: a for v in before if (a := fitted.values[v].array) is not None and fitted.values[v].constant
         }

@@ -96,6 +96,10 @@ class Reassembly:
     def __len__(self) -> int:
         return len(self._open)
 
+    def held_by(self, peer: PeerId) -> int:
+        """Bytes that the unfinished transfers of one sender take."""
+        return self._per_peer.get(peer, 0)
+
     def add(self, peer: PeerId, data: bytes, now_ns: int) -> bytes | None:
         """Takes a chunk, and returns the envelope if this was the last chunk missing, else None.
 
@@ -128,7 +132,7 @@ class Reassembly:
         if transfer is not None and index in transfer.parts:
             return None
         cost = expected + PER_CHUNK_COST
-        mine = self._per_peer.get(peer, 0)
+        mine = self.held_by(peer)
         if self.bytes_held + cost > self._max_bytes or mine + cost > self._max_per_peer:
             self._drop(key)
             raise ChunkError("full", f"{self.bytes_held} bytes of chunks are held, {self._max_bytes} at most")

@@ -75,9 +75,9 @@ def _conv(shapes: Sequence[Shape], constants: object, options: Options) -> Shape
 
 def _depthwise(shapes: Sequence[Shape], constants: object, options: Options) -> Shape | None:
     padding, sw, sh, multiplier, _, dw, dh = options
-    one, h, w, channels = shapes[1]
+    leading, h, w, channels = shapes[1]
     image = _image(shapes[0], (h, w), (int(sh), int(sw)), (int(dh), int(dw)), padding)
-    if image is None or one != 1 or not _biased(shapes, channels):
+    if image is None or leading != 1 or not _biased(shapes, channels):
         return None
     return (*image, channels) if shapes[0][3] * multiplier == channels else None
 

@@ -35,7 +35,7 @@ def test_what_is_cut_is_joined_in_any_order(size, at_most, shuffle):
     found = [into.add(A, part, 0) for part in parts]
     assert found[-1] == data
     assert all(x is None for x in found[:-1])
-    assert (len(into), into.bytes_held, into._per_peer) == (0, 0, {})
+    assert (len(into), into.bytes_held, into.held_by(A)) == (0, 0, 0)
 
 
 def test_a_chunk_that_comes_twice_counts_once():
@@ -83,7 +83,7 @@ def test_a_chunk_that_is_none_is_refused_and_nothing_is_kept(data, reason):
     with pytest.raises(ChunkError) as caught:
         into.add(A, data, 0)
     assert caught.value.reason == reason
-    assert (len(into), into.bytes_held, into._per_peer) == (0, 0, {})
+    assert (len(into), into.bytes_held, into.held_by(A)) == (0, 0, 0)
 
 
 def test_a_chunk_that_disagrees_ends_its_transfer():

@@ -10,7 +10,7 @@ import pytest
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.mqtt import Broker, BrokerUrlError
-from bb_edge.transport.topics import Kind, TopicError, Topics
+from bb_edge.transport.topics import Kind, Names, Place, TopicError, Topics
 
 
 def test_an_envelope_arrives_with_its_sender(broker, loop, doors, url):
@@ -220,9 +220,18 @@ def test_a_topic_that_names_no_peer_is_refused(end):
 
 def test_the_caches_of_topics_are_bounded():
     topics = Topics("f", PeerId.from_name("a"), max_peers=3)
-    for number in range(10):
+
+    def look(number: int) -> tuple[Names, Place]:
         peer = PeerId.from_int(number)
-        topics.names(peer)
-        topics.read(f"bb/f/presence/{peer}".encode())
-    assert len(topics._names) <= 3
-    assert len(topics._places) <= 3
+        return topics.names(peer), topics.read(f"bb/f/presence/{peer}".encode())
+
+    first, place = look(0)
+    again = look(0)
+    assert again[0] is first
+    assert again[1] is place
+    for number in range(1, 4):
+        look(number)
+    again = look(0)
+    assert again[0] is not first  # forgotten, and made again
+    assert again[1] is not place
+    assert again == (first, place)

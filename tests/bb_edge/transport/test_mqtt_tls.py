@@ -148,10 +148,11 @@ def test_a_refused_publish_is_counted_and_told_to_the_node(tls_broker, admitted,
     broker = tls_broker()
     b = doors("b")
     # A node that runs under another name than its certificate's: the rules let it say nothing.
-    ta = loop.join(doors("a"), admitted(broker, "mallory"))
+    a = doors("a")
+    ta = loop.join(a, admitted(broker, "mallory"))
     loop.until(lambda: ta.connected)
     ta.send(SendEnvelope(b.peer_id, b"x"))
-    loop.until(lambda: ta._node.failed == [b.peer_id])
+    loop.until(lambda: a.failed == [b.peer_id])
     assert ta.counters["refused"] >= 2  # its presence too
     assert any("refused a publish" in line for line in loop.logs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bb_edge.transport import outgoing
 from bb_edge.transport.chunks import Reassembly
 from bb_edge.transport.mqtt import COUNTERS
 from bb_edge.transport.outgoing import FIRST_MID, LAST_MID, MAX_WINDOW, Aliases, Item, Outgoing
@@ -192,16 +193,17 @@ def test_presence_is_said_first_and_not_again_at_the_next_connection(wire):
     assert wire.out.bytes_held == len(b"envelope")
 
 
-def test_packet_identifiers_turn_over_and_stay_out_of_paho_s(wire):
+def test_packet_identifiers_turn_over_and_stay_out_of_paho_s(wire, monkeypatch):
+    assert (FIRST_MID, LAST_MID) == (1024, 65_535)
+    monkeypatch.setattr(outgoing, "LAST_MID", FIRST_MID + 1)
     wire.connect(window=1)
-    wire.out._next_mid = LAST_MID
     mids = []
     for _ in range(3):
         wire.out.put(item(b"x"))
         [(_, packet, _)] = wire.sent()
         mids.append(packet.mid)
         wire.out.acknowledged(packet.mid, 0)
-    assert mids == [LAST_MID, FIRST_MID, FIRST_MID + 1]
+    assert mids == [FIRST_MID, FIRST_MID + 1, FIRST_MID]
 
 
 def test_an_envelope_above_the_broker_s_limit_goes_in_chunks_that_fit():

@@ -117,7 +117,7 @@ def test_what_is_too_large_is_not_kept_and_the_next_packet_is_read(at_once, size
     assert found[0][1].startswith(TOPIC)
     assert len(found[0][1]) <= 65_536
     assert [packet[:2] for packet in found[1:]] == [(0x40, b"\x01\x02")] * 2
-    assert len(splitter._data) == 65_536
+    assert len(splitter.room()) == 65_536
 
 
 def test_the_limit_itself_is_taken():
