@@ -22,6 +22,7 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
 from bb_edge.ir.onnx_reader import ModelReadError, read_model
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType, differing_dim, dtype_of_elem, shared_dims
@@ -118,8 +119,12 @@ class Model:
             raise InferenceError(
                 "; ".join(faults), self._where, f"its inputs: {', '.join(self._names) or 'none'}"
             )
-        pairs = zip(self._names, self._declared, strict=True)
-        arrays = [self._fitting(inputs[name], *declared) for name, declared in pairs]
+        arrays = []
+        for name, dtype, shape in self._declared:
+            try:
+                arrays.append(host_array(inputs[name], dtype, shape, of_lists=dtype))
+            except ArrayMisfitError as error:
+                raise InferenceError(error.what, f"input {name!r}", error.hint) from error
         if self._shared:
             shapes = {name: array.shape for name, array in zip(self._names, arrays, strict=True)}
             if differing := differing_dim(self._shared, shapes):
@@ -130,29 +135,6 @@ class Model:
     @property
     def _where(self) -> str:
         return f"{self.target} ({', '.join(self._names) or 'no inputs'})"
-
-    def _fitting(self, value: object, name: str, dtype: np.dtype[Any] | None, shape: Any) -> Array:
-        if type(value) is not np.ndarray:
-            if isinstance(value, np.ma.MaskedArray):
-                hint = "give array.filled(value)"
-                raise InferenceError(
-                    "it is a masked array, whose mask would be lost", f"input {name!r}", hint
-                )
-            try:
-                value = np.asarray(value, None if isinstance(value, np.ndarray) else dtype)
-            except (TypeError, ValueError) as error:
-                raise InferenceError(f"it is not an array of numbers: {error}", f"input {name!r}") from error
-        if dtype is not None and value.dtype != dtype:
-            raise InferenceError(
-                f"expected dtype {dtype}, got {value.dtype}",
-                f"input {name!r}",
-                f"give array.astype('{dtype}')",
-            )
-        if shape is not None and (
-            len(shape) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(shape, value.shape))  # noqa: B905 (just compared)
-        ):
-            raise InferenceError(f"expected shape {list(shape)}, got {list(value.shape)}", f"input {name!r}")
-        return value
 
 
 def open_model(

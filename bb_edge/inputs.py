@@ -11,6 +11,7 @@ from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.syscalls.results import described, taker
 
@@ -34,8 +35,6 @@ def decode_input(graph: BoundGraph, name: str, value: object) -> object:
     """
     declared = graph.slot.input_types[name]
     where = f"{graph.target}, input {name!r}"
-    if isinstance(value, np.ma.MaskedArray):
-        raise InvokeError("a masked array, whose mask would be lost", where, "fill it: array.filled(value)")
     if not types.is_subtype(declared.node, types.TENSOR):
         taken = None if value is None else _taken(declared.node, value)
         if taken is None:
@@ -47,29 +46,14 @@ def decode_input(graph: BoundGraph, name: str, value: object) -> object:
             value = decode_tensor(value)
         except TensorError as error:
             raise InvokeError(error.what, where) from error
-    if type(value) is not np.ndarray:
-        try:
-            value = np.asarray(value)  # also for subclasses, which may change operators
-        except ValueError as error:
-            raise InvokeError(
-                f"not an array of numbers: {error}", where, "give rows of one length"
-            ) from error
-    if value.dtype == object:
-        raise InvokeError(f"expected {declared}, got {described(value)}", where, "give an array of numbers")
     elem = declared.node.elem_type
-    if elem is not None and types.elem_of_dtype(value.dtype) != elem:
-        expected = types.dtype_of_elem(elem)
-        raise InvokeError(
-            f"expected dtype {expected}, got {value.dtype}", where, f"convert it: array.astype('{expected}')"
-        )
-    if declared.shape is not None:
-        fits = len(declared.shape) == value.ndim and all(
-            not isinstance(d, int) or d == n
-            for d, n in zip(declared.shape, value.shape)  # noqa: B905 (checked)
-        )
-        if not fits:
-            raise InvokeError(f"expected shape {tuple(declared.shape)}, got {value.shape}", where)
-    return value
+    try:
+        array = host_array(value, None if elem is None else types.dtype_of_elem(elem), declared.shape)
+    except ArrayMisfitError as error:
+        raise InvokeError(error.what, where, error.hint) from error
+    if array.dtype == object:
+        raise InvokeError(f"expected {declared}, got {described(value)}", where, "give an array of numbers")
+    return array
 
 
 def _taken(node: types.TypeNode, value: object) -> object:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import bb_edge
-from bb_edge.inference import InferenceError
-from bb_edge.ir import keys
+from bb_edge.inference import InferenceError, Model
+from bb_edge.ir import keys, types
+from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
 from bb_edge.ir.onnx_pb2 import ModelProto
+from bb_edge.ir.types import ValueType
 from bb_edge.loading import MissingPassport
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse
@@ -201,3 +203,24 @@ def test_tensor_work_loads_no_engine_no_protobuf_and_no_broker_client(tmp_path: 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["(1, 2)", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (np.ones(3, np.float32), "expected shape [2], got [3]"),
+        (np.ones(2), "expected dtype float32, got float64"),
+        (np.array([None, None]), "expected dtype float32, got object"),
+        (np.ma.masked_array(np.ones(2, np.float32), [True, False]), "masked array"),
+        ([[1.0], [1.0, 2.0]], "not an array of numbers"),
+    ],
+    ids=["shape", "dtype", "objects", "mask", "ragged"],
+)
+def test_models_and_nodes_refuse_the_same_arrays_with_the_same_words(value, says):
+    with pytest.raises(ArrayMisfitError) as misfit:
+        host_array(value, np.dtype(np.float32), (2,))
+    declared = {"x": ValueType(types.tensor_type(np.float32), (2,))}
+    model = Model("Main", declared, ("y",), lambda arrays: {"y": arrays[0]})
+    with pytest.raises(InferenceError) as refused:
+        model.run({"x": value})
+    assert says in misfit.value.what and refused.value.hint == misfit.value.hint
