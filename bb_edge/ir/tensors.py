@@ -196,6 +196,13 @@ def encode_tensor(
     return b"".join(parts)
 
 
+def _number(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
+    """Returns the varint at `offset`, which is one byte most of the time, and the offset after it."""
+    if offset < len(buffer) and buffer[offset] < 0x80:
+        return buffer[offset], offset + 1
+    return varint.decode(buffer, offset)
+
+
 def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     """Returns the read-only array of a serialized TensorProto, over the buffer itself where it is aligned.
 
@@ -213,27 +220,27 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
             tag = buffer[offset]
             offset += 1
             if tag == _DIMS:
-                dim, offset = varint.decode(buffer, offset)
+                dim, offset = _number(buffer, offset)
                 dims.append(dim)
                 if len(dims) > MAX_RANK:
                     raise TensorError(f"a rank beyond {MAX_RANK}", "tensor")
             elif tag == _DATA_TYPE:
-                elem, offset = varint.decode(buffer, offset)
+                elem, offset = _number(buffer, offset)
             elif tag == _RAW:
-                raw_size, offset = varint.decode(buffer, offset)
+                raw_size, offset = _number(buffer, offset)
                 raw_at = offset
                 offset += raw_size
             elif tag == _METADATA and offset < end and buffer[offset] == _METADATA_2:
-                size, offset = varint.decode(buffer, offset + 1)
+                size, offset = _number(buffer, offset + 1)
                 entries.append((offset, offset + size))
                 offset += size
                 if len(entries) > MAX_METADATA:
                     raise TensorError(f"more than {MAX_METADATA} metadata entries", "tensor")
             elif tag == _DIMS_PACKED:
-                size, offset = varint.decode(buffer, offset)
+                size, offset = _number(buffer, offset)
                 stop = offset + size
                 while offset < stop <= end:
-                    dim, offset = varint.decode(buffer, offset)
+                    dim, offset = _number(buffer, offset)
                     dims.append(dim)
                     if len(dims) > MAX_RANK:
                         raise TensorError(f"a rank beyond {MAX_RANK}", "tensor")

@@ -224,14 +224,11 @@ def tensor_of_elem(elem_type: int) -> TypeNode | None:
     return _BY_ELEM.get(elem_type)
 
 
-def dtype_of_elem(elem_type: int) -> np.dtype[Any] | None:
-    """Returns NumPy's dtype of an ONNX element type number; bfloat16 is held as uint16."""
-    return _DTYPE_OF_ELEM.get(elem_type)
+dtype_of_elem = _DTYPE_OF_ELEM.get
+"""`dtype_of_elem(number)`: NumPy's dtype of an ONNX element type, or None; bfloat16 is held as uint16."""
 
-
-def elem_of_dtype(dtype: np.dtype[Any]) -> int | None:
-    """Returns ONNX's element type number of a native-endian dtype; uint16 is U16, never BF16."""
-    return _ELEM_OF_DTYPE.get(dtype)
+elem_of_dtype = _ELEM_OF_DTYPE.get
+"""`elem_of_dtype(dtype)`: ONNX's element type of a native-endian dtype, or None; uint16 is U16, not BF16."""
 
 
 def tensor_type(dtype: Any) -> TypeNode:

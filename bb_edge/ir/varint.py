@@ -26,6 +26,19 @@ def encode(value: int) -> bytes:
     return bytes(out)
 
 
+class _Known(dict[int, bytes]):
+    """Encoded numbers; those that are not kept are encoded anew each time."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: int) -> bytes:
+        return encode(value)
+
+
+encoded = _Known({n: encode(n) for n in range(1 << 10)}).__getitem__
+"""`encode` without a call of Python code for the numbers below 1,024: tags, lengths, dimensions."""
+
+
 def decode(data: bytes | bytearray | memoryview, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
     """Returns the number at `offset` and the offset after it.
 

@@ -209,7 +209,7 @@ def _encode_tensor(value: object, type_hash: int) -> bytes:
             f"expected {types.by_wire_hash(type_hash)}, got an array of {array.dtype}", "wire"
         )
     try:
-        encoded = encode_tensor(array, metadata_of(value))
+        encoded = encode_tensor(array, None if type(value) is np.ndarray else metadata_of(value))
     except TensorError as error:
         raise NotWireEligibleError(error.what, "wire", error.hint) from error
     if type_hash != _BF16:

@@ -24,6 +24,8 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
+from bb_edge.wire.envelope_records import Ack
+
 WINDOW = 4096
 """Best-effort numbers remembered above the floor.
 
@@ -223,6 +225,114 @@ class DurableWindow(_Window):
         window._restore(data)
         window.held = set(data[4])
         return window
+
+
+class Received:
+    """What of one peer has been taken, in the epochs of both sequences that were heard last."""
+
+    __slots__ = ("best_effort", "durable")
+
+    def __init__(self) -> None:
+        self.best_effort: dict[int, BestEffortWindow] = {}  # by epoch, the one heard last at the end
+        self.durable: dict[int, DurableWindow] = {}
+
+    def verdict(self, epoch: int, seq: int, base: int) -> Verdict:
+        """Judges a number above 0, and changes nothing; `base` is 0 for a best-effort one."""
+        if base:
+            durable = self.durable.get(epoch)
+            return first_verdict(seq, base) if durable is None else durable.verdict(seq, base)
+        window = self.best_effort.get(epoch)
+        return Verdict.NEW if window is None else window.verdict(seq)
+
+    def mark(
+        self, epoch: int, seq: int, base: int, epochs: int, wants_ack: bool, hold: bool = False
+    ) -> int | None:
+        """Takes a number that is NEW, and owes its ack where `wants_ack`; of a DUPLICATE, owes it again.
+
+        The window of a new epoch takes the place of the one heard least recently, where there are `epochs`.
+        With `hold` (for a durable number) the ack waits for `release`. Returns None where no ack is owed to
+        the epoch, else how many older ones are forgotten for this one: 0 or 1.
+        """
+        if base:
+            durable = self.durable.pop(epoch, None)
+            if durable is None:
+                if len(self.durable) >= epochs:
+                    del self.durable[next(iter(self.durable))]
+                durable = DurableWindow(epoch)
+            self.durable[epoch] = durable
+            durable.mark(seq, base, hold)
+            forgotten = durable.owe(seq)
+            return forgotten if durable.owed else None
+        windows = self.best_effort
+        window = windows.get(epoch)
+        if window is None:
+            if len(windows) >= epochs:
+                del windows[next(iter(windows))]
+            window = windows[epoch] = BestEffortWindow(epoch)
+        elif len(windows) > 1 and next(reversed(windows)) != epoch:
+            windows[epoch] = windows.pop(epoch)
+        window.mark(seq)
+        return window.owe(seq) if wants_ack else None
+
+    def release(self, epoch: int, seq: int) -> int | None:
+        """Owes the ack of a held number: it is journaled. None where it was not held, else as `mark`."""
+        window = self.durable.get(epoch)
+        return window.owe(seq) if window is not None and window.release(seq) else None
+
+    def release_all(self) -> None:
+        """Owes the acks of all held numbers: a snapshot holds their envelopes."""
+        for window in self.durable.values():
+            for seq in sorted(window.held):
+                window.release(seq)
+                window.owe(seq)
+
+    def withdraw(self, epoch: int, seq: int) -> bool:
+        """Takes a held number back: it could not be journaled. Returns False where it was not held."""
+        window = self.durable.get(epoch)
+        return window is not None and window.withdraw(seq)
+
+    def collect(self) -> tuple[tuple[Ack, ...], bool]:
+        """Returns the acks that are owed, one per window, and whether numbers that do not fit stay owed."""
+        windows: tuple[BestEffortWindow | DurableWindow, ...]
+        windows = (*self.durable.values(), *self.best_effort.values())
+        acks = tuple([Ack(window.epoch, *window.collect()) for window in windows if window.owed])
+        return acks, any([window.owed for window in windows])
+
+    def owes(self) -> bool:
+        """Returns whether the peer waits for an acknowledgement."""
+        return any(window.owed for window in (*self.best_effort.values(), *self.durable.values()))
+
+    def idle(self) -> bool:
+        """Returns whether nothing is owed or held."""
+        return not self.owes() and not any(window.held for window in self.durable.values())
+
+    def inspect(self) -> dict[str, Any]:
+        """Returns what is owed and held as plain data, for people and tests."""
+        windows = {**self.best_effort, **self.durable}
+        return {
+            "owes": sorted(epoch for epoch, window in windows.items() if window.owed),
+            "held": {epoch: sorted(window.held) for epoch, window in self.durable.items() if window.held},
+        }
+
+    def snapshot(self) -> tuple[list[Any], list[Any]]:
+        """Returns plain values for CBOR: the best-effort windows, and the durable ones."""
+        return (
+            [window.snapshot() for window in self.best_effort.values()],
+            [window.snapshot() for window in self.durable.values()],
+        )
+
+    @classmethod
+    def restored(cls, best_effort: Sequence[Any], durable: Sequence[Any]) -> Received:
+        """Returns what `snapshot` wrote."""
+        received = cls()
+        received.best_effort = {row[0]: BestEffortWindow.restored(row) for row in best_effort}
+        received.durable = {row[0]: DurableWindow.restored(row) for row in durable}
+        return received
+
+
+def first_verdict(seq: int, base: int) -> Verdict:
+    """Judges a durable number of an epoch that was never heard of."""
+    return Verdict.BEYOND_WINDOW if seq - base >= DURABLE_UNACKNOWLEDGED else Verdict.NEW
 
 
 def _trailing_ones(bits: int) -> int:

@@ -29,6 +29,7 @@ from bb_edge.wire.resend import (
     PendingFullError,
     PendingState,
     ResendQueue,
+    Unacknowledged,
 )
 
 __all__ = [
@@ -123,14 +124,13 @@ class Links:
             seq = link.last_seq = link.last_seq + 1
         envelope.epoch = epoch
         envelope.seq = seq
-        if peer in self._table.owing:
-            envelope.acks = (*envelope.acks, *self._table.collect(link))
         key = EnvelopeKey(peer, epoch, seq)
         if durable or resend:
             pending = Pending(key, envelope.kind, durable, deadline_ns, self.config.resend_ns)
             pending.next_ns = now_ns + pending.interval_ns
-            link.add_pending(pending)
-            self._queue.watch(pending)
+            self._queue.watch(pending, link.pending)
+        if peer in self._table.owing:
+            envelope.acks += self._collect(link)
         return key
 
     def _durable_room(self, link: Link) -> bool:
@@ -244,63 +244,55 @@ class Links:
         if seq == 0:
             return Verdict.NEW if envelope.fills else Verdict.ACK_ONLY
         link = self._links.get(peer)
-        if envelope.base:
-            durable = link.durable.get(envelope.epoch) if link is not None else None
-            if durable is not None:
-                return durable.verdict(seq, envelope.base)
-            if seq - envelope.base >= dedup.DURABLE_UNACKNOWLEDGED:
-                return Verdict.BEYOND_WINDOW
-        if link is None:
-            return Verdict.NEW if self._table.has_room() else Verdict.NO_ROOM
-        if envelope.base:
-            return Verdict.NEW
-        window = link.best_effort.get(envelope.epoch)
-        return Verdict.NEW if window is None else window.verdict(seq)
+        if link is not None:
+            return link.received.verdict(envelope.epoch, seq, envelope.base)
+        verdict = dedup.first_verdict(seq, envelope.base) if envelope.base else Verdict.NEW
+        return verdict if verdict is not Verdict.NEW or self._table.has_room() else Verdict.NO_ROOM
 
     def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
-        """Takes the number of a NEW envelope, and owes an ack where its sender waits for one.
+        """Takes the number of an envelope that is NEW, and owes an ack where its sender waits for one.
 
-        Owes the ack of a DUPLICATE again; does nothing for any other verdict. With `hold_ack` (a durable
+        Owes the ack of a DUPLICATE again; not for what `receive` judges otherwise. With `hold_ack` (a durable
         envelope that is not yet journaled) the ack waits for `journaled`.
         """
         seq = envelope.seq
         if seq == 0:
             return
-        link = self._links.get(peer)
+        link = self._links.get(peer) or self._table.new(peer)
         if link is None:
-            if self.receive(peer, envelope, now_ns) is not Verdict.NEW:
-                return
-            link = self._table.new(peer)
-            assert link is not None  # a verdict of NEW includes that there is a place
+            return  # NO_ROOM: nothing is noted of it
         link.used_ns = now_ns
-        epoch = envelope.epoch
-        if envelope.base:
-            durable = link.durable_window(epoch, seq - envelope.base, self.config.durable_epochs)
-            if durable is None:
-                return
-            durable.mark(seq, envelope.base, hold_ack)
-            if durable.verdict(seq, envelope.base) is Verdict.DUPLICATE:
-                self._table.owe(link, durable, seq, now_ns)
-            return
-        window = link.best_effort_window(epoch, self.config.best_effort_epochs)
-        window.mark(seq)
-        if envelope.kind != NONE and window.verdict(seq) is Verdict.DUPLICATE:
-            self._table.owe(link, window, seq, now_ns)
+        base, config = envelope.base, self.config
+        epochs = config.durable_epochs if base else config.best_effort_epochs
+        forgotten = link.received.mark(envelope.epoch, seq, base, epochs, envelope.kind != NONE, hold_ack)
+        if forgotten is not None:
+            self._owe(peer, forgotten, now_ns)
+
+    def _owe(self, peer: PeerId, forgotten: int, now_ns: int) -> None:
+        """Notes an ack that is owed: it goes with the next envelope, or alone after the delay."""
+        self.counters["acks_forgotten"] += forgotten
+        self._table.owing.setdefault(peer, now_ns + self.config.ack_delay_ns)
+
+    def _collect(self, link: Link) -> tuple[Ack, ...]:
+        """Returns the acks that are owed to the peer; numbers that do not fit stay owed."""
+        acks, more = link.received.collect()
+        if not more:
+            self._table.owing.pop(link.peer, None)
+        return acks
 
     def journaled(self, peer: PeerId, epoch: int, seq: int, now_ns: int) -> bool:
         """Lets the ack of a held envelope go: it is on disk. Returns False where nothing was held."""
         link = self._links.get(peer)
-        window = link.durable.get(epoch) if link is not None else None
-        if link is None or window is None or not window.release(seq):
+        forgotten = None if link is None else link.received.release(epoch, seq)
+        if forgotten is None:
             return False
-        self._table.owe(link, window, seq, now_ns)
+        self._owe(peer, forgotten, now_ns)
         return True
 
     def not_journaled(self, peer: PeerId, epoch: int, seq: int) -> bool:
         """Treats a held envelope as never received: it could not be written. False where nothing was held."""
         link = self._links.get(peer)
-        window = link.durable.get(epoch) if link is not None else None
-        return window is not None and window.withdraw(seq)
+        return link is not None and link.received.withdraw(epoch, seq)
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -351,7 +343,7 @@ class Links:
             peer, when = next(iter(self._table.owing.items()))
             if when > now_ns:
                 break
-            acks = tuple(self._table.collect(self._links[peer]))
+            acks = self._collect(self._links[peer])
             if not acks:  # the epoch that they were for has been forgotten meanwhile
                 continue
             out.append(Outgoing(peer, encode(Envelope(acks=acks)), None, False, 0, False))
@@ -412,7 +404,7 @@ class Links:
     def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
         self._queue.reserve()
         encoded, pending.encoded = pending.encoded, b""
-        link.add_pending(pending)
+        link.pending.add(pending)
         try:
             self._queue.keep(pending, encoded)
         except PendingFullError:
@@ -464,13 +456,10 @@ class Links:
             link.last_seq = link.last_seq if same_run else 0
             link.last_durable = link.last_durable if same_outbox else 0
             self._links[link.peer] = link
-            waiting, link.pending = link.pending, {}
+            waiting, link.pending = link.pending, Unacknowledged()
             for pendings in waiting.values():
                 for pending in pendings.values():
                     self._take_over(link, pending, now_ns)
-            for window in link.durable.values():
-                for seq in sorted(window.held):
-                    window.release(seq)
-                    window.owe(seq)
-            if link.owes():
+            link.received.release_all()
+            if link.received.owes():
                 self._table.owing[link.peer] = now_ns + self.config.ack_delay_ns

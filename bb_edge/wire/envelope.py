@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from bb_edge.ir.varint import encode as _v
+from bb_edge.ir.varint import encoded as _v
 from bb_edge.wire.envelope_decode import decode
 from bb_edge.wire.envelope_records import (
     NONE,

@@ -8,9 +8,9 @@ from typing import Any
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import dedup
-from bb_edge.wire.dedup import BestEffortWindow, DurableWindow
-from bb_edge.wire.envelope_records import REQUEST, Ack
-from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending
+from bb_edge.wire.dedup import Received
+from bb_edge.wire.envelope_records import REQUEST
+from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, Unacknowledged
 
 MIB = 1024 * 1024
 MS = 1_000_000
@@ -68,13 +68,12 @@ class Link:
     """The numbers, windows and waiting envelopes of one peer."""
 
     __slots__ = (
-        "best_effort",
-        "durable",
         "last_durable",
         "last_seq",
         "peer",
         "peer_epoch",
         "pending",
+        "received",
         "used_ns",
     )
 
@@ -82,64 +81,17 @@ class Link:
         self.peer = peer
         self.last_seq = last_seq
         self.last_durable = last_durable
-        self.pending: dict[int, dict[int, Pending]] = {}  # our epoch -> number, ascending -> envelope
-        self.best_effort: dict[int, BestEffortWindow] = {}  # by its epochs, the one heard last at the end
-        self.durable: dict[int, DurableWindow] = {}
+        self.pending = Unacknowledged()
+        self.received = Received()
         self.peer_epoch: int | None = None  # the epoch in which it last came up
         self.used_ns = 0
 
-    def owes(self) -> bool:
-        """Returns whether the peer waits for an acknowledgement."""
-        return any(w.owed for w in self.best_effort.values()) or any(w.owed for w in self.durable.values())
-
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""
-        return not self.pending and not self.owes() and not any(w.held for w in self.durable.values())
-
-    def add_pending(self, pending: Pending) -> None:
-        """Adds an envelope so that the numbers of its epoch stay ascending.
-
-        The first number is the `base` of what is sent, and acknowledgements up to a number stop at the first
-        higher one.
-        """
-        waiting = self.pending.setdefault(pending.key.epoch, {})
-        in_order = not waiting or next(reversed(waiting)) < pending.key.seq
-        waiting[pending.key.seq] = pending
-        if not in_order:
-            self.pending[pending.key.epoch] = dict(sorted(waiting.items()))
-
-    def best_effort_window(self, epoch: int, epochs: int) -> BestEffortWindow:
-        """Returns the window of an epoch; a new one takes the place of the epoch heard least recently."""
-        windows = self.best_effort
-        window = windows.get(epoch)
-        if window is None:
-            if len(windows) >= epochs:
-                del windows[next(iter(windows))]
-            window = windows[epoch] = BestEffortWindow(epoch)
-        elif len(windows) > 1 and next(reversed(windows)) != epoch:
-            windows[epoch] = windows.pop(epoch)
-        return window
-
-    def durable_window(self, epoch: int, ahead: int, epochs: int) -> DurableWindow | None:
-        """Returns the window of a durable epoch; a new one takes the place of the epoch heard least recently.
-
-        `ahead` is how far the first number lies above its sender's base. Returns None where that is further
-        than a sender may be.
-        """
-        windows = self.durable
-        window = windows.pop(epoch, None)
-        if window is None:
-            if ahead >= dedup.DURABLE_UNACKNOWLEDGED:
-                return None
-            if len(windows) >= epochs:
-                del windows[next(iter(windows))]
-            window = DurableWindow(epoch)
-        windows[epoch] = window
-        return window
+        return not self.pending and self.received.idle()
 
     def inspect(self) -> dict[str, Any]:
         """Returns the link as plain data, for people and tests."""
-        windows = {**self.best_effort, **self.durable}
         return {
             "last_seq": self.last_seq,
             "last_durable": self.last_durable,
@@ -149,8 +101,7 @@ class Link:
                 for epoch, waiting in self.pending.items()
                 for seq, pending in waiting.items()
             ],
-            "owes": sorted(epoch for epoch, window in windows.items() if window.owed),
-            "held": {epoch: sorted(window.held) for epoch, window in self.durable.items() if window.held},
+            **self.received.inspect(),
         }
 
     # --- snapshot ----------------------------------------------------------------------------------------
@@ -162,8 +113,7 @@ class Link:
             self.last_seq,
             self.last_durable,
             self.peer_epoch,
-            [window.snapshot() for window in self.best_effort.values()],
-            [window.snapshot() for window in self.durable.values()],
+            *self.received.snapshot(),
             [
                 _pending_row(pending, now_ns)
                 for waiting in self.pending.values()
@@ -177,15 +127,14 @@ class Link:
         """Returns the link of a snapshot; its envelopes are in `pending`, and not yet in any queue."""
         link = cls(PeerId.from_bytes(data[0]), data[1], data[2])
         link.peer_epoch = data[3]
-        link.best_effort = {row[0]: BestEffortWindow.restored(row) for row in data[4]}
-        link.durable = {row[0]: DurableWindow.restored(row) for row in data[5]}
+        link.received = Received.restored(data[4], data[5])
         link.used_ns = now_ns
         for epoch, seq, kind, durable, encoded, remaining, interval in data[6]:
             expires = now_ns + remaining if remaining else 0
             pending = Pending(EnvelopeKey(link.peer, epoch, seq), kind, durable, expires, interval)
             pending.encoded = encoded
             pending.handed_out = False
-            link.add_pending(pending)
+            link.pending.add(pending)
         return link
 
 
@@ -259,22 +208,3 @@ class LinkTable:
         return LinksFullError(
             f"{len(self.by_peer)} peers have something open", f"peer {peer}", "raise LinkConfig.max_links"
         )
-
-    def owe(self, link: Link, window: BestEffortWindow | DurableWindow, seq: int, now_ns: int) -> None:
-        """Owes the peer an acknowledgement, which goes with the next envelope, or alone after the delay."""
-        self._counters["acks_forgotten"] += window.owe(seq)
-        if window.owed:
-            self.owing.setdefault(link.peer, now_ns + self._config.ack_delay_ns)
-
-    def collect(self, link: Link) -> list[Ack]:
-        """Returns the acks that are owed to the peer, one per window; numbers that do not fit stay owed."""
-        acks = []
-        more = False
-        for windows in (link.durable, link.best_effort):
-            for window in windows.values():
-                if window.owed:
-                    acks.append(Ack(window.epoch, *window.collect()))
-                    more = more or bool(window.owed)
-        if not more:
-            self.owing.pop(link.peer, None)
-        return acks

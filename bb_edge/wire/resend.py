@@ -115,6 +115,25 @@ class Pending:
         self.due_ns = -1  # its valid place in the schedule, which is when it goes again or expires
 
 
+class Unacknowledged(dict[int, dict[int, Pending]]):
+    """The pending envelopes of one peer: by our epochs, and in each by their numbers, ascending.
+
+    The first number is the `base` of what is sent, and acknowledgements up to a number stop at the first
+    higher one.
+    """
+
+    __slots__ = ()
+
+    def add(self, pending: Pending) -> None:
+        """Adds an envelope in its place."""
+        epoch, seq = pending.key.epoch, pending.key.seq
+        waiting = self.setdefault(epoch, {})
+        in_order = not waiting or next(reversed(waiting)) < seq
+        waiting[seq] = pending
+        if not in_order:
+            self[epoch] = dict(sorted(waiting.items()))
+
+
 class ResendQueue:
     """All pending envelopes of a node by time, as a heap whose outdated entries are skipped."""
 
@@ -158,8 +177,9 @@ class ResendQueue:
         pending.next_ns = next_ns
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
 
-    def watch(self, pending: Pending) -> None:
-        """Plans the envelope's expiry, and no repetition."""
+    def watch(self, pending: Pending, waiting: Unacknowledged) -> None:
+        """Adds an envelope to those of its peer, and plans its expiry, but no repetition."""
+        waiting.add(pending)
         if pending.expires_ns:
             self._schedule(pending, pending.expires_ns)
 

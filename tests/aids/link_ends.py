@@ -38,7 +38,8 @@ def send(
 
 def take(receiver: Links, envelope: Envelope, now: int = 0, peer: PeerId = A) -> Verdict:
     verdict = receiver.receive(peer, envelope, now)
-    receiver.mark(peer, envelope, now)
+    if verdict in (Verdict.NEW, Verdict.DUPLICATE):
+        receiver.mark(peer, envelope, now)
     return verdict
 
 

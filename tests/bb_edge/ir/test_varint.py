@@ -60,3 +60,13 @@ def test_any_bytes_give_a_number_in_its_shortest_form_or_the_typed_error(data):
     except VarintError:
         return
     assert varint.encode(number) == data[:end]
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 1023, 1024, 1 << 40, (1 << 64) - 1])
+def test_what_is_kept_is_what_would_be_encoded(value):
+    assert varint.encoded(value) == varint.encode(value)
+
+
+def test_a_number_that_has_no_form_is_not_kept_either():
+    with pytest.raises(varint.VarintError):
+        varint.encoded(-1)

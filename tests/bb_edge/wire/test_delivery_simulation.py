@@ -80,7 +80,8 @@ class Network:
             if self.faults and self.random.random() < 0.1:
                 return  # no place in the queue: neither marked nor acknowledged
             node.delivered.append(bytes(envelope.fills[0].payload))
-        node.links.mark(node.peer, envelope, self.now)
+        if verdict in (Verdict.NEW, Verdict.DUPLICATE):
+            node.links.mark(node.peer, envelope, self.now)
 
     def step(self, dt: int) -> None:
         self.now += dt
