@@ -74,7 +74,7 @@ __all__ = [
     "verify_wire_shape",
 ]
 
-# Inputs of Send-flavored ops behind the payloads, and outputs of Recv-flavored ones behind them.
+# How many inputs of Send-flavored ops, and outputs of Recv-flavored ones, come after the payloads.
 _TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
 _TAIL_OUTPUTS = {OP_RECV: 1, OP_RECV_REQ: 2, OP_RECV_RESP: 1}
 

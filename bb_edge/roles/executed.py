@@ -109,7 +109,7 @@ class ExecutedProgram(BackendProgram):
         """Raises BackendRunError where an output is not what the graph declares."""
         dtype, rank = self._expected.get(name, (None, -1))
         if isinstance(handle, list | tuple | int | float) or not isinstance(array, np.ndarray):
-            what = f"its output {name!r} is a {type(handle).__name__}, an array is expected"
+            what = f"its output {name!r} is a {type(handle).__name__}, expected an array"
             raise BackendRunError(what, where, f"give np.asarray(value, np.{dtype or 'float32'})")
         if dtype is not None and array.dtype != dtype:
             what = f"its output {name!r} is {array.dtype}, the graph declares {dtype}"

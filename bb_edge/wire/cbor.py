@@ -146,21 +146,21 @@ class Reader:
         """Reads an unsigned integer."""
         major, _, number = self.head()
         if major != 0:
-            raise CborError(f"major type {major} where an unsigned integer is expected")
+            raise CborError(f"expected an unsigned integer, got major type {major}")
         return number
 
     def byte_string(self) -> bytes:
         """Reads a byte string."""
         major, _, size = self.head()
         if major != 2:
-            raise CborError(f"major type {major} where a byte string is expected")
+            raise CborError(f"expected a byte string, got major type {major}")
         return self._take(size)
 
     def array(self) -> int:
         """Reads the head of an array; returns its length. Its items come next."""
         major, _, count = self.head()
         if major != 4:
-            raise CborError(f"major type {major} where an array is expected")
+            raise CborError(f"expected an array, got major type {major}")
         if count > len(self._data) - self._pos:  # an item has a byte at least
             raise CborError(f"{count} items announced, {len(self._data) - self._pos} bytes are there")
         return count

@@ -99,7 +99,9 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
             f"python_type of {node} is {python_type!r}", "register_codec", "give a class"
         )
     if python_type is not None and _HASH_OF_CLASS.get(python_type, wire_hash) != wire_hash:
-        raise NotWireEligibleError(f"{python_type.__name__} stands for another type", "register_codec")
+        raise NotWireEligibleError(
+            f"{python_type.__name__} is the class of another type", "register_codec", "give another class"
+        )
     _ENCODERS[wire_hash] = encode
     _DECODERS[wire_hash] = decode
     if python_type is not None:
@@ -135,7 +137,9 @@ for _node in types.REGISTRY:
         _dtype = types.dtype_of_elem(_node.elem_type)
         assert _dtype is not None, _node
         _DTYPE_OF_HASH[_node.wire_hash] = _dtype
-        if _node is not types.TENSOR_BF16:  # NumPy has no bfloat16: a uint16 array is U16 unless it is said
+        if (
+            _node is not types.TENSOR_BF16
+        ):  # NumPy has no bfloat16: a uint16 array is U16 unless its type is named
             _HASH_OF_DTYPE[_dtype] = _node.wire_hash
 
 
@@ -367,7 +371,7 @@ def _byte_strings(payload: Buffer) -> list[bytes]:
 def _decode_float(form: str, payload: Buffer) -> float:
     value = cbor.loads(payload, 1, 0)
     if not isinstance(value, float):
-        raise CborError(f"{value!r} where a float is expected")
+        raise CborError(f"expected a float, got {value!r}")
     packed = struct.pack(form, value)  # OverflowError where it is too large
     rounded: float = struct.unpack(form, packed)[0]
     return rounded
@@ -376,7 +380,7 @@ def _decode_float(form: str, payload: Buffer) -> float:
 def _decode_int(low: int, high: int, payload: Buffer) -> int:
     value = cbor.loads(payload, 1, 0)
     if type(value) is not int or not low <= value <= high:
-        raise CborError(f"{value!r} where an integer of {low} … {high} is expected")
+        raise CborError(f"expected an integer of {low} … {high}, got {value!r}")
     return value
 
 

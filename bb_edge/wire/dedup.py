@@ -120,8 +120,7 @@ class BestEffortWindow(_Window):
         if place < 0:
             return
         if place >= WINDOW:
-            # Bit 0 is a gap while prefix = floor (else the floor would stand higher), so this leaves prefix
-            # behind.
+            # Bit 0 is a gap while prefix = floor (else the floor would be higher), so prefix stays below.
             shift = place - WINDOW + 1
             self.bits >>= shift
             self.floor += shift

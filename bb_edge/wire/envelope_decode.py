@@ -222,13 +222,13 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
             start, stop = _span(data, pos, end)
             pos = stop
         elif tag == 0x0A:
-            pos, behind = _span(data, pos, end)
-            if behind - pos > caps.suffix_bytes:
+            pos, after = _span(data, pos, end)
+            if after - pos > caps.suffix_bytes:
                 raise EnvelopeError(
-                    EnvelopeErrorKind.SUFFIX_TOO_LARGE, f"{behind - pos} bytes, {caps.suffix_bytes} at most"
+                    EnvelopeErrorKind.SUFFIX_TOO_LARGE, f"{after - pos} bytes, {caps.suffix_bytes} at most"
                 )
-            suffix = data[pos:behind]
-            pos = behind
+            suffix = data[pos:after]
+            pos = after
         elif tag == 0x20:
             type_hash, pos = _varint(data, pos, end)
         elif tag == 0x18:

@@ -96,8 +96,8 @@ def breaks(_):
 RESULTS = {
     "another dtype": (lambda y: y.astype(np.float64), "is float64, the graph declares float32"),
     "another rank": (lambda y: y.ravel(), "has 1 dimensions, the graph declares 2"),
-    "a list": (lambda y: y.tolist(), "is a list, an array is expected"),
-    "a number": (lambda y: 3.0, "is a float, an array is expected"),
+    "a list": (lambda y: y.tolist(), "is a list, expected an array"),
+    "a number": (lambda y: 3.0, "is a float, expected an array"),
 }
 
 
@@ -113,7 +113,7 @@ def test_a_backend_that_gives_something_else(case, method):
 def test_a_backend_that_gives_something_else_on_a_device():
     kind = backend_of(lambda y: y.tolist())
     text = failure(stripped(kind), "Sums", kind)
-    assert "backend acme.Own: " in text and "an array is expected" in text, text
+    assert "backend acme.Own: " in text and "expected an array" in text, text
 
 
 @pytest.mark.parametrize("method", ["execute", "dispatch"])

@@ -216,7 +216,7 @@ class Table:
         relation: str = "",
     ) -> None:
         if name in self._ops:
-            raise ValueError(f"op {name} stands twice in the table of {self._domain}")
+            raise ValueError(f"op {name} is declared twice in the table of {self._domain}")
         self._ops[name] = OpDef(
             self._domain,
             name,

@@ -18,7 +18,7 @@ _i.op(
     "query:Tensor",
     "ids:Tensor<I64>, distances:Tensor<F32>",
     "k:int",
-    "The k nearest, nearest first: two [k] or [n, k] tensors.",
+    "Returns the k nearest, nearest first: two [k] or [n, k] tensors.",
     effect=_R,
     may_suspend=True,
 )
@@ -30,7 +30,7 @@ _m.op(
     "input:Tensor",
     "output:Tensor",
     "",
-    "Keeps its activations per execution.",
+    "Returns the output; stores the activations of the execution for Backward.",
     effect=_R,
     may_suspend=True,
 )
@@ -39,7 +39,7 @@ _m.op(
     "grad:Tensor",
     "cmd:CommandId",
     "",
-    "Adds dL/dparameters for dL/doutput.",
+    "Adds dL/dparameters to the gradient, given dL/doutput.",
     effect=_W,
     may_suspend=True,
 )
@@ -48,7 +48,7 @@ _m.op(
     "grads:Tensor?",
     "cmd:CommandId",
     "",
-    "Applies the gradient, its own or a 1-D one.",
+    "Applies the model's own gradient, or a 1-D one that is given.",
     effect=_W,
     may_suspend=True,
 )
@@ -57,7 +57,7 @@ _m.op(
     "input:Tensor, target:Tensor",
     "loss:Tensor<F32>",
     "",
-    "Mean loss, 0-D.",
+    "Returns the mean loss, 0-D.",
     effect=_R,
     may_suspend=True,
 )
@@ -66,7 +66,7 @@ _m.op(
     "delta:Tensor<F32>",
     "cmd:CommandId",
     "",
-    "Adds to the parameters.",
+    "Adds a 1-D vector to the parameters.",
     effect=_W,
     may_suspend=True,
 )
@@ -75,12 +75,19 @@ _m.op(
     "params:Tensor<F32>",
     "cmd:CommandId",
     "",
-    "Sets them; empty leaves them.",
+    "Sets the parameters from a 1-D vector; an empty one leaves them.",
     effect=_W,
     may_suspend=True,
 )
 _m.op(
-    "Params", "", "params:Tensor<F32>", "", "All parameters, 1-D.", kind=_SOURCE, effect=_R, may_suspend=True
+    "Params",
+    "",
+    "params:Tensor<F32>",
+    "",
+    "Returns all parameters, 1-D.",
+    kind=_SOURCE,
+    effect=_R,
+    may_suspend=True,
 )
 
 _a = Table(keys.ROLE_AGGREGATOR_DOMAIN)
@@ -89,7 +96,7 @@ _a.op(
     "contribution:Tensor, weight:Tensor?, peer:PeerIdVec?, round:Tensor<I64>?",
     "cmd:CommandId",
     "",
-    "Counts once per (round, peer), first wins.",
+    "Adds a contribution; of those with the same (round, peer) the first counts.",
     effect=_W,
     may_suspend=True,
 )
@@ -98,7 +105,7 @@ _a.op(
     "stack:Any?",
     "result:Tensor, total:Tensor<F32>",
     "",
-    "The aggregate and the total weight; a tensor input contributes its rows first.",
+    "Returns the aggregate and the total weight; a tensor input contributes its rows first.",
     effect=_W,
     may_suspend=True,
 )
@@ -107,15 +114,25 @@ _a.op(
     "trigger:Trigger?",
     "tensor:Tensor",
     "",
-    "The last aggregate.",
+    "Returns the last aggregate.",
     effect=_R,
     may_suspend=True,
 )
 
 _c = Table(keys.ROLE_COMPRESSOR_DOMAIN)
-_c.op("TrainCodebook", "training:Tensor", "cmd:CommandId", "", "Fits the codec.", effect=_W, may_suspend=True)
-_c.op("Compress", "t:Tensor", "code:Tensor", "", "Encodes.", effect=_R, may_suspend=True)
-_c.op("Decompress", "code:Tensor", "t:Tensor", "", "Decodes.", effect=_R, may_suspend=True)
+_c.op(
+    "TrainCodebook",
+    "training:Tensor",
+    "cmd:CommandId",
+    "",
+    "Fits the codec to a sample.",
+    effect=_W,
+    may_suspend=True,
+)
+_c.op("Compress", "t:Tensor", "code:Tensor", "", "Returns the code of a tensor.", effect=_R, may_suspend=True)
+_c.op(
+    "Decompress", "code:Tensor", "t:Tensor", "", "Returns the tensor of a code.", effect=_R, may_suspend=True
+)
 
 _d = Table(keys.ROLE_DATA_LOADER_DOMAIN)
 _d.op(
@@ -123,7 +140,7 @@ _d.op(
     "",
     "batch:Tensor, labels:Tensor?",
     "",
-    "The next batch.",
+    "Returns the next batch.",
     kind=_SOURCE,
     effect=_W,
     may_suspend=True,
@@ -133,20 +150,26 @@ _d.op(
     "",
     "n:Tensor<I64>",
     "",
-    "Samples in the shard, 0-D.",
+    "Returns the number of samples in the shard, 0-D.",
     kind=_SOURCE,
     effect=_R,
     may_suspend=True,
 )
 _d.op(
-    "Reset", "trigger:Trigger", "trigger:Trigger", "", "Back to the first batch.", effect=_W, may_suspend=True
+    "Reset",
+    "trigger:Trigger",
+    "trigger:Trigger",
+    "",
+    "Goes back to the first batch.",
+    effect=_W,
+    may_suspend=True,
 )
 _d.op(
     "OnDataLoaded",
     "",
     "trigger:Trigger",
     "",
-    "Once the data is there.",
+    "Fires once the data is there.",
     kind=_SOURCE,
     effect=_R,
     may_suspend=True,
@@ -158,20 +181,27 @@ _p.op(
     "",
     "peers:PeerIdVec",
     "n:int, min:int=0",
-    "n peers at random, none where fewer than min are up.",
+    "Returns n peers at random; none where fewer than min are up.",
     kind=_SOURCE,
     effect=_R,
     may_suspend=True,
 )
 _p.op(
-    "CurrentView", "", "view:PeerIdVec", "", "All peers in view.", kind=_SOURCE, effect=_R, may_suspend=True
+    "CurrentView",
+    "",
+    "view:PeerIdVec",
+    "",
+    "Returns all peers in view.",
+    kind=_SOURCE,
+    effect=_R,
+    may_suspend=True,
 )
 _p.op(
     "NearKey",
     "key:Bytes",
     "peers:PeerIdVec",
     "n:int",
-    "The n peers in view that are nearest to a key, nearest first.",
+    "Returns the n peers in view that are nearest to a key, nearest first.",
     effect=_R,
     may_suspend=True,
 )

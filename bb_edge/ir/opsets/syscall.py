@@ -9,16 +9,37 @@ _ENTRY = OpKind.ENTRY
 _t = Table(keys.SYSCALL_DOMAIN)
 
 # entries
-_t.op("Pulse", "", "trigger:Trigger", "", "Once, after its target's bootstrap; not on restore.", kind=_ENTRY)
-_t.op("Interval", "", "tick:Timestamp", "period_ns:int", "Every `period_ns` of monotonic time.", kind=_ENTRY)
-_t.op("EventSource", "", "event:EventKind", "kind:int", "Once per bus event of that kind.", kind=_ENTRY)
+_t.op(
+    "Pulse",
+    "",
+    "trigger:Trigger",
+    "",
+    "Fires once, after its target's bootstrap; not after a restore.",
+    kind=_ENTRY,
+)
+_t.op(
+    "Interval",
+    "",
+    "tick:Timestamp",
+    "period_ns:int",
+    "Fires every `period_ns` nanoseconds of monotonic time.",
+    kind=_ENTRY,
+)
+_t.op(
+    "EventSource",
+    "",
+    "event:EventKind",
+    "kind:int",
+    "Fires once per event of that kind on the node's bus.",
+    kind=_ENTRY,
+)
 _t.op(
     "LifecyclePhase",
     "",
     "trigger:Trigger",
     "phase:int",
-    "On `fire_lifecycle(phase)`: Shutdown = 1, Snapshot = 2. `bb-edge run` fires Shutdown when it stops, and"
-    " with `--state` Snapshot before each snapshot.",
+    "Fires on `fire_lifecycle(phase)`: Shutdown = 1, Snapshot = 2. `bb-edge run` fires Shutdown when it"
+    " stops, and with `--state` Snapshot before each snapshot.",
     kind=_ENTRY,
 )
 _t.op(
@@ -26,8 +47,9 @@ _t.op(
     "",
     "round:Tensor<I64>",
     "times:int=0, pause_ns:int=0",
-    "Rounds: after bootstrap, and again when the execution that it started has ended; 0 times = for ever. A"
-    " round whose requests asked nobody does not count: it is run again under its number, behind a back-off.",
+    "Starts rounds: the first after bootstrap, each further one when the execution before has ended; 0 times"
+    " = for ever. A round whose requests asked nobody does not count: it runs again under its number, after a"
+    " back-off.",
     kind=_ENTRY,
 )
 
@@ -38,26 +60,53 @@ _t.op(
     "inputs:Any*any",
     "trigger:Trigger",
     "n:int",
-    "After n arrivals, whatever the execution; re-arms. Each call of a module counts for itself.",
+    "Fires after n arrivals, of whatever executions, and counts anew. Each call of a module has its own"
+    " count.",
 )
-_t.op("After", "trigger:Trigger", "trigger:Trigger", "delay_ns:int", "Delays a trigger.", may_suspend=True)
-_t.op("Sleep", "trigger:Trigger", "trigger:Trigger", "duration_ns:int", "Async timer.", may_suspend=True)
+_t.op(
+    "After",
+    "trigger:Trigger",
+    "trigger:Trigger",
+    "delay_ns:int",
+    "Passes the trigger on after `delay_ns` nanoseconds.",
+    may_suspend=True,
+)
+_t.op(
+    "Sleep",
+    "trigger:Trigger",
+    "trigger:Trigger",
+    "duration_ns:int",
+    "Passes the trigger on after `duration_ns` nanoseconds; other ops go on meanwhile.",
+    may_suspend=True,
+)
 _t.op(
     "DeadlineMatch",
     "then:Trigger*any, timeout:Trigger*any",
     "winner:Trigger",
     "",
-    "The first of its two inputs to fire, once per execution.",
+    "Passes the first of its two inputs that fires, once per execution.",
 )
-_t.op("Clock", "trigger:Trigger", "now:Timestamp", "", "Wall time: monotonic time plus the offset handed in.")
+_t.op(
+    "Clock",
+    "trigger:Trigger",
+    "now:Timestamp",
+    "",
+    "Returns wall time in nanoseconds: monotonic time plus the offset that the host gave.",
+)
 _t.op(
     "Elapsed",
     "since:Timestamp, until:Timestamp",
     "ns:Tensor<I64>",
     "",
-    "Nanoseconds from one timestamp to another, 0-D (ours).",
+    "Returns the nanoseconds from one timestamp to another, 0-D.",
 )
-_t.op("RngU64", "trigger:Trigger", "value:Tensor<U64>", "", "64 bits of the node's seeded generator, 0-D.")
+_t.op(
+    "RngU64",
+    "trigger:Trigger",
+    "value:Tensor<U64>",
+    "",
+    "Returns 64 bits of the node's seeded generator, 0-D.",
+)
 
 # flow
 _t.op(
@@ -65,7 +114,7 @@ _t.op(
     "inputs:T*any",
     "value:T",
     "group:string=",
-    "The first arrival passes, later ones are dropped; ops of one group share it.",
+    "Passes the first arrival and drops later ones; ops of one group share it.",
 )
 _t.op(
     "Gate",
@@ -75,25 +124,25 @@ _t.op(
     "Passes the value once the trigger is there. `across` (set by the compiler where the host gives the"
     " trigger by itself): across executions, each trigger lets one value through, the newest or the next.",
 )
-_t.op("PassThrough", "value:T", "value:T", "", "Identity on any type.")
-_t.op("Tee", "value:T", "outputs:T*", "fanout:int", "The input, `fanout` times.")
+_t.op("PassThrough", "value:T", "value:T", "", "Returns its input, of any type.")
+_t.op("Tee", "value:T", "outputs:T*", "fanout:int", "Returns its input `fanout` times.")
 _t.op(
     "Constant",
     "",
     "value:T",
     "value:any",
-    "Materialized at install.",
+    "Returns a constant, which is made at installation.",
     kind=OpKind.SOURCE,
     relation="constant",
 )
 
-# values that are no tensors (ours)
+# values that are no tensors
 _t.op(
     "AsTensor",
     "value:Any",
     "number:Tensor",
     "to:int",
-    "The number that a scalar, timestamp, event kind or correlation token is, 0-D (ours).",
+    "The number that a scalar, timestamp, event kind or correlation token is, 0-D.",
     relation="as_tensor",
 )
 _t.op(
@@ -101,12 +150,18 @@ _t.op(
     "value:Tensor",
     "scalar:Scalar",
     "",
-    "A tensor of one element as a scalar of its element type (ours).",
+    "Returns a tensor of one element as a scalar of its element type.",
     relation="as_scalar",
 )
-_t.op("PeerAt", "peers:PeerIdVec, index:Tensor<I64>", "peer:PeerId", "", "One peer of a list, from 0 (ours).")
-_t.op("PeerList", "peers:PeerId*", "list:PeerIdVec", "", "Single peers as a list (ours).")
-_t.op("PeerCount", "peers:PeerIdVec", "count:Tensor<I64>", "", "How many peers a list has, 0-D (ours).")
+_t.op(
+    "PeerAt",
+    "peers:PeerIdVec, index:Tensor<I64>",
+    "peer:PeerId",
+    "",
+    "Returns one peer of a list, counted from 0, or from the end below 0.",
+)
+_t.op("PeerList", "peers:PeerId*", "list:PeerIdVec", "", "Returns single peers as a list.")
+_t.op("PeerCount", "peers:PeerIdVec", "count:Tensor<I64>", "", "Returns how many peers a list has, 0-D.")
 
 # state that belongs to the op, not to the execution; bounded
 _t.op(
@@ -114,7 +169,7 @@ _t.op(
     "trigger:Trigger",
     "trigger:Trigger",
     "name:string, n:int",
-    "Semaphore: fires once one of `n` permits is free.",
+    "Takes one of `n` permits, and fires once it has one.",
     may_suspend=True,
 )
 _t.op(
@@ -136,15 +191,27 @@ _t.op("Hold.Flush", "trigger:Trigger", "value:Any", "slot:string", "Releases the
 _t.op("CorrelateTag", "trigger:Trigger", "token:CorrelationToken", "", "Mints a fresh correlation token.")
 
 # host
-_t.op("AppEmit", "value:Any", "done:Trigger?", "name:string", "An AppEvent with a payload.")
-_t.op("AppNotify", "trigger:Any", "done:Trigger?", "name:string", "An AppEvent without one.")
-_t.op("Record", "value:Any", "done:Trigger?", "name:string", "Into the node's telemetry ring of that name.")
+_t.op("AppEmit", "value:Any", "done:Trigger?", "name:string", "Gives the host an AppEvent with a payload.")
+_t.op(
+    "AppNotify",
+    "trigger:Any",
+    "done:Trigger?",
+    "name:string",
+    "Gives the host an AppEvent without a payload.",
+)
+_t.op(
+    "Record",
+    "value:Any",
+    "done:Trigger?",
+    "name:string",
+    "Writes the value into the node's telemetry ring of that name.",
+)
 _t.op(
     "IncrMetric",
     "trigger:Any",
     "done:Trigger?",
     "name:string, delta:int=1",
-    "Adds to the node's counter of that name.",
+    "Adds `delta` to the node's counter of that name.",
 )
 
 # placed by the compiler
@@ -153,7 +220,7 @@ _t.op(
     "value:T, gate:Any*?",
     "value:T",
     "",
-    "Passes the value once its gates are there.",
+    "Passes the value once its gates have fired.",
     inserted=True,
 )
 _t.op(
@@ -161,7 +228,7 @@ _t.op(
     "value:T, gates:Any*",
     "value:T",
     "",
-    "Passes the value once all gates are.",
+    "Passes the value once all gates have fired.",
     inserted=True,
 )
 _t.op(
@@ -177,7 +244,7 @@ _t.op(
     "value:T",
     "value:T",
     "deadline_ns:int",
-    "Passes the value while its execution's deadline has not passed; else drops it, counted.",
+    "Passes the value until its execution's deadline; later values are dropped and counted.",
     inserted=True,
 )
 

@@ -31,7 +31,7 @@ _w.op(
     "payload:Any*, peers:PeerIdVec",
     "handle:Trigger?",
     "deadline_ns:int?",
-    "One-way: one envelope with all payloads to each peer.",
+    "Sends one envelope with all payloads to each peer, one way.",
     relation="send",
 )
 _w.op(
@@ -39,7 +39,7 @@ _w.op(
     "",
     "payload:Any*, sender:PeerIdVec, trigger:Trigger?",
     "payload_type:type?",
-    "An inbound envelope.",
+    "Starts an execution with the payloads of an inbound envelope.",
     kind=_ENTRY,
     relation="recv",
 )
@@ -48,7 +48,7 @@ _w.op(
     "payload:Any*, gated:PeerIdVec, asked:PeerIdVec",
     "req_id:WireReqId",
     "deadline_ns:int?",
-    "Asks each gated peer; the request closes over the asked ones.",
+    "Asks each peer that passed the gates; the others that were asked count as missing.",
     may_suspend=True,
     relation="send",
 )
@@ -57,7 +57,7 @@ _w.op(
     "",
     "payload:Any*, sender:PeerIdVec, req_id:WireReqId, trigger:Trigger?",
     "payload_type:type?",
-    "An inbound request.",
+    "Starts an execution with the payloads of an inbound request.",
     kind=_ENTRY,
     relation="recv",
 )
@@ -66,7 +66,7 @@ _w.op(
     "payload:Any*, sender:PeerIdVec, req_id:WireReqId",
     "handle:Trigger?",
     "deadline_ns:int?",
-    "The reply to an inbound request.",
+    "Sends the reply to an inbound request.",
     relation="send",
 )
 _w.op(
@@ -83,7 +83,7 @@ _w.op(
     "",
     "payload:Any*, sender:PeerIdVec, trigger:Trigger?",
     "",
-    "One answer: the entry of a child execution.",
+    "Starts a child execution with the payloads of one answer.",
     kind=_ENTRY,
     relation="recv",
 )
@@ -91,8 +91,8 @@ _w.op(
 _g = Table(keys.GATE_DOMAIN)
 for _name, _doc in (
     ("DedupGateRx", "Marks values as new: an envelope delivered before is dropped on arrival."),
-    ("PeerHealthGateRx", "Drops what a peer below the health threshold sends."),
-    ("BackoffGateRx", "Drops what a peer sends that was told to back off and does not."),
+    ("PeerHealthGateRx", "Drops values from a peer that is below the health threshold."),
+    ("BackoffGateRx", "Drops values from a peer that was told to back off and sends on."),
 ):
     _g.op(_name, "values:Any*", "values:Any*", "", _doc, inserted=True, relation="same_each")
 _g.op(
@@ -100,7 +100,7 @@ _g.op(
     "peers:PeerIdVec",
     "peers:PeerIdVec",
     "",
-    "Keeps the peers that are up.",
+    "Passes the peers that are up.",
     inserted=True,
 )
 _g.op(
@@ -108,7 +108,7 @@ _g.op(
     "peers:PeerIdVec",
     "peers:PeerIdVec",
     "",
-    "Keeps the peers not backed off.",
+    "Passes the peers that need not be waited for.",
     inserted=True,
 )
 
@@ -123,31 +123,46 @@ _a.op(
     "peer:PeerId, address:Multiaddress",
     "done:Trigger?",
     "",
-    "Adds a peer or one more address of it.",
+    "Adds a peer with an address, or an address to a known peer.",
 )
 _a.op(
-    "InsertMany", "peer:PeerId, addresses:AddressVec", "done:Trigger?", "", "The same for several addresses."
+    "InsertMany",
+    "peer:PeerId, addresses:AddressVec",
+    "done:Trigger?",
+    "",
+    "Adds a peer with several addresses, or these to a known peer.",
 )
-_a.op("Lookup", "peer:PeerId", "addresses:AddressVec", "", "All addresses of a peer, in order.")
+_a.op("Lookup", "peer:PeerId", "addresses:AddressVec", "", "Returns all addresses of a peer, in order.")
 _a.op(
     "Drop",
     "peer:PeerId",
     "done:Trigger?",
     "",
-    "One reference to a peer less; what was inserted is gone (ours).",
+    "Takes back a reference to a peer; without references the peer is forgotten.",
 )
-_a.op("OwnPeer", "", "peer:PeerId", "", "This node (ours).", kind=OpKind.SOURCE)
+_a.op("OwnPeer", "", "peer:PeerId", "", "Returns this node's id.", kind=OpKind.SOURCE)
 _a.op(
-    "OwnAddresses", "", "addresses:AddressVec", "", "Where this node is reached (ours).", kind=OpKind.SOURCE
+    "OwnAddresses",
+    "",
+    "addresses:AddressVec",
+    "",
+    "Returns the addresses of this node.",
+    kind=OpKind.SOURCE,
 )
-_a.op("AddressOf", "peer:PeerId", "address:Multiaddress", "", "The address that names a peer (ours).")
+_a.op("AddressOf", "peer:PeerId", "address:Multiaddress", "", "Returns the address that names a peer.")
 _a.op(
     "AddressAt",
     "addresses:AddressVec, index:Tensor<I64>",
     "address:Multiaddress",
     "",
-    "One address of a list, from 0 (ours).",
+    "Returns one address of a list, counted from 0, or from the end below 0.",
 )
-_a.op("AddressList", "addresses:Multiaddress*", "list:AddressVec", "", "Single addresses as a list (ours).")
+_a.op(
+    "AddressList",
+    "addresses:Multiaddress*",
+    "list:AddressVec",
+    "",
+    "Returns single addresses as a list.",
+)
 
 OPSETS = {t.domain: t for t in (_w.opset(), _g.opset(), _c.opset(), _a.opset())}

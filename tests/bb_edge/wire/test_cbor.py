@@ -179,9 +179,9 @@ def test_a_reader_gives_what_is_asked_for(number: int) -> None:
 @pytest.mark.parametrize(
     ("ask", "data", "said"),
     [
-        (cbor.Reader.uint, b"\x20", "CBOR: major type 1 where an unsigned integer is expected"),
-        (cbor.Reader.byte_string, b"\x61a", "CBOR: major type 3 where a byte string is expected"),
-        (cbor.Reader.array, b"\xa0", "CBOR: major type 5 where an array is expected"),
+        (cbor.Reader.uint, b"\x20", "CBOR: expected an unsigned integer, got major type 1"),
+        (cbor.Reader.byte_string, b"\x61a", "CBOR: expected a byte string, got major type 3"),
+        (cbor.Reader.array, b"\xa0", "CBOR: expected an array, got major type 5"),
         (cbor.Reader.array, b"\x82\x00", "CBOR: 2 items announced, 1 bytes are there"),
     ],
 )

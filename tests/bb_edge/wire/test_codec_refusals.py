@@ -202,7 +202,7 @@ def test_a_class_stands_for_one_type(celsius: TypeNode) -> None:
     other = register_type("test.Kelvin")
     with pytest.raises(NotWireEligibleError) as caught:
         register_codec(other, write, read, Celsius)
-    assert str(caught.value) == "register_codec: Celsius stands for another type"
+    assert str(caught.value) == "register_codec: Celsius is the class of another type (give another class)"
     assert hash_of(other) not in codecs._ENCODERS, "nothing was kept"
     register_codec(celsius, write, read, Kelvin)  # two classes may be of one type
     assert wire_type_hash(Kelvin(1)) == wire_type_hash(Celsius(1)) == hash_of(celsius)
@@ -273,12 +273,12 @@ NO_VALUE = "bytes that are not a value of the type: "
         (types.COMPOSITE, b"\x80\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
         (types.COMPOSITE, b"\x81\x81\x0b", f"{NO_VALUE}CBOR: a child is not a pair"),
         (types.COMPOSITE, b"\x81\x83\x0b\x41\x40\x00", f"{NO_VALUE}CBOR: a child is not a pair"),
-        (types.SCALAR_F32, b"\x05", f"{NO_VALUE}CBOR: 5 where a float is expected"),
+        (types.SCALAR_F32, b"\x05", f"{NO_VALUE}CBOR: expected a float, got 5"),
         (types.SCALAR_F32, b"\xf9\x3c\x00\x00", f"{NO_VALUE}CBOR: 1 bytes after the value"),
         (types.SCALAR_F64, b"\x81\xf9\x00\x00", f"{NO_VALUE}CBOR: nested too deeply"),
-        (types.SCALAR_U8, b"\x19\x01\x00", f"{NO_VALUE}CBOR: 256 where an integer of 0 … 255 is expected"),
-        (types.SCALAR_U8, b"\x20", f"{NO_VALUE}CBOR: -1 where an integer of 0 … 255 is expected"),
-        (types.SCALAR_U8, b"\xf5", f"{NO_VALUE}CBOR: True where an integer of 0 … 255 is expected"),
+        (types.SCALAR_U8, b"\x19\x01\x00", f"{NO_VALUE}CBOR: expected an integer of 0 … 255, got 256"),
+        (types.SCALAR_U8, b"\x20", f"{NO_VALUE}CBOR: expected an integer of 0 … 255, got -1"),
+        (types.SCALAR_U8, b"\xf5", f"{NO_VALUE}CBOR: expected an integer of 0 … 255, got True"),
         (types.SCALAR_U8, b"\x80", f"{NO_VALUE}CBOR: nested too deeply"),
         (
             types.TENSOR_F64,
