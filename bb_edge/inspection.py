@@ -9,11 +9,12 @@ from typing import Any
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.net.arrivals import Arrival
-from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.cohort import Cohort
+from bb_edge.engine.net.durable import Durable, NothingDurable
 from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.outgoing import Outbound, Unit
-from bb_edge.engine.net.peer_state import Neighbours
-from bb_edge.engine.net.requests import Cohort, Requests
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
@@ -91,8 +92,7 @@ class Inspection:
 def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> Inspection:
     """The node of this engine as plain data; between two polls, from the poller's thread."""
     scheduler, runtime = engine.engine, engine.runtime
-    control: ControlPlane = scheduler.control
-    peers: Neighbours = scheduler.neighbours
+    control, peers = engine.control, engine.peers
     chosen = list(targets)
     return Inspection(
         node={
@@ -131,13 +131,13 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
                 "rttvar_ns": report.rttvar_ns,
                 "samples": report.sample_count,
             }
-            for (peer, *_), report in peers.rtt_reports.items()
+            for (peer, *_), report in peers.round_trips.items()
         ],
         links=engine.links.inspect(),
         ingress=_ingress(runtime, engine.ingress),
         journal=_journal(engine),
-        outgoing=[_unit(unit) for unit in engine.outbound.units],
-        outbox=_outbox(engine.outbound),
+        outgoing=[_unit(unit) for unit in engine.outgoing.units],
+        outbox=_outbox(engine.outgoing.durable),
         timers=[
             {
                 "token": timer.token,
@@ -320,13 +320,13 @@ def _cause(cause: Cause | None) -> list[Any] | None:
     return None if cause is None else [str(cause.peer), cause.epoch, cause.seq]
 
 
-def _peers(peers: Neighbours) -> dict[str, Row]:
-    known = (*peers.table, *peers.address_book, *peers.limits, *peers.imposed, *peers.blocked)
+def _peers(peers: PeerStates) -> dict[str, Row]:
+    known = (*peers.presences, *peers.address_book, *peers.limits, *peers.imposed, *peers.blocked)
     return {str(peer): _peer_row(peers, peer) for peer in sorted(set(known))}
 
 
-def _peer_row(peers: Neighbours, peer: PeerId) -> Row:
-    presence, limits = peers.table.get(peer), peers.limits.get(peer)
+def _peer_row(peers: PeerStates, peer: PeerId) -> Row:
+    presence, limits = peers.presences.get(peer), peers.limits.get(peer)
     return {
         "up": peers.is_up(peer),
         "present": presence is not None and presence.up,
@@ -400,9 +400,8 @@ def _unit(unit: Unit) -> Row:
     }
 
 
-def _outbox(outbound: Outbound) -> Row:
-    durable = outbound.durable
-    if durable is None:
+def _outbox(durable: NothingDurable) -> Row:
+    if not isinstance(durable, Durable):
         return {"records": [], "waiting": [], "writing": [], "needs_snapshot": [], "bytes": 0}
     return {
         "records": [{**_key(key), "settled": durable.outbox.settled(key)} for key in durable.outbox],

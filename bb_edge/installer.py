@@ -274,7 +274,7 @@ class _Installer:
             local_addresses=self.addresses,
             executor=executor,
         )
-        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets})
+        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets}, durable)
         bound = self.bound(core, slots, durable)
         node, parts = wiring.node(core, bound, slots, self.program, durable, raised)
         if body is not None:

@@ -18,7 +18,8 @@ from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry, Ingress
-from bb_edge.engine.net.peer_state import LIMITS_META, Neighbours
+from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
+from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
@@ -48,7 +49,8 @@ class Node:
         cycle: Engine,
         ingress: Ingress,
         bootstraps: Bootstraps,
-        neighbours: Neighbours,
+        peers: PeerStates,
+        wish: SnapshotWish,
         graphs: Sequence[BoundGraph],
         mains: Mapping[str, BoundGraph],
         program: Program,
@@ -64,7 +66,8 @@ class Node:
         self._identity = snapshot.Identity.of(engine.runtime.own_peer, program, mains)
         self._cycle = cycle
         self._bootstraps = bootstraps
-        self._neighbours = neighbours
+        self._peers = peers
+        self._wish = wish
         self._graphs = tuple(graphs)
         self._mains = dict(mains)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
@@ -98,7 +101,7 @@ class Node:
     @property
     def classes(self) -> tuple[str, ...]:
         """The peer classes that the node's presence lists."""
-        return self._neighbours.own_classes
+        return self._peers.own_classes
 
     @property
     def presence_meta(self) -> dict[str, object]:
@@ -124,8 +127,7 @@ class Node:
     @property
     def pending_sends(self) -> int:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
-        durable = self._cycle.outbound.durable
-        return self._cycle.links.pending + (0 if durable is None else len(durable.waiting))
+        return self._cycle.links.pending + len(self._cycle.outgoing.durable.waiting)
 
     @property
     def raised_sites(self) -> tuple[RaisedSite, ...]:
@@ -135,11 +137,11 @@ class Node:
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set while the node runs."""
-        return self._neighbours.health_threshold
+        return self._peers.health_threshold
 
     @health_threshold.setter
     def health_threshold(self, value: int) -> None:
-        self._neighbours.health_threshold = value
+        self._peers.health_threshold = value
 
     @property
     def open_rounds(self) -> int:
@@ -156,10 +158,7 @@ class Node:
     @property
     def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
         """What peers have last said of round-trip times, hop by hop (envelope field 5); bounded."""
-        found: dict[PeerId, tuple[RttReport, ...]] = {}
-        for (peer, *_), report in self._neighbours.rtt_reports.items():
-            found[peer] = (*found.get(peer, ()), report)
-        return found
+        return self._peers.rtt_reports
 
     def ring(self, name: str) -> tuple[object, ...]:
         """What `Record` has kept under a name, oldest first."""
@@ -174,7 +173,7 @@ class Node:
 
     def peers_up(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, as the node knows it."""
-        return self._neighbours.up_peers(peer_class)
+        return self._peers.up_peers(peer_class)
 
     def observe_ops(self, wrap: Callable[[BoundOp], Run]) -> None:
         """Has every op run through what `wrap(op)` makes of its `run`; for tracers, before the first poll.
@@ -233,15 +232,14 @@ class Node:
         classes: tuple[str, ...] = (),
     ) -> None:
         """Tells that a peer came up or went down; feeds PeerUp/PeerDown, health and selectors."""
-        neighbours = self._neighbours
-        self.ingress.notice(neighbours.presence, peer, up, epoch, classes, addresses, dict(meta or {}))
+        self.ingress.notice(self._peers.presence, peer, up, epoch, classes, addresses, dict(meta or {}))
 
     def peer_failed(self, peer: PeerId) -> None:
         """Tells that the transport was refused a delivery to the peer: one failure for its health.
 
         Raises IngressFull where too many notices wait already.
         """
-        self.ingress.notice(self._neighbours.failed, peer)
+        self.ingress.notice(self._peers.failed, peer)
 
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
         """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
@@ -341,8 +339,8 @@ class Node:
         From the poller's thread, as all that follows. A token that nobody waits for is fine.
         """
         cycle = self._cycle
-        if not cycle.admission.journal.persisted(token) and cycle.outbound.durable is not None:
-            cycle.outbound.durable.persisted(token)
+        if not cycle.admission.journal.persisted(token):
+            cycle.outgoing.durable.persisted(token)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written, and is not there.
@@ -351,19 +349,16 @@ class Node:
         received.
         """
         cycle = self._cycle
-        if not cycle.admission.persist_failed(token, error) and cycle.outbound.durable is not None:
-            cycle.outbound.durable.persist_failed(token, error)
+        if not cycle.admission.persist_failed(token, error):
+            cycle.outgoing.durable.persist_failed(token, error)
 
     def snapshot(self, now_ns: int) -> bytes:
         """The node's whole state, between two polls; `install(…, snapshot=…)` takes it.
 
         SnapshotError where a value in a slot or queue has no written form.
         """
-        cycle = self._cycle
         self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        if cycle.outbound.durable is not None:
-            cycle.outbound.durable.snapshot_taken()
-            cycle.requests.snapshot_taken()
+        self._wish.taken()
         return snapshot.save(self._parts, self._identity, self._runtime.now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
@@ -372,12 +367,8 @@ class Node:
         Durable requests leave in the next poll, and those that closed without somebody are over. Names the
         outbox records that may go.
         """
-        durable = self._cycle.outbound.durable
-        if durable is None:
-            return ()
-        gone = durable.snapshot_written(may_run(self._cycle))
-        self._cycle.requests.snapshot_written()
-        return tuple(gone)
+        self._wish.written()
+        return tuple(self._cycle.outgoing.durable.snapshot_written(may_run(self._cycle)))
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.

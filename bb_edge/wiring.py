@@ -18,12 +18,14 @@ from bb_edge.engine.entries.sources import EntryOp, Sources
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.durable import Durable, NothingDurable
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal, NoJournal
-from bb_edge.engine.net.outgoing import Outbound
-from bb_edge.engine.net.peer_state import BACKOFF_OP, Neighbours
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
+from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -36,7 +38,6 @@ from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import decode_input
-from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.renewal import renewal
 from bb_edge.roles import Component, ProtocolComponent
@@ -73,9 +74,10 @@ class Core:
     ingress: Ingress
     links: Links
     requests: Requests
-    peers: Neighbours
-    outgoing: Outbound
+    peers: PeerStates
+    outgoing: Outgoing
     control: ControlPlane
+    wish: SnapshotWish
 
 
 @dataclass(slots=True)
@@ -94,8 +96,12 @@ def core(
     runtime: Runtime,
     slots: Slots,
     peer_classes: Mapping[str, str],
+    durable: bool,
 ) -> Core:
-    """Makes everything up to what ops may call. `peer_classes` are by target."""
+    """Makes everything up to what ops may call. `peer_classes` are by target.
+
+    `durable` tells whether the driver keeps on disk what the node asks it to keep.
+    """
     config = runtime.config
     links_config = LinkConfig(
         max_links=config.max_peers,
@@ -114,22 +120,30 @@ def core(
     scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
     ctx.tie(scheduler)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
-    requests = Requests(scheduler)
-    peers = Neighbours(scheduler, requests, links, tuple(dict.fromkeys(peer_classes.values())))
-    outgoing = Outbound(scheduler, links, ingress.offer_own(runtime.own_peer))
-    control = ControlPlane(scheduler, outgoing)
+    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())))
+    wish = SnapshotWish(runtime) if durable else NoWish(runtime)
+    kept = NothingDurable()
+    if durable:
+        kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
+    outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
+    control = ControlPlane(scheduler, outgoing, peers)
+    requests = Requests(runtime, scheduler, outgoing, peers, wish)
 
     scheduler.neighbours = peers
     scheduler.control = control
-    requests.on_closed = outgoing.forget_ask
-
-    def lost(req_id: int, peer: PeerId) -> None:
-        if not control.lost(req_id, peer):
-            requests.settle_peer(req_id, peer)
-
-    outgoing.on_lost = lost
     return Core(
-        runtime, components, ctx, scheduler, OpStates(), ingress, links, requests, peers, outgoing, control
+        runtime,
+        components,
+        ctx,
+        scheduler,
+        OpStates(),
+        ingress,
+        links,
+        requests,
+        peers,
+        outgoing,
+        control,
+        wish,
     )
 
 
@@ -143,12 +157,7 @@ def node(
 ) -> tuple[Node, Parts]:
     """Makes the rest, on top of bound ops. LoadError for entry ops with attributes that are none."""
     runtime, scheduler = core.runtime, core.scheduler
-    config = runtime.config
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
-    if durable:
-        outbox = Outbox(config.outbox_records, config.outbox_bytes)
-        core.requests.want_snapshot = core.outgoing.keep_durable(outbox).want_snapshot
-    core.peers.attach(core.outgoing)
     routing = Routing(runtime, scheduler, bound.ports, acknowledges=durable)
     routing.register(0, BACKOFF_OP, core.peers.told_to_back_off)
     for slot, (ref, target) in slots.refs.items():
@@ -169,15 +178,12 @@ def node(
         routing,
         Journal(runtime, core.links) if durable else NoJournal(),
     )
-    durable_sends = core.outgoing.durable
-    want_snapshot = _unheard if durable_sends is None else durable_sends.want_snapshot
     try:
-        sources = Sources(runtime, scheduler, core.ingress, core.control, want_snapshot, bound.entries)
+        sources = Sources(runtime, scheduler, core.ingress, core.control, core.wish.want, bound.entries)
     except (ValueError, TypeError) as error:
         raise LoadError(
             f"an op that starts executions: {error}", "install", "compile the program again"
         ) from error
-    core.peers.on_peer_up = sources.peer_up
 
     own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
     renew = renewal(scheduler, slots.components, slots.construct, bound.of_components, own_graphs)
@@ -191,13 +197,14 @@ def node(
         decode_input,
         sources,
         renew,
-        want_snapshot,
+        core.wish.want,
     )
     engine = Engine(
         runtime,
         scheduler,
         core.ingress,
         core.links,
+        core.peers,
         core.outgoing,
         core.requests,
         core.control,
@@ -213,6 +220,7 @@ def node(
         core.ingress,
         bootstraps,
         core.peers,
+        core.wish,
         bound.graphs,
         bound.mains,
         program,
@@ -224,10 +232,6 @@ def node(
         if target not in bound.bootstraps:
             sources.start_at_first_poll(target)
     return made, parts
-
-
-def _unheard(_reason: str) -> None:
-    """The node's driver keeps nothing on disk: nobody takes snapshots because the node wants one."""
 
 
 def _with_bootstraps(

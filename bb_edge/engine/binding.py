@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from bb_edge.engine.net.outgoing import Outbound
-from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
@@ -35,9 +35,9 @@ class BindEnv:
     scheduler: Scheduler
     components: Components
     waiting: WaitingRoom
-    peers: Neighbours
+    peers: PeerStates
     requests: Requests
-    outbound: Outbound
+    outgoing: Outgoing
     graph: BoundGraph
     state: dict[object, Any]
     rings: dict[str, deque[object]]

@@ -42,11 +42,8 @@ def _present(cycle: Engine) -> Iterator[Cause | None]:
     for entry in cycle.ingress.entries:
         if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
             yield cause_of(entry.args[0], entry.args[1])
-    for unit in cycle.outbound.units:
+    for unit in (*cycle.outgoing.units, *cycle.outgoing.durable.waiting):
         yield unit.cause
-    if cycle.outbound.durable is not None:
-        for unit in cycle.outbound.durable.waiting:
-            yield unit.cause
     received = [(raw.peer, raw.data) for raw in cycle.ingress.envelopes]
     journal = cycle.admission.journal
     for arrival in (*journal.accepted, *journal.held.values()):

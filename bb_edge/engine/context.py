@@ -84,7 +84,7 @@ class _Surroundings:
 
     @property
     def peers(self) -> Any:
-        return self.engine.neighbours.peers
+        return self.engine.neighbours.view
 
     @property
     def address_book(self) -> Any:

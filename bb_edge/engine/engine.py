@@ -17,7 +17,8 @@ from bb_edge.engine.errors import CapacityError
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.outgoing import Outbound
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.run.direct import run_direct
 from bb_edge.engine.run.scheduler import Scheduler
@@ -62,7 +63,8 @@ class Engine:
         scheduler: Scheduler,
         ingress: Ingress,
         links: Links,
-        outgoing: Outbound,
+        peers: PeerStates,
+        outgoing: Outgoing,
         requests: Requests,
         control: ControlPlane,
         admission: Admission,
@@ -72,7 +74,8 @@ class Engine:
         self.engine = scheduler
         self.ingress = ingress
         self.links = links
-        self.outbound = outgoing
+        self.peers = peers
+        self.outgoing = outgoing
         self.requests = requests
         self.control = control
         self.admission = admission
@@ -81,7 +84,7 @@ class Engine:
         self.phases = (
             Phase("start", sources.to_start, sources.start_due),
             Phase("notices", ingress.notices, self._take_notices),
-            Phase("saved requests", requests.needs_snapshot.ready, self._fire_saved),
+            Phase("saved requests", requests.saved, self._fire_saved),
             Phase("journal", While(lambda: admission.waits), admission.deliver_journaled),
             Phase("envelopes", ingress.envelopes, self._take_envelopes, frontier=True),
             Phase("events", runtime.bus.events, sources.fire_events, frontier=True),
@@ -90,7 +93,7 @@ class Engine:
             Phase("late completions", ingress.late_completions, self._count_late, due=_never),
             Phase("lifecycle", sources.due_phases, sources.fire_phases, frontier=True),
             Phase("budget", While(self._spent), self._tell_budget, due=_never),
-            Phase("send", While(self._may_send), outgoing.flush, due=self._send_due),
+            Phase("send", While(self._may_send), self._send, due=self._send_due),
             Phase("relief", admission.noticed, self._relieve, due=_never),
         )
         """What a poll does, in this order."""
@@ -158,6 +161,8 @@ class Engine:
                 self._admit(now_ns)
             if scheduler.runnable or self._left == before:
                 self._left -= max(1, scheduler.drain(self._left))
+                if self.outgoing.lost:
+                    self._hand_on()
 
     def _admit(self, now_ns: int) -> None:
         entry = self.ingress.next_entry()
@@ -177,6 +182,19 @@ class Engine:
         entry.fill(execution, *entry.args)
         scheduler.pool.wake(execution)
 
+    def _hand_on(self) -> None:
+        """Tells those who wait for peers what has changed, and those who asked what was never sent."""
+        for change in self.peers.take_changes():
+            if isinstance(change, steps.PeerDown):
+                self.requests.peer_down(change.peer)
+                self.control.peer_down(change.peer)
+            else:
+                self.sources.peer_up()
+        for req_id, peer in self.outgoing.take_lost():
+            if not self.control.lost(req_id, peer):
+                self.requests.settle_peer(req_id, peer)
+        self.control.tell_overdue()
+
     def _spent(self) -> bool:
         return self._left <= 0
 
@@ -192,6 +210,7 @@ class Engine:
         while notices:
             act, args = notices.popleft()
             act(*args)
+            self._hand_on()
 
     def _fire_saved(self, _now_ns: int) -> None:
         self.requests.fire_saved()
@@ -201,12 +220,15 @@ class Engine:
             return  # nothing new before what the journal still holds
         while (raw := self.ingress.take_raw()) is not None:
             arrival = self.admission.read(raw, now_ns)
+            if self.peers.changes:
+                self._hand_on()
             if arrival is not None:
                 self.admission.decide(arrival, now_ns)
 
     def _fire(self, now_ns: int) -> None:
         while self._left > 0 and (due := self.runtime.timers.pop_due(now_ns)) is not None:
             due.callback(now_ns, *due.args)
+            self._hand_on()
             # A callback counts as an op: one that arms the next for now would hold the poll for ever.
             self._left -= 1
             self._run(now_ns)
@@ -240,10 +262,16 @@ class Engine:
         return self.runtime.timers.may_be_due(self.runtime.now_ns)
 
     def _may_send(self) -> bool:
-        return bool(self.outbound.units or self.outbound.durable or not self.links.quiet)
+        outgoing = self.outgoing
+        return bool(outgoing.units) or not (outgoing.durable.quiet and self.links.quiet)
+
+    def _send(self, now_ns: int) -> None:
+        self.outgoing.flush(now_ns)
+        if self.outgoing.lost:
+            self._hand_on()
 
     def _send_due(self) -> int | None:
-        return 0 if self.outbound.waits else self.links.next_deadline_ns()
+        return 0 if self.outgoing.waits else self.links.next_deadline_ns()
 
     def _relieve(self, _now_ns: int) -> None:
         self.admission.drained()

@@ -16,7 +16,6 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine import snapshot_executions as executions
 from bb_edge.engine import snapshot_tables as tables
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run import saved_components, saved_executions, saved_waiting
@@ -83,6 +82,10 @@ def _restore_executions(parts: Parts, plain: Any, shift: Shift) -> None:
         ledger.recharge(None, execution.answer_bytes)
 
 
+def _restore_requests(parts: Parts, plain: Any, shift: Shift) -> None:
+    parts.cycle.requests.restore(plain, shift, parts.naming)
+
+
 def _restore_parked(parts: Parts, plain: Any, shift: Shift) -> None:
     saved_waiting.restore(parts.engine, plain, parts.naming)
 
@@ -97,7 +100,7 @@ SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("neighbours", tables.save_neighbours, tables.restore_neighbours),
     ("links", tables.save_links, tables.restore_links),
     ("executions", _save_executions, _restore_executions),
-    ("requests", executions.save_requests, executions.restore_requests),
+    ("requests", lambda p: p.cycle.requests.save(), _restore_requests),
     ("parked", lambda p: saved_waiting.save(p.engine.waiting), _restore_parked),
     ("claims", lambda p: p.engine.waiting.claims.save(), _restore_claims),
     ("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),

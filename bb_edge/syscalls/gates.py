@@ -26,11 +26,11 @@ def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _health_rx(op: BoundOp, env: BindEnv) -> Run:
-    runtime, neighbours = env.runtime, env.peers
+    runtime, states = env.runtime, env.peers
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and not neighbours.is_up(source) and not ctx.execution.acknowledged:
+        if source is not None and not states.is_up(source) and not ctx.execution.acknowledged:
             runtime.count("gates.peer_health_rx.dropped")
             return None
         return _pass(values)
@@ -39,11 +39,11 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
-    runtime, neighbours = env.runtime, env.peers
+    runtime, states = env.runtime, env.peers
 
     def run(ctx: Any, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and source in neighbours.blocked and not ctx.execution.acknowledged:
+        if source is not None and states.is_blocked(source) and not ctx.execution.acknowledged:
             runtime.count("gates.backoff_rx.dropped")
             return None
         return _pass(values)
@@ -52,11 +52,11 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _health_tx(op: BoundOp, env: BindEnv) -> Run:
-    runtime, neighbours = env.runtime, env.peers
+    runtime, states = env.runtime, env.peers
     own = runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
-        kept = tuple(p for p in peers if p == own or neighbours.is_up(p) or neighbours.probe(p))
+        kept = tuple(p for p in peers if p == own or states.is_up(p) or states.probe(p))
         if len(kept) < len(peers):
             runtime.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
         return kept
@@ -65,11 +65,11 @@ def _health_tx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _backoff_tx(op: BoundOp, env: BindEnv) -> Run:
-    runtime, neighbours = env.runtime, env.peers
+    runtime, states = env.runtime, env.peers
     own = runtime.own_peer
 
     def run(ctx: Any, peers: tuple[Any, ...]) -> object:
-        kept = tuple(p for p in peers if p == own or neighbours.ready(p, ctx.now_ns))
+        kept = tuple(p for p in peers if p == own or states.ready(p, ctx.now_ns))
         if len(kept) < len(peers):
             runtime.count("gates.backoff_tx.dropped", len(peers) - len(kept))
         return kept

@@ -9,7 +9,8 @@ from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
@@ -25,7 +26,7 @@ class _Port:
 
     __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
 
-    def __init__(self, op: BoundOp, planned: dict[bytes, int]) -> None:
+    def __init__(self, op: BoundOp, outgoing: Outgoing) -> None:
         meta = op.spec.meta
         sites = meta.get(keys.SITE_IDS_KEY, "")
         try:
@@ -41,7 +42,7 @@ class _Port:
             )
         sizes = meta.get(keys.WIRE_MAX_BYTES_KEY, "")
         for suffix, size in zip(self.suffixes, sizes.split(",") if sizes else (), strict=False):
-            planned[suffix] = max(planned.get(suffix, 0), int(size))
+            outgoing.plan(suffix, int(size))
         self.trigger_only = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
         self.group = meta.get(keys.BATCH_GROUP_ID_KEY)
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
@@ -67,8 +68,8 @@ def _remaining(ctx: Any, own_ns: int) -> int:
 
 
 def _send(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op, env.outbound.planned)
-    outbound = env.outbound
+    port = _Port(op, env.outgoing)
+    outgoing = env.outgoing
     group = None if port.group is None else (env.graph.index, port.group)
 
     def run(ctx: Any, *inputs: Any) -> object:
@@ -77,16 +78,23 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
         deadline = _remaining(ctx, port.deadline_ns)
         key = None if group is None else (*group, ctx.execution.id)
         for peer in dict.fromkeys(peers):
-            unit = Unit(peer, fills, envelope.NONE, 0, deadline, port.durable, key, port.wire_id)
-            outbound.add(unit, ctx)
+            unit = Unit(
+                peer,
+                fills,
+                deadline_ns=deadline,
+                durable=port.durable,
+                group=key,
+                wire_id=port.wire_id,
+            )
+            outgoing.add(unit, ctx.execution, op)
         return TRIGGER
 
     return run
 
 
 def _send_req(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op, env.outbound.planned)
-    outbound, requests = env.outbound, env.requests
+    port = _Port(op, env.outgoing)
+    requests = env.requests
     wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
     region: BoundRegion | None = next(
         (r for r in env.graph.regions[1:] if r.region.request == op.index), None
@@ -98,43 +106,39 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: Any, *inputs: Any) -> object:
         *payloads, gated, asked = inputs
-        fills = port.fills(tuple(payloads))
-        cohort = requests.open(ctx.frame, op, gated, asked, port.deadline_ns, region)
-        deadline = ctx.now_ns + port.deadline_ns
-        if not port.durable:
-            cohort.ask = Unit(env.runtime.own_peer, fills, envelope.REQUEST, 0, deadline, False, None)
-        for number, peer in cohort.by_req_id.items():
-            unit = Unit(peer, fills, envelope.REQUEST, number, deadline, port.durable, None, port.wire_id)
-            if not outbound.add(unit, ctx):
-                cohort.settled.add(peer)
-        requests.opened(cohort)
-        return cohort.id
+        return requests.ask(
+            ctx.frame,
+            op,
+            port.fills(tuple(payloads)),
+            gated,
+            asked,
+            deadline_ns=port.deadline_ns,
+            wire_id=port.wire_id,
+            region=region,
+        )
 
     return run
 
 
 def _send_resp(op: BoundOp, env: BindEnv) -> Run:
-    port = _Port(op, env.outbound.planned)
-    outbound = env.outbound
+    port = _Port(op, env.outgoing)
+    outgoing = env.outgoing
 
     def run(ctx: Any, *inputs: Any) -> object:
         *payloads, sender, req_id = inputs
         if len(sender) != 1:
             raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
         deadline = _remaining(ctx, port.deadline_ns)
-        outbound.add(
-            Unit(
-                sender[0],
-                port.fills(tuple(payloads)),
-                envelope.RESPONSE,
-                req_id,
-                deadline,
-                port.durable,
-                None,
-                port.wire_id,
-            ),
-            ctx,
+        unit = Unit(
+            sender[0],
+            port.fills(tuple(payloads)),
+            kind=envelope.RESPONSE,
+            wire_req_id=req_id,
+            deadline_ns=deadline,
+            durable=port.durable,
+            wire_id=port.wire_id,
         )
+        outgoing.add(unit, ctx.execution, op)
         return TRIGGER
 
     return run

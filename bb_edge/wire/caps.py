@@ -114,6 +114,10 @@ class PeerLimits:
         """Returns the limits as plain data, for presence."""
         return [self.total_bytes, self.fills, self.fill_bytes, self.ceiling_bytes]
 
+    def too_large(self, envelope_bytes: int) -> str:
+        """Why an envelope of more than `total_bytes` is refused, for messages."""
+        return f"an envelope of {envelope_bytes} bytes, the peer takes {self.total_bytes}"
+
     def refuse(self, fills: Sequence[Fill], planned: Mapping[bytes, int]) -> str:
         """Returns why the peer would refuse the fills; "" where it takes them.
 

@@ -24,6 +24,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
+from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.envelope_records import Ack
 
 WINDOW = 4096
@@ -70,7 +71,7 @@ class _Window:
         """Owes an acknowledgement of the number. Returns how many older ones are forgotten for it: 0 or 1."""
         full = len(self.owed) >= MAX_OWED and seq not in self.owed
         if full:
-            del self.owed[next(iter(self.owed))]
+            forget_oldest(self.owed, MAX_OWED)
         self.owed[seq] = None
         return int(full)
 
@@ -255,8 +256,7 @@ class Received:
         if base:
             durable = self.durable.pop(epoch, None)
             if durable is None:
-                if len(self.durable) >= epochs:
-                    del self.durable[next(iter(self.durable))]
+                forget_oldest(self.durable, epochs)
                 durable = DurableWindow(epoch)
             self.durable[epoch] = durable
             durable.mark(seq, base, hold)
@@ -265,8 +265,7 @@ class Received:
         windows = self.best_effort
         window = windows.get(epoch)
         if window is None:
-            if len(windows) >= epochs:
-                del windows[next(iter(windows))]
+            forget_oldest(windows, epochs)
             window = windows[epoch] = BestEffortWindow(epoch)
         elif len(windows) > 1 and next(reversed(windows)) != epoch:
             windows[epoch] = windows.pop(epoch)

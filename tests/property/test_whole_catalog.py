@@ -205,7 +205,7 @@ def test_every_op_does_what_it_says(seed, way, path):
         (b,) for b in book
     ]
     assert [int(row[0][0]) for row in running.rows("let")] == [2]
-    assert friend not in server._neighbours.address_book
+    assert friend not in server._peers.address_book
     ticks = [int(row[0]) for row in running.rows("ticks")]
     assert len(ticks) == 9 and set(np.diff(ticks)) == {10 * S}
     for (scope, name), count in module.counters.items():

@@ -17,8 +17,8 @@ from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, kind_of
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
-from bb_edge.engine.net.outgoing import Outbound
-from bb_edge.engine.net.peer_state import Neighbours
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates, backoff_notice
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Routing, cause_of
 from bb_edge.engine.plain import Shift
@@ -26,6 +26,7 @@ from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
+from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.delivery import Links, Verdict
 from bb_edge.wire.envelope import EnvelopeError
@@ -72,10 +73,10 @@ class Admission:
         waiting: WaitingRoom,
         ingress: Ingress,
         links: Links,
-        peers: Neighbours,
+        peers: PeerStates,
         requests: Requests,
         control: ControlPlane,
-        outgoing: Outbound,
+        outgoing: Outgoing,
         routing: Routing,
         journal: Journal | NoJournal,
     ) -> None:
@@ -116,7 +117,7 @@ class Admission:
             self._refuse(raw, Refusal.SPOOFED)
             return None
         if message.acks:
-            self._outgoing.settled(self._links.acknowledged(peer, message.acks, now_ns))
+            self._outgoing.durable.settled(self._links.acknowledged(peer, message.acks, now_ns))
         if peer != self._own:
             self._peers.heard(peer, now_ns)
             self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
@@ -286,27 +287,23 @@ class Admission:
         """Tells a contributing sender to slow down; one that did not is blocked until the queue drains."""
         if peer == self._own or not self._ledger.contributes(peer):
             return
-        peers, max_peers = self._peers, self._runtime.config.max_peers
         last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
         if now_ns - last < NOTICE_INTERVAL_NS:
             return
         if count >= NOTICES_BEFORE_BLOCK:
-            if peer not in peers.blocked and len(peers.blocked) < max_peers:
-                peers.blocked.add(peer)
-                self._runtime.count("peers.blocked")
-                self._runtime.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
+            self._peers.block(peer)
             return
-        if peer not in self.noticed and len(self.noticed) >= max_peers:
-            del self.noticed[next(iter(self.noticed))]
+        if peer not in self.noticed:
+            forget_oldest(self.noticed, self._runtime.config.max_peers)
         self.noticed[peer] = (now_ns, count + 1)
         self._runtime.count("backpressure.notices")
-        peers.send_backoff_notice(peer, NOTICE_INTERVAL_NS)
+        self._outgoing.notify(peer, backoff_notice(NOTICE_INTERVAL_NS))
 
     def drained(self) -> None:
         """The entries' queue is below the pressure mark again: everybody may send."""
         if self.noticed and self._ledger.pressure < PRESSURE:
             self.noticed.clear()
-            self._peers.blocked.clear()
+            self._peers.unblock_all()
 
     # --- snapshot -------------------------------------------------------------------------------------
 

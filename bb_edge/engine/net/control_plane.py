@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.engine import steps
 from bb_edge.engine.context import ControlContext
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.net.outgoing import Outbound, Unit
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.waiting import check_deadline
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
@@ -115,15 +117,7 @@ class Outlet:
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""
         now_ns = self._plane.engine.runtime.now_ns
-        unit = Unit(
-            peer,
-            [self._fill(op, payload)],
-            envelope.NONE,
-            0,
-            now_ns + deadline_ns if deadline_ns else 0,
-            False,
-            None,
-        )
+        unit = Unit(peer, [self._fill(op, payload)], deadline_ns=now_ns + deadline_ns if deadline_ns else 0)
         return self._plane.queue(unit, self, op)
 
     def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
@@ -169,7 +163,13 @@ class Outlet:
         fill = self._fill(pending.op, reply or b"")
         if reply is None:
             fill = Fill(fill.dest_suffix, b"", True, 0)
-        unit = Unit(pending.peer, [fill], envelope.RESPONSE, pending.number, pending.deadline_ns, False, None)
+        unit = Unit(
+            pending.peer,
+            [fill],
+            kind=envelope.RESPONSE,
+            wire_req_id=pending.number,
+            deadline_ns=pending.deadline_ns,
+        )
         self._plane.queue(unit, self, pending.op)
 
     def call(self, where: str, function: Callable[..., object], *arguments: object) -> None:
@@ -198,12 +198,14 @@ class ControlPlane:
     Both are bounded by `max_component_calls`.
     """
 
-    def __init__(self, engine: Scheduler, outbound: Outbound) -> None:
+    def __init__(self, engine: Scheduler, outgoing: Outgoing, peers: PeerStates) -> None:
         self.engine = engine
         self.runtime = engine.runtime
-        self._outbound = outbound
+        self._outgoing = outgoing
+        self._peers = peers
         self._outlets: dict[int, Outlet] = {}
         self.calls: dict[int, _Call] = {}
+        self.overdue: list[int] = []
         self.replies: dict[int, Reply] = {}
         self._next_token = -1  # below 0: parked ops have the numbers above
         engine.runtime.callbacks.register("call.expired", self._expired)
@@ -320,7 +322,7 @@ class ControlPlane:
     def queue(self, unit: Unit, outlet: Outlet, op: str) -> bool:
         """Hands a unit to the outbound side."""
         self.runtime.count("control.sent")
-        return self._outbound.queue(unit, outlet.target, 0, f"{outlet.name}.{op}")
+        return self._outgoing.queue(unit, outlet.target, 0, f"{outlet.name}.{op}")
 
     def ask(self, outlet: Outlet, peer: PeerId, op: str, fill: Fill, deadline_ns: int, done: Done) -> None:
         if deadline_ns <= 0:
@@ -335,7 +337,7 @@ class ControlPlane:
         until = self.runtime.now_ns + deadline_ns
         timer = self.runtime.timers.at(until, self._expired, number, reserved=True)
         self.calls[number] = _Call(peer, outlet, op, done, timer)
-        unit = Unit(peer, [fill], envelope.REQUEST, number, until, False, None)
+        unit = Unit(peer, [fill], kind=envelope.REQUEST, wire_req_id=number, deadline_ns=until)
         if not self.queue(unit, outlet, op):
             self.lost(number, peer)
 
@@ -387,7 +389,16 @@ class ControlPlane:
         call = self.calls.get(number)
         if call is not None:
             self.runtime.count("control.unanswered")
-            self.engine.neighbours.unanswered(call.peer)
+            self._peers.failed(call.peer)
+            self.overdue.append(number)
+
+    def tell_overdue(self) -> None:
+        """Tells components of their requests whose deadline has passed.
+
+        Apart from the deadline itself: where it took the peer down, all that wait for that peer hear first.
+        """
+        overdue, self.overdue = self.overdue, []
+        for number in overdue:
             self._settle(number, None)
 
     def _settle(self, number: int, reply: bytes | None) -> None:
@@ -395,7 +406,7 @@ class ControlPlane:
         if call is None:
             return
         self.runtime.timers.cancel(call.timer)
-        self._outbound.forget_ask(number)
+        self._outgoing.forget_ask(number)
         call.outlet.call(call.op, call.done, reply)
 
 

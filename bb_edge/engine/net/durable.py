@@ -1,4 +1,4 @@
-"""Durable envelopes on their way out (semantics §6 "Durable"; docs/design/durability.md).
+"""Durable envelopes on their way out (docs/design/durability.md).
 
     unit ──room, number──► PERSISTING ──persisted──► published, repeated until acknowledged or expired
       │                        ▲  │ └─ a request ─► NEEDS SNAPSHOT ──snapshot written──► published
@@ -7,46 +7,44 @@
 Nothing is published before its record is on disk, and a request not before a snapshot holds the execution
 that asks: a node that comes back would not know what the answers are for. What ran before a crash and runs
 again after it finds the number that its envelope went out under (`Outbox.find`), and sends nothing new.
+
+`Durable` publishes and loses nothing by itself: it says what became of a unit (`Fate`), and `Outgoing`, which
+holds it, acts on that. `NothingDurable` is its place holder on a node whose driver keeps nothing on disk.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Final
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.until_snapshot import UntilSnapshot
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
-from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
+from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord
-
-if TYPE_CHECKING:
-    from bb_edge.engine.net.outgoing import Unit
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.wire.delivery import Links
 
 RETRY_NS = 1_000_000_000
 RETRY_LONGEST_NS = 64_000_000_000
 
 
-class Doors(Protocol):
-    """What the outbound side does for its durable half."""
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a durable unit: it has a number now, is lost, or neither, and nothing is to be done."""
 
-    def publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
-        """Hands an envelope out; `expires_in_ns` is how long it is worth delivering, 0: for ever."""
+    number: EnvelopeKey | None = None
+    lost: str = ""
+    too_large: bool = False
 
-    def too_large(self, unit: Unit, size: int) -> bool:
-        """Whether the peer would refuse it; it is lost then."""
 
-    def asked(self, unit: Unit, key: EnvelopeKey) -> None:
-        """The envelope of a unit has its number."""
-
-    def lost(self, unit: Unit, reason: str) -> None:
-        """The unit never leaves."""
+_NOTHING_TO_DO: Final = Fate()
 
 
 @dataclass(slots=True)
@@ -58,62 +56,114 @@ class Writing:
     retry_ns: int = RETRY_NS
 
 
-class DurableSends:
+class NothingDurable:
+    """The durable half of what leaves, where nothing is kept: units that want it are sent like any other."""
+
+    quiet = True
+    busy = False
+    waiting: Sequence[Unit] = ()
+
+    def send(self, unit: Unit, now_ns: int) -> Fate | None:
+        """None: the caller sends the unit as it sends others."""
+        return None
+
+    def resume(self, now_ns: int) -> Iterable[tuple[Unit, Fate]]:
+        """Nothing waits."""
+        return ()
+
+    def publishable(self, now_ns: int) -> Iterable[tuple[PeerId, bytes, int]]:
+        """Nothing is on disk."""
+        return ()
+
+    def settled(self, keys: Iterable[EnvelopeKey]) -> None:
+        """No records are kept of them."""
+
+    def persisted(self, token: int) -> None:
+        """Nobody has asked for it."""
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """Nobody has asked for it."""
+
+    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
+        """No records may go."""
+        return []
+
+    def adopt(
+        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+    ) -> list[tuple[int, EnvelopeKey]]:
+        """Ignores what another incarnation has left on disk."""
+        return []
+
+    def save(self) -> dict[str, Any]:
+        """Nothing, as plain values."""
+        return {}
+
+    def restore(self, data: Any, shift: Shift) -> None:
+        """Ignores what a node wrote that kept something."""
+
+
+class Durable(NothingDurable):
     """The durable half of what leaves; every queue of it is bounded by the outbox or the outbound queue."""
 
-    def __init__(self, engine: Scheduler, links: Links, outbox: Outbox, doors: Doors) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+    quiet = False
+
+    def __init__(
+        self, runtime: Runtime, links: Links, peers: PeerStates, outbox: Outbox, wish: SnapshotWish
+    ) -> None:
+        self._runtime = runtime
         self._links = links
+        self._peers = peers
+        self._wish = wish
+        self.needs_snapshot: UntilSnapshot[EnvelopeKey] = wish.until("a durable request")
         self.outbox = outbox
-        self._doors = doors
         self.waiting: deque[Unit] = deque()  # for room in the peer's window, or in the outbox
         self.writing: dict[int, Writing] = {}
-        self.needs_snapshot: UntilSnapshot[EnvelopeKey] = UntilSnapshot()  # requests
-        self._ready = self.needs_snapshot.ready  # all that is on disk, to be published in the next poll
         self._room = False  # a snapshot has made some, for what waits
-        self.next_token = 1
-        self.snapshot_wanted = False
-        engine.runtime.callbacks.register("outbox.retry", self._retry)
+        self._next_token = 1
+        runtime.callbacks.register("outbox.retry", self._retry)
 
     @property
-    def busy(self) -> bool:
+    def busy(self) -> bool:  # type: ignore[override]
         """Whether the next poll has something to publish."""
-        return self._room or bool(self._ready)
+        return self._room or bool(self.needs_snapshot.ready)
 
     # --- sending --------------------------------------------------------------------------------------
 
-    def send(self, unit: Unit, now_ns: int) -> None:
+    def send(self, unit: Unit, now_ns: int) -> Fate:
         """Takes a unit: it leaves once, and not before it is on disk."""
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
-        elif any(other.peer == unit.peer for other in self.waiting) or not self._begin(unit, now_ns):
-            self._wait(unit)  # behind what came before
+            return _NOTHING_TO_DO
+        fate = None
+        if not any(other.peer == unit.peer for other in self.waiting):
+            fate = self._begin(unit, now_ns)
+        return self._wait(unit) if fate is None else fate
 
-    def _begin(self, unit: Unit, now_ns: int) -> bool:
-        """Numbers the envelope and asks the driver to write it; False, with nothing changed, without room."""
-        links, engine = self._links, self._engine
+    def _begin(self, unit: Unit, now_ns: int) -> Fate | None:
+        """Numbers the envelope and asks the driver to write it; None, with nothing changed, without room."""
+        links = self._links
         is_request = unit.kind == envelope.REQUEST
         # A request that runs again has another id: the answers to the old one would find nobody.
         cause = None if is_request else unit.cause
         if cause is not None and self.outbox.find(unit.peer, cause, unit.wire_id) is not None:
-            engine.runtime.count("outbound.reused")
-            return True
+            self._runtime.count("outbound.reused")
+            return _NOTHING_TO_DO
         if not links.durable_room(unit.peer):
-            return False
+            return None
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0
-        made = Envelope(
+        message = Envelope(
             fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
         )
         try:
-            key = links.stamp(unit.peer, made, now_ns, durable=True, deadline_ns=unit.deadline_ns)
+            key = links.stamp(unit.peer, message, now_ns, durable=True, deadline_ns=unit.deadline_ns)
         except DeliveryError:
-            return False
-        data = envelope.encode(made)
-        if self._doors.too_large(unit, len(data)):
+            return None
+        data = envelope.encode(message)
+        limits = self._peers.limits_of(unit.peer)
+        if len(data) > limits.total_bytes:
             links.cancel(key)
-            return True
-        expires = unit.deadline_ns + engine.runtime.clock_offset_ns if unit.deadline_ns else 0
+            return Fate(lost=limits.too_large(len(data)), too_large=True)
+        expires = unit.deadline_ns + self._runtime.clock_offset_ns if unit.deadline_ns else 0
         record = OutboxRecord(key, data, unit.wire_id, cause, expires)
         try:
             links.sent(unit.peer, key, data, armed=False)
@@ -121,17 +171,16 @@ class DurableSends:
         except (DeliveryError, OutboxError):
             links.cancel(key)
             if self.outbox.any_settled:
-                self.want_snapshot("outbox full")
-            return False
-        self._doors.asked(unit, key)
+                self._wish.want("outbox full")
+            return None
         self._write(Writing(record, is_request))
         if self.outbox.wants_snapshot:
-            self.want_snapshot("outbox")
-        return True
+            self._wish.want("outbox")
+        return Fate(number=key)
 
     def _write(self, writing: Writing) -> None:
-        token = self.next_token
-        self.next_token += 1
+        token = self._next_token
+        self._next_token += 1
         self.writing[token] = writing
         self._ask(token, writing)
 
@@ -140,30 +189,42 @@ class DurableSends:
         record = writing.record
         self._runtime.emit(steps.PersistOutbox(token, record.key.peer, record.to_bytes()))
 
-    def _wait(self, unit: Unit) -> None:
+    def _wait(self, unit: Unit) -> Fate:
         if len(self.waiting) >= self._runtime.config.outbound_queue:
-            self._doors.lost(unit, "too many durable envelopes wait")
-            return
+            return Fate(lost="too many durable envelopes wait")
         self._runtime.count("outbound.waiting")
         self.waiting.append(unit)
+        return _NOTHING_TO_DO
 
-    def flush(self, now_ns: int) -> None:
-        """Publishes what is on disk, and takes what waited for room."""
+    def resume(self, now_ns: int) -> Iterator[tuple[Unit, Fate]]:
+        """Takes what waited for room, and tells what became of each; the caller takes them all."""
         self._room = False
-        if self.waiting:
-            waiting, self.waiting = self.waiting, deque()
-            held_up: set[PeerId] = set()  # what waits for one peer leaves in order
-            for unit in waiting:
-                if unit.deadline_ns and unit.deadline_ns <= now_ns:
-                    self._runtime.count("deadlines.expired")
-                elif unit.peer in held_up or not self._begin(unit, now_ns):
-                    held_up.add(unit.peer)
-                    self.waiting.append(unit)
-        while self._ready:
-            key = self._ready.popleft()
-            found = self._links.publish(key, now_ns)
-            if found is not None:  # else it has expired meanwhile, or nobody waits for it any more
-                self._doors.publish(key.peer, *found)
+        if not self.waiting:
+            return
+        waiting, self.waiting = self.waiting, deque()
+        held_up: set[PeerId] = set()  # what waits for one peer leaves in order
+        for unit in waiting:
+            if unit.deadline_ns and unit.deadline_ns <= now_ns:
+                self._runtime.count("deadlines.expired")
+                continue
+            fate = None if unit.peer in held_up else self._begin(unit, now_ns)
+            if fate is None:
+                held_up.add(unit.peer)
+                self.waiting.append(unit)
+            else:
+                yield unit, fate
+
+    def publishable(self, now_ns: int) -> Iterator[tuple[PeerId, bytes, int]]:
+        """The envelopes that are on disk and may leave: (peer, bytes, how long they are worth delivering).
+
+        The time is 0 where an envelope is worth delivering for ever. The caller takes them all.
+        """
+        ready = self.needs_snapshot.ready
+        while ready:
+            key = ready.popleft()
+            envelope_left = self._links.publish(key, now_ns)
+            if envelope_left is not None:  # else it has expired, or nobody waits for it any more
+                yield (key.peer, *envelope_left)
 
     # --- the driver's answers -------------------------------------------------------------------------
 
@@ -172,12 +233,10 @@ class DurableSends:
         writing = self.writing.pop(token, None)
         if writing is None:
             return
-        key = writing.record.key
         if writing.is_request:
-            self.needs_snapshot.add(key)
-            self.want_snapshot("a durable request")
+            self.needs_snapshot.add(writing.record.key)
         else:
-            self._ready.append(key)
+            self.needs_snapshot.pass_by(writing.record.key)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written: it is asked for again later."""
@@ -205,46 +264,66 @@ class DurableSends:
             self.outbox.settle(key)
             self.needs_snapshot.drop(key)
 
-    # --- snapshots ------------------------------------------------------------------------------------
-
-    def want_snapshot(self, reason: str) -> None:
-        """Asks the driver for a snapshot, once until it is written."""
-        if not self.snapshot_wanted:
-            self.snapshot_wanted = True
-            self._runtime.emit(steps.SnapshotWanted(reason))
-
-    def snapshot_taken(self) -> None:
-        """The node is being written down: what asks is in it."""
-        self.needs_snapshot.taken()
-
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
-        """The snapshot is on disk: requests leave; names the records that may go, as of the outbox."""
-        self.snapshot_wanted = False
-        self.needs_snapshot.written()
-        if self.needs_snapshot.waiting:
-            self.want_snapshot("a durable request")
+        """A snapshot is on disk; names the records that may go. `may_run` is as in `Outbox`."""
         gone = self.outbox.snapshot_taken(may_run)
         self._room = bool(gone and self.waiting)
         return gone
 
     # --- restart --------------------------------------------------------------------------------------
 
-    def write_again(self, token: int, writing: Writing) -> None:
-        """A record that a snapshot brings and that was not on disk when it was taken."""
-        self.outbox.add(writing.record)
-        self.writing[token] = writing
-        self._ask(token, writing)
+    def adopt(
+        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+    ) -> list[tuple[int, EnvelopeKey]]:
+        """Takes records over from disk. Each is due at once, unless it has expired or `awaits` says that
+        nobody waits for the answers to its request id. Gives the requests that are repeated.
 
-    def adopt(self, record: OutboxRecord, now_ns: int, wall_ns: int, answers_awaited: bool) -> None:
-        """Takes a record over from disk. It is due at once, unless it has expired or nobody waits for the
-        answers to it.
+        What the links hold and the disk does not is not sent again.
         """
+        asks: list[tuple[int, EnvelopeKey]] = []
+        for record in records:
+            message = envelope.decode(record.encoded, self._runtime.config.caps)
+            is_request = message.kind == envelope.REQUEST
+            awaited = not is_request or awaits(message.wire_req_id)
+            self._adopt(record, now_ns, wall_ns, awaited)
+            if is_request and awaited:
+                asks.append((message.wire_req_id, record.key))
+        for key in self._links.durable_keys():
+            if key not in self.outbox:
+                self._links.cancel(key)
+        return asks
+
+    def _adopt(self, record: OutboxRecord, now_ns: int, wall_ns: int, awaited: bool) -> None:
         self.outbox.add(record, ahead=True)
         limited, remaining = record.expires_wall_ns > 0, record.expires_wall_ns - wall_ns
         over = limited and remaining <= 0
         expires_ns = now_ns + remaining if limited and not over else 0
         key = record.key
-        gone = over or not answers_awaited
+        gone = over or not awaited
         self._links.adopt(key.peer, key.epoch, key.seq, record.encoded, now_ns, expires_ns, gone)
         if gone:
             self.outbox.settle(key)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """What waits for room, and what is being written, as plain values; `restore` takes them."""
+        return {
+            "waiting": [unit.save() for unit in self.waiting],
+            "writing": [
+                [token, w.record.to_bytes(), w.is_request, w.retry_ns] for token, w in self.writing.items()
+            ],
+            "next_token": self._next_token,
+        }
+
+    def restore(self, data: Any, shift: Shift) -> None:
+        """Takes what `save` gave. What was being written is asked for again."""
+        if "writing" not in data:  # written down by a node that kept nothing
+            return
+        self.waiting.extend(Unit.restored(row, shift) for row in data["waiting"])
+        for token, row, is_request, retry_ns in data["writing"]:
+            record = OutboxRecord.from_bytes(row)
+            self.outbox.add(record)
+            writing = self.writing[token] = Writing(record, is_request, retry_ns)
+            self._ask(token, writing)
+        self._next_token = data["next_token"]

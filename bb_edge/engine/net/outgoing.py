@@ -1,118 +1,103 @@
-"""What leaves: units of wire ops, packed into envelopes in phase 8 (semantics §6 "Sending", "Once")."""
+"""What leaves: the units of wire ops and components, packed into envelopes at the end of a poll."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable
+from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import DurableSends
+from bb_edge.engine.net.durable import Fate, NothingDurable
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
-from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
-from bb_edge.wire.delivery import DeliveryError, EnvelopeKey
+from bb_edge.wire.bounds import forget_oldest
+from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope, Fill
-from bb_edge.wire.outbox import Cause, Outbox
-
-if TYPE_CHECKING:
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.wire.delivery import Links
+from bb_edge.wire.outbox import OutboxRecord
 
 
-@dataclass(slots=True)
-class Unit:
-    """Fills for one peer from one firing of one op.
+class Outgoing:
+    """The queue between wire ops and the driver.
 
-    `group` lets plain sends of one burst share an envelope. `wire_id` and `cause` (the durable envelope, or
-    the round, that the sending execution came from) tell a durable one from its repetition after a restart.
+    `local` takes the envelopes that the node sends to itself; False where it has no place. A request that is
+    never sent is a fact in `take_lost`: whoever asked must not wait for the answer.
     """
 
-    peer: PeerId
-    fills: Sequence[Fill]
-    kind: int
-    wire_req_id: int
-    deadline_ns: int
-    durable: bool
-    group: tuple[object, ...] | None
-    wire_id: int = 0
-    cause: Cause | None = None
-
-
-class Outbound:
-    """The queue between wire ops and the driver."""
-
-    def __init__(self, engine: Scheduler, links: Links, local: Callable[[bytes], bool]) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+    def __init__(
+        self,
+        runtime: Runtime,
+        links: Links,
+        peers: PeerStates,
+        durable: NothingDurable,
+        local: Callable[[bytes], bool],
+    ) -> None:
+        self._runtime = runtime
         self._links = links
+        self._peers = peers
         self._local = local
+        self.durable = durable
         self.units: deque[Unit] = deque()
         # Peers that an envelope has told our addresses, the one told longest ago first.
         self._greeted: dict[PeerId, None] = {}
         # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
-        self.planned: dict[bytes, int] = {}
-        self._own_limits = PeerLimits.of(engine.runtime.config.caps)
+        self._planned: dict[bytes, int] = {}
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
-        # None on a node whose driver keeps nothing on disk.
-        self.durable: DurableSends | None = None
-        engine.runtime.callbacks.register("reply.put_off", self._put_off_is_over)
-        # Told (request id, peer) of each request that could not be sent.
-        self.on_lost: Callable[[int, PeerId], None] = _nothing_with
-
-    def keep_durable(self, outbox: Outbox) -> DurableSends:
-        """Durable units go through an outbox on disk from now on; called once, at install."""
-        self.durable = DurableSends(self._engine, self._links, outbox, self)
-        return self.durable
-
-    def publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
-        self._runtime.count("wire.sent")
-        self._runtime.count("wire.sent_bytes", len(data))
-        if peer == self._runtime.own_peer:
-            self._local(data)  # where it finds no place it is repeated, as to any peer
-        else:
-            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
-
-    def settled(self, keys: Iterable[EnvelopeKey]) -> None:
-        """A peer has acknowledged these."""
-        if self.durable is not None:
-            self.durable.settled(keys)
+        self.lost: list[tuple[int, PeerId]] = []
+        runtime.callbacks.register("reply.put_off", self._put_off_is_over)
 
     @property
     def waits(self) -> bool:
         """Whether the next poll has something to send."""
-        return bool(self.units) or (self.durable is not None and self.durable.busy)
+        return bool(self.units) or self.durable.busy
 
-    def __len__(self) -> int:
-        return len(self.units)
+    def plan(self, suffix: bytes, payload_bytes: int) -> None:
+        """An op sends payloads of that size to that suffix, says its plan."""
+        self._planned[suffix] = max(self._planned.get(suffix, 0), payload_bytes)
 
-    def add(self, unit: Unit, ctx: Any) -> bool:
+    # --- queueing -------------------------------------------------------------------------------------
+
+    def add(self, unit: Unit, execution: Execution, op: BoundOp) -> bool:
         """Queues a unit of the op that runs, as `queue` does."""
-        unit.cause = ctx.execution.cause
-        return self.queue(unit, ctx.op.target, ctx.execution.id, ctx.op.spec.name)
+        unit.cause = execution.cause
+        return self.queue(unit, op.target, execution.id, op.spec.name)
 
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
-        engine = self._engine
-        if unit.peer != self._runtime.own_peer and engine.neighbours.address_book.lookup(unit.peer) is None:
+        if unit.peer != self._runtime.own_peer and self._peers.address_book.lookup(unit.peer) is None:
             self._runtime.count("wire.unresolved")
             self._runtime.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False
-        if unit.kind == envelope.RESPONSE and self._put_off(unit):
-            return True
-        self._append(unit)
+        if not (unit.kind == envelope.RESPONSE and self._put_off(unit)):
+            self._append(unit)
         return True
+
+    def notify(self, peer: PeerId, fill: Fill) -> None:
+        """Queues a notice of the engine's own, which no op stands behind; dropped where there is no room."""
+        if len(self.units) < self._runtime.config.outbound_queue:
+            self.units.append(Unit(peer, [fill]))
 
     def _append(self, unit: Unit) -> None:
         if len(self.units) >= self._runtime.config.outbound_queue:
             self._drop_one()
         self.units.append(unit)
 
+    def _drop_one(self) -> None:
+        """Makes place: the oldest best-effort unit goes, or the oldest of all where all are durable."""
+        index = next((i for i, u in enumerate(self.units) if not u.durable), 0)
+        dropped = self.units[index]
+        del self.units[index]
+        self._lose(dropped, "outbound queue full")
+
     def _put_off(self, unit: Unit) -> bool:
-        """Replies pass no Tx gate: where the peer has asked for patience they wait as long (semantics §6)."""
-        engine = self._engine
-        until = engine.neighbours.patience_until(unit.peer)
+        """Replies pass no Tx gate: where the peer has asked for patience they wait as long."""
+        until = self._peers.patience_until(unit.peer)
         if until <= self._runtime.now_ns or self._runtime.timers.full:
             return False
         self._runtime.count("outbound.put_off")
@@ -122,60 +107,63 @@ class Outbound:
     def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
         self._append(unit)
 
-    def add_notice(self, unit: Unit) -> None:
-        """Queues a unit of the engine's own, which no op stands behind; dropped where there is no room."""
-        if len(self.units) < self._runtime.config.outbound_queue:
-            self.units.append(unit)
+    # --- requests -------------------------------------------------------------------------------------
+
+    def take_lost(self, among: Container[int] | None = None) -> list[tuple[int, PeerId]]:
+        """The requests that will never be sent, as (request id, peer); each is told once.
+
+        `among` limits them to some request ids.
+        """
+        lost, self.lost = self.lost, []
+        if among is None or not lost:
+            return lost
+        self.lost = [one for one in lost if one[0] not in among]
+        return [one for one in lost if one[0] in among]
 
     def forget_ask(self, req_id: int) -> None:
         """Nobody waits for the answer any more: the request is not repeated."""
         key = self._asks.pop(req_id, None)
         if key is not None:
             self._links.cancel(key)
-            self.settled((key,))
+            self.durable.settled((key,))
 
-    def _drop_one(self) -> None:
-        """Makes place: the oldest best-effort unit goes, or the oldest of all where all are durable."""
-        index = next((i for i, u in enumerate(self.units) if not u.durable), 0)
-        dropped = self.units[index]
-        del self.units[index]
-        self.lost(dropped, "outbound queue full")
+    def _numbered(self, unit: Unit, key: EnvelopeKey) -> None:
+        """A request has its number: it is not repeated once nobody waits for the answer."""
+        if unit.kind == envelope.REQUEST:
+            self._asks[unit.wire_req_id] = key
 
-    def _limits(self, peer: PeerId) -> PeerLimits:
-        """What a peer takes: as it says, as the node itself does, or whatever any node does."""
-        engine = self._engine
-        if peer == self._runtime.own_peer:
-            return self._own_limits
-        found: PeerLimits = engine.neighbours.limits.get(peer, UNTOLD_LIMITS)
-        return found
-
-    def lost(self, unit: Unit, reason: str, too_large: bool = False) -> None:
-        """A unit that never leaves: said aloud, and a request does not wait for its answer."""
+    def _lose(self, unit: Unit, reason: str, too_large: bool = False) -> None:
+        """Reports a unit that never leaves."""
         count = self._runtime.count
         count("outbound.dropped")
         if too_large:
             count("outbound.too_large")
         self._runtime.emit(steps.OutboundDropped(unit.peer, reason))
         if unit.kind == envelope.REQUEST:
-            self.on_lost(unit.wire_req_id, unit.peer)
+            self.lost.append((unit.wire_req_id, unit.peer))
+
+    # --- sending --------------------------------------------------------------------------------------
 
     def flush(self, now_ns: int) -> None:
-        """Phase 8: envelopes for all queued units, then what is due for repetition or acknowledgement."""
-        durable = self.durable
-        if durable is not None:
-            durable.flush(now_ns)  # what waited goes before what comes now
+        """Sends envelopes for all queued units, then what is due for repetition or acknowledgement."""
+        if not self.durable.quiet:
+            for unit, fate in self.durable.resume(now_ns):  # what waited goes before what comes now
+                self._follow(unit, fate)
+            for peer, data, expires_in_ns in self.durable.publishable(now_ns):
+                self._publish(peer, data, expires_in_ns)
         if self.units:
-            for unit in self._joined():
-                if durable is not None and unit.durable:
-                    durable.send(unit, now_ns)
+            for unit, limits in self._joined():
+                taken = self.durable.send(unit, now_ns) if unit.durable else None
+                if taken is None:
+                    self._send(unit, limits, now_ns)
                 else:
-                    self._send(unit, now_ns)
+                    self._follow(unit, taken)
         if self._links.quiet:
             return
         due_now = self._links.due(now_ns)
         if expired := self._links.take_expired():
             self._runtime.count("outbound.expired", len(expired))
-            self.settled(expired)
+            self.durable.settled(expired)
         for due in due_now:
             self._runtime.count("wire.resent" if due.key is not None else "wire.acks_alone")
             if due.peer == self._runtime.own_peer:
@@ -185,40 +173,55 @@ class Outbound:
                 steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)
             )
 
-    def _joined(self) -> list[Unit]:
-        """All queued units in order, those that may travel together made one (semantics §6 "Sending").
+    def _follow(self, unit: Unit, fate: Fate) -> None:
+        if fate.number is not None:
+            self._numbered(unit, fate.number)
+        elif fate.lost:
+            self._lose(unit, fate.lost, fate.too_large)
+
+    def _publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
+        """Hands out a durable envelope for the first time."""
+        self._runtime.count("wire.sent")
+        self._runtime.count("wire.sent_bytes", len(data))
+        if peer == self._runtime.own_peer:
+            self._local(data)  # where it finds no place it is repeated, as to any peer
+        else:
+            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
+
+    def _joined(self) -> list[tuple[Unit, PeerLimits]]:
+        """All queued units in order, with what their peers take; those that may travel together are one.
 
         Those that their peer does not take are dropped.
         """
-        own = self._own_limits
-        found: list[Unit] = []
+        joined: list[tuple[Unit, PeerLimits]] = []
         open_groups: dict[object, tuple[Unit, int]] = {}
         for unit in self.units:
             # Before it is joined: what is too large must not take its siblings along.
-            if why := self._limits(unit.peer).refuse(unit.fills, self.planned):
-                self.lost(unit, why, too_large=True)
+            limits = self._peers.limits_of(unit.peer)
+            if why := limits.refuse(unit.fills, self._planned):
+                self._lose(unit, why, too_large=True)
                 continue
             if unit.group is None:
-                found.append(unit)
+                joined.append((unit, limits))
                 continue
             key = (unit.peer, unit.group, unit.deadline_ns, unit.durable, unit.cause)
             size = sum(len(fill.payload) for fill in unit.fills)
             first, first_size = open_groups.get(key, (None, 0))
             fits = False
             if first is not None:
-                limits = self._engine.neighbours.limits.get(unit.peer, own)
+                told = self._peers.limits_told(unit.peer)
                 together = len(first.fills) + len(unit.fills)
-                fits = together <= limits.fills and first_size + size <= limits.total_bytes // 2
+                fits = together <= told.fills and first_size + size <= told.total_bytes // 2
             if first is not None and fits:
                 first.fills = [*first.fills, *unit.fills]
                 open_groups[key] = (first, first_size + size)
             else:
-                found.append(unit)
+                joined.append((unit, limits))
                 open_groups[key] = (unit, size)
         self.units.clear()
-        return found
+        return joined
 
-    def _send(self, unit: Unit, now_ns: int) -> None:
+    def _send(self, unit: Unit, limits: PeerLimits, now_ns: int) -> None:
         remaining = 0
         if unit.deadline_ns:
             remaining = unit.deadline_ns - now_ns
@@ -236,14 +239,15 @@ class Outbound:
         try:
             key = self._links.stamp(unit.peer, message, now_ns, resend=resend, deadline_ns=unit.deadline_ns)
         except DeliveryError as error:
-            self.lost(unit, error.what)
+            self._lose(unit, error.what)
             return
         data = envelope.encode(message)
-        if greets and len(data) > self._limits(unit.peer).total_bytes:
+        if greets and len(data) > limits.total_bytes:
             greets = False  # what it carries matters more; a smaller envelope tells the addresses
             message.src_addresses = ()
             data = envelope.encode(message)
-        if self.too_large(unit, len(data)):
+        if len(data) > limits.total_bytes:
+            self._lose(unit, limits.too_large(len(data)), too_large=True)
             if resend:
                 self._links.cancel(key)
             return
@@ -251,37 +255,16 @@ class Outbound:
         self._runtime.count("wire.sent_bytes", len(data))
         if to_self:
             if not self._local(data):
-                self.lost(unit, "own ingress queue full")
+                self._lose(unit, "own ingress queue full")
                 return
         else:
             if resend:
                 self._keep(key, data)
-                self.asked(unit, key)
+                self._numbered(unit, key)
             self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
         if greets:
-            self._has_greeted(unit.peer)
-
-    def _has_greeted(self, peer: PeerId) -> None:
-        """Remembers that an envelope with our addresses has left for the peer."""
-        if len(self._greeted) >= self._runtime.config.max_peers:
-            del self._greeted[next(iter(self._greeted))]
-        self._greeted[peer] = None
-
-    def too_large(self, unit: Unit, size: int) -> bool:
-        """Whether the peer would refuse an envelope of that size; it is lost then, and said so."""
-        limit = self._limits(unit.peer).total_bytes
-        if size > limit:
-            self.lost(unit, f"an envelope of {size} bytes, the peer takes {limit}", too_large=True)
-        return size > limit
-
-    def asks_again(self, req_id: int, key: EnvelopeKey) -> None:
-        """A durable request that was on disk: it ends with its cohort, as any other."""
-        self._asks[req_id] = key
-
-    def asked(self, unit: Unit, key: EnvelopeKey) -> None:
-        """A request has its number: it is not repeated once nobody waits for the answer."""
-        if unit.kind == envelope.REQUEST:
-            self._asks[unit.wire_req_id] = key
+            forget_oldest(self._greeted, self._runtime.config.max_peers)
+            self._greeted[unit.peer] = None
 
     def _keep(self, key: EnvelopeKey, data: bytes) -> None:
         """Keeps the bytes for repetition; without room for them this one goes out once only, counted."""
@@ -291,6 +274,19 @@ class Outbound:
             self._links.cancel(key)
             self._runtime.count("outbound.not_kept")
 
+    # --- snapshot and restart -------------------------------------------------------------------------
 
-def _nothing_with(*_: object) -> None:
-    return None
+    def adopt(
+        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+    ) -> None:
+        """Takes the records of the outbox on disk, after a restart; see `Durable.adopt`."""
+        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits))
+
+    def save(self) -> dict[str, Any]:
+        """All that waits to leave, as plain values; `restore` takes them."""
+        return {"units": [unit.save() for unit in self.units], **self.durable.save()}
+
+    def restore(self, data: Any, shift: Shift) -> None:
+        """Takes what `save` gave; deadlines move by `shift`."""
+        self.units.extend(Unit.restored(row, shift) for row in data["units"])
+        self.durable.restore(data, shift)

@@ -1,39 +1,44 @@
-"""What the node knows of other peers: presence, health, back-off, addresses (semantics §6 "Gates", §7).
+"""What the node knows of its peers: presence, health, back-off, addresses, limits.
 
-Presence and any authenticated envelope are successes; a request unanswered at its deadline is a failure. The
-gates, the selectors and open requests read what stands here; nobody else writes it.
+Presence and any authenticated envelope are successes; a request unanswered at its deadline is a failure. A
+peer that comes up or goes down is a step, a counter, a bus event, and a fact in `take_changes`: the engine
+hands it on to those who wait for peers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire import cbor, envelope
+from bb_edge.wire import cbor
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
-from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.bounds import forget_oldest
+from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
+from bb_edge.wire.delivery import Links
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
 
-if TYPE_CHECKING:
-    from bb_edge.engine.net.outgoing import Outbound
-    from bb_edge.engine.net.requests import Requests
-    from bb_edge.engine.run.scheduler import Scheduler
-    from bb_edge.wire.delivery import Links
-
 BACKOFF_OP = "Backoff"
 """The engine's own remote op, of component 0: its caller wants fewer envelopes from this node."""
-BACKOFF_SUFFIX = Address.empty().with_component(0, BACKOFF_OP).to_bytes()
+_BACKOFF_SUFFIX = Address.empty().with_component(0, BACKOFF_OP).to_bytes()
 LIMITS_META = "limits"
 """Where a node's presence says what it accepts (`PeerLimits.meta`)."""
+
+Change = steps.PeerUp | steps.PeerDown
+
+
+def backoff_notice(min_backoff_ns: int) -> Fill:
+    """Asks a peer to send nothing for so long."""
+    return Fill(_BACKOFF_SUFFIX, cbor.dumps({"min_backoff_ns": min_backoff_ns}), False, BYTES_HASH)
 
 
 class PeerView:
@@ -41,48 +46,45 @@ class PeerView:
     class, and, once per back-off, those that stopped answering: who is never asked never answers again.
     """
 
-    __slots__ = ("_neighbours",)
+    __slots__ = ("_states",)
 
-    def __init__(self, neighbours: Neighbours) -> None:
-        self._neighbours = neighbours
+    def __init__(self, states: PeerStates) -> None:
+        self._states = states
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        neighbours = self._neighbours
-        found = neighbours.up_peers(peer_class)
-        again = [p for p in neighbours.table.unreachable(peer_class) if neighbours.probe(p)]
-        return tuple(sorted((*found, *again))) if again else found
+        states = self._states
+        up = states.up_peers(peer_class)
+        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
+        return tuple(sorted((*up, *again))) if again else up
 
 
-class Neighbours:
-    """The tables about other peers, and what happens when they change."""
+class PeerStates:
+    """The tables about other peers. Nobody else writes them."""
 
-    def __init__(
-        self, engine: Scheduler, requests: Requests, links: Links, own_classes: tuple[str, ...]
-    ) -> None:
-        config = engine.runtime.config
-        self._engine = engine
-        self._runtime = engine.runtime
-        self._requests = requests
+    def __init__(self, runtime: Runtime, links: Links, own_classes: tuple[str, ...]) -> None:
+        config = runtime.config
+        self._runtime = runtime
         self._links = links
-        self._outbound: Outbound | None = None
         self.own_classes = own_classes
-        self.table = PeerTable(config.max_peers)
-        self.peers = PeerView(self)
-        self.health = PeerHealth(config.health_threshold, config.max_peers)
-        self.backoff = Backoff(capacity=config.max_peers)
+        self.view = PeerView(self)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
+        self.presences = PeerTable(config.max_peers)
+        self._health = PeerHealth(config.health_threshold, config.max_peers)
+        self._backoff = Backoff(capacity=config.max_peers)
         self.blocked: set[PeerId] = set()
+        self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         # (peer, chain, hop, site) -> what that peer last said of that hop
-        self.rtt_reports: dict[tuple[PeerId, int, int, int], RttReport] = {}
+        self.round_trips: dict[tuple[PeerId, int, int, int], RttReport] = {}
         self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
-        engine.runtime.callbacks.register("presence", self.presence)
-        engine.runtime.callbacks.register("peer.failed", self.failed)
-        self.on_peer_up: Callable[[], None] = _nothing
+        self.changes: list[Change] = []
+        runtime.callbacks.register("presence", self.presence)
+        runtime.callbacks.register("peer.failed", self.failed)
 
-    def attach(self, outbound: Outbound) -> None:
-        """Ties in what sends back-off notices; called once at install."""
-        self._outbound = outbound
+    def take_changes(self) -> list[Change]:
+        """Who came up and who went down since the last call, in order."""
+        changes, self.changes = self.changes, []
+        return changes
 
     # --- presence and health -------------------------------------------------------------------------------
 
@@ -95,10 +97,9 @@ class Neighbours:
         addresses: Sequence[bytes],
         meta: Mapping[str, object],
     ) -> None:
-        """A peer's presence, as the transport tells it."""
+        """Takes a peer's presence, as the transport tells it."""
         try:
-            said = Presence(up, epoch or None, classes, tuple(addresses), meta)
-            change = self.table.update(peer, said)
+            change = self.presences.update(peer, Presence(up, epoch or None, classes, tuple(addresses), meta))
         except PeersFullError as error:
             self._runtime.count("peers.refused")
             self._runtime.emit(steps.IngressDropped(peer, error.what))
@@ -108,76 +109,83 @@ class Neighbours:
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
-            self.health.success(peer)
-            self.backoff.succeeded(peer)
+            self._health.success(peer)
+            self._backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
             self._came_up(peer, classes)
         elif change is PresenceChange.DOWN:
-            self.health.down(peer)
+            self._health.down(peer)
             self._went_down(peer, "presence")
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
-        said = PeerLimits.from_meta(meta.get(LIMITS_META))
+        limits = PeerLimits.from_meta(meta.get(LIMITS_META))
         self.limits.pop(peer, None)
-        if said is not None:
-            if len(self.limits) >= self._runtime.config.max_peers:
-                del self.limits[next(iter(self.limits))]
-            self.limits[peer] = said
+        if limits is not None:
+            forget_oldest(self.limits, self._runtime.config.max_peers)
+            self.limits[peer] = limits
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
-        """An authenticated envelope of the peer: a success, recorded before the gates."""
+        """An authenticated envelope of the peer has come: a success, recorded before the gates."""
         if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
             self.imposed.pop(peer, None)
-            self.backoff.succeeded(peer)
-        if self.health.success(peer):
-            self.table.set_reachable(peer, True)
-            presence = self.table.get(peer)
+            self._backoff.succeeded(peer)
+        if self._health.success(peer):
+            self.presences.set_reachable(peer, True)
+            presence = self.presences.get(peer)
             self._came_up(peer, presence.classes if presence is not None else ())
 
-    def unanswered(self, peer: PeerId) -> None:
-        """A request to the peer has passed its deadline."""
-        self.failed(peer)
+    def failed(self, peer: PeerId) -> bool:
+        """The peer left a request unanswered, or the broker refused a delivery to it.
 
-    def failed(self, peer: PeerId) -> None:
-        """The peer, or the broker on its behalf, failed us once."""
-        self.backoff.failed(peer, self._runtime.now_ns)
-        if self.health.failure(peer):
-            self.table.set_reachable(peer, False)
-            self._went_down(peer, "unanswered")
+        True where that takes the peer down.
+        """
+        self._backoff.failed(peer, self._runtime.now_ns)
+        if not self._health.failure(peer):
+            return False
+        self.presences.set_reachable(peer, False)
+        self._went_down(peer, "unanswered")
+        return True
+
+    def tried(self, peer: PeerId) -> None:
+        """A peer that is down is asked once more: the next try waits longer, unless this one is answered."""
+        self._backoff.failed(peer, self._runtime.now_ns)
 
     def _came_up(self, peer: PeerId, classes: tuple[str, ...]) -> None:
         self._runtime.count("peers.up")
-        self._runtime.emit(steps.PeerUp(peer, classes))
-        self._runtime.bus.publish(Bus.PEER_UP)
-        self.on_peer_up()
+        self._tell(steps.PeerUp(peer, classes), Bus.PEER_UP)
 
     def _went_down(self, peer: PeerId, reason: str) -> None:
-        engine = self._engine
         self._runtime.count("peers.down")
-        self._runtime.emit(steps.PeerDown(peer, reason))
-        self._runtime.bus.publish(Bus.PEER_DOWN)
-        self._requests.peer_down(peer)
-        engine.control.peer_down(peer)
+        self._tell(steps.PeerDown(peer, reason), Bus.PEER_DOWN)
 
-    # --- what gates ask -------------------------------------------------------------------------------
+    def _tell(self, change: Change, event: int) -> None:
+        self._runtime.emit(change)
+        self._runtime.bus.publish(event)
+        self.changes.append(change)
+
+    # --- what gates and selectors ask -----------------------------------------------------------------
 
     def is_up(self, peer: PeerId) -> bool:
-        return self.health.is_up(peer)
+        """Whether the peer answers, as far as the node knows; one that nobody has heard of does."""
+        return self._health.is_up(peer)
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
-        found = self.table.up_peers(peer_class)
-        own = self._runtime.own_peer
-        return tuple(sorted({*found, own})) if peer_class in self.own_classes else found
+        up, own = self.presences.up_peers(peer_class), self._runtime.own_peer
+        return tuple(sorted({*up, own})) if peer_class in self.own_classes else up
+
+    def unreachable(self, peer_class: str) -> list[PeerId]:
+        """The peers of a class that are present and do not answer, in no particular order."""
+        return self.presences.unreachable(peer_class)
 
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set at run time."""
-        return self.health.threshold
+        return self._health.threshold
 
     @health_threshold.setter
     def health_threshold(self, value: int) -> None:
-        self.health.threshold = value
+        self._health.threshold = value
 
     def patience_until(self, peer: PeerId) -> int:
         """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
@@ -185,69 +193,128 @@ class Neighbours:
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
-        if not self.backoff.ready(peer, now_ns):
+        if not self._backoff.ready(peer, now_ns):
             return False
-        self.backoff.probed(peer, now_ns)
+        self._backoff.probed(peer, now_ns)
         return True
 
     def probe(self, peer: PeerId) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
-        presence = self.table.get(peer)
+        presence = self.presences.get(peer)
         if presence is not None and not presence.up:
             return False
-        return self.backoff.ready(peer, self._runtime.now_ns)
+        return self._backoff.ready(peer, self._runtime.now_ns)
 
-    # --- addresses ------------------------------------------------------------------------------------
+    def limits_of(self, peer: PeerId) -> PeerLimits:
+        """What a peer takes: as it says, as the node itself does, or whatever any node does."""
+        if peer == self._runtime.own_peer:
+            return self._own_limits
+        return self.limits.get(peer, UNTOLD_LIMITS)
+
+    def limits_told(self, peer: PeerId) -> PeerLimits:
+        """The same, but of a peer that says nothing what the node itself takes."""
+        return self.limits.get(peer, self._own_limits)
+
+    # --- addresses and round-trip times ---------------------------------------------------------------
 
     def merge_addresses(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None) -> None:
-        """Claimed addresses first, then the observed one; an unchanged list is not rewritten."""
+        """Learns the claimed addresses first, then the observed one; an unchanged list is not rewritten."""
         try:
             self.address_book.learn(peer, claimed, observed)
         except (AddressError, AddressBookError):
             self._runtime.count("addresses.refused")
 
-    # --- round-trip times -----------------------------------------------------------------------------
-
     def take_rtt(self, peer: PeerId, reports: Sequence[RttReport]) -> None:
-        """Keeps the last report of each hop (envelope field 5), `max_peers` at most: the oldest goes."""
-        table = self.rtt_reports
+        """Keeps the last report of each hop, `max_peers` at most: the oldest goes."""
+        table = self.round_trips
         for report in reports:
             key = (peer, report.chain_id, report.hop_index, report.next_hop_site_id)
             table.pop(key, None)
-            if len(table) >= self._runtime.config.max_peers:
-                del table[next(iter(table))]
+            if forget_oldest(table, self._runtime.config.max_peers):
                 self._runtime.count("rtt.forgotten")
             table[key] = report
 
+    @property
+    def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
+        """What peers have last said of round-trip times, hop by hop; bounded."""
+        reports: dict[PeerId, tuple[RttReport, ...]] = {}
+        for (peer, *_), report in self.round_trips.items():
+            reports[peer] = (*reports.get(peer, ()), report)
+        return reports
+
     # --- back-pressure --------------------------------------------------------------------------------
 
-    def send_backoff_notice(self, peer: PeerId, min_backoff_ns: int) -> None:
-        if self._outbound is None:
-            return
-        payload = cbor.dumps({"min_backoff_ns": min_backoff_ns})
-        fill = Fill(BACKOFF_SUFFIX, payload, False, BYTES_HASH)
-        self._outbound.add_notice(Unit(peer, [fill], envelope.NONE, 0, 0, False, None))
-
     def told_to_back_off(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
-        """Serves `BACKOFF_OP`: the peer is left alone as long as it asks.
-
-        WireReceiveError for a bad notice.
-        """
+        """Serves `BACKOFF_OP`: leaves the peer alone as long as it asks. WireReceiveError for a bad one."""
         try:
-            said = cbor.loads(fill.payload)
+            notice = cbor.loads(fill.payload)
         except cbor.CborError as error:
             raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, error.what) from error
-        wait = said.get("min_backoff_ns") if isinstance(said, dict) else None
+        wait = notice.get("min_backoff_ns") if isinstance(notice, dict) else None
         if type(wait) is not int or wait < 0:
             raise WireReceiveError(
                 WireReceiveErrorKind.DecodeFailed, "a back-off notice without min_backoff_ns"
             )
         now_ns = self._runtime.now_ns
-        self.backoff.impose(peer, now_ns, wait)
+        self._backoff.impose(peer, now_ns, wait)
         if len(self.imposed) < self._runtime.config.max_peers:
             self.imposed[peer] = now_ns + wait
         self._runtime.count("backpressure.heeded")
 
+    def is_blocked(self, peer: PeerId) -> bool:
+        """Whether nothing is taken from the peer, because it did not heed back-off notices."""
+        return peer in self.blocked
 
-def _nothing() -> None:
-    return None
+    def block(self, peer: PeerId) -> None:
+        """Takes nothing from the peer until `unblock_all`; nothing where it is so, or too many are."""
+        if peer in self.blocked or len(self.blocked) >= self._runtime.config.max_peers:
+            return
+        self.blocked.add(peer)
+        self._runtime.count("peers.blocked")
+        self._runtime.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
+
+    def unblock_all(self) -> None:
+        """Everybody may send again."""
+        self.blocked.clear()
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """All tables as plain values; `restore` takes them."""
+        return {
+            "peers": self.presences.snapshot(),
+            "health": self._health.snapshot(),
+            "backoff": self._backoff.snapshot(self._runtime.now_ns),
+            "addresses": self.address_book.snapshot(),
+            "blocked": sorted(peer.to_bytes() for peer in self.blocked),
+            "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
+            "imposed": [[peer.to_bytes(), until] for peer, until in self.imposed.items()],
+            "rtt": [
+                [
+                    key[0].to_bytes(),
+                    report.next_hop_site_id,
+                    report.chain_id,
+                    report.hop_index,
+                    report.srtt_ns,
+                    report.rttvar_ns,
+                    report.sample_count,
+                ]
+                for key, report in self.round_trips.items()
+            ],
+        }
+
+    def restore(self, data: Any, shift: Shift) -> None:
+        """Takes what `save` gave; times move by `shift`."""
+        self.presences.restore(data["peers"])
+        self._health.restore(data["health"])
+        self._backoff.restore(data["backoff"], self._runtime.now_ns)
+        self.address_book.restore(data["addresses"])
+        self.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])
+        for peer, meta in data["limits"]:
+            limits = PeerLimits.from_meta(meta)
+            if limits is not None:
+                self.limits[PeerId.from_bytes(peer)] = limits
+        self.imposed.update((PeerId.from_bytes(peer), shift.time(until)) for peer, until in data["imposed"])
+        for peer, site, chain, hop, *times in data["rtt"]:
+            report = RttReport(site, chain, hop, *times)
+            self.round_trips[PeerId.from_bytes(peer), chain, hop, site] = report

@@ -1,40 +1,115 @@
-"""What must not have happened yet for a node that goes back to its last snapshot."""
+"""What waits until a snapshot is on disk, and the wish for one.
+
+A node that crashes goes back to its last snapshot. What must not have happened yet for a node that goes back
+waits for the next one.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from bb_edge.engine import steps
+from bb_edge.engine.runtime import Runtime
 
 K = TypeVar("K", bound=Hashable)
 
 
 class UntilSnapshot(Generic[K]):
-    """Keys in the order of `add`; a snapshot that was taken later and is on disk makes them `ready`."""
+    """Keys in the order of `add`. A snapshot that was taken later and is on disk makes them ready."""
 
-    __slots__ = ("_covered", "ready", "waiting")
+    __slots__ = ("_covered", "_reason", "_waiting", "_wish", "ready")
 
-    def __init__(self) -> None:
-        self.waiting: dict[K, None] = {}
+    def __init__(self, wish: SnapshotWish, reason: str) -> None:
+        self._wish = wish
+        self._reason = reason
+        self._waiting: dict[K, None] = {}
         self._covered: tuple[K, ...] = ()
-        self.ready: deque[K] = deque()
+        self.ready: deque[K] = deque()  # the same object for ever: whoever goes on with keys takes them out
+
+    def __contains__(self, key: K) -> bool:
+        """Whether the key waits."""
+        return key in self._waiting
+
+    @property
+    def waiting(self) -> tuple[K, ...]:
+        """The keys that wait, in order."""
+        return tuple(self._waiting)
 
     def add(self, key: K) -> None:
-        """Waits for a snapshot; the caller asks for one."""
-        self.waiting[key] = None
+        """Has a key wait for a snapshot, and asks for one."""
+        self._waiting[key] = None
+        self._wish.want(self._reason)
 
     def drop(self, key: K) -> None:
         """Waits no more. A key that does not wait is fine."""
-        self.waiting.pop(key, None)
+        self._waiting.pop(key, None)
+
+    def pass_by(self, key: K) -> None:
+        """Makes a key ready that no snapshot need hold."""
+        self.ready.append(key)
 
     def taken(self) -> None:
         """The node is being written down: what waits now is in it."""
-        self._covered = tuple(self.waiting)
+        self._covered = tuple(self._waiting)
 
     def written(self) -> None:
-        """What was taken last is on disk."""
+        """What was taken last is on disk. Asks for another snapshot where keys came after it."""
         for key in self._covered:
-            if key in self.waiting:
-                del self.waiting[key]
+            if key in self._waiting:
+                del self._waiting[key]
                 self.ready.append(key)
         self._covered = ()
+        if self._waiting:
+            self._wish.want(self._reason)
+
+
+class SnapshotWish:
+    """Asks the driver for a snapshot, once until it is written."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._wanted = False
+        self._waits: list[UntilSnapshot[Any]] = []
+
+    def want(self, reason: str) -> None:
+        """Wants a snapshot. The driver hears the reason of the first who does."""
+        if not self._wanted:
+            self._wanted = True
+            self._runtime.emit(steps.SnapshotWanted(reason))
+
+    def until(self, reason: str) -> UntilSnapshot[Any]:
+        """A queue of what waits for a snapshot; `reason` is what it asks for one with."""
+        queue: UntilSnapshot[Any] = UntilSnapshot(self, reason)
+        self._waits.append(queue)
+        return queue
+
+    def taken(self) -> None:
+        """The node is being written down."""
+        for queue in self._waits:
+            queue.taken()
+
+    def written(self) -> None:
+        """The bytes of the last snapshot are on disk."""
+        self._wanted = False
+        for queue in self._waits:
+            queue.written()
+
+
+class NoWish(SnapshotWish):
+    """Stands for the wish on a node whose driver keeps nothing on disk: nobody waits for a snapshot."""
+
+    def want(self, reason: str) -> None:
+        """Asks nobody."""
+
+    def until(self, reason: str) -> UntilSnapshot[Any]:
+        """A queue in which nothing waits."""
+        return _NothingWaits(self, reason)
+
+
+class _NothingWaits(UntilSnapshot[Any]):
+    __slots__ = ()
+
+    def add(self, key: Any) -> None:
+        """The caller goes on at once."""

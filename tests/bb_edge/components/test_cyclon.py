@@ -107,7 +107,7 @@ def test_views_change_and_are_seen_by_programs(gossip):
 def test_addresses_travel_with_the_peers(gossip):
     advance(gossip.sim, 30 * S)
     for node in gossip.nodes:
-        book = node._neighbours.address_book
+        book = node._peers.address_book
         for peer in node.component("peers")._view:
             assert book.lookup(peer)[0] == Address.empty().with_peer(peer)
         assert node.counters.get("wire.unresolved", 0) == 0

@@ -10,7 +10,7 @@ import pytest
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.causes import cause_of, may_run
 from bb_edge.engine.net.journal import JournalRecord
-from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.steps import Journal, PersistOutbox
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
@@ -163,8 +163,8 @@ def test_answers_that_wait_for_a_child(make):
 def test_what_waits_to_be_sent(make):
     node = make()
     cycle = node._cycle
-    cycle.outbound.units.append(Unit(A, [], 0, 0, 0, True, None, 4, Cause(A, EPOCH, 2)))
-    cycle.outbound.durable.waiting.append(Unit(A, [], 0, 0, 0, True, None, 4, Cause(A, EPOCH, 3)))
+    cycle.outgoing.units.append(Unit(A, [], durable=True, wire_id=4, cause=Cause(A, EPOCH, 2)))
+    cycle.outgoing.durable.waiting.append(Unit(A, [], durable=True, wire_id=4, cause=Cause(A, EPOCH, 3)))
     assert running(node) == [2, 3]
 
 

@@ -220,7 +220,7 @@ def test_an_envelope_that_its_peer_would_refuse_is_lost_aloud(compile_text):
     net.run(2 * MS)
     hearer = net.machines["hearer"].node.peer_id
     teller = net.machines["teller"]
-    teller.node._neighbours.limits[hearer] = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    teller.node._peers.limits[hearer] = PeerLimits(30, 16, 1 << 10, 1 << 20)
     say(net, 1)
     net.run(S)
     assert net.sent == []

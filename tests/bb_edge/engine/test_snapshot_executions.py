@@ -10,7 +10,7 @@ from snapshots import body_of, look, resealed
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.net.requests import CohortState
+from bb_edge.engine.net.cohort import CohortState
 from bb_edge.engine.plain import dump
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, OpFailed, PeerResolveFailed, SendEnvelope
@@ -236,7 +236,7 @@ def asking(compile_text) -> tuple[World, bytes]:
 def test_behind_a_request_that_is_closed_an_open_one_is_asked_again(compile_text):
     world, data = asking(compile_text)
     again = world.install(data, 5)
-    units = list(again._cycle.outbound.units)
+    units = list(again._cycle.outgoing.units)
     assert [(u.peer, u.kind, u.durable) for u in units] == [(A, REQUEST, False), (B, REQUEST, False)]
     found = [envelope.decode(s.payload, EDGE_CAPS) for s in of(SendEnvelope, again.poll(6))]
     assert [m.fills[0].dest_suffix[-1] for m in found if m.kind == REQUEST] == [0xA2, 0xA2]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bb_edge import PeerId
-from bb_edge.engine.net.outgoing import Unit
-from bb_edge.engine.snapshot_parts import Shift, dump_unit, load_unit
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.plain import Shift
 from bb_edge.wire import cbor
 from bb_edge.wire.envelope import REQUEST, Fill
 from bb_edge.wire.outbox import Cause
@@ -31,7 +31,7 @@ def unit(**changes: object) -> Unit:
 
 def written(one: Unit, shift: Shift) -> Unit:
     """As a snapshot keeps it."""
-    return load_unit(cbor.loads(cbor.dumps(dump_unit(one))), shift)
+    return Unit.restored(cbor.loads(cbor.dumps(one.save())), shift)
 
 
 def test_what_goes_out_comes_back_as_it_was_and_its_deadline_moves():

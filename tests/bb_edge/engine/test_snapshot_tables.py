@@ -13,7 +13,7 @@ from snapshots import body_of, resealed, stands_in
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
-from bb_edge.engine.net.outgoing import Unit
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
@@ -73,32 +73,32 @@ def test_what_is_known_of_peers_comes_back(make):
     node = make()
     node.peer_presence(OTHER, True, (HERE,), epoch=5, classes=("Main",))
     node.poll(1)
-    tables = node._neighbours
+    tables = node._peers
     tables.limits[OTHER] = PeerLimits(1000, 2, 300, 400)
     tables.imposed[OTHER] = 9 * S
     tables.blocked.add(OTHER)
-    tables.rtt_reports[OTHER, 1, 2, 3] = RttReport(3, 1, 2, 40, 50, 6)
+    tables.round_trips[OTHER, 1, 2, 3] = RttReport(3, 1, 2, 40, 50, 6)
     node._cycle.admission.noticed[OTHER] = (1, 2)
     restored = again(make, node, 2)
-    assert restored._neighbours.limits == tables.limits
-    assert restored._neighbours.rtt_reports == tables.rtt_reports
+    assert restored._peers.limits == tables.limits
+    assert restored._peers.round_trips == tables.round_trips
     assert restored._cycle.admission.noticed == {OTHER: (1, 2)}
 
 
 def test_times_move_with_the_clock_of_the_restored_node(make):
     node = make()
     node.poll(1)
-    node._neighbours.imposed[OTHER] = 9 * S
+    node._peers.imposed[OTHER] = 9 * S
     node._cycle.admission.noticed[OTHER] = (1 * S, 1)
     restored = make(SELF, node.snapshot(2 * S), 102 * S)
-    assert restored._neighbours.imposed == {OTHER: 109 * S}
+    assert restored._peers.imposed == {OTHER: 109 * S}
     assert restored._cycle.admission.noticed == {OTHER: (101 * S, 1)}
 
 
 def test_limits_that_are_none_are_left_out(make):
     node = make()
-    node._neighbours.limits[OTHER] = PeerLimits(0, 0, 0, 0)
-    assert make(SELF, node.snapshot(1))._neighbours.limits == {}
+    node._peers.limits[OTHER] = PeerLimits(0, 0, 0, 0)
+    assert make(SELF, node.snapshot(1))._peers.limits == {}
 
 
 def test_what_has_arrived_and_no_poll_has_seen_comes_back(make):
@@ -152,11 +152,12 @@ def test_what_is_held_keeps_its_sender_its_address_and_its_deadline(make):
 def test_what_waits_to_go_out_comes_back_and_its_deadline_moves(make):
     node = make()
     node.poll(1)
-    unit = Unit(OTHER, [Fill(b"site", b"payload", False, 0x101)], REQUEST, 77, 5 * S, False, None, 4)
-    node._cycle.outbound.units.append(unit)
+    fills = [Fill(b"site", b"payload", False, 0x101)]
+    unit = Unit(OTHER, fills, kind=REQUEST, wire_req_id=77, deadline_ns=5 * S, wire_id=4)
+    node._cycle.outgoing.units.append(unit)
     again(make, node, 2)
     restored = make(SELF, node.snapshot(2), 3 * S + 2)
-    assert list(restored._cycle.outbound.units) == [replace(unit, deadline_ns=8 * S)]
+    assert list(restored._cycle.outgoing.units) == [replace(unit, deadline_ns=8 * S)]
 
 
 def test_a_journal_that_is_being_replayed_comes_back(make):

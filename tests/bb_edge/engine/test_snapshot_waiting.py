@@ -158,8 +158,8 @@ def test_what_has_arrived_comes_back_with_where_it_was_seen_to_come_from(make):
     again = make("Main", snapshot=node.snapshot(2), now_ns=2)
     assert again._cycle.ingress.envelopes == node._cycle.ingress.envelopes
     again.poll(3)
-    assert again._neighbours.address_book.lookup(A) == node_address(make, 1)
-    assert again._neighbours.address_book.lookup(B) is None
+    assert again._peers.address_book.lookup(A) == node_address(make, 1)
+    assert again._peers.address_book.lookup(B) is None
 
 
 def node_address(make, seq: int) -> object:
@@ -168,7 +168,7 @@ def node_address(make, seq: int) -> object:
     node.poll(1)
     node.deliver_inbound(said(1, seq), A, HERE)
     node.poll(3)
-    found = node._neighbours.address_book.lookup(A)
+    found = node._peers.address_book.lookup(A)
     assert found is not None
     return found
 
@@ -309,13 +309,13 @@ def test_a_request_is_asked_again_once_however_often_the_node_comes_back(make):
     ((first, _)) = of(SendEnvelope, node.poll(2))
     number = envelope.decode(first.payload, EDGE_CAPS).wire_req_id
     once = make("Out", snapshot=node.snapshot(3), now_ns=3)
-    units = list(once._cycle.outbound.units)
+    units = list(once._cycle.outgoing.units)
     assert [(u.peer, u.kind, u.deadline_ns) for u in units] == [
         (A, REQUEST, 4 * S + 2),
         (B, REQUEST, 4 * S + 2),
     ]
     twice = make("Out", snapshot=once.snapshot(4), now_ns=4 + S)
-    assert [(u.peer, u.wire_req_id, u.deadline_ns) for u in twice._cycle.outbound.units] == [
+    assert [(u.peer, u.wire_req_id, u.deadline_ns) for u in twice._cycle.outgoing.units] == [
         (u.peer, u.wire_req_id, 5 * S + 2) for u in units
     ]
     found = [(s.peer, envelope.decode(s.payload, EDGE_CAPS)) for s in of(SendEnvelope, twice.poll(5 + S))]
@@ -332,12 +332,12 @@ def test_what_waits_for_room_comes_back_with_its_deadline_and_leaves_in_turn(mak
         say(node, k, to=(A,))
     asked = of(PersistOutbox, node.poll(2))
     assert len(asked) == 64
-    waiting = list(node._cycle.outbound.durable.waiting)
+    waiting = list(node._cycle.outgoing.durable.waiting)
     again = make("Out", snapshot=node.snapshot(3), now_ns=3)
-    durable = again._cycle.outbound.durable
+    durable = again._cycle.outgoing.durable
     assert list(durable.waiting) == waiting and len(waiting) == 2
-    assert durable.writing == node._cycle.outbound.durable.writing
-    assert durable.next_token == 65
+    assert durable.writing == node._cycle.outgoing.durable.writing
+    assert durable.save()["next_token"] == 65
     again.adopt_outbox([step.record for step in asked], 3, 3)
     for step in asked:
         again.persisted(step.token)
@@ -364,4 +364,4 @@ def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits(m
     again.persisted(asked.token)
     wanted = of(SnapshotWanted, again.poll(3 * S + 1))
     assert [step.reason for step in wanted] == ["a durable request"], "as a request it waits for a snapshot"
-    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outbound.durable.needs_snapshot.waiting
+    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outgoing.durable.needs_snapshot.waiting

@@ -1,0 +1,229 @@
+"""One open request: whom it asked, who answered, and the table by which it closes."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.plain import Shift, dump, load
+from bb_edge.engine.run.bound import BoundOp, BoundRegion
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.naming import Naming, frame_name, op_name, region_name
+from bb_edge.ir import keys, types
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.transitions import Table
+from bb_edge.ir.types import ValueType
+from bb_edge.roles import TRIGGER
+from bb_edge.wire.outbox import Cause
+
+
+class CohortState(enum.Enum):
+    """How far a request is. Snapshots hold the values."""
+
+    OPEN = "open"
+    """Answers are taken."""
+    CLOSED = "closed"
+    """No more answers count; those that came are still being worked on, or a snapshot is to hold the end."""
+    FIRED = "fired"
+    """The execution that asked has the result."""
+
+
+class CohortEvent(enum.Enum):
+    """What happens to a request. The values of those that close it are the reasons that steps tell."""
+
+    ANSWERED = "answered"
+    SETTLED = "settled"
+    """A peer will not answer: it is down, could not be reached, or sent what could not be read."""
+    ENOUGH = "enough"
+    ALL_SETTLED = "all settled"
+    NOBODY_ASKED = "nobody asked"
+    DEADLINE = "deadline"
+    DONE = "done"
+    """Nothing of a closed request runs or waits any more."""
+
+
+_OPEN, _CLOSED = CohortState.OPEN, CohortState.CLOSED
+
+REQUEST: Final = Table(
+    "request",
+    _OPEN,
+    {
+        (_OPEN, CohortEvent.ANSWERED): _OPEN,
+        (_OPEN, CohortEvent.SETTLED): _OPEN,
+        (_OPEN, CohortEvent.ENOUGH): _CLOSED,
+        (_OPEN, CohortEvent.ALL_SETTLED): _CLOSED,
+        (_OPEN, CohortEvent.NOBODY_ASKED): _CLOSED,
+        (_OPEN, CohortEvent.DEADLINE): _CLOSED,
+        (_CLOSED, CohortEvent.DONE): CohortState.FIRED,
+    },
+)
+
+
+class Cohort:
+    """One request in flight: the peers that one firing of a `SendReqBatched` asks."""
+
+    __slots__ = (
+        "accepted",
+        "answers",
+        "ask",
+        "asked",
+        "by_req_id",
+        "collector",
+        "durable",
+        "enough",
+        "execution",
+        "frame",
+        "gated",
+        "id",
+        "mode",
+        "op",
+        "port",
+        "reason",
+        "region",
+        "running",
+        "settled",
+        "state",
+        "timer",
+        "waiting",
+    )
+
+    def __init__(self, number: int, frame: Frame, execution: Execution, op: BoundOp) -> None:
+        meta = op.spec.meta
+        self.id = number
+        self.frame = frame
+        self.execution = execution
+        self.op = op
+        self.port = meta.get(keys.PORT_KEY, op.spec.name)
+        self.mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
+        self.enough = int(meta.get(keys.ENOUGH_KEY, "0"))
+        self.durable = meta.get(keys.DURABLE_KEY) == "1"
+        self.ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
+        self.state = REQUEST.start
+        self.asked: tuple[PeerId, ...] = ()
+        self.gated: tuple[PeerId, ...] = ()
+        self.by_req_id: dict[int, PeerId] = {}
+        self.settled: set[PeerId] = set()
+        self.accepted: set[PeerId] = set()
+        self.answers: list[tuple[object, ...]] = []
+        self.waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = deque()
+        self.running = 0
+        self.region: BoundRegion | None = None
+        # (token, number of stacks) of the parked RecvRespBatched
+        self.collector: tuple[int, int] | None = None
+        self.timer = 0
+        self.reason = ""
+
+    def allows(self, event: CohortEvent) -> bool:
+        """Whether the event counts in the request's state."""
+        return REQUEST.allows(self.state, event)
+
+    def happens(self, event: CohortEvent) -> None:
+        """Moves on by the table."""
+        self.state = REQUEST.next(self.state, event)
+
+    @property
+    def over(self) -> CohortEvent | None:
+        """Why the request need not wait for more answers; None while it must."""
+        if self.enough and len(self.accepted) >= self.enough:
+            return CohortEvent.ENOUGH
+        if len(self.settled) < len(self.gated):
+            return None
+        return CohortEvent.ALL_SETTLED if self.gated else CohortEvent.NOBODY_ASKED
+
+    @property
+    def lacks_answers(self) -> bool:
+        """Whether it ended without somebody's answer, though not because it had enough of them."""
+        return self.reason != CohortEvent.ENOUGH.value and not self.accepted.issuperset(self.gated)
+
+    def result(self, stacks: int) -> tuple[object, ...]:
+        """(closed, missing peers, *stacks): what `RecvRespBatched` gives. OpError where answers differ."""
+        missing = tuple(p for p in self.asked if p not in self.accepted)
+        if self.answers:
+            columns = ([answer[i] for answer in self.answers] for i in range(stacks))
+            return (TRIGGER, missing, *(_stack(column, self.port) for column in columns))
+        wire_id = self.op.spec.meta.get(keys.WIRE_ID_KEY, "")
+        declared = self.frame.region.graph.slot.stacks.get(wire_id, ())
+        return (TRIGGER, missing, *(_empty(t) for t in (*declared, *[None] * stacks)[:stacks]))
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """The request as plain values; `restored` reads them."""
+        return {
+            "id": self.id,
+            "frame": frame_name(self.frame),
+            "op": op_name(self.op),
+            "state": self.state.value,
+            "asked": dump(self.asked),
+            "gated": dump(self.gated),
+            "by_req_id": [[number, dump(peer)] for number, peer in self.by_req_id.items()],
+            "settled": sorted(peer.to_bytes() for peer in self.settled),
+            "accepted": sorted(peer.to_bytes() for peer in self.accepted),
+            "answers": [dump(answer) for answer in self.answers],
+            "waiting": [[dump(peer), dump(values), dump(cause)] for peer, values, cause in self.waiting],
+            "running": self.running,
+            "region": None if self.region is None else region_name(self.region),
+            "collector": None if self.collector is None else list(self.collector),
+            "timer": self.timer,
+            "reason": self.reason,
+            "ask": None if self.ask is None else self.ask.save(),
+        }
+
+    @classmethod
+    def restored(cls, row: Any, shift: Shift, naming: Naming) -> Cohort:
+        """The request that `save` wrote; the deadline of what it repeats moves by `shift`."""
+        frame = naming.frame(row["frame"])
+        execution = frame.execution
+        assert execution is not None
+        cohort = cls(row["id"], frame, execution, naming.op(row["op"]))
+        cohort.state = CohortState(row["state"])
+        cohort.asked, cohort.gated = load(row["asked"]), load(row["gated"])
+        cohort.by_req_id = {number: load(peer) for number, peer in row["by_req_id"]}
+        by_bytes = {peer.to_bytes(): peer for peer in (*cohort.asked, *cohort.gated)}
+        cohort.settled = {by_bytes[peer] for peer in row["settled"]}
+        cohort.accepted = {by_bytes[peer] for peer in row["accepted"]}
+        cohort.answers = [load(answer) for answer in row["answers"]]
+        cohort.waiting = deque((load(p), load(values), load(cause)) for p, values, cause in row["waiting"])
+        cohort.running = row["running"]
+        cohort.region = None if row["region"] is None else naming.region(row["region"])
+        if row["collector"] is not None:
+            token, stacks = row["collector"]
+            cohort.collector = (token, stacks)
+        cohort.timer, cohort.reason = row["timer"], row["reason"]
+        cohort.ask = None if row["ask"] is None else Unit.restored(row["ask"], shift)
+        return cohort
+
+
+def _empty(declared: ValueType | None) -> np.ndarray[Any, Any]:
+    """The batch that nobody answered, of the declared dtype; unknown dimensions are 0, an unknown rank [0].
+
+    Float32 where the artifact does not tell the element type.
+    """
+    elem, shape = (None, None) if declared is None else (declared.node.elem_type, declared.shape)
+    dtype = None if elem is None else types.dtype_of_elem(elem)
+    rest = (shape or ())[1:]
+    return np.empty((0, *(d if isinstance(d, int) else 0 for d in rest)), dtype or np.float32)
+
+
+def _stack(rows: Sequence[object], port: str) -> np.ndarray[Any, Any]:
+    """One array with a new first axis. OpError for rows that are no arrays, or differ in dtype or shape."""
+    arrays = []
+    for row in rows:
+        if not isinstance(row, np.ndarray):
+            raise OpError(
+                "only tensor replies can be read as one stack", where=port, hint="read r.answer instead"
+            )
+        arrays.append(row)
+    if len({(a.shape, a.dtype) for a in arrays}) > 1:
+        raise OpError(
+            f"the answers do not stack: {sorted({(str(a.dtype), a.shape) for a in arrays})}",
+            where=port,
+            hint="read r.answer instead, once per answer",
+        )
+    return np.stack(arrays)
