@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import BindEnv, Run
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.bound import BoundOp, PlainCall
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto, StringStringEntryProto
 from bb_edge.roles.backend import Backend
@@ -162,6 +162,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
         run_program = program.run
         op.is_plain_call = over_peers is None
         if single and plain and program.call is not None and over_peers is None:
+            op.plain = _plain_call(op, program.call)
             return program.call
 
         if single and plain:
@@ -170,6 +171,13 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
             run = lambda ctx, *inputs: give(run_program(take(inputs)))  # noqa: E731
 
     return run if over_peers is None else _of_either(over_peers, run)
+
+
+def _plain_call(op: BoundOp, call: Run) -> PlainCall | None:
+    sites = op.spec.inputs
+    if op.out < 0 or not 1 <= len(sites) <= 2 or min(sites) < 0:
+        return None
+    return call, sites[0], sites[1] if len(sites) == 2 else -1
 
 
 def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:

@@ -25,6 +25,10 @@ class OutputMode(enum.IntEnum):
     SPREAD = 2  # its items are written to the outputs
 
 
+PlainCall = tuple[Callable[..., Any], int, int]
+"""(run, first input site, second one or -1) of an op that computes one value from one or two."""
+
+
 class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
@@ -34,7 +38,8 @@ class BoundOp:
     `takes_first` says that a tuple that comes later has the op's several outputs, of which the node names
     the first. `later_ns` is the deadline of a `Later` (0: the node's default). `forward` tells of a call of
     a function which sites of the caller each of its outputs goes to. `is_plain_call` says of a backend call
-    that `run(None, …)` needs no context and always gives its values at once; `emits` is the topic of an op
+    that `run(None, …)` needs no context and always gives its values at once, `plain` how it is called where
+    it computes one value from one or two; `emits` is the topic of an op
     that does nothing but emit an app event. `check` holds a component's result against what the op
     declares, where there is something to hold. `frees` are sites that nobody but this op reads: their
     values go as soon as it has run.
@@ -55,6 +60,7 @@ class BoundOp:
         "mode",
         "out",
         "outs",
+        "plain",
         "run",
         "spec",
         "takes_first",
@@ -86,6 +92,7 @@ class BoundOp:
         self.later_ns = 0
         self.forward: Mapping[int, tuple[int, ...]] = {}
         self.is_plain_call = False
+        self.plain: PlainCall | None = None
         self.check: Callable[[object], Any] | None = None
         self.emits: str | None = None
         self.frees: tuple[int, ...] = ()

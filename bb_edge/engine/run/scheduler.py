@@ -18,7 +18,7 @@ from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion, OutputMod
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings
 from bb_edge.engine.run.frames import Execution, Frame
-from bb_edge.engine.run.life import Hold
+from bb_edge.engine.run.life import Hold, State
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import LATER_EXPIRED, PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
@@ -69,6 +69,7 @@ class Scheduler:
             graph.direct = None
             for op in graph.ops:
                 op.run = wrap(op)
+                op.plain = None
 
     @property
     def running(self) -> BoundOp:
@@ -80,6 +81,7 @@ class Scheduler:
         op.run = run
         if self.observer is not None:
             op.run = self.observer(op)
+            op.plain = None
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -106,18 +108,32 @@ class Scheduler:
         ctx, waiting_room = self._ctx, self.waiting
         ctx.execution = execution
         trace = self.runtime.config.trace
-        pending, one, mask = PENDING, OutputMode.ONE, EAGER_MASK
+        pending, one, spread, mask = PENDING, OutputMode.ONE, OutputMode.SPREAD, EAGER_MASK
         done = 0
-        while ready and done < limit:
+        following: BoundOp | None = None  # the next op, of the same frame, while nothing else is ready
+        while done < limit:
+            if following is not None:
+                op, following = following, None
+            elif ready:
+                frame, op = popleft()
+                values = frame.values
+            else:
+                break
             done += 1
-            frame, op = popleft()
-            ctx.frame = frame
-            ctx.op = op
-            values = frame.values
+            plain = op.plain
             try:
-                if op.touches >= 0 and waiting_room.holds_back(execution, frame, op):
-                    continue
-                result = op.run(ctx, *op.gather(values))
+                if plain is not None:
+                    run, first, second = plain
+                    if second < 0:
+                        result = run(None, values[first])
+                    else:
+                        result = run(None, values[first], values[second])
+                else:
+                    ctx.frame = frame
+                    ctx.op = op
+                    if op.touches >= 0 and waiting_room.holds_back(execution, frame, op):
+                        continue
+                    result = op.run(ctx, *op.gather(values))
             # The border to users' components: whatever they raise ends this branch only.
             except BaseException as error:  # noqa: BLE001
                 self.op_failed(execution, op, contained(error))
@@ -126,30 +142,40 @@ class Scheduler:
                 self._trace(execution, op, result)
             for site in op.frees:
                 values[site] = None
-            if result is pending or (result is None and not op.yields_command):
-                continue
-            mode = op.mode
-            if mode is one:
+            if plain is None:
+                if result is pending or (result is None and not op.yields_command):
+                    continue
+                if op.mode is not one:
+                    if op.mode is spread and result is not None:
+                        self._spread(frame, op, result)
+                    continue
                 if result is None:
                     result = self._mint_command()
-                site = op.out
-                values[site] = result
-                waiting = frame.waiting
-                for consumer, weight in frame.consumers[site]:
-                    index = consumer.index
-                    left = waiting[index] - weight
-                    waiting[index] = left
-                    if not left:
+            site = op.out
+            values[site] = result
+            waiting = frame.waiting
+            for consumer, weight in frame.consumers[site]:
+                index = consumer.index
+                left = waiting[index] - weight
+                waiting[index] = left
+                if not left:
+                    if following is None and not ready:
+                        following = consumer
+                    else:
                         append((frame, consumer))
-                    elif not left & mask:
-                        self.pull(frame, consumer)
-                if frame.forwards_writes:
-                    self._pass_on(frame, site, result)
-            elif mode and result is not None:
-                for site, value in zip(op.outs, result):  # noqa: B905 (an op may leave trailing outputs out)
-                    if site >= 0 and value is not None:
-                        self.write(frame, site, value)
+                elif not left & mask:
+                    self.pull(frame, consumer)
+            if frame.forwards_writes:
+                self._pass_on(frame, site, result)
+        if following is not None:
+            ready.appendleft((frame, following))
         return done
+
+    def _spread(self, frame: Frame, op: BoundOp, result: Any) -> None:
+        """Writes the items of a result to the op's outputs; trailing ones and None are left out."""
+        for site, value in zip(op.outs, result):  # noqa: B905
+            if site >= 0 and value is not None:
+                self.write(frame, site, value)
 
     def _mint_command(self) -> int:
         number = self.next_command
@@ -202,7 +228,8 @@ class Scheduler:
                 self.pull(frame, consumer)
         if frame.forwards_writes:
             self._pass_on(frame, site, value)
-        self.pool.wake(execution)
+        if execution.state is not State.RUNNING:
+            self.pool.wake(execution)
 
     def _pass_on(self, frame: Frame, site: int, value: object) -> None:
         """Hands a value to running children that read it, and out of a called function to its caller."""
@@ -285,10 +312,8 @@ class Scheduler:
                 result = result[0]
             if result is not None:
                 self.write(frame, op.out, result)
-        elif op.mode and result is not None:
-            for site, value in zip(op.outs, result):  # type: ignore[call-overload]  # noqa: B905
-                if site >= 0 and value is not None:
-                    self.write(frame, site, value)
+        elif op.mode is OutputMode.SPREAD and result is not None:
+            self._spread(frame, op, result)
 
     def fire(self, _now_ns: int, token: int) -> None:
         """A delay is over: the op that waits for it goes on."""
