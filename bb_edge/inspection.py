@@ -38,7 +38,8 @@ class Inspection:
     ("Tensor<F32>[2, 3]"), never copied.
 
     Attributes:
-        node: `peer`, `targets`, `now_ns` of the last poll, `epoch`, and how far its numbers have come.
+        node: `peer`, `targets`, those of them that are tensor work alone (`straight`), `now_ns` of the last
+            poll, `epoch`, and how far its numbers have come.
         executions: those that run or wait, in the order in which they began: `id`, `target`, `state`, what
             holds each open (`holds`), ready ops, claims, flags, frames with what their sites hold.
         runnable: the executions with ready ops, in the order of their turns.
@@ -89,7 +90,9 @@ class Inspection:
     events: dict[str, list[int]]
 
 
-def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> Inspection:
+def inspect(
+    engine: Engine, bootstraps: Bootstraps, targets: Iterable[str], straight: Iterable[str]
+) -> Inspection:
     """The node of this engine as plain data; between two polls, from the poller's thread."""
     scheduler, runtime = engine.engine, engine.runtime
     control, peers = engine.control, engine.peers
@@ -98,6 +101,7 @@ def inspect(engine: Engine, bootstraps: Bootstraps, targets: Iterable[str]) -> I
         node={
             "peer": str(runtime.own_peer),
             "targets": chosen,
+            "straight": list(straight),
             "now_ns": runtime.now_ns,
             "epoch": engine.links.best_effort_epoch,
             "next_execution": scheduler.pool.next_id,

@@ -16,7 +16,6 @@ from bb_edge.engine.net.routing import ports_of
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.direct import direct_of
 from bb_edge.engine.run.flows import find_claims, touch_set
 from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.snapshot import Identity
@@ -348,7 +347,6 @@ class _Installer:
             bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
         find_claims(graphs, engine.components)
         main = bound.mains[target.name] = graphs[target.main]
-        main.direct = direct_of(main, engine)
         for op in main.ops:
             self._entry(op, main, backends, bound)
             if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:

@@ -9,7 +9,6 @@ import numpy as np
 
 from bb_edge.engine import restart, snapshot, steps
 from bb_edge.engine.binding import Run
-from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine
@@ -20,11 +19,13 @@ from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
 from bb_edge.engine.net.until_snapshot import SnapshotWish
+from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.straight import schedules_of
 from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
@@ -70,6 +71,7 @@ class Node:
         self._wish = wish
         self._graphs = tuple(graphs)
         self._mains = dict(mains)
+        self._schedules = schedules_of(mains, engine)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
         self.ingress = ingress
@@ -181,8 +183,9 @@ class Node:
         The loop of a node that nobody observes knows nothing of it and pays nothing for it.
         """
         self._engine.observe(wrap, self._graphs)
+        self._schedules.clear()
         for entry in self.ingress.entries:
-            entry.direct = None
+            entry.schedule = None
 
     def inspect(self) -> Inspection:
         """What the node holds now, as plain data: executions and what holds them open, peers, queues, timers.
@@ -190,7 +193,7 @@ class Node:
         For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
         in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
         """
-        return inspect(self._cycle, self._bootstraps, self.targets)
+        return inspect(self._cycle, self._bootstraps, self.targets, self._schedules)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 
@@ -295,8 +298,9 @@ class Node:
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))
         entry = Entry(graph.target, self._fill_inputs, (graph.index, claim_set, values), number)
-        if graph.direct is not None and tuple(values) == graph.direct.sites:
-            entry.direct = graph.direct
+        schedule = self._schedules.get(target)
+        if schedule is not None and tuple(values) == schedule.sites:
+            entry.schedule = schedule
         try:
             self.ingress.offer_invoke(entry)
         except IngressFull:

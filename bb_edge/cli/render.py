@@ -12,7 +12,6 @@ import math
 import os
 import sys
 import time
-from dataclasses import fields
 from typing import TextIO
 
 import numpy as np
@@ -57,9 +56,7 @@ def step_record(step: steps.EngineStep) -> dict[str, object]:
     if isinstance(step, steps.OpFailed):
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
-    for spec in fields(step):
-        record[spec.name] = plain(getattr(step, spec.name))
-    return record
+    return record | {name: plain(getattr(step, name)) for name in step.__match_args__}
 
 
 def unix_time() -> float:

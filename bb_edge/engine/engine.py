@@ -11,7 +11,6 @@ from collections.abc import Callable, Sized
 from typing import NamedTuple
 
 from bb_edge.engine import steps
-from bb_edge.engine.budget import payload_bytes
 from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import CapacityError
 from bb_edge.engine.net.admission import Admission
@@ -20,7 +19,7 @@ from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.run.direct import run_direct
+from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.delivery import Links
@@ -127,7 +126,7 @@ class Engine:
         if not scheduler.runnable and not any(self._work):
             if not entries:
                 return self.runtime.take_steps()
-            if len(entries) == 1 and entries[0].direct is not None:
+            if len(entries) == 1 and entries[0].schedule is not None:
                 self._admit(now_ns)  # the short way: what a node that serves a model does all day
                 if not (entries or scheduler.runnable or self.runtime.bus.events):
                     return self.runtime.take_steps()
@@ -172,10 +171,10 @@ class Engine:
             if entry.size:
                 self.ingress.ledger.release(entry.peer, entry.size)
             return
-        direct, scheduler = entry.direct, self.engine
+        schedule, scheduler = entry.schedule, self.engine
         alone = not (scheduler.runnable or self.ingress.entries)
-        if direct is not None and self._left >= direct.ops and alone:
-            self._left -= run_direct(scheduler, direct, entry.target, entry.number or 0, entry.args[-1])
+        if schedule is not None and self._left >= schedule.ops and alone:
+            self._left -= schedule.run(scheduler, entry.target, entry.number or 0, entry.args[-1])
             return
         execution = scheduler.pool.start(entry.target, entry.number)
         execution.charge(entry.peer, entry.size)

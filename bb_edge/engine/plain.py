@@ -1,4 +1,4 @@
-"""Values of slots, queues and tables as plain data for CBOR, and back, bit for bit.
+"""What values weigh, and values of slots, queues and tables as plain data for CBOR, and back, bit for bit.
 
 A value that is no plain datum is a list whose first item names its kind:
 
@@ -27,6 +27,23 @@ from bb_edge.wire.codecs import NotWireEligibleError, decode_value, encode_value
 from bb_edge.wire.outbox import Cause
 
 _I64, _U64 = -(1 << 63), (1 << 64) - 1
+
+
+LEAF_BYTES = 8
+"""Charge of a value that is neither an array nor a text: a reference."""
+
+
+def payload_bytes(value: object) -> int:
+    """What every byte budget charges for a value: bytes of arrays and texts, through bundles and tuples."""
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    if isinstance(value, bytes | bytearray | memoryview | str):
+        return len(value)
+    if isinstance(value, Composite):
+        return sum(payload_bytes(child) for child in value.values)
+    if isinstance(value, tuple):
+        return sum(payload_bytes(child) for child in value)
+    return LEAF_BYTES
 
 
 class Shift(NamedTuple):

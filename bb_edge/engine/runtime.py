@@ -7,10 +7,13 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from numpy import ndarray
+
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
 
@@ -91,6 +94,15 @@ class Runtime:
     def emit(self, step: steps.EngineStep) -> None:
         """Adds a step to what the poll returns."""
         self.steps.append(step)
+
+    def emit_value(self, target: str, execution: int, topic: str, value: object) -> None:
+        """Adds an app event; a value that is larger than the node lets it be is left out, counted."""
+        size = value.nbytes if type(value) is ndarray else payload_bytes(value)
+        if size <= self.config.app_event_bytes:
+            self.steps.append(steps.AppEvent(target, execution, topic, value))
+        else:
+            self.count("app_events.omitted")
+            self.steps.append(steps.AppEvent(target, execution, topic, None, size))
 
     def take_steps(self) -> list[steps.EngineStep]:
         """All steps since the last call; for the end of a poll."""

@@ -10,7 +10,6 @@ from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.program.graph_slot import OUTPUT_OP
 from bb_edge.engine.run.bound import BoundOp
-from bb_edge.engine.run.direct import emit_value
 
 
 def _name(op: BoundOp) -> str:
@@ -27,7 +26,7 @@ def _emit(op: BoundOp, env: BindEnv) -> Run:
     runtime, fired = env.runtime, done(op)
 
     def run(ctx: Any, value: object) -> object:
-        emit_value(runtime, ctx.op, ctx.execution.id, topic, value)
+        runtime.emit_value(ctx.op.target, ctx.execution.id, topic, value)
         return fired
 
     return run

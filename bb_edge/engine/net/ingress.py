@@ -25,7 +25,7 @@ from bb_edge.wire import envelope
 from bb_edge.wire.caps import EnvelopeCaps
 
 if TYPE_CHECKING:
-    from bb_edge.engine.run.direct import Direct
+    from bb_edge.engine.run.straight import Schedule
 
 
 @dataclass(slots=True)
@@ -33,8 +33,8 @@ class Entry:
     """Something that starts an execution, waiting for a place.
 
     `fill(execution, *args)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by
-    how many ops make them and take no place of the queue. `direct` may run instead where it alone waits; its
-    values are the last of `args`.
+    how many ops make them and take no place of the queue. `schedule` may run instead where the entry alone
+    waits; its values are the last of `args`.
     """
 
     target: str
@@ -45,7 +45,7 @@ class Entry:
     peer: PeerId | None = None
     expires_ns: int = 0
     internal: bool = False
-    direct: Direct | None = None
+    schedule: Schedule | None = None
 
 
 class Notice(NamedTuple):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bb_edge.engine.program.graph_slot import OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind
-
-if TYPE_CHECKING:
-    from bb_edge.engine.run.direct import Direct
 
 INVOKE = -1
 """Key of `BoundGraph.claims` for executions that start without any value."""
@@ -128,10 +125,9 @@ class BoundGraph:
     same for a value at a function input, by site. `starts` are the outputs that are constants, or computed
     from constants alone, and the syscalls that read nothing else: they come with each invoke and, where it is
     the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
-    `direct` is the short way of an invoke, where there is one.
     """
 
-    __slots__ = ("claims", "direct", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
+    __slots__ = ("claims", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
 
     def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
         self.slot = slot
@@ -141,7 +137,6 @@ class BoundGraph:
         self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
         self.claims: dict[int, tuple[int, ...]] = {}
         self.input_claims: dict[int, tuple[int, ...]] = {}
-        self.direct: Direct | None = None
         self.starts = self._find_starts()
         self._find_last_readers()
 

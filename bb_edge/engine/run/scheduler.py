@@ -63,10 +63,9 @@ class Scheduler:
         runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
 
     def observe(self, wrap: Observer, graphs: Sequence[BoundGraph]) -> None:
-        """Has every op of these graphs run through `wrap(op)`, without any short way."""
+        """Has every op of these graphs run through `wrap(op)`."""
         self.observer = wrap
         for graph in graphs:
-            graph.direct = None
             for op in graph.ops:
                 op.run = wrap(op)
                 op.plain = None
@@ -176,6 +175,12 @@ class Scheduler:
         for site, value in zip(op.outs, result):  # noqa: B905
             if site >= 0 and value is not None:
                 self.write(frame, site, value)
+
+    def passes(self, ready: int) -> None:
+        """Counts an execution that runs from its start to its end without a record; `ready` is its depth."""
+        self.pool.passed()
+        if ready > self.depth_peak:
+            self.depth_peak = ready
 
     def _mint_command(self) -> int:
         number = self.next_command

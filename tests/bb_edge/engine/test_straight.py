@@ -1,4 +1,4 @@
-"""The short way of an invoke that is one call of a backend: nothing shows but the time that it saves."""
+"""Straight-line schedules against the scheduler's loop: nothing shows but the time that they save."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import itertools
 import random
 import threading
 import tracemalloc
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from bb_edge.backends import NumPyBackend
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.run.direct import Part
+from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.onnx_pb2 import ModelProto
+from bb_edge.node import Node
+from bb_edge.registry import Registry
+from bb_edge.roles.programs import BackendProgram
 
 TEXT = """program Demo {module=Demo}
 function program.Main(x: F32, b: F32) -> (y, z) {entry=1, partition=self}
@@ -37,14 +43,16 @@ function backend.subgraph_0(x: F32) -> (y) {backend_slot=backend}
 """
 
 
-def direct(node: Any) -> list[Any]:
-    return [graph.direct for graph in node._graphs if graph.direct is not None]
+def straight(node: Node) -> list[str]:
+    """The targets whose invokes run straight where nothing else waits."""
+    found: list[str] = node.inspect().node["straight"]
+    return found
 
 
 def on_the_long_way(bench: Any, text: str, **config: Any) -> Any:
     b = bench(text, config=NodeConfig(**config))
     b.node.observe_ops(lambda op: op.run)
-    assert not direct(b.node)
+    assert not straight(b.node)
     return b
 
 
@@ -77,7 +85,7 @@ def values(size: int = 3, other: int | None = None) -> dict[str, object]:
 def test_the_same_is_said_and_counted(bench: Any, budget: int, waiting: int) -> None:
     short = bench(PLAIN, config=NodeConfig(cycle_op_budget=budget))
     long = on_the_long_way(bench, PLAIN, cycle_op_budget=budget)
-    assert len(direct(short.node)) == 1
+    assert straight(short.node) == ["Main"]
     for b in (short, long):
         for _ in range(3):
             for number in range(waiting):
@@ -90,7 +98,7 @@ def test_the_same_is_said_and_counted(bench: Any, budget: int, waiting: int) -> 
 def test_a_call_that_fails_is_named_and_a_value_that_is_too_large_is_left_out(bench: Any) -> None:
     short = bench(PLAIN, config=NodeConfig(app_event_bytes=64))
     long = on_the_long_way(bench, PLAIN, app_event_bytes=64)
-    assert direct(short.node)
+    assert straight(short.node)
     for b in (short, long):
         for inputs in (values(), values(3, 2), values(17), values()):
             b.node.invoke("Main", inputs)
@@ -113,7 +121,7 @@ def test_with_an_input_missing_it_starves_as_ever(bench: Any) -> None:
 
 
 def test_who_wants_to_see_every_op_sees_every_op(bench: Any) -> None:
-    assert not direct(bench(PLAIN, config=NodeConfig(trace=True)).node)
+    assert not straight(bench(PLAIN, config=NodeConfig(trace=True)).node)
     b, seen = bench(PLAIN), []
     b.node.invoke("Main", values())  # waits already
 
@@ -132,7 +140,7 @@ def test_who_wants_to_see_every_op_sees_every_op(bench: Any) -> None:
 
 
 def test_more_than_tensor_work_goes_the_long_way(bench: Any) -> None:
-    assert direct(bench(TEXT).node) and direct(bench(ONE).node)
+    assert straight(bench(TEXT).node) and straight(bench(ONE).node)
     for line in (
         '  syscall.IncrMetric<name="n">(y)',
         '  syscall.Record<name="r">(y)',
@@ -140,7 +148,7 @@ def test_more_than_tensor_work_goes_the_long_way(bench: Any) -> None:
         "  t: F32 = module.Twice(y)",
     ):
         text = ONE.replace("_0(x)\nf", f"_0(x)\n{line}\nf") + TWICE
-        assert line in text and not direct(bench(text).node), line
+        assert line in text and not straight(bench(text).node), line
 
 
 def graph(dice: random.Random) -> str:
@@ -180,7 +188,7 @@ def test_any_tensor_work_says_and_counts_the_same(bench: Any, seed: int) -> None
     text, budget = graph(dice), dice.choice((1, 3, 12, 1000))
     short = bench(text, config=NodeConfig(cycle_op_budget=budget))
     long = on_the_long_way(bench, text, cycle_op_budget=budget)
-    assert len(direct(short.node)) == 1
+    assert straight(short.node) == ["Main"]
     for size in (3, 2, 3):
         inputs = {name: np.full(3, i, np.float32) for i, name in enumerate(("x", "b", "bad"))}
         inputs["bad"] = np.full(size, 0.5, np.float32)
@@ -224,7 +232,7 @@ def test_whatever_else_there_is_happens_in_the_same_poll(bench: Any, what: str, 
     targets = ("Main", "Others")
     short, long = bench(text, targets), bench(text, targets)
     long.node.observe_ops(lambda op: op.run)
-    assert len(direct(short.node)) == 1
+    assert straight(short.node) == ["Main"]
     for b in (short, long):
         b.poll()
         inputs = values(3, 2) if what == "failure" else values()
@@ -247,7 +255,7 @@ function program.Main(x: F32) -> (v99) {{entry=1, partition=self}}
 {body}
 """
     b = bench(text, config=NodeConfig(invoke_bytes=1 << 20, app_event_bytes=1 << 20))
-    assert direct(b.node)
+    assert straight(b.node)
     x = np.zeros(1 << 16, np.float32)
     for _ in range(2):
         tracemalloc.start()
@@ -260,22 +268,33 @@ function program.Main(x: F32) -> (v99) {{entry=1, partition=self}}
     assert peak < 4 * x.nbytes
 
 
-def test_a_stopped_process_has_no_open_execution(bench: Any) -> None:
-    b = bench(ONE)
-    (found,) = direct(b.node)
-    bound = next(g for g in b.node._graphs if g.direct is not None)
+class Interrupted(NumPyBackend):
+    """A backend whose ops are interrupted by whoever stops the process."""
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    TYPE_NAME: ClassVar[str] = "test.Interrupted"
 
-    (short,), then = found.parts[0]
-    bound.direct = found._replace(parts=(Part((short._replace(run=interrupted),), then),))
-    b.node.invoke("Main", {"x": np.ones(2, np.float32)})
+    def prepare(self, *_: object, **__: object) -> BackendProgram:
+        class Stopped(BackendProgram):
+            def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+                raise KeyboardInterrupt
+
+        return Stopped()
+
+
+def test_a_stopped_process_has_no_open_execution(compile_text: Any) -> None:
+    registry = Registry()
+    registry.register(Interrupted)
+    model = ModelProto.FromString(compile_text(ONE))
+    for prop in model.metadata_props:
+        prop.value = prop.value.replace(NumPyBackend.TYPE_NAME, Interrupted.TYPE_NAME)
+    artifact = model.SerializeToString()
+    node = install(PeerId.from_name("node"), (), artifact, ["Main"], registry=registry, seed=7)
+    assert straight(node) == ["Main"]
+    node.invoke("Main", {"x": np.ones(2, np.float32)})
     with pytest.raises(KeyboardInterrupt):
-        b.node.poll(1)
-    b.settle()
-    assert [s.failed for s in b.of(steps.ExecutionEnded)] == [True]
-    assert b.node.counters["executions.active"] == 0
+        node.poll(1)
+    assert [s.failed for s in node.poll(2) if isinstance(s, steps.ExecutionEnded)] == [True]
+    assert node.counters["executions.active"] == 0
 
 
 def test_it_may_be_invoked_from_other_threads(bench: Any) -> None:
