@@ -1,7 +1,4 @@
-"""The node's event bus:
-
-framework events by kind, delivered once per poll to subscribed sites (semantics §4).
-"""
+"""The node's event bus: the framework's own events by kind, delivered to `EventSource` ops once per poll."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ class Bus:
     USER = 1000
 
     CAPACITY = 256
+    """Events between two polls: one per entry that a node holds by default."""
 
     __slots__ = ("dropped", "events", "subscribed")
 

@@ -1,4 +1,4 @@
-"""Every capacity of a node, fixed at install (architecture rule 4, semantics §6 "Budgets")."""
+"""Every capacity of a node, fixed at install: its unit, its range, what zero means, and why that number."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ S = 1_000_000_000
 
 MAX_EXECUTIONS = 10_000
 MAX_FRAMES = 100_000
-"""Of executions that answers start: `max_executions` × `max_children`. All frames are made at install."""
+"""Bound of `max_executions` × `max_children`: all frames are made at install, some 100 MB at this bound."""
 MOST = 1 << 60
-"""Of every other capacity and time: 36 years in nanoseconds, and numbers that a snapshot can hold."""
+"""Bound of every other capacity and time: 36 years in nanoseconds, and a number that a snapshot can hold."""
 
 
 class ConfigError(BBError):
@@ -28,69 +28,80 @@ class ConfigError(BBError):
 class NodeConfig:
     """Capacities and times of one node. Counts are entries, sizes bytes, times nanoseconds.
 
-    Every count and size is at least 1; a time of 0 means what its comment says. ConfigError beyond a bound.
+    Every count and size is at least 1; a time may be 0 where its comment says what that means. ConfigError
+    beyond a bound. The numbers here are a small board's.
+
     `edge()` is the default of `bb-edge`, `host()` has the wider budget of a gateway or server.
     """
 
-    # Concurrent executions that entries started, 10 000 at most. Each holds one preallocated frame per entry
-    # graph.
+    # Executions at once that entries started; 10 000 at most, because all frames are made at install. 16 are
+    # more than a board with 4 cores can make use of.
     max_executions: int = 16
-    # Child executions that run at once for one asking execution; further answers wait (semantics §3). Times
-    # `max_executions` 100 000 at most.
+    # Child executions at once of one execution that asks; further answers wait. Times `max_executions` at
+    # most 100 000. 4, because children share their components: more of them would wait for each other.
     max_children: int = 4
-    # Entries (envelopes, invokes, events, ticks) that wait for an execution; beyond it newcomers are refused.
+    # Entries (envelopes, invokes, events, ticks) that wait for an execution; newcomers are refused beyond it.
+    # 256 is 16 per execution: a burst of a few seconds at what a small board computes.
     ingress_entries: int = 256
-    # Bytes of inbound envelopes from arrival until the execution they feed has ended.
+    # Bytes of inbound envelopes, from arrival until the execution that they feed has ended. 8 MiB is what a
+    # board of 256 MB can spare beside a model.
     ingress_bytes: int = 8 * MIB
-    # Answers, acknowledgements, completions and notices: their own queue, they never wait behind entries.
+    # Answers, acknowledgements, completions and notices wait in a queue of their own, never behind entries.
+    # Twice the entries, because an answer closes something and must find a place.
     answer_entries: int = 512
-    # One AppEvent's value; a larger one is left out, and the event says its size.
+    # Bytes of one AppEvent's value. A larger one is left out, and the event tells its size. 64 KiB is the cap
+    # of a fill: what one envelope brings in, one event can show.
     app_event_bytes: int = 64 * KIB
-    # One invoke: how many inputs, and their bytes together.
+    # One invoke: how many inputs, and their bytes together. 256 KiB holds an image of 256 × 256 RGB.
     invoke_inputs: int = 16
     invoke_bytes: int = 256 * KIB
-    # The result of one completed `Later`.
+    # Bytes of the result of one completed `Later`; as for an event.
     completion_bytes: int = 64 * KIB
-    # Ops that are parked at once (timers, Laters, permits, open requests).
+    # Ops that are parked at once (timers, Laters, permits, answers). They cost some 200 bytes each: a bound
+    # against programs that park without end, far above what a program needs.
     pending_async: int = 10_000
-    # Envelopes between the engine and its driver, and fills between an op and phase 8.
+    # Units that wait to be sent. As `pending_async`: 10 000 small ones are some MB.
     outbound_queue: int = 10_000
-    # Ops of one poll; the rest goes on in the next one.
+    # Ops of one poll; the rest goes on in the next. 1 000 ops take some milliseconds, so that a node with
+    # much to do still looks at its broker in time for the keep-alive.
     cycle_op_budget: int = 1_000
-    # Open requests at once.
+    # Open requests at once. 4 per execution.
     max_requests: int = 64
-    # Requests that components have made of their counterparts and that wait for an answer.
+    # Requests of components to their counterparts that wait for an answer.
     max_component_calls: int = 256
-    # Values that wait in one stateful op (Threshold, Hold, Serialize, Limit); at the bound the newcomer
-    # fails.
+    # Values that wait in one op with state (Threshold, Hold, Serialize, Limit). The newcomer fails beyond it.
     op_state_entries: int = 64
-    # Peers known at once (presence, links, health).
+    # Peers known at once: presence, links, health. A federation behind one server; 14 KB a peer at most.
     max_peers: int = 1024
-    # Addresses kept of one peer.
+    # Addresses kept of one peer: some networks and some relays.
     peer_addresses: int = 8
-    # Timers at once.
+    # Timers at once, those of components included. As `pending_async`.
     max_timers: int = 10_000
-    # Values kept by one `Record` ring.
+    # Values kept by one `Record` ring; the oldest goes out as Telemetry.
     record_entries: int = 256
-    # Names of counters and rings.
+    # Names of counters and rings. The engine's own are some 80.
     metric_names: int = 256
-    # Durable envelopes in the outbox, acknowledged or not, between two snapshots, and their bytes.
+    # Durable envelopes in the outbox between two snapshots, acknowledged or not, and their bytes. A gradient
+    # of 1 MB for 64 rounds, or a day of readings every 20 s.
     outbox_records: int = 4096
     outbox_bytes: int = 64 * MIB
-    # Deadline of a `Later` that names none.
+    # Deadline of a `Later` that names none; 0: it waits for ever. Longer than any inference on a board.
     later_deadline_ns: int = 30 * S
-    # A lone acknowledgement waits this long for company.
+    # How long a lone acknowledgement waits for company; 0: not at all. Well below `resend_ns`, and long
+    # enough for the reply to a request to carry it.
     ack_delay_ns: int = 20 * MS
-    # First repetition of an unacknowledged request, reply or durable envelope; doubles.
+    # First repetition of a request, reply or durable envelope that nobody acknowledged; doubles. A round trip
+    # through a broker takes 1 to 300 ms.
     resend_ns: int = 1 * S
-    # Back-off of rounds that failed or asked nobody: first wait and longest.
+    # Back-off of rounds that failed or asked nobody: first wait and longest. 60 s is what a fleet that comes
+    # back after a power cut may cost a server.
     round_backoff_ns: int = 1 * S
     round_backoff_max_ns: int = 60 * S
-    # Failures in a row after which a peer counts as down.
+    # Failures in a row after which a peer counts as down. One lost answer is weather, five are a dead peer.
     health_threshold: int = 5
     # What a decoder accepts from the wire.
     caps: EnvelopeCaps = field(default=EDGE_CAPS)
-    # Emit the verbose steps.
+    # Emit the verbose steps (`OpCompleted` and the like). Turns off every short way.
     trace: bool = False
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ Graphs = Mapping[FunctionKey, BoundGraph]
 
 
 def touch_set(graph: BoundGraph, graphs: Graphs) -> tuple[int, ...]:
-    """All components that a graph's ops touch, through the functions that it calls (compiler.txt, part 3)."""
+    """All components that a graph's ops touch, through the functions that it calls."""
     found: set[int] = set()
     todo, seen = [graph], {id(graph)}
     while todo:
