@@ -173,7 +173,7 @@ def test_the_address_book_is_open_to_programs(bench):
     ("lines", "inputs", "says"),
     [
         ("found: AddressVec = address_book.Lookup(p)", {"p": PEER}, "no known address"),
-        ("address_book.InsertMany(p, more)", {"p": PEER, "more": ()}, "empty address list"),
+        ("address_book.InsertMany(p, more)", {"p": PEER, "more": ()}, "address list is empty"),
     ],
 )
 def test_what_the_address_book_cannot_do_fails_the_op(bench, lines, inputs, says):
