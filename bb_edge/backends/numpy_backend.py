@@ -57,12 +57,9 @@ class NumPyBackend(Backend):
     def take_tuning(self, path: str) -> None:
         """Does nothing: tuning files are about flatbuffers, which this backend does not run."""
 
-    def enter(self) -> object:
-        """Turns NumPy's floating point warnings off for the ops of a poll: ONNX has no such warnings."""
-        return hush()
-
-    def leave(self, token: object) -> None:
-        unhush(token)
+    enter = staticmethod(hush)
+    """Turns NumPy's floating point warnings off for the ops of a poll: ONNX has no such warnings."""
+    leave = staticmethod(unhush)  # type: ignore[assignment]  # its parameter has no name
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> NumPyBackend:

@@ -84,7 +84,8 @@ class Engine:
             Phase("start", sources.to_start, sources.start_due),
             Phase("notices", ingress.notices, self._take_notices),
             Phase("saved requests", requests.saved, self._fire_saved),
-            Phase("journal", While(lambda: admission.waits), admission.deliver_journaled),
+            Phase("journal", admission.journal.accepted, admission.deliver_accepted),
+            Phase("replay", admission.journal.replaying, admission.deliver_replayed),
             Phase("envelopes", ingress.envelopes, self._take_envelopes, frontier=True),
             Phase("events", runtime.bus.events, sources.fire_events, frontier=True),
             Phase("timers", While(self._timers_may_be_due), self._fire, due=runtime.timers.next_ns),
@@ -164,8 +165,9 @@ class Engine:
                     self._hand_on()
 
     def _admit(self, now_ns: int) -> None:
-        entry = self.ingress.next_entry()
-        assert entry is not None
+        entry = self.ingress.entries.popleft()
+        if not entry.internal:
+            self.ingress.ledger.entry_admitted(entry.peer)
         if entry.expires_ns and now_ns >= entry.expires_ns:
             self.runtime.count("deadlines.expired")
             if entry.size:
@@ -215,14 +217,15 @@ class Engine:
         self.requests.fire_saved()
 
     def _take_envelopes(self, now_ns: int) -> None:
-        if self.admission.waits:
+        if self.admission.journal.replaying:
             return  # nothing new before what the journal still holds
-        while (raw := self.ingress.take_raw()) is not None:
-            arrival = self.admission.read(raw, now_ns)
+        envelopes, admission = self.ingress.envelopes, self.admission
+        while envelopes:
+            arrival = admission.read(envelopes.popleft(), now_ns)
             if self.peers.changes:
                 self._hand_on()
             if arrival is not None:
-                self.admission.decide(arrival, now_ns)
+                admission.decide(arrival, now_ns)
 
     def _fire(self, now_ns: int) -> None:
         while self._left > 0 and (due := self.runtime.timers.pop_due(now_ns)) is not None:
@@ -258,7 +261,8 @@ class Engine:
             self.runtime.count("completions.late")
 
     def _timers_may_be_due(self) -> bool:
-        return self.runtime.timers.may_be_due(self.runtime.now_ns)
+        heap = self.runtime.timers.heap
+        return bool(heap) and heap[0][0] <= self.runtime.now_ns
 
     def _may_send(self) -> bool:
         outgoing = self.outgoing

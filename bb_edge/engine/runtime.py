@@ -39,6 +39,7 @@ class Runtime:
         "clock_offset_ns",
         "config",
         "counters",
+        "emit",
         "executor",
         "ids",
         "ids_go_on",
@@ -76,6 +77,8 @@ class Runtime:
         self.bus = Bus()
         self.counters: dict[str, int] = {}
         self.steps: list[steps.EngineStep] = []
+        self.emit: Callable[[steps.EngineStep], None] = self.steps.append
+        """Adds a step to what the poll returns."""
 
     def advance(self, now_ns: int) -> None:
         """Sets the time; only a poll, a snapshot and a restore do that."""
@@ -91,10 +94,6 @@ class Runtime:
         else:
             counters["counters.refused"] = counters.get("counters.refused", 0) + n
 
-    def emit(self, step: steps.EngineStep) -> None:
-        """Adds a step to what the poll returns."""
-        self.steps.append(step)
-
     def emit_value(self, target: str, execution: int, topic: str, value: object) -> None:
         """Adds an app event; a value that is larger than the node lets it be is left out, counted."""
         size = value.nbytes if type(value) is ndarray else payload_bytes(value)
@@ -106,7 +105,8 @@ class Runtime:
 
     def take_steps(self) -> list[steps.EngineStep]:
         """All steps since the last call; for the end of a poll."""
-        out, self.steps = self.steps, []
+        out = self.steps.copy()
+        self.steps.clear()
         return out
 
     def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:

@@ -47,7 +47,7 @@ def save_ingress(parts: Parts) -> dict[str, Any]:
 def restore_ingress(parts: Parts, data: Any, shift: Shift) -> None:
     cycle, runtime = parts.cycle, parts.engine.runtime
     cycle.ingress.restore(data, shift, runtime.callbacks, runtime.config.caps)
-    cycle.admission.journal.restore(data, shift, parts.engine.ledger)
+    cycle.admission.restore_journal(data, shift)
 
 
 # --- what waits to go out -------------------------------------------------------------------------------

@@ -35,15 +35,15 @@ class Timers:
     """Callbacks run in order of their time, equal times in order of their making.
 
     Cancelling is lazy: a cancelled entry stays in the heap until its time, but the bound counts live ones
-    only;
-    the heap is rebuilt when the dead outnumber the living.
+    only. The heap is rebuilt when the dead outnumber the living.
     """
 
-    __slots__ = ("_bound", "_heap", "_live", "_next")
+    __slots__ = ("_bound", "_live", "_next", "heap")
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._heap: list[tuple[int, int]] = []
+        self.heap: list[tuple[int, int]] = []
+        """(when, token): the first is the earliest, cancelled ones among them. To be read only."""
         self._live: dict[int, Due] = {}
         self._next = 1
 
@@ -69,18 +69,18 @@ class Timers:
         token = self._next
         self._next += 1
         self._live[token] = Due(callback, args)
-        heapq.heappush(self._heap, (when_ns, token))
+        heapq.heappush(self.heap, (when_ns, token))
         return token
 
     def cancel(self, token: int) -> None:
         """Forgets a timer; an unknown or past token is fine."""
-        if self._live.pop(token, None) is not None and len(self._heap) > 2 * len(self._live) + 16:
-            self._heap = [entry for entry in self._heap if entry[1] in self._live]
-            heapq.heapify(self._heap)
+        if self._live.pop(token, None) is not None and len(self.heap) > 2 * len(self._live) + 16:
+            self.heap[:] = [entry for entry in self.heap if entry[1] in self._live]
+            heapq.heapify(self.heap)
 
     def next_ns(self) -> int | None:
         """When the earliest live timer is due, None where there is none."""
-        heap, live = self._heap, self._live
+        heap, live = self.heap, self._live
         while heap and heap[0][1] not in live:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
@@ -90,17 +90,12 @@ class Timers:
         when = self.next_ns()
         return when is not None and when <= now_ns
 
-    def may_be_due(self, now_ns: int) -> bool:
-        """Whether a timer's time has come, a cancelled one's perhaps; `due` knows, and takes longer."""
-        heap = self._heap
-        return bool(heap) and heap[0][0] <= now_ns
-
     def pop_due(self, now_ns: int) -> Due | None:
         """The earliest timer that is due, removed; None where none is."""
         when = self.next_ns()
         if when is None or when > now_ns:
             return None
-        _, token = heapq.heappop(self._heap)
+        _, token = heapq.heappop(self.heap)
         return self._live.pop(token)
 
     # --- snapshot -------------------------------------------------------------------------------------
@@ -112,11 +107,11 @@ class Timers:
 
     def running(self) -> list[Timer]:
         """All live timers in the order in which they are due."""
-        live = sorted(entry for entry in self._heap if entry[1] in self._live)
+        live = sorted(entry for entry in self.heap if entry[1] in self._live)
         return [Timer(token, when_ns, self._live[token]) for when_ns, token in live]
 
     def restore(self, timers: list[Timer], next_token: int) -> None:
         """Takes the timers of a snapshot, under their tokens; for a wheel without timers."""
         self._live = {timer.token: timer.due for timer in timers}
-        self._heap = sorted((timer.when_ns, timer.token) for timer in timers)
+        self.heap[:] = sorted((timer.when_ns, timer.token) for timer in timers)
         self._next = next_token

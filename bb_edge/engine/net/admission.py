@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, kind_of
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
@@ -29,7 +29,7 @@ from bb_edge.wire import envelope
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.delivery import Links, Verdict
-from bb_edge.wire.envelope import EnvelopeError
+from bb_edge.wire.envelope import RESPONSE, Envelope, EnvelopeError
 
 NOTICE_INTERVAL_NS = 1_000_000_000
 """A peer is asked to slow down at most once in this time, and asked to wait that long."""
@@ -100,9 +100,10 @@ class Admission:
     def read(self, raw: Raw, now_ns: int) -> Arrival | None:
         """Reads an envelope, and takes what it says of its sender and acknowledges; None for a bad one.
 
-        Its bytes were charged at the door; they are given back for one that is not taken.
+        Its place in the queue is given back; where it is not taken, so are its bytes.
         """
         peer, count = raw.peer, self._runtime.count
+        self._ledger.envelope_taken(peer)
         try:
             message = envelope.decode(raw.data, self._caps)
         except EnvelopeError as error:
@@ -120,7 +121,8 @@ class Admission:
             self._outgoing.durable.settled(self._links.acknowledged(peer, message.acks, now_ns))
         if peer != self._own:
             self._peers.heard(peer, now_ns)
-            self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
+            if message.src_addresses or raw.observed is not None:
+                self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
                 self._peers.take_rtt(peer, message.rtt_reports)
         deadline_ns = message.deadline_after(now_ns) if message.remaining_deadline_ns else 0
@@ -232,21 +234,17 @@ class Admission:
 
     # --- durable envelopes ----------------------------------------------------------------------------
 
-    @property
-    def waits(self) -> bool:
-        """Whether the next poll has something to deliver that is written down already."""
-        return bool(self.journal.accepted or self.journal.replaying)
+    def deliver_accepted(self, now_ns: int) -> None:
+        """Delivers what is written down."""
+        accepted = self.journal.accepted
+        while accepted:
+            self._deliver(accepted.popleft())
 
-    def deliver_journaled(self, now_ns: int) -> bool:
-        """Delivers what is written down; False while more of a replayed journal waits for room."""
-        journal = self.journal
-        while journal.accepted:
-            self._deliver(journal.accepted.popleft())
-        while journal.replaying:
-            if self._ledger.full or not self._replay(journal.replaying[0], now_ns):
-                return False
-            journal.replaying.popleft()
-        return True
+    def deliver_replayed(self, now_ns: int) -> None:
+        """Delivers the records of a replayed journal, as far as there is room."""
+        replaying = self.journal.replaying
+        while replaying and not self._ledger.full and self._replay(replaying[0], now_ns):
+            replaying.popleft()
 
     def _replay(self, record: JournalRecord, now_ns: int) -> bool:
         """Delivers a record of the journal, if the node does not know it yet; False without room for it."""
@@ -311,10 +309,24 @@ class Admission:
         """Who was asked to slow down, as plain values."""
         return [[peer.to_bytes(), *row] for peer, row in self.noticed.items()]
 
+    def restore_journal(self, data: Any, shift: Shift) -> None:
+        """Gives the journal what it saved."""
+        self.journal.restore(data, shift, self._ledger, kind_of)
+
     def restore(self, rows: Any, shift: Shift) -> None:
         """Takes what `save` gave."""
         for peer, last_ns, count in rows:
             self.noticed[PeerId.from_bytes(peer)] = (last_ns + shift.delta_ns, count)
+
+
+def kind_of(message: Envelope) -> Kind:
+    """What an envelope brings."""
+    if message.kind == RESPONSE:
+        return Kind.ANSWER
+    for fill in message.fills:
+        if fill.route.for_site:
+            return Kind.ENTRY
+    return Kind.CONTROL if message.fills else Kind.ENTRY
 
 
 Check: TypeAlias = Callable[[Admission, Arrival, int], "Refusal | None"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.envelope import RESPONSE, Envelope
+from bb_edge.wire.envelope import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,3 @@ class Arrival:
     message: Envelope
     kind: Kind
     deadline_ns: int
-
-
-def kind_of(message: Envelope) -> Kind:
-    """What an envelope brings."""
-    if message.kind == RESPONSE:
-        return Kind.ANSWER
-    for fill in message.fills:
-        if fill.route.for_site:
-            return Kind.ENTRY
-    return Kind.CONTROL if message.fills else Kind.ENTRY

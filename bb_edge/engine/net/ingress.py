@@ -142,27 +142,11 @@ class Ingress:
 
     # --- the engine's thread --------------------------------------------------------------------------
 
-    def take_raw(self) -> Raw | None:
-        """The next envelope; its bytes stay charged."""
-        if not self.envelopes:
-            return None
-        raw = self.envelopes.popleft()
-        self.ledger.envelope_taken(raw.peer)
-        return raw
-
     def offer(self, entry: Entry) -> None:
         """Queues an entry. For those that are not internal, the caller has asked the ledger for a place."""
         if not entry.internal:
             self.ledger.take_entry(entry.peer)
         self.entries.append(entry)
-
-    def next_entry(self) -> Entry | None:
-        if not self.entries:
-            return None
-        entry = self.entries.popleft()
-        if not entry.internal:
-            self.ledger.entry_admitted(entry.peer)
-        return entry
 
     # --- snapshot -------------------------------------------------------------------------------------
 

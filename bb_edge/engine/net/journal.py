@@ -10,19 +10,22 @@ day, in the same order, and before anything new is let in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Raw, kind_of
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.delivery import Links
+from bb_edge.wire.envelope import Envelope
+
+KindOf: TypeAlias = Callable[[Envelope], Kind]
 
 RECORD_VERSION = 1
 
@@ -117,7 +120,7 @@ class Journal:
             "replaying": [record.to_bytes() for record in self.replaying],
         }
 
-    def restore(self, data: Any, shift: Shift, ledger: Ledger) -> None:
+    def restore(self, data: Any, shift: Shift, ledger: Ledger, kind_of: KindOf) -> None:
         """Takes what `save` gave, and charges its bytes. EnvelopeError for what the caps do not let in."""
         for *row, deadline_ns in data["accepted"]:
             raw = Raw.restored(row)
@@ -153,5 +156,5 @@ class NoJournal:
         """The empty lists of a journal that holds nothing."""
         return {"accepted": [], "replaying": []}
 
-    def restore(self, data: Any, shift: Shift, ledger: Ledger) -> None:
+    def restore(self, data: Any, shift: Shift, ledger: Ledger, kind_of: KindOf) -> None:
         """Nothing: what a durable node had written down comes again with its journal."""

@@ -174,8 +174,9 @@ def test_a_refused_envelope_leaves_nothing():
     with pytest.raises(IngressFull, match="3 bytes requested, 2 available of 10"):
         ingress.offer_raw(raw(B, 3))
     assert ingress.ledger.bytes == 8
-    found = ingress.take_raw()
-    assert found is not None and ingress.take_raw() is None
+    ingress.envelopes.popleft()
+    assert not ingress.envelopes
+    ingress.ledger.envelope_taken(A)
     ingress.ledger.release(A, 8)
     assert ingress.ledger.bytes == 0
 
@@ -205,8 +206,10 @@ def test_entries_count_by_peer_and_internal_ones_do_not():
     ingress.offer_invoke(entry())
     with pytest.raises(IngressFull):
         ingress.offer_invoke(entry())
-    while ingress.next_entry() is not None:
-        pass
+    while ingress.entries:
+        waiting = ingress.entries.popleft()
+        if not waiting.internal:
+            ingress.ledger.entry_admitted(waiting.peer)
     assert ingress.ledger.pressure == 0 and not ingress.ledger.full_for(A)
 
 
@@ -232,10 +235,13 @@ def test_many_threads_at_the_doors_lose_and_leak_nothing():
         thread.start()
     taken = 0
     while any(thread.is_alive() for thread in threads) or ingress.envelopes or ingress.entries:
-        if (found := ingress.take_raw()) is not None:
+        if ingress.envelopes:
+            found = ingress.envelopes.popleft()
+            ingress.ledger.envelope_taken(found.peer)
             ingress.ledger.release(found.peer, len(found.data))
             taken += 1
-        ingress.next_entry()
+        if ingress.entries:
+            ingress.ledger.entry_admitted(ingress.entries.popleft().peer)
     for thread in threads:
         thread.join()
     assert taken == 8_000 and refused == [0] * 4
