@@ -69,8 +69,11 @@ def test_the_ir_lives_beside_the_onnx_package(root: Path) -> None:
 
 # --- circles ------------------------------------------------------------------------------------------
 
-IN_CIRCLES = ("bb_edge.engine", "bb_edge.backends.program", "bb_edge.backends.single_op")
-"""Modules, and packages of modules, that still import each other. This list only ever gets shorter."""
+IN_CIRCLES = (
+    *("bb_edge.engine.context", "bb_edge.engine.net.control_plane"),
+    *("bb_edge.backends.program", "bb_edge.backends.single_op"),
+)
+"""Modules that still import each other. This list only ever gets shorter."""
 
 
 def import_graph(folder: Path) -> dict[str, set[str]]:
