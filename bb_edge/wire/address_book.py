@@ -32,19 +32,20 @@ class AddressBookFullError(AddressBookError):
 
 
 class _Entry:
-    __slots__ = ("addresses", "learned_from", "references")
+    """What the book notes of a peer beside its addresses."""
 
-    def __init__(self, addresses: tuple[Address, ...], references: int) -> None:
-        self.addresses = addresses
+    __slots__ = ("learned_from", "references")
+
+    def __init__(self, references: int) -> None:
         self.references = references
-        # What was learned last, as bytes: mostly the same comes again, and need not be parsed.
+        # What was learned last, as bytes: the same list comes again and again, and is parsed once.
         self.learned_from: tuple[bytes, ...] = ()
 
 
 class AddressBook:
     """The addresses of the peers that one node knows."""
 
-    __slots__ = ("_capacity", "_entries", "_per_peer", "forgotten", "truncated")
+    __slots__ = ("_capacity", "_entries", "_per_peer", "addresses", "forgotten", "truncated")
 
     def __init__(self, capacity: int = 1024, addresses_per_peer: int = 8) -> None:
         """Holds `capacity` peers with `addresses_per_peer` addresses each.
@@ -54,6 +55,8 @@ class AddressBook:
         """
         self._capacity = capacity
         self._per_peer = addresses_per_peer
+        self.addresses: dict[PeerId, tuple[Address, ...]] = {}
+        """The addresses of each peer in order. To be read only."""
         self._entries: dict[PeerId, _Entry] = {}
         self.forgotten = 0  # learned peers that made room for others
         self.truncated = 0  # learned addresses beyond what one peer may have
@@ -69,8 +72,7 @@ class AddressBook:
 
     def lookup(self, peer: PeerId) -> tuple[Address, ...] | None:
         """Returns the peer's addresses in order; None for an unknown peer and for one without an address."""
-        entry = self._entries.get(peer)
-        return entry.addresses or None if entry is not None else None
+        return self.addresses.get(peer) or None
 
     def references(self, peer: PeerId) -> int:
         """Returns how often the peer was added and not yet dropped; 0 where it was learned, or is unknown."""
@@ -88,33 +90,32 @@ class AddressBook:
         if not new:
             raise EmptyAddressListError("no address", f"peer {peer}", "give at least one address")
         entry = self._entries.get(peer)
-        merged = new if entry is None else tuple(dict.fromkeys(entry.addresses + new))
+        merged = tuple(dict.fromkeys(self.addresses.get(peer, ()) + new))
         self._check_length(peer, merged)
         if entry is None:
             self._make_room(peer)
-            self._entries[peer] = _Entry(merged, 1)
-        else:
-            entry.addresses = merged
-            entry.references += 1
+            entry = self._entries[peer] = _Entry(0)
+        self.addresses[peer] = merged
+        entry.references += 1
 
     def drop_peer(self, peer: PeerId) -> None:
         """Takes a reference back; at 0 the peer is gone. UnknownPeerError where there is no such peer."""
         entry = self._entry(peer)
         entry.references -= 1
         if entry.references <= 0:
-            del self._entries[peer]
+            del self._entries[peer], self.addresses[peer]
 
     def register_address(self, peer: PeerId, address: Address) -> None:
         """Adds an address to a known peer. Raises UnknownPeerError or AddressBookFullError."""
-        entry = self._entry(peer)
-        if address not in entry.addresses:
-            self._check_length(peer, (*entry.addresses, address))
-            entry.addresses += (address,)
+        self._entry(peer)
+        if address not in self.addresses[peer]:
+            self._check_length(peer, (*self.addresses[peer], address))
+            self.addresses[peer] += (address,)
 
     def forget_address(self, peer: PeerId, address: Address) -> None:
         """Removes an address; the peer stays, even without any. Raises UnknownPeerError."""
         entry = self._entry(peer)
-        entry.addresses = tuple(a for a in entry.addresses if a != address)
+        self.addresses[peer] = tuple(a for a in self.addresses[peer] if a != address)
         entry.learned_from = ()
 
     def _entry(self, peer: PeerId) -> _Entry:
@@ -143,7 +144,7 @@ class AddressBook:
                 f"peer {peer}",
                 "drop a peer first, or raise NodeConfig.max_peers",
             )
-        del self._entries[victim]
+        del self._entries[victim], self.addresses[victim]
         self.forgotten += 1
 
     # --- learned peers -----------------------------------------------------------------------------------
@@ -162,13 +163,14 @@ class AddressBook:
         new = tuple(dict.fromkeys(Address.from_bytes(data) for data in raw))
         if entry is None:
             self._make_room(peer)
-            entry = self._entries[peer] = _Entry((), 0)
+            entry = self._entries[peer] = _Entry(0)
+        known = self.addresses.setdefault(peer, ())
         entry.learned_from = raw
-        if all(address in entry.addresses for address in new):
+        if all(address in known for address in new):
             return False
-        merged = tuple(dict.fromkeys(new + entry.addresses))
+        merged = tuple(dict.fromkeys(new + known))
         self.truncated += max(len(merged) - self._per_peer, 0)
-        entry.addresses = merged[: self._per_peer]
+        self.addresses[peer] = merged[: self._per_peer]
         return True
 
     # --- snapshot ----------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class AddressBook:
     def snapshot(self) -> list[list[Any]]:
         """Returns [peer, references, addresses] rows for CBOR."""
         return [
-            [peer.to_bytes(), entry.references, [address.to_bytes() for address in entry.addresses]]
+            [peer.to_bytes(), entry.references, [address.to_bytes() for address in self.addresses[peer]]]
             for peer, entry in self._entries.items()
         ]
 
@@ -184,7 +186,8 @@ class AddressBook:
         """Replaces the book's contents. AddressBookFullError where the snapshot holds more than fits."""
         if len(data) > self._capacity:
             raise AddressBookFullError(f"{len(data)} peers in the snapshot, {self._capacity} fit", "restore")
-        self._entries = {
-            PeerId.from_bytes(peer): _Entry(tuple(Address.from_bytes(a) for a in addresses), references)
-            for peer, references, addresses in data
+        self._entries = {PeerId.from_bytes(peer): _Entry(references) for peer, references, _ in data}
+        self.addresses = {
+            PeerId.from_bytes(peer): tuple(Address.from_bytes(a) for a in addresses)
+            for peer, _, addresses in data
         }

@@ -56,7 +56,7 @@ BACKOFF: Final = Table(
 class Backoff:
     """The waits, per peer that has one. Bounded: beyond `capacity` the wait that ends first is forgotten."""
 
-    __slots__ = ("_capacity", "_first_ns", "_longest_ns", "_waits", "forgotten")
+    __slots__ = ("_capacity", "_first_ns", "_longest_ns", "forgotten", "waits")
 
     def __init__(self, first_ns: int = 10 * MS, longest_ns: int = 60 * S, capacity: int = 1024) -> None:
         """Intervals start at `first_ns` and double up to `longest_ns`, both in nanoseconds.
@@ -67,25 +67,26 @@ class Backoff:
         self._first_ns = first_ns
         self._longest_ns = longest_ns
         self._capacity = capacity
-        self._waits: dict[PeerId, tuple[int, int]] = {}  # peer -> (interval, when the next try may go)
+        self.waits: dict[PeerId, tuple[int, int]] = {}
+        """Peer to (interval, when the next try may go). To be read only."""
         self.forgotten = 0  # waits that were forgotten because there was no space left
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Returns whether something may be sent to the peer now. Whoever then sends calls `probed`."""
-        if not self._waits:
+        if not self.waits:
             return True
-        wait = self._waits.get(peer)
+        wait = self.waits.get(peer)
         return wait is None or now_ns >= wait[1]
 
     def probed(self, peer: PeerId, now_ns: int) -> None:
         """Lets nothing more go within this interval, where the peer has a wait."""
-        wait = self._waits.get(peer)
+        wait = self.waits.get(peer)
         if wait is not None:
             self._turn(peer, BackoffEvent.PROBED, wait[0], now_ns + wait[0])
 
     def failed(self, peer: PeerId, now_ns: int) -> None:
         """Doubles the peer's interval and waits for it."""
-        wait = self._waits.get(peer)
+        wait = self.waits.get(peer)
         interval = self._first_ns if wait is None else min(2 * wait[0], self._longest_ns)
         self._turn(peer, BackoffEvent.FAILED, interval, now_ns + interval)
 
@@ -93,23 +94,23 @@ class Backoff:
         """Waits `at_least_ns`, as the peer asked; `longest_ns` bounds what it can ask for."""
         interval = max(self._first_ns, min(at_least_ns, self._longest_ns))
         until_ns = now_ns + interval
-        wait = self._waits.get(peer)
+        wait = self.waits.get(peer)
         if wait is not None:
             interval, until_ns = max(wait[0], interval), max(wait[1], until_ns)
         self._turn(peer, BackoffEvent.IMPOSED, interval, until_ns)
 
     def succeeded(self, peer: PeerId) -> None:
         """Ends the peer's wait, where it has one."""
-        if peer in self._waits:
+        if peer in self.waits:
             self._turn(peer, BackoffEvent.SUCCEEDED, 0, 0)
 
     def next(self, peer: PeerId) -> int:
         """Returns when the peer may be tried again, in monotonic nanoseconds; 0 where it has no wait."""
-        wait = self._waits.get(peer)
+        wait = self.waits.get(peer)
         return 0 if wait is None else wait[1]
 
     def _turn(self, peer: PeerId, event: BackoffEvent, interval: int, until_ns: int) -> None:
-        waits = self._waits
+        waits = self.waits
         if BACKOFF.rows[_WAITING if peer in waits else _READY, event] is _READY:
             waits.pop(peer, None)
             return
@@ -122,12 +123,12 @@ class Backoff:
         """Returns [peer, interval, remaining wait] rows for CBOR, in nanoseconds."""
         return [
             [peer.to_bytes(), interval, max(until - now_ns, 0)]
-            for peer, (interval, until) in self._waits.items()
+            for peer, (interval, until) in self.waits.items()
         ]
 
     def restore(self, data: Sequence[Sequence[Any]], now_ns: int) -> None:
         """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
-        self._waits = {
+        self.waits = {
             PeerId.from_bytes(peer): (interval, now_ns + remaining)
             for peer, interval, remaining in data[-self._capacity :]
         }

@@ -71,7 +71,8 @@ class Links:
         self._queue = ResendQueue(
             self.config.max_pending, self.config.pending_bytes, self.config.resend_longest_ns
         )
-        self._expired: deque[EnvelopeKey] = deque(maxlen=self.config.max_pending)
+        self.expired: deque[EnvelopeKey] = deque(maxlen=self.config.max_pending)
+        """Envelopes that `due` has dropped, for `take_expired`."""
 
     def __len__(self) -> int:
         return len(self._links)
@@ -318,7 +319,7 @@ class Links:
     @property
     def quiet(self) -> bool:
         """Whether nothing is unacknowledged, owed or expired: `due` and `take_expired` return nothing."""
-        return not (self._queue.count or self._table.owing or self._expired)
+        return not (self._queue.count or self._table.owing or self.expired)
 
     def due(self, now_ns: int) -> list[Outgoing]:
         """Returns what must go now: repetitions, and acks that found no envelope within `ack_delay_ns`.
@@ -329,7 +330,7 @@ class Links:
         while (pending := self._queue.pop(now_ns)) is not None:
             if pending.expires_ns and now_ns >= pending.expires_ns:
                 self.counters["expired"] += 1
-                self._expired.append(pending.key)
+                self.expired.append(pending.key)
                 self._remove(pending, PendingEvent.EXPIRE)
                 continue
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
@@ -352,8 +353,8 @@ class Links:
 
     def take_expired(self) -> list[EnvelopeKey]:
         """Returns the envelopes that `due` dropped since the last call."""
-        expired = list(self._expired)
-        self._expired.clear()
+        expired = list(self.expired)
+        self.expired.clear()
         return expired
 
     def next_deadline_ns(self) -> int | None:

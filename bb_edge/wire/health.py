@@ -65,7 +65,7 @@ class PeerHealth:
     for longest.
     """
 
-    __slots__ = ("_capacity", "_failures", "_threshold", "forgotten")
+    __slots__ = ("_capacity", "_threshold", "failures", "forgotten")
 
     def __init__(self, threshold: int = 5, capacity: int = 1024) -> None:
         """`threshold` failures in a row take a peer down; `capacity` bounds the peers that have failures.
@@ -74,7 +74,8 @@ class PeerHealth:
         tables about peers hold by default.
         """
         self._capacity = capacity
-        self._failures: dict[PeerId, int] = {}
+        self.failures: dict[PeerId, int] = {}
+        """The count of each peer that has failed since it was heard last. To be read only."""
         self.forgotten = 0  # peers whose failures were forgotten because there was no space left
         self.threshold = threshold
 
@@ -92,17 +93,17 @@ class PeerHealth:
 
     def success(self, peer: PeerId) -> bool:
         """Takes note that the peer was heard. Returns whether that brings it up again."""
-        if not self._failures:
+        if not self.failures:
             return False
-        count = self._failures.get(peer, 0)
+        count = self.failures.get(peer, 0)
         state = HEALTH.rows[_state_of(count), HealthEvent.HEARD]
         if state is _UP:
-            self._failures.pop(peer, None)
+            self.failures.pop(peer, None)
         return state is not _state_of(count)
 
     def failure(self, peer: PeerId) -> bool:
         """Takes note that the peer failed. Returns whether that takes it down."""
-        count = self._failures.get(peer, 0)
+        count = self.failures.get(peer, 0)
         before = _state_of(count)
         last = before is _UP and count + 1 >= self._threshold
         state = HEALTH.rows[before, HealthEvent.FAILED_OUT if last else HealthEvent.FAILED]
@@ -111,17 +112,17 @@ class PeerHealth:
 
     def down(self, peer: PeerId) -> bool:
         """Takes note that the peer left, by its own word or the broker's. Returns whether it was up."""
-        before = _state_of(self._failures.get(peer, 0))
+        before = _state_of(self.failures.get(peer, 0))
         state = HEALTH.rows[before, HealthEvent.LEFT]
         self._set(peer, DOWN_COUNT if state is _DOWN else 0)
         return state is not before
 
     def is_up(self, peer: PeerId) -> bool:
         """Returns whether the peer counts as up."""
-        return self._failures.get(peer, 0) != DOWN_COUNT
+        return self.failures.get(peer, 0) != DOWN_COUNT
 
     def _set(self, peer: PeerId, count: int) -> None:
-        failures = self._failures
+        failures = self.failures
         if peer not in failures and len(failures) >= self._capacity:
             # Prefer to forget a peer that is still up: that loses a count only.
             victim = next((p for p, n in failures.items() if n != DOWN_COUNT), next(iter(failures)))
@@ -133,14 +134,14 @@ class PeerHealth:
         """Returns plain values for CBOR: the threshold, and [peer, failures in a row] rows."""
         return {
             "threshold": self._threshold,
-            "failures": [[peer.to_bytes(), count] for peer, count in self._failures.items()],
+            "failures": [[peer.to_bytes(), count] for peer, count in self.failures.items()],
         }
 
     def restore(self, data: dict[str, Any]) -> None:
         """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
         self.threshold = data["threshold"]
         rows: Sequence[tuple[bytes, int]] = data["failures"]
-        self._failures = {PeerId.from_bytes(peer): count for peer, count in rows[-self._capacity :]}
+        self.failures = {PeerId.from_bytes(peer): count for peer, count in rows[-self._capacity :]}
 
 
 def _state_of(count: int) -> HealthState:

@@ -44,6 +44,7 @@ class Outgoing:
         self._local = local
         self.durable = durable
         self.units: deque[Unit] = deque()
+        self._max_units = runtime.config.outbound_queue
         # Peers that an envelope has told our addresses, the one told longest ago first.
         self._greeted: dict[PeerId, None] = {}
         # Destination suffix -> largest planned payload, of the ops that send there (0: unknown).
@@ -70,23 +71,19 @@ class Outgoing:
 
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
-        if unit.peer != self._runtime.own_peer and self._peers.address_book.lookup(unit.peer) is None:
+        if not self._peers.knows(unit.peer):
             self._runtime.count("wire.unresolved")
             self._runtime.emit(steps.PeerResolveFailed(unit.peer, target, execution, where))
             return False
-        if not (unit.kind == envelope.RESPONSE and self._put_off(unit)):
-            self._append(unit)
+        if self._peers.imposed and unit.kind == envelope.RESPONSE and self._put_off(unit):
+            return True
+        self._append(unit)
         return True
 
     def notify(self, peer: PeerId, fill: Fill) -> None:
         """Queues a notice of the engine's own, which no op stands behind; dropped where there is no room."""
-        if len(self.units) < self._runtime.config.outbound_queue:
+        if len(self.units) < self._max_units:
             self.units.append(Unit(peer, [fill]))
-
-    def _append(self, unit: Unit) -> None:
-        if len(self.units) >= self._runtime.config.outbound_queue:
-            self._drop_one()
-        self.units.append(unit)
 
     def _drop_one(self) -> None:
         """Makes place: the oldest best-effort unit goes, or the oldest of all where all are durable."""
@@ -107,6 +104,11 @@ class Outgoing:
     def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
         self._append(unit)
 
+    def _append(self, unit: Unit) -> None:
+        if len(self.units) >= self._max_units:
+            self._drop_one()
+        self.units.append(unit)
+
     # --- requests -------------------------------------------------------------------------------------
 
     def take_lost(self, among: Container[int] | None = None) -> list[tuple[int, PeerId]]:
@@ -126,11 +128,6 @@ class Outgoing:
         if key is not None:
             self._links.cancel(key)
             self.durable.settled((key,))
-
-    def _numbered(self, unit: Unit, key: EnvelopeKey) -> None:
-        """A request has its number: it is not repeated once nobody waits for the answer."""
-        if unit.kind == envelope.REQUEST:
-            self._asks[unit.wire_req_id] = key
 
     def _lose(self, unit: Unit, reason: str, too_large: bool = False) -> None:
         """Reports a unit that never leaves."""
@@ -161,7 +158,8 @@ class Outgoing:
         if self._links.quiet:
             return
         due_now = self._links.due(now_ns)
-        if expired := self._links.take_expired():
+        if self._links.expired:
+            expired = self._links.take_expired()
             self._runtime.count("outbound.expired", len(expired))
             self.durable.settled(expired)
         for due in due_now:
@@ -175,7 +173,8 @@ class Outgoing:
 
     def _follow(self, unit: Unit, fate: Fate) -> None:
         if fate.number is not None:
-            self._numbered(unit, fate.number)
+            if unit.kind == envelope.REQUEST:
+                self._asks[unit.wire_req_id] = fate.number
         elif fate.lost:
             self._lose(unit, fate.lost, fate.too_large)
 
@@ -198,7 +197,7 @@ class Outgoing:
         for unit in self.units:
             # Before it is joined: what is too large must not take its siblings along.
             limits = self._peers.limits_of(unit.peer)
-            if why := limits.refuse(unit.fills, self._planned):
+            if _may_exceed(unit, limits) and (why := limits.refuse(unit.fills, self._planned)):
                 self._lose(unit, why, too_large=True)
                 continue
             if unit.group is None:
@@ -260,7 +259,8 @@ class Outgoing:
         else:
             if resend:
                 self._keep(key, data)
-                self._numbered(unit, key)
+                if unit.kind == envelope.REQUEST:
+                    self._asks[unit.wire_req_id] = key
             self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
         if greets:
             forget_oldest(self._greeted, self._runtime.config.max_peers)
@@ -290,3 +290,12 @@ class Outgoing:
         """Takes what `save` gave; deadlines move by `shift`."""
         self.units.extend(Unit.restored(row, shift) for row in data["units"])
         self.durable.restore(data, shift)
+
+
+def _may_exceed(unit: Unit, limits: PeerLimits) -> bool:
+    """Whether the plans of sites decide if the peer takes the fills; most are within what any site takes."""
+    usual = limits.fill_bytes
+    for fill in unit.fills:
+        if len(fill.payload) > usual:
+            return True
+    return len(unit.fills) > limits.fills

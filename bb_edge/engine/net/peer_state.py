@@ -126,6 +126,8 @@ class PeerStates:
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
+        if not (self.imposed or self._backoff.waits or self._health.failures):
+            return  # no peer is in trouble
         if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
             self.imposed.pop(peer, None)
             self._backoff.succeeded(peer)
@@ -204,6 +206,10 @@ class PeerStates:
         if presence is not None and not presence.up:
             return False
         return self._backoff.ready(peer, self._runtime.now_ns)
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the node itself, or an address of the peer, is known to send to."""
+        return bool(self.address_book.addresses.get(peer)) or peer == self._runtime.own_peer
 
     def limits_of(self, peer: PeerId) -> PeerLimits:
         """What a peer takes: as it says, as the node itself does, or whatever any node does."""
