@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from bb_edge.engine.binding import BindEnv
+from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.roles import Component, ProtocolComponent
@@ -14,7 +15,8 @@ __all__ = ["renewal"]
 
 
 def renewal(
-    engine: Scheduler,
+    scheduler: Scheduler,
+    control: ControlPlane,
     components: dict[str, Component],
     construct: Callable[[str], Component],
     bound: Sequence[tuple[BoundOp, BindEnv]],
@@ -32,14 +34,14 @@ def renewal(
     def renew(numbers: Sequence[int]) -> None:
         fresh = {number: construct(names[number]) for number in numbers}
         components.update((names[number], component) for number, component in fresh.items())
-        engine.components.replace(fresh)
+        scheduler.components.replace(fresh)
         for number, component in fresh.items():
             if isinstance(component, ProtocolComponent):
-                engine.control.replace(number, component)
+                control.replace(number, component)
             if (graph := bootstraps.get(names[number])) is not None:
-                graph.ops[0].run = bound_bootstrap(engine.waiting, component)
+                graph.ops[0].run = bound_bootstrap(scheduler.waiting, component)
         for op, env in bound:
             if op.component in fresh:
-                engine.rebind(op, bind(op, env))
+                scheduler.rebind(op, bind(op, env))
 
     return renew

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.engine.binding import BindEnv
-from bb_edge.engine.context import ControlContext, OpContext
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
 from bb_edge.engine.entries.bootstraps import Bootstraps
@@ -25,6 +25,7 @@ from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
+from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
@@ -116,9 +117,6 @@ def core(
     pool = ExecutionPool(config.max_executions, config.max_children)
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
-    ctx = OpContext(runtime, components, waiting)
-    scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
-    ctx.tie(scheduler)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
     peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())))
     wish = SnapshotWish(runtime) if durable else NoWish(runtime)
@@ -126,11 +124,10 @@ def core(
     if durable:
         kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
-    control = ControlPlane(scheduler, outgoing, peers)
+    control = ControlPlane(runtime, components, peers, outgoing, ingress)
+    ctx = OpContext(runtime, components, peers, control, waiting)
+    scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
     requests = Requests(runtime, scheduler, outgoing, peers, wish)
-
-    scheduler.neighbours = peers
-    scheduler.control = control
     return Core(
         runtime,
         components,
@@ -173,7 +170,7 @@ def node(
         core.links,
         core.peers,
         core.requests,
-        core.control,
+        core.control.calls,
         core.outgoing,
         routing,
         Journal(runtime, core.links) if durable else NoJournal(),
@@ -186,7 +183,9 @@ def node(
         ) from error
 
     own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
-    renew = renewal(scheduler, slots.components, slots.construct, bound.of_components, own_graphs)
+    renew = renewal(
+        scheduler, core.control, slots.components, slots.construct, bound.of_components, own_graphs
+    )
     bootstraps = Bootstraps(
         runtime,
         scheduler,
@@ -212,7 +211,7 @@ def node(
         sources,
     )
     naming = Naming(graphs, scheduler.pool.active)
-    contexts: tuple[OpContext | ControlContext, ...] = (core.ctx, *core.control.contexts)
+    contexts: tuple[Surroundings, ...] = (core.ctx, *core.control.contexts)
     parts = Parts(scheduler, engine, bootstraps, naming, core.states, contexts)
     made = Node(
         scheduler,

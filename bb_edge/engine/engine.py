@@ -77,6 +77,7 @@ class Engine:
         self.outgoing = outgoing
         self.requests = requests
         self.control = control
+        self.calls = control.calls
         self.admission = admission
         self.sources = sources
         self._left = 0  # of the poll's op budget
@@ -188,13 +189,13 @@ class Engine:
         for change in self.peers.take_changes():
             if isinstance(change, steps.PeerDown):
                 self.requests.peer_down(change.peer)
-                self.control.peer_down(change.peer)
+                self.calls.peer_down(change.peer)
             else:
                 self.sources.peer_up()
         for req_id, peer in self.outgoing.take_lost():
-            if not self.control.lost(req_id, peer):
+            if not self.calls.lost(req_id, peer):
                 self.requests.settle_peer(req_id, peer)
-        self.control.tell_overdue()
+        self.calls.tell_overdue()
 
     def _spent(self) -> bool:
         return self._left <= 0
@@ -246,7 +247,7 @@ class Engine:
                     hint="raise NodeConfig.completion_bytes",
                 )
             if token < 0:  # a remote op's
-                known = self.control.completed(token, result, error)
+                known = self.control.replies.completed(token, result, error)
             elif error is None:
                 known = self.engine.resume(token, result)
             else:

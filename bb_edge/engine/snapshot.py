@@ -82,6 +82,18 @@ def _restore_executions(parts: Parts, plain: Any, shift: Shift) -> None:
         ledger.recharge(None, execution.answer_bytes)
 
 
+def _save_links(parts: Parts) -> dict[str, Any]:
+    return parts.cycle.links.snapshot(parts.engine.runtime.now_ns)
+
+
+def _restore_links(parts: Parts, data: Any, shift: Shift) -> None:
+    parts.cycle.links.restore(data, parts.engine.runtime.now_ns, same_outbox=True)
+
+
+def _restore_outbound(parts: Parts, data: Any, shift: Shift) -> None:
+    parts.cycle.outgoing.restore(data, shift)
+
+
 def _restore_requests(parts: Parts, plain: Any, shift: Shift) -> None:
     parts.cycle.requests.restore(plain, shift, parts.naming)
 
@@ -98,7 +110,7 @@ SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("core", _save_core, _restore_core),
     ("components", lambda p: saved_components.save(p.engine.components), _restore_components),
     ("neighbours", tables.save_neighbours, tables.restore_neighbours),
-    ("links", tables.save_links, tables.restore_links),
+    ("links", _save_links, _restore_links),
     ("executions", _save_executions, _restore_executions),
     ("requests", lambda p: p.cycle.requests.save(), _restore_requests),
     ("parked", lambda p: saved_waiting.save(p.engine.waiting), _restore_parked),
@@ -107,8 +119,8 @@ SECTIONS: tuple[tuple[str, Any, Any], ...] = (
     ("cycle", lambda p: p.cycle.sources.save(), lambda p, data, _: p.cycle.sources.restore(data)),
     ("bootstraps", lambda p: p.bootstraps.save(), lambda p, plain, _: p.bootstraps.restore(plain)),
     ("ingress", tables.save_ingress, tables.restore_ingress),
-    ("outbound", tables.save_outbound, tables.restore_outbound),
-    ("control", tables.save_control, tables.restore_control),
+    ("outbound", lambda p: p.cycle.outgoing.save(), _restore_outbound),
+    ("control", lambda p: p.cycle.control.save(), lambda p, rows, _: p.cycle.control.restore(rows)),
     ("timers", tables.save_timers, tables.restore_timers),
 )
 """(name, save(parts) -> plain data, restore(parts, data, shift)), in the order in which they are restored."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bb_edge.engine.context import ControlContext, OpContext
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstraps import Bootstraps
+from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.run.naming import Naming
 from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.scheduler import Scheduler
@@ -21,4 +21,4 @@ class Parts:
     bootstraps: Bootstraps
     naming: Naming
     states: OpStates
-    contexts: tuple[OpContext | ControlContext, ...]  # in install order, the ops' own first
+    contexts: tuple[Surroundings, ...]  # in install order, the ops' own first

@@ -434,15 +434,18 @@ class Links:
             "links": [link.snapshot(now_ns) for link in self._links.values()],
         }
 
-    def restore(self, data: Mapping[str, Any], now_ns: int) -> None:
+    def restore(self, data: Mapping[str, Any], now_ns: int, *, same_outbox: bool = False) -> None:
         """Replaces the links by those of a snapshot; call it on a new object only.
 
         Envelopes that waited are due at once, under their old numbers. Numbers go on where the epoch is the
-        same, and begin at 1 where it is a new one. The acks of held envelopes may go: the envelopes are part
-        of the snapshot, which is on disk. Raises LinksFullError or PendingFullError where the snapshot does
-        not fit.
+        same, and begin at 1 where it is a new one. `same_outbox` goes on in the durable epoch of the
+        snapshot, because the records on disk keep their numbers. The acks of held envelopes may go: the
+        envelopes are part of the snapshot, which is on disk. Raises LinksFullError or PendingFullError where
+        the snapshot does not fit.
         """
         same_run = data["epochs"][0] == self.best_effort_epoch
+        if same_outbox:
+            self.durable_epoch = data["epochs"][1]
         same_outbox = data["epochs"][1] == self.durable_epoch
         self._table.first_seq = data["first"][0] if same_run else 0
         self._table.first_durable = data["first"][1] if same_outbox else 0

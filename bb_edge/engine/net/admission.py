@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
-from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
 from bb_edge.engine.net.outgoing import Outgoing
@@ -75,7 +75,7 @@ class Admission:
         links: Links,
         peers: PeerStates,
         requests: Requests,
-        control: ControlPlane,
+        calls: Calls,
         outgoing: Outgoing,
         routing: Routing,
         journal: Journal | NoJournal,
@@ -87,7 +87,7 @@ class Admission:
         self._links = links
         self._peers = peers
         self._requests = requests
-        self._control = control
+        self._calls = calls
         self._outgoing = outgoing
         self._routing = routing
         self.journal = journal
@@ -205,8 +205,8 @@ class Admission:
             return
         if arrival.kind is Kind.CONTROL:
             self._routing.call(peer, message)
-        elif self._control.expects(message.wire_req_id, peer):
-            self._control.answer(message.wire_req_id, message)
+        elif self._calls.expects(message.wire_req_id, peer):
+            self._calls.answer(message.wire_req_id, message)
         elif self._requests.expects(message.wire_req_id, peer):
             self._answer(arrival)
         else:  # late, double or foreign: it is acknowledged all the same

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.control_plane import Remote
 from bb_edge.engine.net.ingress import ENVELOPE
+from bb_edge.engine.net.outlets import Remote
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler

@@ -57,8 +57,6 @@ class Scheduler:
         self.next_command = 1
         self.observer: Observer | None = None
         self.endings = Endings(runtime, components, pool, waiting, ledger)
-        self.neighbours: Any = None
-        self.control: Any = None
         runtime.callbacks.register("parked.fire", self.fire)
         runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
 
@@ -69,11 +67,6 @@ class Scheduler:
             for op in graph.ops:
                 op.run = wrap(op)
                 op.plain = None
-
-    @property
-    def running(self) -> BoundOp:
-        """The op that runs now."""
-        return self._ctx.op
 
     def rebind(self, op: BoundOp, run: Callable[..., Any]) -> None:
         """Gives an op another implementation, seen by whoever observes ops."""

@@ -186,7 +186,7 @@ def test_a_request_is_answered(net):
     a.invoke("Main", {"x": f32(5), "ask": (b.peer_id,)})
     advance(sim, S)
     assert [reply for _, reply in here.replies] == [f32(5, 5).tobytes()]
-    assert len(a._cycle.control) == 0
+    assert len(a.inspect().calls) == 0
 
 
 def test_a_request_whose_op_gives_nothing_is_answered_with_nothing(net):
@@ -230,7 +230,7 @@ def test_only_the_peer_that_was_asked_may_answer(net):
     sim, (a, b), (here, _) = net()
     b.deliver_inbound = lambda *args, **named: None
     here.ctx.request(b.peer_id, "Double", b"x", 2 * S, here.answered)
-    (number,) = a._cycle.control.calls
+    (number,) = [call["number"] for call in a.inspect().calls]
     liar = PeerId.from_name("liar")
     a.deliver_inbound(remote(7, "Double", b"lie", kind=envelope.RESPONSE, wire_req_id=number), liar)
     a.deliver_inbound(remote(7, "Note", b"odd", kind=envelope.RESPONSE, wire_req_id=number), b.peer_id)
@@ -316,7 +316,7 @@ def test_a_remote_op_may_answer_later(net):
     here.ctx.send(b.peer_id, "Double", b"elsewhere")  # nobody waits for this one
     advance(sim, S)
     assert [reply for _, reply in here.replies] == [b"at last", b"worked"]
-    assert len(b._cycle.control.replies) == 0 and b.counters["completions.late"] == 1
+    assert len(b.inspect().replies) == 0 and b.counters["completions.late"] == 1
     assert [f for f in failures(sim) if f.op == "e.Double"] == []
 
 
@@ -342,7 +342,7 @@ def test_a_later_answer_that_is_none(net, how):
         told = [str(f.error) for f in failures(sim) if f.op == "e.Double"]
         says = {"fails": "no", "odd": "not int", "foreign": "another call"}.get(how, "nobody completed")
         assert len(told) == 1 and says in told[0]
-    assert len(b._cycle.control.replies) == (how == "foreign")
+    assert len(b.inspect().replies) == (how == "foreign")
     assert b.counters.get("completions.expired", 0) == (how in ("soon", "request"))
 
 
@@ -351,10 +351,10 @@ def test_how_many_may_answer_later_is_bounded(net):
     for _ in range(3):
         here.ctx.send(b.peer_id, "Double", b"later")
     advance(sim, S)
-    assert len(b._cycle.control.replies) == 2
+    assert len(b.inspect().replies) == 2
     assert ["max_component_calls" in str(f.error) for f in failures(sim) if f.op == "e.Double"] == [True]
     advance(sim, 31 * S)
-    assert len(b._cycle.control.replies) == 0
+    assert len(b.inspect().replies) == 0
 
 
 def test_one_that_asks_a_stranger_again_at_once_holds_up_nobody(bench, registry):

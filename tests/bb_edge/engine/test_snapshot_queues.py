@@ -332,7 +332,7 @@ def test_calls_and_timers_of_components_go_on_where_they_call_a_method(compile_t
     assert set(numbers) == {b"method", b"closure"}
     again = case.again(node, 3)
     heard = again.component("e").heard
-    assert len(again._cycle.control) == 2
+    assert len(again.inspect().calls) == 2
     if answered:
         suffix = Address.empty().with_component(7, "Double").to_bytes()
         for seq, (name, number) in enumerate(numbers.items(), 1):
@@ -343,7 +343,7 @@ def test_calls_and_timers_of_components_go_on_where_they_call_a_method(compile_t
         [("method", b"methodmethod"), ("rang", None)] if answered else [("rang", None), ("method", None)]
     )
     assert heard == expected, "what was to call a closure calls nobody"
-    assert len(again._cycle.control) == 0, "and is over all the same"
+    assert len(again.inspect().calls) == 0, "and is over all the same"
     until(node, 10 * S, 3)
     assert len(node.component("e").heard) == 4
 

@@ -293,4 +293,4 @@ def test_a_whole_node(compile_text):
     replies = made[0].component("e").replies
     assert set(replies) == {b"at once", b"later", b"worked"}
     assert made[0].counters["rounds.ended"] > EXECUTIONS
-    assert len(made[0]._cycle.control) <= 10
+    assert len(made[0].inspect().calls) <= 10

@@ -1,0 +1,200 @@
+"""What every component sees of its node: the `ctx` of its calls, whoever calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bb_edge.engine.bus import Bus
+from bb_edge.engine.net.calls import Done
+from bb_edge.engine.net.peer_state import PeerStates, PeerView
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import ProtocolComponent
+from bb_edge.roles.completion import Later
+from bb_edge.roles.containment import contained
+from bb_edge.wire.address_book import AddressBook
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Voice(Protocol):
+    """The side of the control plane on which one component speaks (`outlets.Outlet`)."""
+
+    @property
+    def component(self) -> ProtocolComponent:
+        """The component."""
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """See `ProtocolCtx.send`."""
+
+    def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
+        """See `ProtocolCtx.request`."""
+
+    def fire(self, now_ns: int, method: str) -> None:
+        """Calls a method of the component: a registered callback, which a snapshot can hold."""
+
+    def fire_callback(self, now_ns: int, name: str, callback: Callable[..., object]) -> None:
+        """Calls anything else."""
+
+
+class ComponentTimers:
+    """The engine's timers as components see them."""
+
+    __slots__ = ("_ctx", "_runtime")
+
+    def __init__(self, runtime: Runtime, ctx: Surroundings) -> None:
+        self._runtime = runtime
+        self._ctx = ctx
+
+    def after(self, delay_ns: int, callback: Callable[[Any], object]) -> int:
+        """Calls `callback(ctx)` once, `delay_ns` from now, at the earliest in the next poll.
+
+        Returns a token for `cancel`. TimersFull at `max_timers`. A timer outlives a restart from a snapshot
+        where the callback is a method of the component itself.
+        """
+        outlet = self._ctx.outlet
+        name = getattr(callback, "__name__", "timer")
+        when = self._runtime.now_ns + max(delay_ns, 1)
+        if getattr(callback, "__self__", None) is outlet.component:
+            return self._runtime.timers.at(when, outlet.fire, name)
+        return self._runtime.timers.at(when, outlet.fire_callback, name, callback)
+
+    def cancel(self, token: int) -> None:
+        """Forgets a timer of `after`; one that is past is fine."""
+        self._runtime.timers.cancel(token)
+
+    def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
+        """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
+        self._runtime.timers.at(self._runtime.now_ns + delay_ns, _settle, later, result)
+
+
+def _settle(_now_ns: int, later: Later, result: object) -> None:
+    if not later.handle.settled:
+        later.complete(result)
+
+
+class Surroundings:
+    """What every `ctx` shows, whoever asks; `outlet` and `target` tell who does."""
+
+    __slots__ = ("_generator", "_peers", "components", "runtime", "scheduler")
+
+    def __init__(self, runtime: Runtime, components: Components, peers: PeerStates) -> None:
+        self.runtime = runtime
+        self.components = components
+        self._peers = peers
+        self.scheduler = ComponentTimers(runtime, self)
+        self._generator: np.random.Generator | None = None
+
+    @property
+    def outlet(self) -> Voice:
+        """The outlet of the component that asks. OpError where it is no protocol."""
+        raise NotImplementedError
+
+    @property
+    def target(self) -> str:
+        """The target that the component or op belongs to."""
+        raise NotImplementedError
+
+    @property
+    def now_ns(self) -> int:
+        """Monotonic time of this poll, nanoseconds."""
+        return self.runtime.now_ns
+
+    @property
+    def own_peer(self) -> PeerId:
+        """The node's id."""
+        return self.runtime.own_peer
+
+    @property
+    def own_class(self) -> str:
+        """The peer class of the target."""
+        return self.components.class_of_target[self.target]
+
+    @property
+    def own_classes(self) -> tuple[str, ...]:
+        """The peer classes that the node presents."""
+        return self._peers.own_classes
+
+    @property
+    def peers(self) -> PeerView:
+        """Presence, by class."""
+        return self._peers.view
+
+    @property
+    def address_book(self) -> AddressBook:
+        """Addresses, by peer."""
+        return self._peers.address_book
+
+    @property
+    def local_addresses(self) -> tuple[bytes, ...]:
+        """Addresses under which the node is reached, encoded."""
+        return self.runtime.local_addresses
+
+    @property
+    def bus(self) -> Bus:
+        """Events."""
+        return self.runtime.bus
+
+    def dependency(self, slot: str) -> Any:
+        """The component bound to another slot of the same target."""
+        return self.components.of(self.target, slot)
+
+    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
+        """See `ProtocolCtx.send`."""
+        return self.outlet.send(peer, op, payload, deadline_ns)
+
+    def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
+        """See `ProtocolCtx.request`."""
+        self.outlet.request(peer, op, payload, deadline_ns, done)
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """See `Ctx.later`."""
+        raise NotImplementedError
+
+    def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
+        """See `Ctx.offload`: on the executor that `install` was given, else here and now."""
+        later = self.later(deadline_ns)
+        handle = later.handle
+
+        def run() -> None:
+            if handle.settled:
+                return  # its deadline has passed while it stood in the executor's queue
+            try:
+                result = work()
+            # The border to users' components, on whichever thread: the op fails, nothing else.
+            except BaseException as error:  # noqa: BLE001
+                handle.fail(contained(error))
+            else:
+                handle.complete(result)
+
+        executor = self.runtime.executor
+        if executor is None:
+            run()
+        else:
+            executor.submit(run)
+        return later
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """NumPy generator, seeded from the node's seed; made on first use."""
+        if self._generator is None:
+            from numpy.random import default_rng
+
+            self._generator = default_rng(self.runtime.rng.getrandbits(64))
+        return self._generator
+
+    @property
+    def generator_state(self) -> Any:
+        """The generator's state, for a snapshot; None where it was never used."""
+        return None if self._generator is None else self._generator.bit_generator.state
+
+    @generator_state.setter
+    def generator_state(self, state: Any) -> None:
+        if state is not None:
+            from numpy.random import default_rng
+
+            self._generator = default_rng(0)
+            self._generator.bit_generator.state = state
