@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,13 @@ from bb_kernels import KernelError, Prepared, TensorSpec
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan"]
+__all__ = ["Placed", "Placing", "PlanLimits", "Spec", "StaticPlan"]
+
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and dtype of an array."""
+
+Call = Callable[..., "Array"]
+"""A function of the caller's one or two input arrays."""
 
 
 class PlanLimits:
@@ -222,14 +228,44 @@ class _Binding:
         return self._arrays[key]
 
 
-def _only_step(bound: _Binding) -> tuple[Callable[..., object], tuple[int, ...]] | None:
-    if len(bound.steps) != 1 or bound.derived:
-        return None
+def _call_of(
+    bound: _Binding, dtypes: Sequence[np.dtype[Any]], outputs: Sequence[Spec]
+) -> tuple[Call | None, bool]:
+    """What `StaticPlan.call` and `StaticPlan.fits_any_shape` are, for inputs of these dtypes."""
+    if len(bound.steps) != 1 or bound.derived or len(outputs) != 1 or len(dtypes) not in (1, 2):
+        return None, False
     kernel, arguments = bound.steps[0]
-    placed = {position: index for _, position, index in bound.patches}
-    if sorted(placed) != list(range(len(arguments))):
-        return None
-    return kernel, tuple(placed[position] for position in range(len(arguments)))
+    of_caller = [(position, index) for _, position, index in bound.patches]
+    if of_caller != [(n, n) for n in range(len(arguments))] or len(arguments) != len(dtypes) + 1:
+        return None, False  # constants or scratch among the arguments, an input twice, or another order
+    ((shape, dtype),) = outputs
+    if isinstance(kernel, np.ufunc) and shape and _allocates(kernel, dtypes, dtype):
+        # Of different dtypes, NumPy 1 looks at values if one array is a scalar.
+        return kernel, len(set(dtypes)) == 1
+    empty = np.empty
+
+    def with_one(a: Array) -> Array:
+        out = empty(shape, dtype)
+        kernel(a, out)
+        return out
+
+    def with_two(a: Array, b: Array) -> Array:
+        out = empty(shape, dtype)
+        kernel(a, b, out)
+        return out
+
+    return with_one if len(dtypes) == 1 else with_two, False
+
+
+def _allocates(kernel: np.ufunc, inputs: Sequence[np.dtype[Any]], result: np.dtype[Any]) -> bool:
+    """Whether the ufunc makes an array of the planned dtype by itself, which is faster than `np.empty`."""
+    if kernel.nin != len(inputs) or kernel.nout != 1 or kernel.signature is not None:
+        return False
+    token = hush()
+    try:
+        return bool(kernel(*(np.ones((), dtype) for dtype in inputs)).dtype == result)
+    finally:
+        unhush(token)
 
 
 class StaticPlan:
@@ -237,6 +273,10 @@ class StaticPlan:
 
     `arena_bytes` is its use of the arena, `live_bytes` the lower bound of that. `placed` is given if the
     graph was placed before. Raises BackendMemoryError above the limit.
+
+    `call(*inputs)` makes the only result with the only kernel, between `hush` and `unhush`; it is None if the
+    plan does anything else. It takes arrays of the planned dtypes, and of the planned shapes unless
+    `fits_any_shape`; for scalars it may then give a number instead of an array.
     """
 
     __slots__ = (
@@ -245,9 +285,10 @@ class StaticPlan:
         "_patches",
         "_steps",
         "arena_bytes",
+        "call",
+        "fits_any_shape",
         "live_bytes",
         "n_steps",
-        "only_step",
         "output_specs",
     )
 
@@ -272,10 +313,10 @@ class StaticPlan:
         self._steps = bound.steps
         self._patches = bound.patches
         self._derived = bound.derived
-        self.only_step = _only_step(bound)
-        """(kernel, indexes of the caller's arrays) if the plan is one kernel on these, else None."""
         specs = [fitted.values[number].spec for number in outputs]
         self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
+        inputs = [value for number in fitted.graph.inputs if (value := fitted.values[number]).source >= 0]
+        self.call, self.fits_any_shape = _call_of(bound, [v.spec.dtype for v in inputs], self.output_specs)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Runs the plan and returns fresh arrays."""

@@ -2,7 +2,7 @@
 
 A poll takes in what has arrived, runs what is ready, and hands out what is to be done. Its phases are a table
 (`Engine.phases`), and all that knows of them is that table: a phase runs where it has work, a poll is due
-where one has, and an invoke of tensor work takes the short way where none has.
+where one has, and an invoke of tensor work runs straight where none has.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Engine:
             if not entries:
                 return self.runtime.take_steps()
             if len(entries) == 1 and entries[0].schedule is not None:
-                self._admit(now_ns)  # the short way: what a node that serves a model does all day
+                self._admit(now_ns)  # straight: what a node that serves a model does all day
                 if not (entries or scheduler.runnable or self.runtime.bus.events):
                     return self.runtime.take_steps()
         for _, work, run, frontier, _ in self.phases:

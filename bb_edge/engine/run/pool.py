@@ -115,7 +115,7 @@ class ExecutionPool:
         self._free.append(execution)
 
     def passed(self) -> None:
-        """Counts an execution that ran from its start to its end on the short way, without a record."""
+        """Counts an execution that ran straight from its start to its end, without a record."""
         if self.entries >= self.peak:
             self.peak = self.entries + 1
 

@@ -1,4 +1,4 @@
-"""Graphs of one operator: the short way gives what the planned way gives, run after run."""
+"""Graphs of one operator: the call of their kernel gives what their plan gives, run after run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge.backends import NumPyBackend, single_op
+from bb_edge.backends import NumPyBackend
 from bb_edge.roles.errors import BackendRunError
 
 Make = Callable[..., Any]
@@ -117,7 +117,7 @@ def test_the_same_array_twice_and_constants(make: Make) -> None:
         np.testing.assert_array_equal(square.run([a])[0], a * a)
 
 
-NO_SHORT_WAY: dict[str, tuple[str, str, Mapping[str, object]]] = {
+NO_CALL: dict[str, tuple[str, str, Mapping[str, object]]] = {
     "Softmax": ("Softmax", "a", {"axis": -1}),
     "Transpose": ("Transpose", "a", {}),
     "one array twice": ("Add", "a a", {}),
@@ -125,38 +125,60 @@ NO_SHORT_WAY: dict[str, tuple[str, str, Mapping[str, object]]] = {
 }
 
 
-def times_asked(run: Callable[..., object], *runs: Sequence[Any]) -> int:
-    """How often a plan is asked for its short way while `run` is called with each of these inputs."""
-    asked = 0
+def plans_looked_up(program: Any, *runs: Sequence[Any]) -> int:
+    """How often the program looks its plan up while it runs on each of these inputs."""
+    count = 0
 
     def profile(frame: Any, event: str, _argument: object) -> None:
-        nonlocal asked
-        asked += event == "call" and frame.f_code is single_op._act.__code__
+        nonlocal count
+        count += event == "call" and frame.f_code.co_name == "plan_for"
 
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
         for inputs in runs:
-            run(inputs)
+            program.run(inputs)
     finally:
         sys.setprofile(before)
-    return asked
+    return count
 
 
-@pytest.mark.parametrize("case", NO_SHORT_WAY)
-def test_a_plan_without_a_short_way_is_asked_for_one_once(case: str, make: Make) -> None:
-    op_type, arguments, attrs = NO_SHORT_WAY[case]
+@pytest.mark.parametrize("case", NO_CALL)
+def test_a_plan_of_more_than_its_kernel_has_no_call(case: str, make: Make) -> None:
+    op_type, arguments, attrs = NO_CALL[case]
     names = " ".join(sorted(set(arguments.split())))
     program = NumPyBackend().prepare(make(names, "y", [(op_type, arguments, "y", attrs)]))
     arrays = [np.ones((4, 4), np.float32) for _ in names.split()]
-    assert times_asked(program.run, *[arrays] * 10) == 1
+    assert program.plan_for(arrays).call is None
+    assert plans_looked_up(program, *[arrays] * 10) == 10
+    assert program.plans_made == 1
+
+
+@pytest.mark.parametrize("case", ["Add", "Less", "Relu", "Neg", "MatMul"])
+def test_a_plan_of_one_kernel_is_looked_up_once(case: str, make: Make) -> None:
+    op_type, n, attrs, _ = CASES[case]
+    names = " ".join("ab"[:n])
+    program = NumPyBackend().prepare(make(names, "y", [(op_type, names, "y", attrs)]))
+    arrays = [np.ones((4, 4), np.float32) for _ in range(n)]
+    assert plans_looked_up(program, *[arrays] * 10) == 1
 
 
 def test_what_one_plan_cannot_do_says_nothing_of_the_next(make: Make) -> None:
     """ONNX's quotient of integers is more than one call, that of floats is NumPy's own."""
     program = NumPyBackend().prepare(make("a b", "y", [("Div", "a b", "y")]))
     whole, floats = [np.array([7, -7])] * 2, [np.array([7.0, -7.0])] * 2
-    assert times_asked(program.run, whole, whole, floats, floats, whole, floats) == 2
+    assert plans_looked_up(program, whole, whole, floats, floats, whole, floats) == 4
+    np.testing.assert_array_equal(program.run(whole)[0], 1)
+
+
+def test_the_engines_call_gives_one_array_and_refuses_what_does_not_fit(make: Make) -> None:
+    program = NumPyBackend().prepare(make("a b", "y", [("Add", "a b", "y")]))
+    a = np.ones(4, np.float32)
+    for _ in range(2):
+        np.testing.assert_array_equal(program.call(None, a, a), 2)
+        for wrong in ((a, np.ones(3, np.float32)), (a, np.ones(4, np.int32))):
+            with pytest.raises(BackendRunError):
+                program.call(None, *wrong)
 
 
 def test_overflow_stays_silent_and_the_callers_settings_come_back(make: Make) -> None:
