@@ -345,8 +345,8 @@ class Coded(Module):
 @pytest.mark.parametrize(
     ("gives", "said"),
     [
-        (lambda t: t.astype(np.float64), "Tensor<F64>[3], Tensor<F32>"),
-        (lambda t: t.astype(np.int64), "Tensor<I64>[3], Tensor<F32>"),
+        (lambda t: t.astype(np.float64), "Tensor<F64>[3], expected Tensor<F32>"),
+        (lambda t: t.astype(np.int64), "Tensor<I64>[3], expected Tensor<F32>"),
         (lambda t: np.ma.masked_array(t, [True, False, False]), "a masked array of float32[3]"),
     ],
 )
