@@ -9,9 +9,11 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net.cohort import REQUEST
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation
+from tests.aids.transitions import assert_decides_by
 
 S = 1_000_000_000
 
@@ -234,3 +236,30 @@ def test_garbage_is_counted_and_the_node_goes_on(federation):
     sim.run(for_ns=S)
     assert len(sim.events("answer")) == 2
     assert asked[0].counters["wire.malformed"] >= 2
+
+
+def test_a_request_closes_and_fires_by_its_table(federation):
+    def closed(answers=EACH, clients=2, enough=0, silent=0, leave=False):
+        """How the one request of a federation ends, of whose clients some say nothing, or leave."""
+        sim, asking, asked = federation(answers, clients, enough)
+        for node in asked[:silent]:
+            node.deliver_inbound = lambda *_arguments, **_more: None
+            if leave:
+                sim.at(sim.now_ns + S // 2, lambda peer=node.peer_id: sim.remove(peer))
+        asking.invoke("Server", {"x": f32(1, 2)})
+        sim.run(for_ns=6 * S)
+        closings = [s.step for s in sim.seen if isinstance(s.step, steps.RequestClosed)]
+        assert len(closings) == len(sim.events("missing")) == 1
+        step = closings[0]
+        assert len(sim.events("answer")) == step.answered
+        assert not asking.inspect().executions
+        return step.answered, step.reason
+
+    def walk() -> None:
+        assert closed() == (2, "all settled")
+        assert closed(clients=0) == (0, "nobody asked")
+        assert closed(enough=1) == (1, "enough")
+        assert closed(silent=1) == (1, "deadline")
+        assert closed(silent=1, leave=True) == (1, "all settled")
+
+    assert_decides_by(REQUEST, walk)
