@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bb_edge.engine.binding import Bind, BindEnv, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.outgoing import Outgoing
@@ -15,16 +17,17 @@ from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
+from bb_edge.ir.tensors import MAX_RANK, encode_tensor
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.codecs import encode_value, tensor_dtype
 from bb_edge.wire.envelope import Fill
 
 
 class _Port:
     """What a Send-flavored op knows when it is bound."""
 
-    __slots__ = ("deadline_ns", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
+    __slots__ = ("deadline_ns", "dtypes", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
 
     def __init__(self, op: BoundOp, outgoing: Outgoing) -> None:
         meta = op.spec.meta
@@ -33,6 +36,7 @@ class _Port:
             self.suffixes = tuple(site_suffix(int(s, 16)) for s in sites.split(",")) if sites else ()
             hashes = meta.get(keys.WIRE_TYPES_KEY, "")
             self.types = tuple(int(h, 16) for h in hashes.split(",")) if hashes else (0,) * len(self.suffixes)
+            self.dtypes = tuple(map(tensor_dtype, self.types))
             self.deadline_ns = int(meta.get(keys.DEADLINE_NS_KEY, "0"))
         except ValueError as error:
             raise OpError(f"a wire stamp is not a number: {error}", where=op.spec.name) from error
@@ -54,8 +58,12 @@ class _Port:
         if self.trigger_only:
             return [Fill(suffix, b"", True, 0) for suffix in self.suffixes]
         fills = []
-        for suffix, expected, value in zip(self.suffixes, self.types, payloads, strict=True):
-            type_hash, data = encode_value(value, expected or None)
+        named = zip(self.suffixes, self.types, self.dtypes, payloads, strict=True)
+        for suffix, type_hash, dtype, value in named:
+            if type(value) is np.ndarray and value.dtype == dtype and value.ndim <= MAX_RANK:
+                data = encode_tensor(value)
+            else:
+                type_hash, data = encode_value(value, type_hash or None)
             fills.append(Fill(suffix, data, False, type_hash))
         return fills
 

@@ -143,6 +143,15 @@ for _node in types.REGISTRY:
             _HASH_OF_DTYPE[_dtype] = _node.wire_hash
 
 
+def tensor_dtype(type_hash: int) -> np.dtype[Any] | None:
+    """Returns the dtype of arrays whose wire form is that of their tensor alone; None for other types.
+
+    Whoever knows the type of many values beforehand can then call `encode_tensor` and `decode_tensor`
+    itself. Of BF16 the element type must be named, so it is not among them.
+    """
+    return None if type_hash == _BF16 else _DTYPE_OF_HASH.get(type_hash)
+
+
 # --- out -----------------------------------------------------------------------------------------------
 
 

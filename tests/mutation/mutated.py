@@ -32,7 +32,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/cbor.py": (f"{WIRE}cbor.py",),
     "bb_edge/wire/dedup.py": (f"{WIRE}dedup.py",),
     "bb_edge/wire/envelope.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
-    "bb_edge/wire/envelope_decode.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),

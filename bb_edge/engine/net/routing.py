@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
@@ -17,9 +20,10 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import OP_RECV_REQ
+from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.roles import TRIGGER, Backend, BackendError
 from bb_edge.wire.caps import EnvelopeCaps
-from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value, tensor_dtype
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import Cause
 
@@ -28,6 +32,7 @@ from bb_edge.wire.outbox import Cause
 class Port:
     """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op.
 
+    `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
     """
 
@@ -41,6 +46,7 @@ class Port:
     backend: Backend | None
     behind: tuple[int, ...] = ()
     asks: bool = False
+    dtype: np.dtype[Any] | None = None
 
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
         """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
@@ -66,6 +72,14 @@ class Port:
             except Exception as error:
                 what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
                 raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
+        if self.dtype is not None:
+            try:
+                array = decode_tensor(fill.payload)
+            except (TensorError, MemoryError, ValueError):
+                pass  # `decode_value` says what is wrong
+            else:
+                if array.dtype == self.dtype:
+                    return array
         return decode_value(fill.type_hash, fill.payload, caps)
 
 
@@ -85,17 +99,19 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
     texts = sites.split(",")
     for index, text in enumerate(texts):
         first = 2 if op.spec.op_type == "RecvRespBatched" else 0
+        type_hash = expected[index] if index < len(expected) else 0
         port = Port(
             graph,
             op,
             index,
             len(texts),
             op.outs[first + index] if first + index < len(op.outs) else -1,
-            expected[index] if index < len(expected) else 0,
+            type_hash,
             trigger,
             backend,
             op.outs[len(texts) :],
             op.spec.op_type == OP_RECV_REQ,
+            tensor_dtype(type_hash) if backend is None else None,
         )
         ports.append((int(text, 16), port))
     return ports
