@@ -228,9 +228,9 @@ def test_a_bad_plan_is_refused_at_install(artifact: Any, change: Callable[[str],
 
 def test_inputs_of_another_shape_or_dtype_are_refused_at_run_time(artifact: Any) -> None:
     model = open_model(artifact.data)
-    with pytest.raises(BBError, match=r"shape \[2, 9\], \[2, 8\] is expected"):
+    with pytest.raises(BBError, match=r"expected shape \[2, 8\], got \[2, 9\]"):
         model(np.zeros((2, 9), np.float32))
-    with pytest.raises(BBError, match="float64, float32 is expected"):
+    with pytest.raises(BBError, match="expected dtype float32, got float64"):
         model(np.zeros((2, 8)))
     node = installed(artifact.data, artifact.target)
     with pytest.raises(BBError):
