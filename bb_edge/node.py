@@ -23,6 +23,7 @@ from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.observing import OpObserver
 from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.straight import schedules_of
@@ -57,12 +58,14 @@ class Node:
         program: Program,
         parts: Parts,
         states: OpStates,
+        observer: OpObserver,
         raised_sites: tuple[RaisedSite, ...],
     ) -> None:
         self._engine = engine
         self._runtime = engine.runtime
         self._parts = parts
         self._rings = states.rings
+        self._observer = observer
         self._raised_sites = raised_sites
         self._identity = snapshot.Identity.of(engine.runtime.own_peer, program, mains)
         self._cycle = cycle
@@ -122,6 +125,7 @@ class Node:
             "pending_async.count": len(engine.waiting.parked),
             "executions.active": len(engine.pool.active),
             "executions.peak": engine.pool.peak,
+            "frames.grown": engine.pool.frames.grown,
             "ingress.bytes": self._engine.ledger.bytes,
             "requests.open": len(self._cycle.requests),
         }
@@ -182,7 +186,7 @@ class Node:
 
         The loop of a node that nobody observes knows nothing of it and pays nothing for it.
         """
-        self._engine.observe(wrap, self._graphs)
+        self._observer.observe(wrap, self._graphs)
         self._schedules.clear()
         for entry in self.ingress.entries:
             entry.schedule = None

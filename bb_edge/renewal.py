@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from bb_edge.engine.binding import BindEnv
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.observing import OpObserver
+from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import bind, bound_bootstrap
 
@@ -15,8 +17,10 @@ __all__ = ["renewal"]
 
 
 def renewal(
-    scheduler: Scheduler,
+    numbered: Components,
     control: ControlPlane,
+    waiting: WaitingRoom,
+    observer: OpObserver,
     components: dict[str, Component],
     construct: Callable[[str], Component],
     bound: Sequence[tuple[BoundOp, BindEnv]],
@@ -34,14 +38,14 @@ def renewal(
     def renew(numbers: Sequence[int]) -> None:
         fresh = {number: construct(names[number]) for number in numbers}
         components.update((names[number], component) for number, component in fresh.items())
-        scheduler.components.replace(fresh)
+        numbered.replace(fresh)
         for number, component in fresh.items():
             if isinstance(component, ProtocolComponent):
                 control.replace(number, component)
             if (graph := bootstraps.get(names[number])) is not None:
-                graph.ops[0].run = bound_bootstrap(scheduler.waiting, component)
+                graph.ops[0].run = bound_bootstrap(waiting, component)
         for op, env in bound:
             if op.component in fresh:
-                scheduler.rebind(op, bind(op, env))
+                observer.rebind(op, bind(op, env))
 
     return renew

@@ -32,6 +32,7 @@ from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.naming import Naming
+from bb_edge.engine.run.observing import OpObserver
 from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
@@ -183,8 +184,16 @@ def node(
         ) from error
 
     own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
+    observer = OpObserver()
     renew = renewal(
-        scheduler, core.control, slots.components, slots.construct, bound.of_components, own_graphs
+        core.components,
+        core.control,
+        scheduler.waiting,
+        observer,
+        slots.components,
+        slots.construct,
+        bound.of_components,
+        own_graphs,
     )
     bootstraps = Bootstraps(
         runtime,
@@ -225,6 +234,7 @@ def node(
         program,
         parts,
         core.states,
+        observer,
         raised_sites,
     )
     for target in bound.mains:

@@ -20,6 +20,7 @@ from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.plain import payload_bytes
+from bb_edge.engine.run.life import State
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.delivery import Links
@@ -179,10 +180,11 @@ class Engine:
         if schedule is not None and self._left >= schedule.ops and alone:
             self._left -= schedule.run(scheduler, entry.target, entry.number or 0, entry.args[-1])
             return
-        execution = scheduler.pool.start(entry.target, entry.number)
-        execution.charge(entry.peer, entry.size)
+        pool = scheduler.pool
+        execution = pool.start(entry.target, entry.number, source=entry.peer, size=entry.size)
         entry.fill(execution, *entry.args)
-        scheduler.pool.wake(execution)
+        if execution.state is State.STARTED:  # nothing was written
+            pool.wake(execution)
 
     def _hand_on(self) -> None:
         """Tells those who wait for peers what has changed, and those who asked what was never sent."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
+from bb_edge.engine.program.graph_slot import EAGER_MASK
 from bb_edge.engine.run.bound import BoundRegion
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame
@@ -58,11 +59,11 @@ class Endings:
     def _end(self, execution: Execution) -> None:
         runtime = self._runtime
         if not execution.failed and not execution.expired:
-            starved = execution.starved()
-            if starved:
+            ops = starved(execution)
+            if ops:
                 execution.failed = True
                 runtime.count("executions.starved")
-                runtime.emit(steps.ExecutionStarved(execution.target, execution.id, starved))
+                runtime.emit(steps.ExecutionStarved(execution.target, execution.id, ops))
         if execution.claim_set:
             self._waiting.release_claims(execution)
         for release in execution.permits:
@@ -102,3 +103,26 @@ class Endings:
             execution.asker.execution_ended(execution)
         if parent is not None:
             self._pool.wake(parent)
+
+
+def starved(execution: Execution) -> tuple[str, ...]:
+    """Names of ops that got an input in this execution and miss another one.
+
+    What a child sees of its parent did not arrive in the child; constants and sources don't count.
+    """
+    names: list[str] = []
+    for frame in execution.frames:
+        graph = frame.region.graph
+        waiting, template = frame.waiting, graph.slot.waiting
+        for index in frame.region.joins:
+            left = waiting[index] & EAGER_MASK
+            if left and left != template[index] & EAGER_MASK:
+                spec = graph.ops[index].spec
+                imports = frame.region.imports
+                if not imports or any(
+                    frame.values[s] is not None and s not in imports
+                    for s in (*spec.inputs, *spec.controls)
+                    if s >= 0 and graph.slot.values[s] is None
+                ):
+                    names.append(spec.name)
+    return tuple(names)

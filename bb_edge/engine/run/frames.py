@@ -12,21 +12,10 @@ from typing import Any, Protocol
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.program.graph_slot import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.life import Hold, State
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.outbox import Cause
-
-
-class FrameSource(Protocol):
-    """Where executions take their frames from."""
-
-    def take(self, region: BoundRegion) -> Frame:
-        """A clean frame of a region."""
-
-    def give_back(self, frame: Frame) -> None:
-        """Takes a frame that nobody uses any more."""
 
 
 class Asker(Protocol):
@@ -114,6 +103,21 @@ class Frame:
         self.children = [frame for frame in self.children or () if frame is not child]
 
 
+class FreeFrames(dict[BoundRegion, list[Frame]]):
+    """Clean frames by region, made at install. `grown` counts those that were made later."""
+
+    __slots__ = ("grown",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grown = 0
+
+    def fill(self, region: BoundRegion, count: int) -> None:
+        """Makes frames of a region until there are `count`."""
+        free = self.setdefault(region, [])
+        free.extend(Frame(region) for _ in range(count - len(free)))
+
+
 class Execution:
     """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim.
 
@@ -124,7 +128,7 @@ class Execution:
     """
 
     __slots__ = (
-        "_frame_source",
+        "_free",
         "acknowledged",
         "answer_bytes",
         "asked_somebody",
@@ -155,8 +159,8 @@ class Execution:
         "target",
     )
 
-    def __init__(self, frame_source: FrameSource) -> None:
-        self._frame_source = frame_source
+    def __init__(self, free: FreeFrames) -> None:
+        self._free = free
         self.state = State.IDLE
         self.ready: deque[tuple[Frame, BoundOp]] = deque()
         self.parked: list[tuple[Frame, BoundOp]] = []
@@ -167,7 +171,7 @@ class Execution:
         self.clear()
 
     def clear(self) -> None:
-        """Makes the record clean again, all but its state."""
+        """Makes the record clean again, all but its state, and gives its frames back."""
         self.id = 0
         self.target = ""
         self.failed = False
@@ -192,6 +196,9 @@ class Execution:
         self.held.clear()
         self.ready.clear()
         self.parked.clear()
+        for frame in self.frames:
+            frame.reset()
+            self._free.setdefault(frame.region, []).append(frame)
         self.frames.clear()
         self.permits.clear()
         self.cohorts.clear()
@@ -214,11 +221,6 @@ class Execution:
         """Reports its end with an `ExecutionEnded`, and calls `on_end`, a registered callback."""
         self.notify = True
         self.on_end = on_end
-
-    def charge(self, source: PeerId | None, size: int) -> None:
-        """Keeps the bytes of an envelope charged to its sender until the end."""
-        self.source = source
-        self.bytes_held = size
 
     def charge_answer(self, size: int) -> None:
         """Keeps the bytes of an answer charged until the end."""
@@ -288,35 +290,12 @@ class Execution:
 
     def new_frame(self, region: BoundRegion) -> Frame:
         """One more frame of the execution in that region: of a called function, or of a snapshot."""
-        frame = self._frame_source.take(region)
+        free = self._free.get(region)
+        if free:
+            frame = free.pop()
+        else:
+            self._free.grown += 1
+            frame = Frame(region)
         frame.execution = self
         self.frames.append(frame)
         return frame
-
-    def release_frames(self) -> None:
-        """Gives all frames back."""
-        for frame in self.frames:
-            self._frame_source.give_back(frame)
-        self.frames.clear()
-
-    def starved(self) -> tuple[str, ...]:
-        """Names of ops that got an input in this execution and miss another one.
-
-        What a child sees of its parent did not arrive in the child; constants and sources don't count.
-        """
-        names: list[str] = []
-        for frame in self.frames:
-            graph = frame.region.graph
-            waiting, template = frame.waiting, graph.slot.waiting
-            for index in frame.region.joins:
-                left = waiting[index] & EAGER_MASK
-                if left and left != template[index] & EAGER_MASK:
-                    spec = graph.ops[index].spec
-                    imports = frame.region.imports
-                    if not imports or any(
-                        frame.values[s] is not None and s not in imports
-                        for s in (*spec.inputs, *spec.controls)
-                        if s >= 0 and graph.slot.values[s] is None
-                    ):
-                        names.append(spec.name)
-        return tuple(names)

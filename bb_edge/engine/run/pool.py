@@ -1,4 +1,4 @@
-"""The pools of executions and frames, filled at install, and the queue of executions that can run.
+"""The pool of executions, filled at install, and the queue of those that can run.
 
 Ids are never reused; the records are.
 """
@@ -8,38 +8,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from bb_edge.engine.run.bound import BoundOp, BoundRegion
-from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame, FreeFrames
 from bb_edge.engine.run.life import LIFE, Event, Hold, State
-
-
-class FramePool:
-    """Clean frames of every region. `grown` counts those beyond what the pool was filled with."""
-
-    __slots__ = ("_free", "grown")
-
-    def __init__(self) -> None:
-        self._free: dict[BoundRegion, list[Frame]] = {}
-        self.grown = 0
-
-    def fill(self, region: BoundRegion, count: int) -> None:
-        """Grows a region's pool to `count` frames; called at install."""
-        free = self._free.setdefault(region, [])
-        free.extend(Frame(region) for _ in range(count - len(free)))
-
-    def take(self, region: BoundRegion) -> Frame:
-        """A clean frame; where the pool is empty one more is made, counted, and stays."""
-        free = self._free.get(region)
-        if free:
-            return free.pop()
-        self.grown += 1
-        return Frame(region)
-
-    def give_back(self, frame: Frame) -> None:
-        """Takes a frame back, and cleans it."""
-        region = frame.region
-        frame.reset()
-        self._free.setdefault(region, []).append(frame)
+from bb_edge.ir.ids import PeerId
 
 
 class ExecutionPool:
@@ -59,7 +31,7 @@ class ExecutionPool:
 
     def __init__(self, max_entries: int, max_children: int) -> None:
         self.max_entries = max_entries
-        self.frames = FramePool()
+        self.frames = FreeFrames()
         self._free = [Execution(self.frames) for _ in range(max_entries * (1 + max_children))]
         self._lock = threading.Lock()
         self.next_id = 1
@@ -80,13 +52,25 @@ class ExecutionPool:
             self.next_id += 1
         return number
 
-    def start(self, target: str, number: int | None = None, parent: Execution | None = None) -> Execution:
-        """A clean record. The caller has checked `full` (entries) or `max_children` (children)."""
+    def start(
+        self,
+        target: str,
+        number: int | None = None,
+        parent: Execution | None = None,
+        source: PeerId | None = None,
+        size: int = 0,
+    ) -> Execution:
+        """A clean record. The caller has checked `full` (entries) or `max_children` (children).
+
+        `size` bytes stay charged to `source`, a peer or nobody, until the end.
+        """
         execution = self._free.pop() if self._free else Execution(self.frames)
         execution.state = LIFE.rows[execution.state, Event.START]
         execution.id = self.mint() if number is None else number
         execution.target = target
         execution.parent = parent
+        execution.source = source
+        execution.bytes_held = size
         self.active[execution.id] = execution
         if parent is None:
             self.entries += 1
@@ -110,7 +94,6 @@ class ExecutionPool:
         del self.active[execution.id]
         if execution.parent is None:
             self.entries -= 1
-        execution.release_frames()
         execution.clear()
         self._free.append(execution)
 

@@ -104,11 +104,11 @@ def restore(
         failed, expired, _, acknowledged, _, claimed, notify, asked_somebody, _ = row["flags"]
         execution.failed, execution.expired, execution.claimed = failed, expired, claimed
         execution.notify, execution.asked_somebody = notify, asked_somebody
-        execution.claim_timer, held, execution.answer_bytes, execution.requests_made = row["numbers"]
+        claim_timer, execution.bytes_held, execution.answer_bytes, requests_made = row["numbers"]
+        execution.claim_timer, execution.requests_made = claim_timer, requests_made
         execution.came_from(
             load(row["source"]), load(row["cause"]), shift.time(row["deadline_ns"]), acknowledged
         )
-        execution.charge(execution.source, held)
         execution.claim_set = tuple(row["claim_set"])
         execution.cohorts.extend(row["cohorts"])
         for frame_row in row["frames"]:

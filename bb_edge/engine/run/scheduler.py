@@ -6,7 +6,7 @@ nothing is ready. Entries, answers, completions and timers go through `write` an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bb_edge.engine import steps
@@ -14,7 +14,7 @@ from bb_edge.engine.bus import Bus
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.graph_slot import EAGER_MASK
-from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion, OutputMode
+from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings
 from bb_edge.engine.run.frames import Execution, Frame
@@ -26,9 +26,6 @@ from bb_edge.ir import keys
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
-
-Observer = Callable[[BoundOp], Callable[..., Any]]
-"""Gives what runs instead of an op, for tracers."""
 
 
 class Scheduler:
@@ -55,25 +52,9 @@ class Scheduler:
         self.runnable = pool.runnable
         self.depth_peak = 0
         self.next_command = 1
-        self.observer: Observer | None = None
         self.endings = Endings(runtime, components, pool, waiting, ledger)
         runtime.callbacks.register("parked.fire", self.fire)
         runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
-
-    def observe(self, wrap: Observer, graphs: Sequence[BoundGraph]) -> None:
-        """Has every op of these graphs run through `wrap(op)`."""
-        self.observer = wrap
-        for graph in graphs:
-            for op in graph.ops:
-                op.run = wrap(op)
-                op.plain = None
-
-    def rebind(self, op: BoundOp, run: Callable[..., Any]) -> None:
-        """Gives an op another implementation, seen by whoever observes ops."""
-        op.run = run
-        if self.observer is not None:
-            op.run = self.observer(op)
-            op.plain = None
 
     # --- the loop -------------------------------------------------------------------------------------
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bb_edge.engine.run.claims import Claims
-from bb_edge.engine.run.frames import Execution
-from bb_edge.engine.run.pool import FramePool
+from bb_edge.engine.run.frames import Execution, FreeFrames
 
 
 def execution(*wants: int) -> Execution:
-    execution = Execution(FramePool())
+    execution = Execution(FreeFrames())
     execution.claim_set = tuple(wants)
     return execution
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.frames import Execution, FreeFrames
 from bb_edge.engine.run.life import LIFE, Hold
-from bb_edge.engine.run.pool import FramePool
 from bb_edge.roles import TRIGGER
 from tests.aids.transitions import assert_decides_by
 
@@ -48,7 +47,7 @@ def test_an_execution_lives_by_its_table(bench):
 
 
 def test_holds_are_counted_by_kind():
-    execution = Execution(FramePool())
+    execution = Execution(FreeFrames())
     execution.hold(Hold.PARKED)
     execution.hold(Hold.PARKED)
     execution.hold(Hold.CHILD)
