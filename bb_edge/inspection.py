@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.cohort import Cohort
 from bb_edge.engine.net.durable import Durable, NothingDurable
@@ -15,6 +13,7 @@ from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.units import Unit
+from bb_edge.engine.parts import Parts
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
@@ -90,12 +89,10 @@ class Inspection:
     events: dict[str, list[int]]
 
 
-def inspect(
-    engine: Engine, bootstraps: Bootstraps, targets: Iterable[str], straight: Iterable[str]
-) -> Inspection:
-    """The node of this engine as plain data; between two polls, from the poller's thread."""
-    scheduler, runtime = engine.engine, engine.runtime
-    control, peers = engine.control, engine.peers
+def inspect(parts: Parts, targets: Iterable[str], straight: Iterable[str]) -> Inspection:
+    """The node of these parts as plain data; between two polls, from the poller's thread."""
+    scheduler, runtime = parts.scheduler, parts.runtime
+    control, peers = parts.control, parts.peers
     chosen = list(targets)
     return Inspection(
         node={
@@ -103,19 +100,19 @@ def inspect(
             "targets": chosen,
             "straight": list(straight),
             "now_ns": runtime.now_ns,
-            "epoch": engine.links.best_effort_epoch,
+            "epoch": parts.links.best_effort_epoch,
             "next_execution": scheduler.pool.next_id,
             "next_token": scheduler.waiting.next_token,
-            "next_request": engine.requests.next_id,
+            "next_request": parts.requests.next_id,
             "next_command": scheduler.next_command,
         },
-        executions=[_execution(runtime, one, engine.requests) for one in scheduler.pool.active.values()],
+        executions=[_execution(runtime, one, parts.requests) for one in scheduler.pool.active.values()],
         runnable=[execution.id for execution in scheduler.runnable],
         parked=[_parked(token, pending) for token, pending in scheduler.waiting.parked.items()],
         components=_components(scheduler),
         claims=[execution.id for execution in scheduler.waiting.claims.waiters],
         locked_ops=[_op(op) for _, op in scheduler.waiting.locked_ops],
-        requests=[_request(cohort) for cohort in engine.requests.cohorts.values()],
+        requests=[_request(cohort) for cohort in parts.requests.cohorts.values()],
         calls=[
             {"number": number, "peer": str(call.peer), "slot": call.speaker.name, "op": call.op}
             for number, call in control.calls.waiting.items()
@@ -137,11 +134,11 @@ def inspect(
             }
             for (peer, *_), report in peers.round_trips.items()
         ],
-        links=engine.links.inspect(),
-        ingress=_ingress(runtime, engine.ingress),
-        journal=_journal(engine),
-        outgoing=[_unit(unit) for unit in engine.outgoing.units],
-        outbox=_outbox(engine.outgoing.durable),
+        links=parts.links.inspect(),
+        ingress=_ingress(runtime, parts.ingress),
+        journal=_journal(parts),
+        outgoing=[_unit(unit) for unit in parts.outgoing.units],
+        outbox=_outbox(parts.outgoing.durable),
         timers=[
             {
                 "token": timer.token,
@@ -162,9 +159,9 @@ def inspect(
                 "timer": one.timer,
                 "number": one.own_number,
             }
-            for one in engine.sources.rounds
+            for one in parts.sources.rounds
         ],
-        targets={name: _started(engine, name) for name in chosen},
+        targets={name: _started(parts, name) for name in chosen},
         bootstraps=[
             {
                 "target": planned.target,
@@ -176,16 +173,16 @@ def inspect(
                 "next_try_ns": planned.next_try_ns,
                 "reason": planned.reason,
             }
-            for planned in bootstraps.order
+            for planned in parts.bootstraps.order
         ],
-        events={"bus": list(runtime.bus.events), "phases": list(engine.sources.due_phases)},
+        events={"bus": list(runtime.bus.events), "phases": list(parts.sources.due_phases)},
     )
 
 
-def _started(engine: Engine, target: str) -> str:
-    if engine.sources.has_started(target):
+def _started(parts: Parts, target: str) -> str:
+    if parts.sources.has_started(target):
         return "started"
-    return "starts" if target in engine.sources.to_start else "not started"
+    return "starts" if target in parts.sources.to_start else "not started"
 
 
 # --- executions ---------------------------------------------------------------------------------------
@@ -372,8 +369,8 @@ def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
     }
 
 
-def _journal(engine: Engine) -> dict[str, list[Row]]:
-    journal = engine.admission.journal
+def _journal(parts: Parts) -> dict[str, list[Row]]:
+    journal = parts.admission.journal
     return {
         "held": [{"token": token, **_arrival(arrival)} for token, arrival in journal.held.items()],
         "accepted": [_arrival(arrival) for arrival in journal.accepted],

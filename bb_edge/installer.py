@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge import wiring
 from bb_edge.construction import build, construction
-from bb_edge.engine import restart
+from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
@@ -18,8 +18,6 @@ from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.flows import find_claims, touch_set
 from bb_edge.engine.runtime import Runtime
-from bb_edge.engine.snapshot import Identity
-from bb_edge.engine.snapshot import read as read_snapshot
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -258,8 +256,8 @@ class _Installer:
         snapshot: bytes | None,
         now_ns: int,
     ) -> Node:
-        identity = Identity.of(self.peer_id, self.program, [t.name for t in self.targets])
-        body = None if snapshot is None else read_snapshot(snapshot, identity)
+        identity = snapshots.Identity.of(self.peer_id, self.program, [t.name for t in self.targets])
+        body = None if snapshot is None else snapshots.read(snapshot, identity)
         caps, raised = self.config.caps.with_sites(self.planned_sizes())
         config = self.config.with_(caps=caps) if raised else self.config
         slots = self.slots()
@@ -277,7 +275,7 @@ class _Installer:
         bound = self.bound(core, slots, durable)
         node, parts = wiring.node(core, bound, slots, self.program, durable, raised)
         if body is not None:
-            restart.restore(parts, body, now_ns)
+            snapshots.restore(parts, body, now_ns)
         return node
 
     def slots(self) -> Slots:

@@ -7,27 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine import restart, snapshot, steps
+from bb_edge.engine import replay, snapshot, steps
 from bb_edge.engine.binding import Run
-from bb_edge.engine.causes import may_run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
-from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
-from bb_edge.engine.net.ingress import Entry, Ingress
-from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
-from bb_edge.engine.net.until_snapshot import SnapshotWish
+from bb_edge.engine.net.ingress import Entry
+from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.observing import OpObserver
-from bb_edge.engine.run.op_states import OpStates
-from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.straight import schedules_of
-from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
@@ -47,39 +42,31 @@ class Node:
 
     def __init__(
         self,
-        engine: Scheduler,
-        cycle: Engine,
-        ingress: Ingress,
-        bootstraps: Bootstraps,
-        peers: PeerStates,
-        wish: SnapshotWish,
+        engine: Engine,
+        parts: Parts,
         graphs: Sequence[BoundGraph],
         mains: Mapping[str, BoundGraph],
         program: Program,
-        parts: Parts,
-        states: OpStates,
         observer: OpObserver,
         raised_sites: tuple[RaisedSite, ...],
     ) -> None:
-        self._engine = engine
-        self._runtime = engine.runtime
+        self._cycle = engine
         self._parts = parts
-        self._rings = states.rings
+        self._runtime = parts.runtime
+        self._engine = parts.scheduler
+        self._peers = parts.peers
+        self._bootstraps = parts.bootstraps
         self._observer = observer
         self._raised_sites = raised_sites
-        self._identity = snapshot.Identity.of(engine.runtime.own_peer, program, mains)
-        self._cycle = cycle
-        self._bootstraps = bootstraps
-        self._peers = peers
-        self._wish = wish
+        self._identity = snapshot.Identity.of(parts.runtime.own_peer, program, mains)
         self._graphs = tuple(graphs)
         self._mains = dict(mains)
-        self._schedules = schedules_of(mains, engine)
+        self._schedules = schedules_of(mains, parts.scheduler)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
-        self.ingress = ingress
+        self.ingress = parts.ingress
         self.program = program
-        engine.runtime.callbacks.register("invoke", self._fill_inputs)
+        parts.runtime.callbacks.register("invoke", self._fill_inputs)
 
     def __repr__(self) -> str:
         return f"<Node {self.peer_id.short()}: {', '.join(self.targets)} of {self.program.module}>"
@@ -93,7 +80,7 @@ class Node:
     @property
     def epoch(self) -> int:
         """This incarnation's best-effort epoch; presence carries it."""
-        return self._cycle.links.best_effort_epoch
+        return self._parts.links.best_effort_epoch
 
     @property
     def config(self) -> NodeConfig:
@@ -127,13 +114,13 @@ class Node:
             "executions.peak": engine.pool.peak,
             "frames.grown": engine.pool.frames.grown,
             "ingress.bytes": self._engine.ledger.bytes,
-            "requests.open": len(self._cycle.requests),
+            "requests.open": len(self._parts.requests),
         }
 
     @property
     def pending_sends(self) -> int:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
-        return self._cycle.links.pending + len(self._cycle.outgoing.durable.waiting)
+        return self._parts.links.pending + len(self._parts.outgoing.durable.waiting)
 
     @property
     def raised_sites(self) -> tuple[RaisedSite, ...]:
@@ -152,13 +139,13 @@ class Node:
     @property
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
-        every = self._cycle.sources.rounds
+        every = self._parts.sources.rounds
         return sum(1 for r in every if r.times and not r.finished)
 
     @property
     def rounds_done(self) -> bool:
         """Whether there are `Repeat` ops with an end, and all have come to it; a restart may find it so."""
-        every = [r for r in self._cycle.sources.rounds if r.times]
+        every = [r for r in self._parts.sources.rounds if r.times]
         return bool(every) and all(r.finished for r in every)
 
     @property
@@ -168,7 +155,7 @@ class Node:
 
     def ring(self, name: str) -> tuple[object, ...]:
         """What `Record` has kept under a name, oldest first."""
-        return tuple(self._rings.get(name, ()))
+        return tuple(self._parts.states.rings.get(name, ()))
 
     def component(self, slot: str, target: str | None = None) -> Any:
         """The component bound to a slot (of the first target that has it)."""
@@ -197,7 +184,7 @@ class Node:
         For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
         in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
         """
-        return inspect(self._cycle, self._bootstraps, self.targets, self._schedules)
+        return inspect(self._parts, self.targets, self._schedules)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 
@@ -346,9 +333,8 @@ class Node:
 
         From the poller's thread, as all that follows. A token that nobody waits for is fine.
         """
-        cycle = self._cycle
-        if not cycle.admission.journal.persisted(token):
-            cycle.outgoing.durable.persisted(token)
+        if not self._parts.admission.journal.persisted(token):
+            self._parts.outgoing.durable.persisted(token)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written, and is not there.
@@ -356,9 +342,8 @@ class Node:
         An envelope of ours stays unpublished and is asked for again later; one of a peer's counts as never
         received.
         """
-        cycle = self._cycle
-        if not cycle.admission.persist_failed(token, error):
-            cycle.outgoing.durable.persist_failed(token, error)
+        if not self._parts.admission.persist_failed(token, error):
+            self._parts.outgoing.durable.persist_failed(token, error)
 
     def snapshot(self, now_ns: int) -> bytes:
         """The node's whole state, between two polls; `install(…, snapshot=…)` takes it.
@@ -366,7 +351,7 @@ class Node:
         SnapshotError where a value in a slot or queue has no written form.
         """
         self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        self._wish.taken()
+        self._parts.wish.taken()
         return snapshot.save(self._parts, self._identity, self._runtime.now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
@@ -375,8 +360,8 @@ class Node:
         Durable requests leave in the next poll, and those that closed without somebody are over. Names the
         outbox records that may go.
         """
-        self._wish.written()
-        return tuple(self._cycle.outgoing.durable.snapshot_written(may_run(self._cycle)))
+        self._parts.wish.written()
+        return tuple(self._parts.outgoing.durable.snapshot_written(replay.may_run(self._parts)))
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.
@@ -385,14 +370,14 @@ class Node:
         records, or more than fit.
         """
         self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        restart.adopt_outbox(self._cycle, [OutboxRecord.from_bytes(r) for r in records], now_ns, wall_ns)
+        replay.adopt_outbox(self._parts, [OutboxRecord.from_bytes(r) for r in records], now_ns, wall_ns)
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Takes what the journal on disk holds, after a restart and before the first poll.
 
         The next polls deliver of it what the snapshot does not know. JournalRecordError, taking nothing.
         """
-        self._cycle.admission.journal.replay(records)
+        self._parts.admission.journal.replay(records)
 
     # --- lifecycle ------------------------------------------------------------------------------------
 
@@ -421,11 +406,11 @@ class Node:
 
     def has_phase(self, phase: int) -> bool:
         """Whether the program has a `LifecyclePhase` op of that phase (`steps.Phase`)."""
-        return self._cycle.sources.has_phase(phase)
+        return self._parts.sources.has_phase(phase)
 
     def fire_lifecycle(self, phase: int) -> None:
         """Fires `LifecyclePhase` ops of that phase in the next poll (`steps.Phase`)."""
-        self._cycle.sources.due_phases.append(phase)
+        self._parts.sources.due_phases.append(phase)
 
     def set_waker(self, waker: Callable[[], None] | None) -> None:
         """`waker()` is called, from any thread, when something arrived that a poll should see."""

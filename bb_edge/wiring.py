@@ -25,8 +25,8 @@ from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
-from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
+from bb_edge.engine.parts import Parts
 from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -38,7 +38,6 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
-from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.inputs import decode_input
 from bb_edge.node import Node
 from bb_edge.renewal import renewal
@@ -219,24 +218,24 @@ def node(
         admission,
         sources,
     )
-    naming = Naming(graphs, scheduler.pool.active)
-    contexts: tuple[Surroundings, ...] = (core.ctx, *core.control.contexts)
-    parts = Parts(scheduler, engine, bootstraps, naming, core.states, contexts)
-    made = Node(
+    parts = Parts(
+        runtime,
         scheduler,
-        engine,
+        Naming(graphs, scheduler.pool.active),
+        core.states,
         core.ingress,
-        bootstraps,
+        core.links,
         core.peers,
         core.wish,
-        bound.graphs,
-        bound.mains,
-        program,
-        parts,
-        core.states,
-        observer,
-        raised_sites,
+        core.outgoing,
+        core.control,
+        core.requests,
+        admission,
+        (core.ctx, *core.control.contexts),
+        sources,
+        bootstraps,
     )
+    made = Node(engine, parts, bound.graphs, bound.mains, program, observer, raised_sites)
     for target in bound.mains:
         if target not in bound.bootstraps:
             sources.start_at_first_poll(target)

@@ -1,4 +1,4 @@
-"""A node's whole state as bytes, and back (semantics §9; docs/design/durability.md).
+"""A node's whole state as bytes, and back (docs/design/durability.md).
 
     "BBSNAP\\r\\n" | version u16 | length u64 | SHA-256 of the body | body
 
@@ -13,22 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from bb_edge.engine import snapshot_tables as tables
+from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import Shift, dump, load
+from bb_edge.engine.program.program import Program
 from bb_edge.engine.run import saved_components, saved_executions, saved_waiting
-from bb_edge.engine.snapshot_parts import Parts
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire import cbor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from bb_edge.engine.program.program import Program
-    from bb_edge.ir.ids import PeerId
 
 MAGIC = b"BBSNAP\r\n"
 VERSION = 2
@@ -48,82 +44,98 @@ _MISFITS = (
 """What reading a part of another shape than expected ends in."""
 
 
-def _save_core(parts: Parts) -> dict[str, Any]:
+def _save_core(p: Parts) -> dict[str, Any]:
     return {
-        **parts.engine.runtime.save(),
-        **parts.engine.save(),
-        "generators": [dump(ctx.generator_state) for ctx in parts.contexts],
-        "rings": parts.states.save_rings(),
+        **p.runtime.save(),
+        **p.scheduler.save(),
+        "generators": [dump(ctx.generator_state) for ctx in p.contexts],
+        "rings": p.states.save_rings(),
     }
 
 
-def _restore_core(parts: Parts, plain: Any, _shift: Shift) -> None:
-    parts.engine.runtime.restore(plain)
-    parts.engine.restore(plain)
-    for ctx, state in zip(parts.contexts, plain["generators"], strict=True):
+def _restore_core(p: Parts, plain: Any, _: Shift) -> None:
+    p.runtime.restore(plain)
+    p.scheduler.restore(plain)
+    for ctx, state in zip(p.contexts, plain["generators"], strict=True):
         ctx.generator_state = load(state)
-    parts.states.restore_rings(plain["rings"])
+    p.states.restore_rings(plain["rings"])
 
 
-def _restore_components(parts: Parts, plain: Any, _shift: Shift) -> None:
-    for step in saved_components.restore(parts.engine.components, plain):
-        parts.engine.runtime.emit(step)
+def _restore_components(p: Parts, plain: Any, _: Shift) -> None:
+    for step in saved_components.restore(p.scheduler.components, plain):
+        p.runtime.emit(step)
 
 
-def _save_executions(parts: Parts) -> list[Any]:
-    return saved_executions.save(parts.engine.pool, parts.engine.runtime)
+def _restore_neighbours(p: Parts, plain: Any, shift: Shift) -> None:
+    p.peers.restore(plain, shift)
+    p.admission.restore(plain["noticed"], shift)
 
 
-def _restore_executions(parts: Parts, plain: Any, shift: Shift) -> None:
-    pool, ledger = parts.engine.pool, parts.engine.ledger
-    saved_executions.restore(pool, parts.engine.runtime, plain, shift, parts.naming, parts.bootstraps.find)
+def _restore_executions(p: Parts, plain: Any, shift: Shift) -> None:
+    pool, ledger = p.scheduler.pool, p.scheduler.ledger
+    saved_executions.restore(pool, p.runtime, plain, shift, p.naming, p.bootstraps.find)
     for execution in pool.active.values():
         ledger.recharge(execution.source, execution.bytes_held)
         ledger.recharge(None, execution.answer_bytes)
 
 
-def _save_links(parts: Parts) -> dict[str, Any]:
-    return parts.cycle.links.snapshot(parts.engine.runtime.now_ns)
+def _save_ingress(p: Parts) -> dict[str, Any]:
+    return {**p.ingress.save(p.runtime.callbacks), **p.admission.journal.save()}
 
 
-def _restore_links(parts: Parts, data: Any, shift: Shift) -> None:
-    parts.cycle.links.restore(data, parts.engine.runtime.now_ns, same_outbox=True)
+def _restore_ingress(p: Parts, plain: Any, shift: Shift) -> None:
+    p.ingress.restore(plain, shift, p.runtime.callbacks)
+    p.admission.restore_journal(plain, shift)
 
 
-def _restore_outbound(parts: Parts, data: Any, shift: Shift) -> None:
-    parts.cycle.outgoing.restore(data, shift)
+class Section(NamedTuple):
+    """One item of the body, which one owner or several have written."""
+
+    name: str
+    save: Callable[[Parts], Any]
+    restore: Callable[[Parts, Any, Shift], None]
 
 
-def _restore_requests(parts: Parts, plain: Any, shift: Shift) -> None:
-    parts.cycle.requests.restore(plain, shift, parts.naming)
-
-
-def _restore_parked(parts: Parts, plain: Any, shift: Shift) -> None:
-    saved_waiting.restore(parts.engine, plain, parts.naming)
-
-
-def _restore_claims(parts: Parts, plain: Any, shift: Shift) -> None:
-    parts.engine.waiting.claims.restore(plain, parts.naming)
-
-
-SECTIONS: tuple[tuple[str, Any, Any], ...] = (
-    ("core", _save_core, _restore_core),
-    ("components", lambda p: saved_components.save(p.engine.components), _restore_components),
-    ("neighbours", tables.save_neighbours, tables.restore_neighbours),
-    ("links", _save_links, _restore_links),
-    ("executions", _save_executions, _restore_executions),
-    ("requests", lambda p: p.cycle.requests.save(), _restore_requests),
-    ("parked", lambda p: saved_waiting.save(p.engine.waiting), _restore_parked),
-    ("claims", lambda p: p.engine.waiting.claims.save(), _restore_claims),
-    ("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
-    ("cycle", lambda p: p.cycle.sources.save(), lambda p, data, _: p.cycle.sources.restore(data)),
-    ("bootstraps", lambda p: p.bootstraps.save(), lambda p, plain, _: p.bootstraps.restore(plain)),
-    ("ingress", tables.save_ingress, tables.restore_ingress),
-    ("outbound", lambda p: p.cycle.outgoing.save(), _restore_outbound),
-    ("control", lambda p: p.cycle.control.save(), lambda p, rows, _: p.cycle.control.restore(rows)),
-    ("timers", tables.save_timers, tables.restore_timers),
+SECTIONS = (
+    Section("core", _save_core, _restore_core),
+    Section("components", lambda p: saved_components.save(p.scheduler.components), _restore_components),
+    Section("neighbours", lambda p: {**p.peers.save(), "noticed": p.admission.save()}, _restore_neighbours),
+    Section(
+        "links",
+        lambda p: p.links.snapshot(p.runtime.now_ns),
+        lambda p, plain, _: p.links.restore(plain, p.runtime.now_ns, same_outbox=True),
+    ),
+    Section("executions", lambda p: saved_executions.save(p.scheduler.pool, p.runtime), _restore_executions),
+    Section(
+        "requests",
+        lambda p: p.requests.save(),
+        lambda p, plain, shift: p.requests.restore(plain, shift, p.naming),
+    ),
+    Section(
+        "parked",
+        lambda p: saved_waiting.save(p.scheduler.waiting),
+        lambda p, plain, _: saved_waiting.restore(p.scheduler, plain, p.naming),
+    ),
+    Section(
+        "claims",
+        lambda p: p.scheduler.waiting.claims.save(),
+        lambda p, plain, _: p.scheduler.waiting.claims.restore(plain, p.naming),
+    ),
+    Section("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
+    Section("cycle", lambda p: p.sources.save(), lambda p, plain, _: p.sources.restore(plain)),
+    Section("bootstraps", lambda p: p.bootstraps.save(), lambda p, plain, _: p.bootstraps.restore(plain)),
+    Section("ingress", _save_ingress, _restore_ingress),
+    Section(
+        "outbound", lambda p: p.outgoing.save(), lambda p, plain, shift: p.outgoing.restore(plain, shift)
+    ),
+    Section("control", lambda p: p.control.save(), lambda p, rows, _: p.control.restore(rows)),
+    Section(
+        "timers",
+        lambda p: p.runtime.timers.save(p.runtime.callbacks),
+        lambda p, plain, shift: p.runtime.timers.restore(plain, shift, p.runtime.callbacks),
+    ),
 )
-"""(name, save(parts) -> plain data, restore(parts, data, shift)), in the order in which they are restored."""
+"""The body, in the order in which it is restored. A section has the name that it was given first."""
 
 
 class SnapshotError(BBError):
@@ -175,7 +187,7 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
 
 def _slots(parts: Parts) -> list[Any]:
     """Which component is whose: for readers that have no artifact."""
-    return [[target, slot, index] for (target, slot), index in parts.engine.components.slots.items()]
+    return [[target, slot, index] for (target, slot), index in parts.scheduler.components.slots.items()]
 
 
 def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
@@ -217,8 +229,11 @@ def read(data: bytes, identity: Identity) -> dict[str, Any]:
 
 
 def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
-    """Gives a freshly installed node the state of `body`. SnapshotDamagedError; the node is useless then."""
-    parts.engine.runtime.advance(now_ns)
+    """Gives a freshly installed node the state of `body`, and asks again what nobody would answer any more.
+
+    SnapshotDamagedError; the node is useless then.
+    """
+    parts.runtime.advance(now_ns)
     section = "now_ns"
     try:
         shift = Shift(now_ns - int(body["now_ns"]))
@@ -233,3 +248,4 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
         raise SnapshotDamagedError(
             f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"
         ) from error
+    parts.requests.ask_again()

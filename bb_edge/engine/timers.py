@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from bb_edge.engine.callbacks import Callbacks
+from bb_edge.engine.plain import Shift
 from bb_edge.ir.errors import BBError
 
 
@@ -100,18 +102,31 @@ class Timers:
 
     # --- snapshot -------------------------------------------------------------------------------------
 
-    @property
-    def next_token(self) -> int:
-        """The token that the next timer gets."""
-        return self._next
-
     def running(self) -> list[Timer]:
         """All live timers in the order in which they are due."""
         live = sorted(entry for entry in self.heap if entry[1] in self._live)
         return [Timer(token, when_ns, self._live[token]) for when_ns, token in live]
 
-    def restore(self, timers: list[Timer], next_token: int) -> None:
-        """Takes the timers of a snapshot, under their tokens; for a wheel without timers."""
-        self._live = {timer.token: timer.due for timer in timers}
-        self.heap[:] = sorted((timer.when_ns, timer.token) for timer in timers)
-        self._next = next_token
+    def save(self, callbacks: Callbacks) -> list[Any]:
+        """[next token, timers], as plain values.
+
+        Timers whose callback has no name are left out: they are components' own callables, gone with the
+        process.
+        """
+        named = [(timer, callbacks.name_of(timer.due.callback)) for timer in self.running()]
+        return [
+            self._next,
+            [
+                [timer.token, timer.when_ns, name, callbacks.dump(name, timer.due.args)]
+                for timer, name in named
+                if name is not None
+            ],
+        ]
+
+    def restore(self, plain: Any, shift: Shift, callbacks: Callbacks) -> None:
+        """Takes what `save` gave, under the same tokens; for a wheel without timers."""
+        self._next, rows = plain
+        for token, when_ns, name, args in rows:
+            self._live[token] = Due(callbacks.get(name), callbacks.load(name, args, shift))
+            self.heap.append((when_ns + shift.delta_ns, token))
+        self.heap.sort()

@@ -17,12 +17,11 @@ MODULES = (
     "bb_edge/wire/outbox.py",
     "bb_edge/state/*.py",
     "bb_edge/engine/callbacks.py",
-    "bb_edge/engine/causes.py",
+    "bb_edge/engine/replay.py",
     "bb_edge/engine/net/durable.py",
     "bb_edge/engine/net/journal.py",
-    "bb_edge/engine/restart.py",
     "bb_edge/engine/plain.py",
-    "bb_edge/engine/snapshot*.py",
+    "bb_edge/engine/snapshot.py",
     "bb_edge/engine/net/until_snapshot.py",
 )
 ENGINE = "tests/bb_edge/engine"
@@ -34,7 +33,7 @@ TESTS = (
     ),
     (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
-        *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_causes.py"),
+        *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_replay.py"),
         *(f"{ENGINE}/test_snapshot.py", f"{ENGINE}/test_snapshot_tables.py"),
         f"{ENGINE}/test_snapshot_queues.py",
     ),

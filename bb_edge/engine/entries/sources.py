@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.callbacks import Written
 from bb_edge.engine.entries.rounds import Rounds, number
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
@@ -52,7 +54,7 @@ class Sources:
         self.due_phases: deque[int] = deque()
         self.to_start: list[str] = []
         runtime.callbacks.register("entry.op", self._fill_op)
-        runtime.callbacks.register("interval.tick", self._tick)
+        runtime.callbacks.register("interval.tick", self._tick, Written(dump, _load_tick))
         for entry in entries.get("EventSource", ()):
             kind = number(entry[1], "kind")
             self._events.setdefault(kind, []).append(entry)
@@ -204,3 +206,8 @@ def _name(entry: EntryOp) -> tuple[int, int]:
 def _period(op: BoundOp) -> int:
     """Nanoseconds between two ticks of an `Interval`."""
     return max(1, number(op, "period_ns", 1))
+
+
+def _load_tick(plain: Any, shift: Shift) -> tuple[Any, ...]:
+    graph_index, op_index, from_ns = load(plain)
+    return graph_index, op_index, from_ns + shift.delta_ns

@@ -21,8 +21,6 @@ from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.plain import Shift, UnsavableError, dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import CompletionLostError
-from bb_edge.wire import envelope
-from bb_edge.wire.caps import EnvelopeCaps
 
 if TYPE_CHECKING:
     from bb_edge.engine.run.straight import Schedule
@@ -57,9 +55,6 @@ class Notice(NamedTuple):
 
 Completion: TypeAlias = tuple[int, object, "BaseException | None"]
 """(token, result, error) of something that was parked."""
-
-ENVELOPE = "envelope"
-"""The name of the callback that fills an envelope's execution; its arguments are no plain values."""
 
 
 class Ingress:
@@ -162,7 +157,7 @@ class Ingress:
             ],
         }
 
-    def restore(self, data: Any, shift: Shift, callbacks: Callbacks, caps: EnvelopeCaps) -> None:
+    def restore(self, data: Any, shift: Shift, callbacks: Callbacks) -> None:
         """Fills the queues of a new node with those of a snapshot, and charges them.
 
         IngressFull where they do not fit.
@@ -173,12 +168,7 @@ class Ingress:
             self.notice(callbacks.get(name), *load(plain_args))
         for target, name, plain_args, number, size, plain_peer, expires_ns, internal in data["entries"]:
             peer = load(plain_peer)
-            if name == ENVELOPE:
-                source, encoded, deadline_ns = plain_args
-                message = envelope.decode(encoded, caps)
-                args: tuple[Any, ...] = (PeerId.from_bytes(source), message, shift.time(deadline_ns))
-            else:
-                args = load(plain_args)
+            args = callbacks.load(name, plain_args, shift)
             fill: Any = callbacks.get(name)
             if size:
                 self.ledger.recharge(peer, size)
@@ -199,16 +189,10 @@ def _result(result: object) -> Any:
 
 def _entry_row(entry: Entry, callbacks: Callbacks) -> list[Any]:
     name = callbacks.name_of(entry.fill)
-    args: Any
-    if name == ENVELOPE:
-        peer, message, deadline_ns = entry.args
-        args = [peer.to_bytes(), envelope.encode(message), deadline_ns]
-    else:
-        args = dump(entry.args)
     return [
         entry.target,
         name,
-        args,
+        callbacks.dump(name, entry.args),
         entry.number,
         entry.size,
         dump(entry.peer),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.callbacks import Written
 from bb_edge.engine.net.durable import Fate, NothingDurable
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
@@ -21,6 +22,9 @@ from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
+
+_UNIT = Written(lambda args: [args[0].save()], lambda plain, shift: (Unit.restored(plain[0], shift),))
+"""How the argument of a reply that was put off is written."""
 
 
 class Outgoing:
@@ -51,7 +55,7 @@ class Outgoing:
         self._planned: dict[bytes, int] = {}
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.lost: list[tuple[int, PeerId]] = []
-        runtime.callbacks.register("reply.put_off", self._put_off_is_over)
+        runtime.callbacks.register("reply.put_off", self._put_off_is_over, _UNIT)
 
     @property
     def waits(self) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.callbacks import Written
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.ingress import ENVELOPE
 from bb_edge.engine.net.outlets import Remote
+from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
@@ -22,6 +23,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import OP_RECV_REQ
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.roles import TRIGGER, Backend, BackendError
+from bb_edge.wire import envelope
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value, tensor_dtype
 from bb_edge.wire.envelope import Envelope, Fill
@@ -122,6 +124,11 @@ def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     return Cause(peer, message.epoch, message.seq) if message.base else None
 
 
+def _dump_arrival(args: tuple[Any, ...]) -> list[Any]:
+    peer, message, deadline_ns = args
+    return [peer.to_bytes(), envelope.encode(message), deadline_ns]
+
+
 class Routing:
     """The way of each fill, once its envelope is taken."""
 
@@ -135,7 +142,7 @@ class Routing:
         self._acknowledges = acknowledges
         self._caps = runtime.config.caps
         self._remote: dict[tuple[int, str], tuple[Remote, int]] = {}
-        runtime.callbacks.register(ENVELOPE, self.fill)
+        runtime.callbacks.register("envelope", self.fill, Written(_dump_arrival, self._load_arrival))
 
     def register(self, ref: int, op: str, remote: Remote, component: int = -1) -> None:
         """Makes `/component/<ref>/op/<name>` reachable.
@@ -145,6 +152,11 @@ class Routing:
         if (ref, op) in self._remote:
             raise OpError(f"remote op {op!r} of component {ref} is declared twice", "install")
         self._remote[ref, op] = (remote, component)
+
+    def _load_arrival(self, plain: Any, shift: Shift) -> tuple[Any, ...]:
+        peer, encoded, deadline_ns = plain
+        message = envelope.decode(encoded, self._caps)
+        return PeerId.from_bytes(peer), message, shift.time(deadline_ns)
 
     # --- to sites -------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.engine.causes import cause_of, may_run
 from bb_edge.engine.net.journal import JournalRecord
+from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.net.units import Unit
+from bb_edge.engine.replay import may_run
 from bb_edge.engine.steps import Journal, PersistOutbox
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
@@ -77,7 +78,7 @@ def told(seq: int, site: int = 0xC1, **more: Any) -> bytes:
 
 def running(node: Node, up_to: int = 4, peer: PeerId = A) -> list[int]:
     """Which of the envelopes 1, 2, … of the peer may still send something."""
-    still = may_run(node._cycle)
+    still = may_run(node._parts)
     return [seq for seq in range(1, up_to + 1) if still(Cause(peer, EPOCH, seq))]
 
 
@@ -173,7 +174,7 @@ def test_rounds_that_run_or_come(make):
     (one,) = node._cycle.sources.rounds
 
     def may(round_: int, attempt: int = 1, number: int = one.own_number) -> bool:
-        return may_run(node._cycle)(Cause(SELF, number, round_ << 32 | attempt))
+        return may_run(node._parts)(Cause(SELF, number, round_ << 32 | attempt))
 
     assert may(1) and may(1, 2) and may(2)
     node.poll(1_500_000_000)

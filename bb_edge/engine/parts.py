@@ -1,0 +1,42 @@
+"""The parts of one node by name, for those who look at all of them: snapshots, restarts, tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bb_edge.engine.entries.bootstraps import Bootstraps
+from bb_edge.engine.entries.sources import Sources
+from bb_edge.engine.net.admission import Admission
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Ingress
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.surroundings import Surroundings
+from bb_edge.engine.net.until_snapshot import SnapshotWish
+from bb_edge.engine.run.naming import Naming
+from bb_edge.engine.run.op_states import OpStates
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
+from bb_edge.wire.delivery import Links
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All of them, the lower floors first; `contexts` are in install order, the ops' own first."""
+
+    runtime: Runtime
+    scheduler: Scheduler
+    naming: Naming
+    states: OpStates
+    ingress: Ingress
+    links: Links
+    peers: PeerStates
+    wish: SnapshotWish
+    outgoing: Outgoing
+    control: ControlPlane
+    requests: Requests
+    admission: Admission
+    contexts: tuple[Surroundings, ...]
+    sources: Sources
+    bootstraps: Bootstraps
