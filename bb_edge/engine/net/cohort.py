@@ -13,7 +13,7 @@ from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
-from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.frames import Frame
 from bb_edge.engine.run.naming import Naming, frame_name, op_name, region_name
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
@@ -93,8 +93,22 @@ class Cohort:
         "waiting",
     )
 
-    def __init__(self, number: int, frame: Frame, execution: Execution, op: BoundOp) -> None:
+    def __init__(
+        self,
+        number: int,
+        frame: Frame,
+        op: BoundOp,
+        gated: tuple[PeerId, ...],
+        asked: tuple[PeerId, ...],
+        region: BoundRegion | None,
+    ) -> None:
+        """The execution of `frame` asks the `gated` peers, of those that were `asked` for.
+
+        `region` is what runs once for each answer; None where answers are kept, or not read.
+        """
         meta = op.spec.meta
+        execution = frame.execution
+        assert execution is not None
         self.id = number
         self.frame = frame
         self.execution = execution
@@ -105,15 +119,15 @@ class Cohort:
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
         self.ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
         self.state = REQUEST.start
-        self.asked: tuple[PeerId, ...] = ()
-        self.gated: tuple[PeerId, ...] = ()
+        self.asked = tuple(dict.fromkeys(asked))
+        self.gated = tuple(dict.fromkeys(gated))
         self.by_req_id: dict[int, PeerId] = {}
         self.settled: set[PeerId] = set()
         self.accepted: set[PeerId] = set()
         self.answers: list[tuple[object, ...]] = []
         self.waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = deque()
         self.running = 0
-        self.region: BoundRegion | None = None
+        self.region = region
         # (token, number of stacks) of the parked RecvRespBatched
         self.collector: tuple[int, int] | None = None
         self.timer = 0
@@ -178,12 +192,10 @@ class Cohort:
     @classmethod
     def restored(cls, row: Any, shift: Shift, naming: Naming) -> Cohort:
         """The request that `save` wrote; the deadline of what it repeats moves by `shift`."""
-        frame = naming.frame(row["frame"])
-        execution = frame.execution
-        assert execution is not None
-        cohort = cls(row["id"], frame, execution, naming.op(row["op"]))
+        frame, op = naming.frame(row["frame"]), naming.op(row["op"])
+        region = None if row["region"] is None else naming.region(row["region"])
+        cohort = cls(row["id"], frame, op, load(row["gated"]), load(row["asked"]), region)
         cohort.state = CohortState(row["state"])
-        cohort.asked, cohort.gated = load(row["asked"]), load(row["gated"])
         cohort.by_req_id = {number: load(peer) for number, peer in row["by_req_id"]}
         by_bytes = {peer.to_bytes(): peer for peer in (*cohort.asked, *cohort.gated)}
         cohort.settled = {by_bytes[peer] for peer in row["settled"]}
@@ -191,7 +203,6 @@ class Cohort:
         cohort.answers = [load(answer) for answer in row["answers"]]
         cohort.waiting = deque((load(p), load(values), load(cause)) for p, values, cause in row["waiting"])
         cohort.running = row["running"]
-        cohort.region = None if row["region"] is None else naming.region(row["region"])
         if row["collector"] is not None:
             token, stacks = row["collector"]
             cohort.collector = (token, stacks)

@@ -86,9 +86,20 @@ class Requests:
         A request that asks nobody closes at once. Raises CapacityError at `max_requests`, OpError where there
         is no deadline.
         """
-        cohort = self._open(frame, op, gated, asked, deadline_ns, region)
-        execution, outgoing = cohort.execution, self._outgoing
+        config = self._runtime.config
+        if len(self.cohorts) >= config.max_requests:
+            raise CapacityError(
+                f"{config.max_requests} requests are open already",
+                where=op.spec.name,
+                hint="raise NodeConfig.max_requests, or shorten deadlines",
+            )
+        if deadline_ns <= 0:
+            raise OpError(
+                "a request needs a deadline", where=op.spec.name, hint="give request(…, deadline_ns=…)"
+            )
         until = self._runtime.now_ns + deadline_ns
+        cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region), until)
+        execution, outgoing = cohort.execution, self._outgoing
         if not cohort.durable:
             own = self._runtime.own_peer
             cohort.ask = Unit(own, fills, kind=envelope.REQUEST, deadline_ns=until)
@@ -108,33 +119,9 @@ class Requests:
         self._check(cohort)
         return cohort.id
 
-    def _open(
-        self,
-        frame: Frame,
-        op: BoundOp,
-        gated: tuple[PeerId, ...],
-        asked: tuple[PeerId, ...],
-        deadline_ns: int,
-        region: BoundRegion | None,
-    ) -> Cohort:
-        execution = frame.execution
-        assert execution is not None
-        config = self._runtime.config
-        if len(self.cohorts) >= config.max_requests:
-            raise CapacityError(
-                f"{config.max_requests} requests are open already",
-                where=op.spec.name,
-                hint="raise NodeConfig.max_requests, or shorten deadlines",
-            )
-        if deadline_ns <= 0:
-            raise OpError(
-                "a request needs a deadline", where=op.spec.name, hint="give request(…, deadline_ns=…)"
-            )
-        cohort = Cohort(self.next_id, frame, execution, op)
+    def _open(self, cohort: Cohort, until: int) -> Cohort:
+        """Gives each peer its request id, and holds the execution open until the request is over."""
         self.next_id += 1
-        cohort.asked = tuple(dict.fromkeys(asked))
-        cohort.gated = tuple(dict.fromkeys(gated))
-        cohort.region = region
         for peer in cohort.gated:
             number = self._runtime.ids.getrandbits(64) or 1
             while number in self._by_req_id:
@@ -143,10 +130,8 @@ class Requests:
             self._by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
         self._try_down(cohort)
-        execution.asks(self, bool(cohort.gated))
-        cohort.timer = self._runtime.timers.at(
-            self._runtime.now_ns + deadline_ns, self._deadline, cohort.id, reserved=True
-        )
+        cohort.execution.asks(self, bool(cohort.gated))
+        cohort.timer = self._runtime.timers.at(until, self._deadline, cohort.id, reserved=True)
         self._runtime.count("requests.opened")
         return cohort
 

@@ -11,6 +11,7 @@ from durable_program import program
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.durable import RETRY_NS
+from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.node import Node
@@ -142,19 +143,20 @@ def test_what_comes_while_another_waits_for_the_same_peer_leaves_behind_it(make)
     acknowledge(node, first)
     found = asked([*node.poll(4), *node.poll(4)])
     assert [(record.key.peer, record.key.seq) for record in found] == [(A, 65)], "room for one"
-    assert [unit.peer for unit in node._cycle.outgoing.durable.waiting] == [A]
+    assert [unit["peer"] for unit in node.inspect().outbox["waiting"]] == [str(A)]
 
 
 def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
     node = make()
-    node._peers.limits[A] = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    limits = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    node.peer_presence(A, True, (HERE,), {LIMITS_META: limits.meta()}, epoch=1)
     say(node, A)
     (dropped,) = of(OutboundDropped, node.poll(2))
     assert dropped.peer == A and dropped.reason.endswith("bytes, the peer takes 30")
     assert not of(OutboundDropped, [*node.poll(3), *node.poll(S)])
     assert "outbound.waiting" not in node.counters
     assert node.counters["outbound.too_large"] == node.counters["outbound.dropped"] == 1
-    del node._peers.limits[A]
+    node.peer_presence(A, True, (HERE,), epoch=1)
     say(node, A)
     (record,) = asked(node.poll(S + 1))
     made = envelope.decode(record.encoded, EDGE_CAPS)
@@ -171,18 +173,17 @@ def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
     node.poll(3)
     node.snapshot(4)
     assert node.snapshot_written() == ()
-    assert not node._cycle.outgoing.waits, "nothing waits"
+    assert node.next_deadline_ns() != 0, "nothing waits"
     say(node, A)
     assert not of(SnapshotWanted, node.poll(5)), "it would make no room"
     assert node.counters["outbound.waiting"] == 1
     node.snapshot(6)
     assert node.snapshot_written() == ()
-    assert not node._cycle.outgoing.waits, "it made no room"
+    assert node.next_deadline_ns() != 0, "it made no room"
     acknowledge(node, records[0])
     assert [step.reason for step in of(SnapshotWanted, [*node.poll(7), *node.poll(7)])] == ["outbox full"]
     node.snapshot(8)
     assert node.snapshot_written() == (records[0].key,)
-    assert node._cycle.outgoing.waits
     assert node.next_deadline_ns() == 0
     assert len(asked(node.poll(9))) == 1
     assert node.snapshot_written() == (), "once more, of nothing"
@@ -196,11 +197,11 @@ def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     say(node, ask=(A,))
     (record,) = asked(node.poll(2))
     node.persisted(1)
-    assert list(node._cycle.outgoing.durable.needs_snapshot.waiting) == [record.key]
+    assert [row["seq"] for row in node.inspect().outbox["needs_snapshot"]] == [record.key.seq]
     assert of(SnapshotWanted, node.poll(3)) == [SnapshotWanted("a durable request")]
     node.poll(2 * S + 2)
     node.poll(2 * S + 3)
-    assert not node._cycle.outgoing.durable.needs_snapshot.waiting
+    assert not node.inspect().outbox["needs_snapshot"]
     node.snapshot(3 * S)
     assert node.snapshot_written() == (record.key,)
     assert not sent([*node.poll(3 * S + 1), *node.poll(5 * S)])
@@ -209,13 +210,12 @@ def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
 def test_a_record_that_was_never_written_is_gone_with_its_deadline(make):
     node = make()
     (record,) = asked(answering(node, 2, RETRY_NS // 2))
-    outbox = node._cycle.outgoing.durable.outbox
     node.persist_failed(1, OSError("full"))
-    assert record.key in outbox
+    assert [row["seq"] for row in node.inspect().outbox["records"]] == [record.key.seq]
     found = [*node.poll(3), *node.poll(RETRY_NS // 2 + 2), *node.poll(RETRY_NS + 2), *node.poll(RETRY_NS + 3)]
     assert not asked(found)
-    assert record.key not in outbox and outbox.bytes_in_use == 0
-    assert not node._cycle.outgoing.durable.writing
+    outbox = node.inspect().outbox
+    assert not outbox["records"] and not outbox["writing"] and outbox["bytes"] == 0
     node.persisted(1)
     assert not sent(node.poll(RETRY_NS + 4)), "an answer that comes after all is of nothing"
 
@@ -228,4 +228,4 @@ def test_answers_of_the_disk_to_nothing_change_nothing(make):
     assert "storage.failed" not in node.counters
     assert node.snapshot_written() == ()
     again = make(node.snapshot(3), 3)
-    assert not again._cycle.outgoing.waits and again.snapshot_written() == ()
+    assert again.next_deadline_ns() != 0 and again.snapshot_written() == ()
