@@ -182,6 +182,13 @@ class Registry:
             for value in vars(module).values()
         )
 
+    def forget(self, type_name: str) -> None:
+        """Takes a registered class out, so that another may have its name.
+
+        For notebooks and tests that define a class again. A name that is not registered is fine.
+        """
+        self._classes.pop(type_name, None)
+
     def type_names(self) -> tuple[str, ...]:
         """All names that can be looked up, sorted; does not import anything."""
         return tuple(sorted({*self._classes, *self._built_in, *self._points()}))

@@ -108,6 +108,19 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
         _HASH_OF_CLASS[python_type] = wire_hash
 
 
+def forget_codec(node: TypeNode) -> None:
+    """Takes the codec of a registered type away, so that the type can get another one.
+
+    For notebooks and tests that define a class again. A type without a codec is fine.
+    """
+    if node.wire_hash is None or node.wire_hash < 0x1000:
+        return
+    _ENCODERS.pop(node.wire_hash, None)
+    _DECODERS.pop(node.wire_hash, None)
+    for kind in [kind for kind, wire_hash in _HASH_OF_CLASS.items() if wire_hash == node.wire_hash]:
+        del _HASH_OF_CLASS[kind]
+
+
 def python_type_of(node: TypeNode) -> type | None:
     """Returns the class whose instances count as values of a type; None where there is none."""
     return next((kind for kind, wire_hash in _HASH_OF_CLASS.items() if wire_hash == node.wire_hash), None)

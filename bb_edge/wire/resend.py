@@ -149,6 +149,11 @@ class ResendQueue:
         self.count = 0
         self.bytes_in_use = 0
 
+    @property
+    def entries(self) -> int:
+        """How many entries the schedule has, outdated ones included; bounded by the pending envelopes."""
+        return len(self._heap)
+
     def reserve(self) -> None:
         """Takes a place for one more envelope. PendingFullError where there is none."""
         if self.count >= self._max_pending:

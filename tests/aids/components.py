@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
+from bb_edge.registry import default_registry
 from bb_edge.roles import Codec, Model
 
 
@@ -33,6 +36,18 @@ class Restartable(Slow):
     """The same, and what it has not answered may be asked again."""
 
     restartable: ClassVar[bool] = True
+
+
+@contextlib.contextmanager
+def forgotten_components() -> Iterator[None]:
+    """Classes that are registered in the block leave the default registry with it."""
+    registry = default_registry()
+    before = set(registry.type_names())
+    try:
+        yield
+    finally:
+        for name in set(registry.type_names()) - before:
+            registry.forget(name)
 
 
 def slow(restartable: bool) -> type[Slow]:

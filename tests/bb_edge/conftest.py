@@ -70,7 +70,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Callable[..., Bench]:
-    """`bench(text, targets=…, config=…, components=…, peer=…, registry=…)`: an installed node."""
+    """`bench(text, targets=…, config=…, components=…, peer=…, registry=…, …)`: an installed node."""
 
     def make(
         text: str,
@@ -79,6 +79,7 @@ def bench() -> Callable[..., Bench]:
         components: Mapping[str, Mapping[str, object]] | None = None,
         peer: str = "node",
         registry: Registry | None = None,
+        clock_offset_ns: int = 0,
     ) -> Bench:
         node = install(
             PeerId.from_name(peer),
@@ -89,6 +90,7 @@ def bench() -> Callable[..., Bench]:
             components=components,
             registry=registry,
             seed=7,
+            clock_offset_ns=clock_offset_ns,
         )
         return Bench(node)
 

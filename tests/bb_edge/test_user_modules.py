@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from components import forgotten_components
 
 from bb_edge.config_file import load_config
 from bb_edge.registry import RegistryError, default_registry
@@ -38,13 +39,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory; what a test loads is forgotten after it."""
     monkeypatch.chdir(tmp_path)
     path, modules = list(sys.path), set(sys.modules)
-    classes = dict(default_registry()._classes)
-    yield tmp_path
+    with forgotten_components():
+        yield tmp_path
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
-    default_registry()._classes.clear()
-    default_registry()._classes.update(classes)
 
 
 def write(path: Path, text: str) -> Path:

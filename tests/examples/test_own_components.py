@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from components import forgotten_components
 
 import bb_edge.extend
-from bb_edge.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own_components"
@@ -55,7 +55,6 @@ def test_the_program_imports_from_the_public_namespaces_and_the_models() -> None
 @pytest.mark.parametrize("name", ["bb_edge.extend", "bb_host.extend"])
 def test_every_name_of_the_namespaces_is_there(name: str) -> None:
     module = __import__(name, fromlist=["__all__"])
-    assert set(module.__all__) == set(module._HOMES)
     assert len(module.__all__) == len(set(module.__all__))
     for public in module.__all__:
         assert getattr(module, public) is not None
@@ -97,10 +96,8 @@ def test_the_page_has_one_example_per_kind_and_all_of_them_run() -> None:
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The example's modules, as a program beside them sees them."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    classes = dict(default_registry()._classes)
-    yield importlib.import_module
-    default_registry()._classes.clear()
-    default_registry()._classes.update(classes)
+    with forgotten_components():
+        yield importlib.import_module
 
 
 class Calls:

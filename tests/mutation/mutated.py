@@ -46,6 +46,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/snapshot.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/net/cohort.py": (f"{ENGINE}requests.py", *RESTARTS),
     "bb_edge/engine/net/units.py": (f"{ENGINE}snapshot_rows.py", *RESTARTS),
+    "bb_edge/engine/run/naming.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/run/saved_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/run/saved_waiting.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -93,14 +94,12 @@ class Running:
         for several in self.nodes.values():
             for n, old in enumerate(several):
                 saved = old.snapshot(simulation.now_ns)
-                several[n] = simulation._nodes[old.peer_id] = install(
+                several[n] = install(
                     old.peer_id, (), old.program, old.targets, old.config,
                     seed=seed, snapshot=saved, now_ns=simulation.now_ns,
                 )  # fmt: skip
-        for listener in simulation.nodes:
-            for other in simulation.nodes:
-                if other is not listener:
-                    simulation._tell(listener, other, True)
+        for node in chain.from_iterable(self.nodes.values()):
+            simulation.add(node)
         self.server = self.nodes["Server"][0]
         self.run(S)
 
@@ -205,7 +204,7 @@ def test_every_op_does_what_it_says(seed, way, path):
         (b,) for b in book
     ]
     assert [int(row[0][0]) for row in running.rows("let")] == [2]
-    assert friend not in server._peers.address_book
+    assert str(friend) not in server.inspect().peers
     ticks = [int(row[0]) for row in running.rows("ticks")]
     assert len(ticks) == 9 and set(np.diff(ticks)) == {10 * S}
     for (scope, name), count in module.counters.items():

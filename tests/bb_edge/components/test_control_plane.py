@@ -186,7 +186,7 @@ def test_a_request_is_answered(net):
     a.invoke("Main", {"x": f32(5), "ask": (b.peer_id,)})
     advance(sim, S)
     assert [reply for _, reply in here.replies] == [f32(5, 5).tobytes()]
-    assert len(a.inspect().calls) == 0
+    assert a.inspect().calls == []
 
 
 def test_a_request_whose_op_gives_nothing_is_answered_with_nothing(net):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bb_edge.components import FedAvg
+from bb_edge.components.state import StateReader
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
@@ -110,7 +111,7 @@ def test_remembered_rounds_are_bounded(ctx: Ctx, peer: Peer, n: int) -> None:
         assert (total, agg.duplicates, agg.stale) == (n + 1, 1, 0)
     else:
         assert (total, agg.duplicates, agg.stale) == (n, 0, 2)
-    assert len(agg._seen) <= 8
+    assert len(StateReader(agg, 1, agg.serialize()).items("seen")) <= 8
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])

@@ -99,7 +99,7 @@ def test_a_node_that_is_server_and_client_is_a_member_too(net, compile_text):
     assert net.view(hub) == ids(net.clients) | {hub.peer_id}
     for client in net.clients:
         assert net.view(client) == ids([*net.clients, hub]) - {client.peer_id}
-        assert client._peers.address_book.lookup(hub.peer_id)
+        assert client.inspect().peers[str(hub.peer_id)]["addresses"]
     hub.invoke("Client", {"go": TRIGGER})
     advance(net.sim, S)
     assert set(net.sim.events("client")[-1].value) == ids(net.clients) | {hub.peer_id}
@@ -176,8 +176,9 @@ def test_damaged_states_of_the_registry_are_refused(net, changed):
 def test_the_handshake_brings_addresses(net):
     advance(net.sim, TTL)
     one, other = net.clients[:2]
-    assert one._peers.address_book.lookup(other.peer_id) == (Address.empty().with_peer(other.peer_id),)
-    assert net.server._peers.address_book.lookup(one.peer_id) is not None
+    addresses = one.inspect().peers[str(other.peer_id)]["addresses"]
+    assert addresses == [str(Address.empty().with_peer(other.peer_id))]
+    assert net.server.inspect().peers[str(one.peer_id)]["addresses"]
 
 
 def test_nothing_is_said_twice_while_nothing_changes(net):
@@ -224,7 +225,7 @@ def test_a_server_that_comes_back_empty_is_told_anew(net):
 
 def test_a_server_that_forgot_its_clients_is_told_at_once(net):
     advance(net.sim, TTL)
-    net.server.component("reg")._members.clear()
+    net.server.component("reg").restore(GlobalRegistryServer("Client").serialize())
     advance(net.sim, TTL // 3 + S)
     assert net.view(net.server) == ids(net.clients)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_machines import MS, Crash, Net
+from durable_machines import HERE, MS, Crash, Net
 from durable_program import ASK, REPLY, SAY
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
+from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted, StorageFailed
 from bb_edge.installer import InstallError
 from bb_edge.wire import cbor, envelope
@@ -220,7 +221,8 @@ def test_an_envelope_that_its_peer_would_refuse_is_lost_aloud(compile_text):
     net.run(2 * MS)
     hearer = net.machines["hearer"].node.peer_id
     teller = net.machines["teller"]
-    teller.node._peers.limits[hearer] = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    limits = PeerLimits(30, 16, 1 << 10, 1 << 20)
+    teller.node.peer_presence(hearer, True, (HERE,), {LIMITS_META: limits.meta()}, epoch=1)
     say(net, 1)
     net.run(S)
     assert net.sent == []

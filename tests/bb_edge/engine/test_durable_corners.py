@@ -244,5 +244,5 @@ def test_what_a_node_told_itself_is_replayed_without_an_address_of_its_own(make)
         [JournalRecord(SELF, request(src_addresses=(b"\xe2\x01" + bytes(7) + b"\x01",)), 2).to_bytes()]
     )
     found = [*node.poll(3), *node.poll(4)]
-    assert node._peers.address_book.lookup(SELF) is None
+    assert str(SELF) not in node.inspect().peers
     assert [record.key.peer for record in records(found)] == [SELF]

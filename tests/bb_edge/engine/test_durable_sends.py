@@ -197,7 +197,8 @@ def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     say(node, ask=(A,))
     (record,) = asked(node.poll(2))
     node.persisted(1)
-    assert [row["seq"] for row in node.inspect().outbox["needs_snapshot"]] == [record.key.seq]
+    key = {"peer": str(A), "epoch": record.key.epoch, "seq": record.key.seq}
+    assert node.inspect().outbox["needs_snapshot"] == [key]
     assert of(SnapshotWanted, node.poll(3)) == [SnapshotWanted("a durable request")]
     node.poll(2 * S + 2)
     node.poll(2 * S + 3)

@@ -207,10 +207,10 @@ def test_limits_travel_in_presence():
 def test_a_peer_that_says_nothing_is_sent_what_any_node_takes(pair):
     sim, left = pair(dataclasses.replace(EDGE_CAPS, fill_bytes=200_000))
     other = PeerId.from_name("r")
-    assert left._peers.limits[other].fill_bytes == 200_000
+    assert PeerLimits.from_meta(left.inspect().peers[str(other)]["limits"]).fill_bytes == 200_000
     left.peer_presence(other, True, (), {LIMITS_META: "?"}, epoch=7, classes=("R",))
     left.poll(sim.now_ns)
-    assert other not in left._peers.limits
+    assert left.inspect().peers[str(other)]["limits"] is None
     left.invoke("L", {"y": array(100_000)})
     sim.run(for_ns=S)
     assert arrived(sim) == ["y"] and dropped(sim) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,22 @@ import pytest
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.engine.net.routing import cause_of
-from bb_edge.engine.net.units import Unit
-from bb_edge.engine.replay import may_run
 from bb_edge.engine.steps import Journal, PersistOutbox
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
-from bb_edge.wire.outbox import Cause
+from bb_edge.wire.outbox import Cause, OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
 
 S = 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
-SELF, A = PeerId.from_name("node"), PeerId.from_name("a")
+SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
+NUMBERS = itertools.count(1000)
+"""Of records that `may_run` hands to nodes; far above those that nodes give."""
+
+OUTBOX_PER_PEER = 64
 EPOCH = 9
 SAY = "wire.wire_id=3, wire.site_ids=c1, wire.type_hashes=101, durable=1"
 TELL = "wire.wire_id=4, wire.site_ids=d1, wire.type_hashes=101, durable=1"
@@ -76,10 +80,28 @@ def told(seq: int, site: int = 0xC1, **more: Any) -> bytes:
     return envelope.encode(Envelope(fills, epoch=EPOCH, seq=seq, base=1, **more))
 
 
+def may_run(node: Node, *causes: Cause) -> list[bool]:
+    """Whether each cause may still send: then a snapshot keeps the records of what it has sent.
+
+    The node is given a record of each that is over already.
+    """
+    now_ns = node.inspect().node["now_ns"]
+    nothing = envelope.encode(Envelope())
+    records = [
+        OutboxRecord(EnvelopeKey(B, 1, next(NUMBERS)), nothing, 4, cause, expires_wall_ns=1)
+        for cause in causes
+    ]
+    node.adopt_outbox([record.to_bytes() for record in records], now_ns, 2)
+    node.snapshot(now_ns)
+    over = node.snapshot_written()
+    return [record.key not in over for record in records]
+
+
 def running(node: Node, up_to: int = 4, peer: PeerId = A) -> list[int]:
     """Which of the envelopes 1, 2, … of the peer may still send something."""
-    still = may_run(node._parts)
-    return [seq for seq in range(1, up_to + 1) if still(Cause(peer, EPOCH, seq))]
+    numbers = range(1, up_to + 1)
+    may = may_run(node, *(Cause(peer, EPOCH, seq) for seq in numbers))
+    return [seq for seq, still in zip(numbers, may, strict=True) if still]
 
 
 def hear(node: Node, now_ns: int, *numbers: int) -> list[int]:
@@ -123,7 +145,7 @@ def test_what_waits_for_an_execution(make):
     for token in hear(node, 2, 1, 2, 3):
         node.persisted(token)
     node.poll(3)
-    assert len(node._cycle.ingress.entries) == 2
+    assert len(node.inspect().ingress["entries"]) == 2
     assert running(node) == [1, 2, 3]
 
 
@@ -132,7 +154,7 @@ def test_what_the_host_asked_for_has_no_cause(make):
     for _ in range(3):
         node.invoke("Main", {"x": np.ones(1, np.float32), "all": (A,)})
     node.poll(2)
-    assert len(node._cycle.ingress.entries) == 2
+    assert len(node.inspect().ingress["entries"]) == 2
     assert running(node) == []
 
 
@@ -149,50 +171,62 @@ def test_answers_that_wait_for_a_child(make):
     for step in node.poll(2):
         if isinstance(step, PersistOutbox):
             node.persisted(step.token)
-    (cohort,) = node._cycle.requests.cohorts.values()
-    numbers = {peer: number for number, peer in cohort.by_req_id.items()}
+    (request,) = node.inspect().requests
+    numbers = {peer: number for number, peer in request["numbers"].items()}
     for peer in peers:
-        node.deliver_inbound(told(1, 0xB1, kind=RESPONSE, wire_req_id=numbers[peer]), peer)
+        node.deliver_inbound(told(1, 0xB1, kind=RESPONSE, wire_req_id=numbers[str(peer)]), peer)
     for step in node.poll(3):
         if isinstance(step, Journal):
             node.persisted(step.token)
     node.poll(4)
-    assert len(cohort.waiting) == 2
+    assert len(node.inspect().requests[0]["waiting"]) == 2
     assert [running(node, peer=peer) for peer in peers] == [[1]] * 3
 
 
-def test_what_waits_to_be_sent(make):
+def test_a_message_that_waits_for_room(make):
     node = make()
-    cycle = node._cycle
-    cycle.outgoing.units.append(Unit(A, [], durable=True, wire_id=4, cause=Cause(A, EPOCH, 2)))
-    cycle.outgoing.durable.waiting.append(Unit(A, [], durable=True, wire_id=4, cause=Cause(A, EPOCH, 3)))
-    assert running(node) == [2, 3]
+    numbers = range(1, OUTBOX_PER_PEER + 3)
+    for seq in numbers:
+        for token in hear(node, seq * 2 * S, seq):
+            node.persisted(token)
+    for more in (1, 2):
+        node.poll((numbers[-1] + more) * 2 * S)
+    assert len(node.inspect().outbox["waiting"]) == 2 and not node.inspect().executions
+    assert running(node, numbers[-1]) == list(numbers[-2:])
 
 
 def test_rounds_that_run_or_come(make):
     node = make(ROUNDS)
-    (one,) = node._cycle.sources.rounds
 
-    def may(round_: int, attempt: int = 1, number: int = one.own_number) -> bool:
-        return may_run(node._parts)(Cause(SELF, number, round_ << 32 | attempt))
+    def rounds() -> dict[str, Any]:
+        (row,) = node.inspect().rounds
+        return row
+
+    own_number = rounds()["number"]
+
+    def may(round_: int, attempt: int = 1, number: int = own_number) -> bool:
+        (still,) = may_run(node, Cause(SELF, number, round_ << 32 | attempt))
+        return still
 
     assert may(1) and may(1, 2) and may(2)
     node.poll(1_500_000_000)
     node.poll(1_500_000_001)
-    while one.round == 1:
+    while rounds()["round"] == 1:
         node.poll(node.next_deadline_ns() or 0)
     assert not may(1) and not may(1, 9) and may(2)
-    assert not may(2, number=one.own_number + 1), "no such round, and nothing runs for it"
-    while not one.finished:
+    assert not may(2, number=own_number + 1), "no such round, and nothing runs for it"
+    while not rounds()["finished"]:
         node.poll(node.next_deadline_ns() or 0)
     assert not may(2)
 
 
-def test_a_node_that_keeps_nothing(make):
-    node = make(durable=False)
+def test_an_envelope_before_and_after_its_journal_is_written(make):
+    node = make()
     node.deliver_inbound(told(1), A)
     assert running(node) == [1]
-    node.poll(2)
+    (token,) = [step.token for step in node.poll(2) if isinstance(step, Journal)]
     assert running(node) == [1]
-    node.poll(4 * S)
+    node.persisted(token)
+    for now_ns in (3, 4, 4 * S, 4 * S + 1):
+        node.poll(now_ns)
     assert running(node) == []

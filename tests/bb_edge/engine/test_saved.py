@@ -11,8 +11,8 @@ from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.types import register_type
 from bb_edge.ir.values import TRIGGER, Composite
-from bb_edge.wire import cbor, codecs
-from bb_edge.wire.codecs import register_codec
+from bb_edge.wire import cbor
+from bb_edge.wire.codecs import forget_codec, register_codec
 from bb_edge.wire.outbox import Cause
 
 PEER = PeerId.from_name("somebody")
@@ -114,7 +114,7 @@ def celsius():
     node = register_type("test.saved.Celsius")
     register_codec(node, lambda value: bytes((value.degrees,)), lambda data: Celsius(data[0]), Celsius)
     yield
-    del codecs._ENCODERS[node.wire_hash], codecs._DECODERS[node.wire_hash], codecs._HASH_OF_CLASS[Celsius]
+    forget_codec(node)
 
 
 def test_values_of_a_registered_type_come_back(celsius):

@@ -105,10 +105,11 @@ def test_a_peer_id_compares_with_peer_ids_only():
 
 def test_a_peer_id_does_not_change():
     peer = PeerId.from_int(1)
-    with pytest.raises(AttributeError):
-        peer._bytes = b""
-    with pytest.raises(AttributeError):
-        del peer._bytes
+    for name in PeerId.__slots__:
+        with pytest.raises(AttributeError):
+            setattr(peer, name, b"")
+        with pytest.raises(AttributeError):
+            delattr(peer, name)
     with pytest.raises(AttributeError):
         peer.other = 1  # type: ignore[attr-defined]
 

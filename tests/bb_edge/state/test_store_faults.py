@@ -362,7 +362,7 @@ def test_what_was_begun_for_a_snapshot_that_failed_is_used_by_the_next(
 
 
 def test_what_was_begun_for_a_snapshot_that_failed_goes_with_a_compaction(
-    make_store: Opened, look: Look
+    make_store: Opened, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FakeDisk()
     store = make_store(disk)
@@ -378,8 +378,9 @@ def test_what_was_begun_for_a_snapshot_that_failed_goes_with_a_compaction(
     disk.inject(Fault(FaultKind.FULL, 2, "rename"))  # the first is the compaction's
     with pytest.raises(StateError):
         store.write_snapshot(b"u")
-    assert not store._segments.stale
-    store._segments.stale = True
+    with monkeypatch.context() as few:
+        few.setattr(segments, "MAX_SEGMENTS", 0)
+        store.drop([])
     for name in (b"v", b"w"):
         store.write_snapshot(name)
         store.drop([])

@@ -78,8 +78,7 @@ function program.Main() -> () {entry=1, partition=self}
   ns: I64 = syscall.Elapsed(t, now)
   syscall.AppEmit<name="ns">(ns)
 """
-    b = bench(text)
-    b.node._engine.runtime.clock_offset_ns = 7_000  # what `install(clock_offset_ns=…)` sets
+    b = bench(text, clock_offset_ns=7_000)
     b.settle(until_ns=250)
     assert [int(v) for v in b.events("ns")] == [0, 0]
 

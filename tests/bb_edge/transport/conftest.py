@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -89,6 +91,20 @@ def loop(patience):
     found = Loop(patience)
     yield found
     found.close()
+
+
+@pytest.fixture
+def dialed(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
+    """The sockets that transports of this process have connected, in order; closing one cuts its wire."""
+    sockets: list[socket.socket] = []
+    create = socket.create_connection
+
+    def recording(*args: Any, **named: Any) -> socket.socket:
+        sockets.append(create(*args, **named))
+        return sockets[-1]
+
+    monkeypatch.setattr(socket, "create_connection", recording)
+    return sockets
 
 
 @pytest.fixture

@@ -34,13 +34,14 @@ def test_both_sides_hear_of_each_other_and_of_a_goodbye(broker, loop, doors, url
     loop.until(lambda: a.presence[b.peer_id] == (False, 6))
 
 
-def test_a_dead_peer_is_announced_by_its_will(broker, loop, doors, url):
+def test_a_dead_peer_is_announced_by_its_will(broker, loop, doors, url, dialed):
     a, b = doors("a"), doors("b", epoch=9)
-    loop.join(a, url(broker))
+    ta = loop.join(a, url(broker))
+    loop.until(lambda: ta.connected)
     tb = loop.join(b, url(broker))
     loop.until(lambda: a.presence.get(b.peer_id) == (True, 9))
     loop.transports.remove(tb)
-    tb._connection.client.socket().close()  # the process is gone: no DISCONNECT is sent
+    dialed[-1].close()  # the process is gone: no DISCONNECT is sent
     loop.until(lambda: a.presence[b.peer_id] == (False, 9))
 
 

@@ -18,6 +18,7 @@ from bb_edge.wire.delivery import (
     Verdict,
 )
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Ack, Envelope, encode
+from bb_edge.wire.resend import EnvelopeKey, Pending, PendingEvent, ResendQueue
 
 # --- numbers ---------------------------------------------------------------------------------------------
 
@@ -350,12 +351,14 @@ def test_pending_bytes_are_bounded() -> None:
 
 
 def test_the_schedule_does_not_grow_with_settled_envelopes() -> None:
-    node = links()
+    queue = ResendQueue(max_pending=4, max_bytes=1_000, longest_ns=S)
     for number in range(1, 2_000):
-        send(node, REQUEST)
-        node.acknowledged(B, [Ack(EPOCH, number)], 0)
-    assert len(node._queue._heap) <= 66
-    assert node.next_deadline_ns() is None
+        pending = Pending(EnvelopeKey(B, EPOCH, number), REQUEST, False, 0, S)
+        queue.reserve()
+        queue.arm(pending, number)
+        queue.release(pending, PendingEvent.SETTLE)
+    assert queue.entries <= 66
+    assert queue.next_ns() is None
 
 
 def test_links_are_bounded_and_an_idle_one_makes_room() -> None:

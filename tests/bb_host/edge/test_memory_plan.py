@@ -191,7 +191,8 @@ def test_a_node_with_plans_trains_as_one_without(tiny: tuple[Any, Any], tmp_path
         data = next(a.data for a in build.artifacts if a.target == "Client")
         settings = {"shard": {"path": str(shard)}}
         node = installed(data, "Client", settings)
-        model = next(c for c in node._engine.components if isinstance(c, GraphModel))
+        model = node.component("model")
+        assert isinstance(model, GraphModel)
         for x in batches:
             model.backward(ctx, np.ones_like(model.forward(ctx, x)))
             model.step(ctx)

@@ -131,7 +131,7 @@ def artifacts_with_models() -> list[bytes]:
     from bb_host.edge.quantize import Quantization
 
     nets = _module("tests/bb_host/edge/quantize/conftest.py")
-    mixed = _module("tests/bb_host/edge/tflite/test_step.py")._mixed()
+    mixed = _module("tests/bb_host/edge/tflite/test_step.py").mixed()
     found = []
     for net in (nets.mlp_model(), nets.cnn_model()):
         shape = [d.dim_value or 8 for d in net.graph.input[0].type.tensor_type.shape.dim]

@@ -117,7 +117,7 @@ class Ledger:
             parts = [contribution(self.shards[peer]) * np.float32(n) for peer in heard]
             oracle = (np.sum(parts, axis=0, dtype=np.float64) / count).astype(np.float32)
             assert oracle.tobytes() == mean.tobytes(), f"{what}: {mean}, the oracle says {oracle}"
-        self._tell(n, (who, count, tuple(missing)), bool(peers))
+        self.told_once(n, (who, count, tuple(missing)), bool(peers))
 
     def _asked(self, number: Any, responses: Any, missing: Any, peers: Any) -> None:
         """What a relay answers is the sum over some leaves, each once."""
@@ -130,9 +130,9 @@ class Ledger:
             parts = [contribution(s)[0] * np.float32(n) for s in self.shards.values() if who >> s & 1]
             oracle = np.sum(parts, axis=0) if parts else np.zeros(3, np.float32)
             assert np.allclose(oracle, row, rtol=1e-6), f"round {n}: {row}, the oracle says {oracle}"
-        self._tell(n, (rows.tobytes(), tuple(missing)), bool(peers))
+        self.told_once(n, (rows.tobytes(), tuple(missing)), bool(peers))
 
-    def _tell(self, n: int, value: tuple[Any, ...], asked: bool) -> None:
+    def told_once(self, n: int, value: tuple[Any, ...], asked: bool) -> None:
         """A durable round is what it was, however often it is told, and whoever is missing in it."""
         if not asked:
             self.seen["asked nobody"] += 1

@@ -48,9 +48,9 @@ class SoakLedger(Ledger):
         super().promise(data, machine)
         self.promised_ever += len(self.promised) - before
 
-    def _tell(self, n: int, value: tuple[object, ...], asked: bool) -> None:
+    def told_once(self, n: int, value: tuple[object, ...], asked: bool) -> None:
         self.rounds_ever += asked and n not in self.told
-        super()._tell(n, value, asked)
+        super().told_once(n, value, asked)
 
     def forget(self) -> None:
         """Drops what is old."""
@@ -85,6 +85,7 @@ class Soak(World):
     """A world without an end."""
 
     ledger: SoakLedger
+    first_number = (1 << 32) - 50  # so that numbers cross 2³² on the way
 
     def __init__(self, seed: int, every_ns: int = 4 * S) -> None:
         super().__init__(seed, PLAN)
@@ -96,15 +97,6 @@ class Soak(World):
 
     def make_ledger(self) -> Ledger:
         return SoakLedger(self)
-
-    def came_up(self, machine: Machine) -> None:
-        node = machine.node
-        assert node is not None
-        table = node._cycle.links._table
-        if not table.by_peer and not table.first_seq:
-            # The numbers cross 2³² on the way.
-            table.first_seq, table.first_durable = (1 << 32) - 50, max(table.first_durable, (1 << 32) - 50)
-        super().came_up(machine)
 
     def crashed(self, machine: Machine, why: str) -> None:
         self._count(machine)

@@ -13,6 +13,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from snapshots import body_of, resealed
+
 from bb_edge import Node, NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.program.program import Program
@@ -70,6 +72,13 @@ class Machine:
         components = {} if self.seat.shard is None else {"shard": {"path": shard_path(self.seat.shard)}}
 
         def make(snapshot: bytes | None) -> Node:
+            if snapshot is None and world.first_number:
+                body = body_of(installed(None).snapshot(now))
+                body["links"]["first"] = [world.first_number] * 2
+                snapshot = resealed(body)
+            return installed(snapshot)
+
+        def installed(snapshot: bytes | None) -> Node:
             return install(
                 self.peer,
                 (self.address,),
@@ -168,6 +177,9 @@ def hash_of(name: str) -> int:
 
 class World:
     """A world with a seed. `run` returns once all is done, or raises WorldError."""
+
+    first_number = 0
+    """Where the sequence numbers of its nodes begin, if not at 1."""
 
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed

@@ -31,7 +31,7 @@ def _backends(build):
     return [v.split("|")[1] for v in bindings if v.startswith(keys.ROLE_BACKEND)]
 
 
-def _mixed() -> onnx.ModelProto:
+def mixed() -> onnx.ModelProto:
     """Two products with an operator between them that TFLite lacks."""
     rng = np.random.default_rng(0)
     weights = [
@@ -96,14 +96,14 @@ def test_the_fallback_computes_the_same(reference):
 
 def test_auto_leaves_what_is_too_small():
     """Of two regions, a product alone and a product with a sum, one is worth the call."""
-    build = build_edge(_mixed(), backend="auto")
+    build = build_edge(mixed(), backend="auto")
     (node,) = _models(build)
     assert node.attrs["ops"] == b"Add:1,MatMul:1"
     assert "too small" in build.artifacts[0].lowering.explain()
 
 
 def test_auto_leaves_a_program_alone_that_is_too_small_everywhere():
-    model = _mixed()
+    model = mixed()
     del model.graph.node[2:]
     model.graph.output[0].name = "e"
     build = build_edge(model, backend="auto")
@@ -113,7 +113,7 @@ def test_auto_leaves_a_program_alone_that_is_too_small_everywhere():
 
 
 def test_what_has_no_rule_stays_between_two_models(compiled, run_lowered, reference):
-    model = _mixed()
+    model = mixed()
     found = compiled(model)
     assert [op.op_type for op in found.body.ops] == [MODEL, "Erf", MODEL]
     assert [(k.op_type, k.reason) for k in found.lowering.kept] == [("Erf", "there is no rule for it")]
@@ -143,7 +143,7 @@ def test_what_devices_would_refuse_stays_in_plain_ops(backend, monkeypatch):
 
 
 def test_the_report_counts_what_was_lowered():
-    report = build_edge(_mixed(), backend="tflite").artifacts[0].report
+    report = build_edge(mixed(), backend="tflite").artifacts[0].report
     assert (report.tflite_models, report.tflite_ops) == (2, 3)
     assert report.onnx_ops == {"Erf: there is no rule for it": 1}
     assert report.tflite_bytes > 2 * 16 * 16 * 4
@@ -152,7 +152,7 @@ def test_the_report_counts_what_was_lowered():
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "mixed.onnx"
-    path.write_bytes(_mixed().SerializeToString())
+    path.write_bytes(mixed().SerializeToString())
     return path
 
 
