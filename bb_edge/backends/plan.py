@@ -230,18 +230,22 @@ class _Binding:
 
 def _call_of(
     bound: _Binding, dtypes: Sequence[np.dtype[Any]], outputs: Sequence[Spec]
-) -> tuple[Call | None, bool]:
-    """What `StaticPlan.call` and `StaticPlan.fits_any_shape` are, for inputs of these dtypes."""
+) -> tuple[Call | None, bool, bool]:
+    """What `call`, `fits_any_shape` and `takes_twice` of a plan are, for inputs of these dtypes."""
     if len(bound.steps) != 1 or bound.derived or len(outputs) != 1 or len(dtypes) not in (1, 2):
-        return None, False
+        return None, False, False
     kernel, arguments = bound.steps[0]
     of_caller = [(position, index) for _, position, index in bound.patches]
-    if of_caller != [(n, n) for n in range(len(arguments))] or len(arguments) != len(dtypes) + 1:
-        return None, False  # constants or scratch among the arguments, an input twice, or another order
     ((shape, dtype),) = outputs
+    if len(dtypes) == 1 and of_caller == [(0, 0), (1, 0), (2, 1)] and len(arguments) == 3:
+        if isinstance(kernel, np.ufunc) and shape and _allocates(kernel, [*dtypes, *dtypes], dtype):
+            return kernel, True, True
+        return None, False, False
+    if of_caller != [(n, n) for n in range(len(arguments))] or len(arguments) != len(dtypes) + 1:
+        return None, False, False  # constants or scratch among the arguments, or another order
     if isinstance(kernel, np.ufunc) and shape and _allocates(kernel, dtypes, dtype):
         # Of different dtypes, NumPy 1 looks at values if one array is a scalar.
-        return kernel, len(set(dtypes)) == 1
+        return kernel, len(set(dtypes)) == 1, False
     empty = np.empty
 
     def with_one(a: Array) -> Array:
@@ -254,7 +258,7 @@ def _call_of(
         kernel(a, b, out)
         return out
 
-    return with_one if len(dtypes) == 1 else with_two, False
+    return with_one if len(dtypes) == 1 else with_two, False, False
 
 
 def _allocates(kernel: np.ufunc, inputs: Sequence[np.dtype[Any]], result: np.dtype[Any]) -> bool:
@@ -276,7 +280,8 @@ class StaticPlan:
 
     `call(*inputs)` makes the only result with the only kernel, between `hush` and `unhush`; it is None if the
     plan does anything else. It takes arrays of the planned dtypes, and of the planned shapes unless
-    `fits_any_shape`; for scalars it may then give a number instead of an array.
+    `fits_any_shape`; for scalars it may then give a number instead of an array. Where it `takes_twice`, it
+    is called as `call(a, a)` on the only input.
     """
 
     __slots__ = (
@@ -290,6 +295,7 @@ class StaticPlan:
         "live_bytes",
         "n_steps",
         "output_specs",
+        "takes_twice",
     )
 
     def __init__(
@@ -316,7 +322,8 @@ class StaticPlan:
         specs = [fitted.values[number].spec for number in outputs]
         self.output_specs = tuple((spec.shape, spec.dtype) for spec in specs)
         inputs = [value for number in fitted.graph.inputs if (value := fitted.values[number]).source >= 0]
-        self.call, self.fits_any_shape = _call_of(bound, [v.spec.dtype for v in inputs], self.output_specs)
+        dtypes = [value.spec.dtype for value in inputs]
+        self.call, self.fits_any_shape, self.takes_twice = _call_of(bound, dtypes, self.output_specs)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Runs the plan and returns fresh arrays."""

@@ -220,15 +220,15 @@ class NumPyProgram(BackendProgram):
 
 def _call_of_one(plan_for: PlanFor) -> Callable[..., Array]:
     kernel: Callable[..., Any] | None = None
-    any_shape = False
+    any_shape = twice = False
     shape: tuple[int, ...] = ()
     dtype: np.dtype[Any] | None = None
 
     def call(_ctx: object, a: Array) -> Array:
-        nonlocal kernel, any_shape, shape, dtype
+        nonlocal kernel, any_shape, twice, shape, dtype
         if kernel is not None and a.dtype is dtype and (any_shape or a.shape == shape):
             try:
-                result = kernel(a)
+                result = kernel(a, a) if twice else kernel(a)
             except (KernelError, ValueError):
                 pass  # the plan says what is wrong, and where
             else:
@@ -236,7 +236,8 @@ def _call_of_one(plan_for: PlanFor) -> Callable[..., Array]:
                     return result
         plan = plan_for((a,))
         if plan.call is not None:
-            kernel, any_shape, shape, dtype = plan.call, plan.fits_any_shape, a.shape, a.dtype
+            kernel, any_shape, twice = plan.call, plan.fits_any_shape, plan.takes_twice
+            shape, dtype = a.shape, a.dtype
         return plan.run((a,))[0]
 
     return call
@@ -278,7 +279,7 @@ class _SplitPlan:
 
     output_specs = None
     call = None
-    fits_any_shape = False
+    fits_any_shape = takes_twice = False
 
     def __init__(self, program: NumPyProgram, fitted: Fitted) -> None:
         graph, stop = program.graph, fitted.stop

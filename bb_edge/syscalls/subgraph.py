@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import BindEnv, Run
+from bb_edge.engine.binding import BindEnv, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp, PlainCall
 from bb_edge.ir import keys
@@ -161,7 +161,9 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     else:
         run_program = program.run
         op.is_plain_call = over_peers is None
-        if single and plain and program.call is not None and over_peers is None:
+        if single and program.call is not None and over_peers is None:
+            op.inputs = tuple(op.spec.inputs[i] for i in order)
+            op.gather = make_gather(op.inputs, env.graph.slot.absent)
             op.plain = _plain_call(op, program.call)
             return program.call
 
@@ -174,7 +176,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _plain_call(op: BoundOp, call: Run) -> PlainCall | None:
-    sites = op.spec.inputs
+    sites = op.inputs
     if op.out < 0 or not 1 <= len(sites) <= 2 or min(sites) < 0:
         return None
     return call, sites[0], sites[1] if len(sites) == 2 else -1

@@ -29,17 +29,17 @@ PlainCall = tuple[Callable[..., Any], int, int]
 class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
-    `gather(values)` gives the data inputs; `run(ctx, *inputs)` does the work. `component` is the one that
-    the op calls (-1: none), a backend included; `touches` is the one that a bootstrap may lock and an
-    execution may have to claim, never a backend; `busy_key` the one that takes one op at a time.
-    `takes_first` says that a tuple that comes later has the op's several outputs, of which the node names
-    the first. `later_ns` is the deadline of a `Later` (0: the node's default). `forward` tells of a call of
-    a function which sites of the caller each of its outputs goes to. `is_plain_call` says of a backend call
-    that `run(None, …)` needs no context and always gives its values at once, `plain` how it is called where
-    it computes one value from one or two; `emits` is the topic of an op
-    that does nothing but emit an app event. `check` holds a component's result against what the op
-    declares, where there is something to hold. `frees` are sites that nobody but this op reads: their
-    values go as soon as it has run.
+    `gather(values)` gives the values at the sites `inputs`; `run(ctx, *inputs)` does the work.
+    `component` is the one that the op calls (-1: none), a backend included; `touches` is the one that a
+    bootstrap may lock and an execution may have to claim, never a backend; `busy_key` the one that takes
+    one op at a time. `takes_first` says that a tuple that comes later has the op's several outputs, of
+    which the node names the first. `later_ns` is the deadline of a `Later` (0: the node's default).
+    `forward` tells of a call of a function which sites of the caller each of its outputs goes to.
+    `is_plain_call` says of a backend call that `run(None, …)` needs no context and always gives its
+    values at once, `plain` how it is called where it computes one value from one or two; `emits` is the
+    topic of an op that does nothing but emit an app event. `check` holds a component's result against
+    what the op declares, where there is something to hold. `frees` are sites that nobody but this op
+    reads: their values go as soon as it has run.
     """
 
     __slots__ = (
@@ -52,6 +52,7 @@ class BoundOp:
         "gather",
         "graph_index",
         "index",
+        "inputs",
         "is_plain_call",
         "later_ns",
         "mode",
@@ -78,6 +79,7 @@ class BoundOp:
         self.mode = OutputMode.NONE
         if any(s >= 0 for s in outs):
             self.mode = OutputMode.ONE if len(outs) == 1 else OutputMode.SPREAD
+        self.inputs: tuple[int, ...] = spec.inputs
         self.run: Callable[..., Any] = _unbound
         self.gather: Callable[[list[Any]], Sequence[Any]] = _no_inputs
         self.component = -1

@@ -190,7 +190,7 @@ class _Registers:
         return Schedule(self.sites, self.start, steps, ready)
 
     def _step(self, op: BoundOp, bit: int) -> Step:
-        inputs = tuple(self.of[site] for site in op.spec.inputs)
+        inputs = tuple(self.of[site] for site in op.inputs)
         gone = [s for s in dict.fromkeys(op.spec.inputs) if self.last[s] is op and self.constants[s] is None]
         self.free += [self.of[site] for site in gone]
         outs = tuple(self._register(site) if site in self.last else -1 for site in op.outs)
