@@ -30,10 +30,11 @@ solver, the recording calls and the engine's dispatch read the same table.
   execution first has all of its others (recorded with `after=` it is a plain op); all others when their
   required inputs are there.
 - **notes**: *suspends* may finish in a later poll; *reads* or *writes* its component's state; *by the
-  compiler* is placed by passes, not by authors; *remote* can be addressed by an envelope.
+  compiler* is placed by passes, not by authors; *remote* can be addressed by an envelope; *own state* keeps
+  state across executions that no name identifies.
 
 Holds, queues and limits go by their name: all ops of a device that say one name share it, those of two calls
-of one module among them. `Threshold` and `Gate` have no name: each one, in each call of its module, has a
+of one module among them. Ops with *own state* have no name: each one, in each call of its module, has a
 state of its own. What a round emits before it asks nobody is emitted again when the round is run again, with
 the same number. An interval yields a `Timestamp`; where a trigger is wanted, `g.threshold(1, tick)` is one.
 """
@@ -125,7 +126,13 @@ def _notes(op: OpDef) -> str:
     notes = []
     if op.effect is not Effect.NONE:
         notes.append("reads" if op.effect is Effect.READ else "writes")
-    for flag, text in ((op.may_suspend, "suspends"), (op.inserted, "by the compiler"), (op.remote, "remote")):
+    flags = (
+        (op.may_suspend, "suspends"),
+        (op.inserted, "by the compiler"),
+        (op.remote, "remote"),
+        (op.own_state, "own state"),
+    )
+    for flag, text in flags:
         if flag:
             notes.append(text)
     return ", ".join(notes)

@@ -24,8 +24,6 @@ _NO_REQUESTS: frozenset[str] = frozenset()
 Where = Mapping[int, frozenset[str]]
 """Entry → the requests that must be closed before the value is there."""
 
-_STATEFUL = frozenset({"Threshold", "Any", "DeadlineMatch"})
-
 
 @dataclass(slots=True)
 class Joins:
@@ -98,7 +96,7 @@ def _open_child(index: int, op: Op, state: Joins) -> None:
 
 
 def _fires_on_one(row: OpDef) -> bool:
-    return row.name in _STATEFUL or any(p.ready is Ready.ANY for p in row.inputs)
+    return any(p.ready is Ready.ANY for p in row.inputs)
 
 
 def _any_of(names: Sequence[str], state: Joins) -> Where:

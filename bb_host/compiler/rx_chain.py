@@ -17,10 +17,9 @@ from bb_host.program import Function, Op, Program
 DEDUP = "DedupGateRx"
 PEER_HEALTH = "PeerHealthGateRx"
 BACKOFF = "BackoffGateRx"
-RX_GATES = (DEDUP, PEER_HEALTH, BACKOFF)
-"""In the order in which they stand behind an entry."""
+RX_GATES = {DEDUP: "deduped", PEER_HEALTH: "healthy", BACKOFF: "calm"}
+"""In the order in which they stand behind an entry, each with the suffix of what it hands on."""
 
-_SUFFIX = {DEDUP: "deduped", PEER_HEALTH: "healthy", BACKOFF: "calm"}
 _ENTRY_SUFFIX = "received"
 
 
@@ -93,7 +92,7 @@ def _split(
     types: dict[str, ValueType],
     moved: dict[tuple[str, str], dict[str, str]],
 ) -> tuple[Op, Op]:
-    suffix = _SUFFIX.get(op.op_type, _ENTRY_SUFFIX)
+    suffix = RX_GATES.get(op.op_type, _ENTRY_SUFFIX)
     names: dict[str, str] = {}
     for name in op.outputs:
         if name:

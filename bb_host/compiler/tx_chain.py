@@ -14,10 +14,9 @@ from bb_host.program import Function, Op, Program
 
 PEER_HEALTH = "PeerHealthGateTx"
 BACKOFF = "BackoffGateTx"
-TX_GATES = (PEER_HEALTH, BACKOFF)
-"""In the order in which they stand before a send."""
+TX_GATES = {PEER_HEALTH: "up", BACKOFF: "ready"}
+"""In the order in which they stand before a send, each with the suffix of the peers that it passes."""
 
-_SUFFIX = {PEER_HEALTH: "up", BACKOFF: "ready"}
 _GATED_INPUT = {OP_SEND: -1, OP_SEND_REQ: -2}
 
 
@@ -51,7 +50,7 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
     for index in sends:
         op = ops[index]
         peers = gated_input(op)
-        name = f"{_authored(op, peers)}__{_SUFFIX[gate]}_{flow.wire_id(op)}"
+        name = f"{_authored(op, peers)}__{TX_GATES[gate]}_{flow.wire_id(op)}"
         while name in taken:
             name += "_"
         taken.add(name)

@@ -96,7 +96,8 @@ class OpDef:
 
     `relation` names the type relation that the type solver applies; "" means that the port types and their
     variables say everything. `inserted` marks ops that only compiler passes place; `remote` ops may be
-    reached by an envelope addressed to `/component/<ref>/op/<name>`.
+    reached by an envelope addressed to `/component/<ref>/op/<name>`. `own_state` marks ops that keep state
+    across executions which no name identifies: each call of a module has a state of its own.
     """
 
     domain: str
@@ -109,6 +110,7 @@ class OpDef:
     may_suspend: bool = False
     inserted: bool = False
     remote: bool = False
+    own_state: bool = False
     relation: str = ""
     doc: str = ""
 
@@ -213,6 +215,7 @@ class Table:
         may_suspend: bool = False,
         inserted: bool = False,
         remote: bool = False,
+        own_state: bool = False,
         relation: str = "",
     ) -> None:
         if name in self._ops:
@@ -228,6 +231,7 @@ class Table:
             may_suspend,
             inserted,
             remote,
+            own_state,
             relation,
             doc,
         )

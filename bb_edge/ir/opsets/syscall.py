@@ -62,6 +62,7 @@ _t.op(
     "n:int",
     "Fires after n arrivals, of whatever executions, and counts anew. Each call of a module has its own"
     " count.",
+    own_state=True,
 )
 _t.op(
     "After",
@@ -123,6 +124,7 @@ _t.op(
     "across:int?",
     "Passes the value once the trigger is there. `across` (set by the compiler where the host gives the"
     " trigger by itself): across executions, each trigger lets one value through, the newest or the next.",
+    own_state=True,
 )
 _t.op("PassThrough", "value:T", "value:T", "", "Returns its input, of any type.")
 _t.op("Tee", "value:T", "outputs:T*", "fanout:int", "Returns its input `fanout` times.")

@@ -31,9 +31,6 @@ NAME = "inline_for_partition"
 
 Key = tuple[str, str]
 
-_OWN_STATE = frozenset(("Gate", "Threshold"))
-"""Syscalls whose state across executions is the op's own; that of the others is under a name."""
-
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("surfaced_wire_ops", 0)
@@ -83,7 +80,7 @@ class _Composition:
                 found = True
             elif op.domain == keys.SYSCALL_DOMAIN:
                 row = opsets.lookup(op.domain, op.op_type)
-                found = found or op.op_type in _OWN_STATE or (row is not None and row.kind is OpKind.ENTRY)
+                found = found or (row is not None and (row.own_state or row.kind is OpKind.ENTRY))
             elif op.domain not in flow.LEAF_DOMAINS:
                 callee = self.keyed.get((op.domain, op.op_type))
                 if callee is not None and self.is_open(callee, (*path, function.key)):
