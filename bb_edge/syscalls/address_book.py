@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir.address import Address
@@ -16,7 +17,7 @@ from bb_edge.syscalls.peer_lists import element, peer_of
 def _insert(op: BoundOp, env: BindEnv) -> Run:
     book, fired = env.peers.address_book, done(op)
 
-    def run(ctx: Any, peer: Any, address: Any) -> object:
+    def run(ctx: OpContext, peer: Any, address: Any) -> object:
         _merge(book, peer, _addresses((address,), ctx))
         return fired
 
@@ -26,7 +27,7 @@ def _insert(op: BoundOp, env: BindEnv) -> Run:
 def _insert_many(op: BoundOp, env: BindEnv) -> Run:
     book, fired = env.peers.address_book, done(op)
 
-    def run(ctx: Any, peer: Any, addresses: Any) -> object:
+    def run(ctx: OpContext, peer: Any, addresses: Any) -> object:
         if not addresses:
             raise OpError(
                 "the address list is empty", where=ctx.op.spec.name, hint="give at least one address"
@@ -37,7 +38,7 @@ def _insert_many(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
-def _addresses(values: Iterable[Any], ctx: Any) -> tuple[Address, ...]:
+def _addresses(values: Iterable[Any], ctx: OpContext) -> tuple[Address, ...]:
     """Returns addresses that came as values of the engine or encoded, as hosts may give them.
 
     Raises AddressError and OpError.
@@ -65,7 +66,7 @@ def _merge(book: Any, peer: Any, addresses: tuple[Any, ...]) -> None:
 def _lookup(op: BoundOp, env: BindEnv) -> Run:
     book = env.peers.address_book
 
-    def run(ctx: Any, peer: Any) -> object:
+    def run(ctx: OpContext, peer: Any) -> object:
         addresses = book.lookup(peer)
         if addresses is None:
             raise OpError(
@@ -81,7 +82,7 @@ def _lookup(op: BoundOp, env: BindEnv) -> Run:
 def _drop(op: BoundOp, env: BindEnv) -> Run:
     book, fired = env.peers.address_book, done(op)
 
-    def run(ctx: Any, peer: Any) -> object:
+    def run(ctx: OpContext, peer: Any) -> object:
         book.drop_peer(peer_of(peer, ctx))
         return fired
 
@@ -97,7 +98,7 @@ def _own_addresses(op: BoundOp, env: BindEnv) -> Run:
     """Returns the node's addresses; the one that names it where its transport gave it none."""
     runtime = env.runtime
 
-    def run(ctx: Any, *_: object) -> tuple[Address, ...]:
+    def run(ctx: OpContext, *_: object) -> tuple[Address, ...]:
         own = tuple(Address.from_bytes(address) for address in runtime.local_addresses)
         return own or (Address.empty().with_peer(runtime.own_peer),)
 

@@ -6,9 +6,8 @@ callee is written to the caller's frame.
 
 from __future__ import annotations
 
-from typing import Any
-
 from bb_edge.engine.binding import BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
@@ -37,7 +36,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     scheduler = env.scheduler
     op.forward = forward
 
-    def run(ctx: Any, *inputs: object) -> object:
+    def run(ctx: OpContext, *inputs: object) -> object:
         frame = ctx.execution.new_frame(region)
         frame.called_by(ctx.frame, op)
         for value, outers in constants:

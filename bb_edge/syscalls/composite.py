@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys, types
@@ -41,7 +40,7 @@ def _bundle(op: BoundOp, env: BindEnv) -> Run:
     recorded = _child_types(op)
     hashes = tuple(map(_hash, recorded)) or (None,) * len(op.spec.inputs)
 
-    def run(ctx: Any, *parts: object) -> Composite:
+    def run(ctx: OpContext, *parts: object) -> Composite:
         pairs = zip(hashes, parts, strict=True)
         return Composite(tuple((wire_type_hash(part) if h is None else h, part) for h, part in pairs))
 
@@ -52,7 +51,7 @@ def _unbundle(op: BoundOp, env: BindEnv) -> Run:
     count = len(op.outs)
     expected = tuple((node, _hash(node)) for node in _child_types(op))
 
-    def run(ctx: Any, composite: object) -> object:
+    def run(ctx: OpContext, composite: object) -> object:
         if not isinstance(composite, Composite) or len(composite) != count:
             size = len(composite) if isinstance(composite, Composite) else type(composite).__name__
             raise OpError(f"expected a bundle of {count}, got {size}", where=ctx.op.spec.name)

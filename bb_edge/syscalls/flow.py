@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.roles import TRIGGER
 
@@ -34,10 +33,10 @@ def _first_arrival(op: BoundOp, env: BindEnv) -> Run:
     group = op.spec.attrs.get("group")
     sites = tuple(dict.fromkeys(o.out for o in env.graph.ops if _in_group(o, op, group)))
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         return None if ctx.frame.values[site] is not None else value
 
-    def run_in_group(ctx: Any, value: object) -> object:
+    def run_in_group(ctx: OpContext, value: object) -> object:
         values = ctx.frame.values
         return value if all(values[s] is None for s in sites) else None
 

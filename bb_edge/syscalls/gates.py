@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.run.bound import BoundOp
 
 
@@ -19,7 +20,7 @@ def _pass(values: tuple[object, ...]) -> object:
 
 
 def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
-    def run(ctx: Any, *values: object) -> object:
+    def run(ctx: OpContext, *values: object) -> object:
         return _pass(values)
 
     return run
@@ -28,7 +29,7 @@ def _dedup_rx(op: BoundOp, env: BindEnv) -> Run:
 def _health_rx(op: BoundOp, env: BindEnv) -> Run:
     runtime, states = env.runtime, env.peers
 
-    def run(ctx: Any, *values: object) -> object:
+    def run(ctx: OpContext, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and not states.is_up(source) and not ctx.execution.acknowledged:
             runtime.count("gates.peer_health_rx.dropped")
@@ -41,7 +42,7 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
 def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
     runtime, states = env.runtime, env.peers
 
-    def run(ctx: Any, *values: object) -> object:
+    def run(ctx: OpContext, *values: object) -> object:
         source = ctx.execution.source
         if source is not None and states.is_blocked(source) and not ctx.execution.acknowledged:
             runtime.count("gates.backoff_rx.dropped")
@@ -55,7 +56,7 @@ def _health_tx(op: BoundOp, env: BindEnv) -> Run:
     runtime, states = env.runtime, env.peers
     own = runtime.own_peer
 
-    def run(ctx: Any, peers: tuple[Any, ...]) -> object:
+    def run(ctx: OpContext, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or states.is_up(p) or states.probe(p))
         if len(kept) < len(peers):
             runtime.count("gates.peer_health_tx.dropped", len(peers) - len(kept))
@@ -68,7 +69,7 @@ def _backoff_tx(op: BoundOp, env: BindEnv) -> Run:
     runtime, states = env.runtime, env.peers
     own = runtime.own_peer
 
-    def run(ctx: Any, peers: tuple[Any, ...]) -> object:
+    def run(ctx: OpContext, peers: tuple[Any, ...]) -> object:
         kept = tuple(p for p in peers if p == own or states.ready(p, ctx.now_ns))
         if len(kept) < len(peers):
             runtime.count("gates.backoff_tx.dropped", len(peers) - len(kept))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.program.graph_slot import OUTPUT_OP
 from bb_edge.engine.run.bound import BoundOp
@@ -25,7 +25,7 @@ def _emit(op: BoundOp, env: BindEnv) -> Run:
     topic = op.emits = _name(op)
     runtime, fired = env.runtime, done(op)
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         runtime.emit_value(ctx.op.target, ctx.execution.id, topic, value)
         return fired
 
@@ -36,7 +36,7 @@ def _notify(op: BoundOp, env: BindEnv) -> Run:
     topic = _name(op)
     runtime, fired = env.runtime, done(op)
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         runtime.emit(steps.AppEvent(ctx.op.target, ctx.execution.id, topic))
         return fired
 
@@ -54,7 +54,7 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
 
     runtime, bound, fired = env.runtime, ring.maxlen, done(op)
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         if len(ring) == bound:
             runtime.emit(steps.Telemetry(name, ring[0]))
         ring.append(value)
@@ -70,7 +70,7 @@ def _increment(op: BoundOp, env: BindEnv) -> Run:
         raise OpError("attribute delta must be an integer", where=op.spec.name)
     runtime, fired = env.runtime, done(op)
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         runtime.count(name, delta)
         return fired
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir.ids import PeerId
@@ -61,14 +62,14 @@ OVER_PEERS: Mapping[str, Pick] = {
 }
 
 
-def peer_of(value: Any, ctx: Any) -> PeerId:
+def peer_of(value: Any, ctx: OpContext) -> PeerId:
     """Returns a value that is a single peer. OpError for anything else."""
     if not isinstance(value, PeerId):
         raise OpError(f"expected a PeerId, got {value!r}", where=ctx.op.spec.name)
     return value
 
 
-def element(values: Any, index: Any, what: str, ctx: Any) -> object:
+def element(values: Any, index: Any, what: str, ctx: OpContext) -> object:
     """Returns one entry of a list, counted from 0, or from the end below 0. OpError beyond its ends."""
     place = np.asarray(index)
     if place.size != 1:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bb_edge.engine.binding import BindEnv, Run, make_gather
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.graph_slot import build_graph
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -99,7 +100,7 @@ def calls_of(
     `check` gets the result first; a later result meets it when the parked op is resumed.
     """
 
-    def run(ctx: Any, *inputs: object) -> object:
+    def run(ctx: OpContext, *inputs: object) -> object:
         try:
             result = method(ctx, *inputs, **keywords)
         except BaseException:

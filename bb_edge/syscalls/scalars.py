@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import types
@@ -18,7 +19,7 @@ def _as_tensor(op: BoundOp, env: BindEnv) -> Run:
     if dtype is None:
         raise OpError(f"attribute to must be an element type, not {elem!r}", where=op.spec.name)
 
-    def run(ctx: Any, value: Any) -> object:
+    def run(ctx: OpContext, value: Any) -> object:
         try:
             return np.asarray(value, dtype)
         except (TypeError, ValueError, OverflowError) as error:
@@ -28,7 +29,7 @@ def _as_tensor(op: BoundOp, env: BindEnv) -> Run:
 
 
 def _as_scalar(op: BoundOp, env: BindEnv) -> Run:
-    def run(ctx: Any, value: Any) -> object:
+    def run(ctx: OpContext, value: Any) -> object:
         array = np.asarray(value)
         if array.size != 1:
             raise OpError(

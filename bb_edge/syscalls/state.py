@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import Bind, BindEnv, Run, done
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
@@ -32,7 +33,7 @@ def _positive(op: BoundOp, name: str) -> int:
     return value
 
 
-def _full(env: BindEnv, ctx: Any, what: str) -> CapacityError:
+def _full(env: BindEnv, ctx: OpContext, what: str) -> CapacityError:
     bound = env.runtime.config.op_state_entries
     return CapacityError(
         f"{what} holds {bound} already",
@@ -60,7 +61,7 @@ def _threshold(op: BoundOp, env: BindEnv) -> Run:
     n = _positive(op, "n")
     state: _Count = env.state.setdefault(("threshold", env.graph.index, op.spec.origin), _Count())
 
-    def run(ctx: Any, _value: object) -> object:
+    def run(ctx: OpContext, _value: object) -> object:
         state.arrived += 1
         if state.arrived < n:
             return None
@@ -85,7 +86,7 @@ def _stash(op: BoundOp, env: BindEnv) -> Run:
     state: _Held = env.state.setdefault(("hold", _text(op, "slot")), _Held())
     told = done(op)
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         state.value = value
         return told
 
@@ -95,7 +96,7 @@ def _stash(op: BoundOp, env: BindEnv) -> Run:
 def _flush(op: BoundOp, env: BindEnv) -> Run:
     state: _Held = env.state.setdefault(("hold", _text(op, "slot")), _Held())
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         value, state.value = state.value, None
         return value
 
@@ -172,7 +173,7 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
     state: _Queue = env.state.setdefault(("serialize", _text(op, "queue")), _Queue())
     scheduler = env.scheduler
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         while state.takers:
             if scheduler.resume(state.takers.popleft(), value):
                 return TRIGGER
@@ -187,7 +188,7 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
 def _dequeue(op: BoundOp, env: BindEnv) -> Run:
     state: _Queue = env.state.setdefault(("serialize", _text(op, "queue")), _Queue())
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         if state.values:
             return state.values.popleft()
         if len(state.takers) >= env.runtime.config.op_state_entries:
@@ -258,7 +259,7 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
     state = _semaphore(op, env)
     state.bound(n)
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         if state.free:
             state.free -= 1
             state.grant(ctx.execution)
@@ -274,7 +275,7 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
 def _release(op: BoundOp, env: BindEnv) -> Run:
     state, told = _semaphore(op, env), done(op)
 
-    def run(ctx: Any, _trigger: object) -> object:
+    def run(ctx: OpContext, _trigger: object) -> object:
         if ctx.execution.id not in state.holders:
             raise OpError(
                 "the execution holds no permit", where=ctx.op.spec.name, hint="Acquire comes before Release"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import BindEnv, Run, make_gather
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp, PlainCall
 from bb_edge.ir import keys
@@ -60,7 +61,7 @@ def _executed(
     if not backend.own_dispatch:
         op.is_plain_call = True
 
-        def run(ctx: Any, *inputs: Any) -> object:
+        def run(ctx: OpContext, *inputs: Any) -> object:
             results = program.dispatch(take(inputs), attrs, None)
             assert not isinstance(results, Later), "Backend.dispatch answers at once"
             return give(results)
@@ -74,7 +75,7 @@ def _executed(
         handle.give = lambda results: give(program.arrays(results))
         return handle
 
-    def dispatch(ctx: Any, *inputs: Any) -> object:
+    def dispatch(ctx: OpContext, *inputs: Any) -> object:
         completion = waiting.later(ctx, None, make).handle
         results = program.dispatch(take(inputs), attrs, completion)
         return results if isinstance(results, Later) else give(results)
@@ -185,7 +186,7 @@ def _plain_call(op: BoundOp, call: Run) -> PlainCall | None:
 def _of_either(over_peers: peer_lists.Pick, run_tensors: Run) -> Run:
     """Returns the call of an operator that takes tensors or lists of peers; the value decides which."""
 
-    def run(ctx: Any, *inputs: Any) -> object:
+    def run(ctx: OpContext, *inputs: Any) -> object:
         return over_peers(inputs) if type(inputs[0]) is tuple else run_tensors(ctx, *inputs)
 
     return run

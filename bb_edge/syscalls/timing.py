@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
@@ -21,7 +20,7 @@ def _delay(attribute: str) -> Bind:
             raise OpError(f"{attribute} must be a number of nanoseconds, not {delay!r}", where=op.spec.name)
         runtime = env.runtime
 
-        def run(ctx: Any, _trigger: object) -> object:
+        def run(ctx: OpContext, _trigger: object) -> object:
             if runtime.timers.full:
                 bound = runtime.config.max_timers
                 raise CapacityError(
@@ -54,7 +53,7 @@ def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
     """Drops and counts the value where its execution's deadline has passed."""
     runtime = env.runtime
 
-    def run(ctx: Any, value: object) -> object:
+    def run(ctx: OpContext, value: object) -> object:
         deadline = ctx.execution.deadline_ns
         if deadline and ctx.now_ns >= deadline:
             ctx.execution.expire()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, Run
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.units import Unit
@@ -68,7 +69,7 @@ class _Port:
         return fills
 
 
-def _remaining(ctx: Any, own_ns: int) -> int:
+def _remaining(ctx: OpContext, own_ns: int) -> int:
     """Returns the absolute deadline of what is sent: the op's own, bounded by the execution's; 0 for none."""
     inherited: int = ctx.execution.deadline_ns
     own = ctx.now_ns + own_ns if own_ns else 0
@@ -80,7 +81,7 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
     outgoing = env.outgoing
     group = None if port.group is None else (env.graph.index, port.group)
 
-    def run(ctx: Any, *inputs: Any) -> object:
+    def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, peers = inputs
         fills = port.fills(tuple(payloads))
         deadline = _remaining(ctx, port.deadline_ns)
@@ -112,7 +113,7 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
             "the op has no wire id", where=op.spec.name, hint="compile the program with its wire passes"
         )
 
-    def run(ctx: Any, *inputs: Any) -> object:
+    def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, gated, asked = inputs
         return requests.ask(
             ctx.frame,
@@ -132,7 +133,7 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
     port = _Port(op, env.outgoing)
     outgoing = env.outgoing
 
-    def run(ctx: Any, *inputs: Any) -> object:
+    def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, sender, req_id = inputs
         if len(sender) != 1:
             raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
@@ -156,7 +157,7 @@ def _collect(op: BoundOp, env: BindEnv) -> Run:
     requests = env.requests
     stacks = max(0, len(op.outs) - 2)
 
-    def run(ctx: Any, req_id: object) -> object:
+    def run(ctx: OpContext, req_id: object) -> object:
         return requests.collect(ctx, req_id, stacks)
 
     return run

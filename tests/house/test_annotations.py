@@ -68,3 +68,63 @@ def test_a_bare_annotation_is_seen(source: str) -> None:
 
 def test_other_uses_are_left_alone() -> None:
     assert bare_generics("x: np.dtype[Any] = f(np.ndarray)\nassert isinstance(x, np.ndarray)") == []
+
+
+# --- collaborators ------------------------------------------------------------------------------------
+
+INSIDE = sorted(
+    [
+        *(ROOT / "bb_edge" / "engine").rglob("*.py"),
+        *(ROOT / "bb_edge" / "syscalls").rglob("*.py"),
+        *(ROOT / "bb_edge" / f"{name}.py" for name in ("installer", "node", "renewal", "wiring")),
+    ]
+)
+
+
+def untyped_collaborators(source: str) -> list[str]:
+    """`line: what` for each object that a class is given, holds or shows, or a ctx, whose type is `Any`."""
+    places = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    places += [f"{a.lineno}: {ast.unparse(a)}" for a in _untyped(method)]
+        elif isinstance(node, ast.FunctionDef):
+            given = [a for a in node.args.args if a.arg == "ctx" and _is_any(a.annotation)]
+            places += [f"{a.lineno}: {ast.unparse(a)}" for a in given]
+    return places
+
+
+def _untyped(method: ast.FunctionDef) -> Iterator[ast.expr | ast.arg]:
+    if method.name == "__init__":
+        given = (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
+        yield from (a for a in given if _is_any(a.annotation))
+        for node in ast.walk(method):
+            if isinstance(node, ast.AnnAssign) and _is_any(node.annotation):
+                yield node.target
+    shown = any(ast.unparse(decorator) == "property" for decorator in method.decorator_list)
+    if shown and _is_any(method.returns) and method.returns is not None and "state" not in method.name:
+        yield method.returns  # a state is plain data
+
+
+def _is_any(annotation: ast.expr | None) -> bool:
+    return annotation is not None and ast.unparse(annotation) == "Any"
+
+
+def test_no_collaborator_is_typed_any() -> None:
+    """Where the type is known, mypy finds what a part asks of another one; a lower floor takes a Protocol."""
+    found = {str(path.relative_to(ROOT)): untyped_collaborators(path.read_text()) for path in INSIDE}
+    assert {name: places for name, places in found.items() if places} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def __init__(self, engine: Any): ...",
+        "class A:\n    def __init__(self):\n        self.control: Any = None",
+        "class A:\n    @property\n    def peers(self) -> Any: ...",
+        "def run(ctx: Any, x: object): ...",
+    ],
+)
+def test_an_untyped_collaborator_is_found(source: str) -> None:
+    assert untyped_collaborators(source) != []

@@ -30,7 +30,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.naming import Naming
 from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.run.waiting import PENDING
+from bb_edge.engine.run.waiting import PENDING, Running
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
@@ -279,7 +279,7 @@ class Requests:
 
     # --- firing ---------------------------------------------------------------------------------------
 
-    def collect(self, ctx: Any, req_id: object, stacks: int) -> object:
+    def collect(self, ctx: Running, req_id: object, stacks: int) -> object:
         """`RecvRespBatched`: parks until the request is over, then yields (closed, missing, *stacks)."""
         cohort = self.cohorts.get(req_id) if isinstance(req_id, int) else None
         if cohort is None:
