@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bb_edge.engine.engine import Phase
 from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.cohort import Cohort
 from bb_edge.engine.net.durable import Durable, NothingDurable
@@ -63,6 +64,8 @@ class Inspection:
             "not started": it waits for its bootstrap, or has none of these.
         bootstraps: in install order, with their status.
         events: bus events and lifecycle phases that wait for the next poll.
+        phases: of a poll, in their order: what each `does`, whether it `has_work` now, and whether all that
+            is ready runs after it (`frontier`).
     """
 
     node: Row
@@ -87,9 +90,12 @@ class Inspection:
     targets: dict[str, str]
     bootstraps: list[Row]
     events: dict[str, list[int]]
+    phases: list[Row]
 
 
-def inspect(parts: Parts, targets: Iterable[str], straight: Iterable[str]) -> Inspection:
+def inspect(
+    parts: Parts, targets: Iterable[str], straight: Iterable[str], phases: Iterable[Phase]
+) -> Inspection:
     """The node of these parts as plain data; between two polls, from the poller's thread."""
     scheduler, runtime = parts.scheduler, parts.runtime
     control, peers = parts.control, parts.peers
@@ -176,6 +182,15 @@ def inspect(parts: Parts, targets: Iterable[str], straight: Iterable[str]) -> In
             for planned in parts.bootstraps.order
         ],
         events={"bus": list(runtime.bus.events), "phases": list(parts.sources.due_phases)},
+        phases=[
+            {
+                "name": phase.name,
+                "does": (phase.run.__doc__ or "").partition("\n")[0],
+                "has_work": bool(phase.work),
+                "frontier": phase.frontier,
+            }
+            for phase in phases
+        ],
     )
 
 

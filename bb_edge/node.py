@@ -184,7 +184,7 @@ class Node:
         For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
         in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
         """
-        return inspect(self._parts, self.targets, self._schedules)
+        return inspect(self._parts, self.targets, self._schedules, self._cycle.phases)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 

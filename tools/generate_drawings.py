@@ -1,9 +1,12 @@
-"""Writes the drawings of transition tables into the pages that show them. Run it after a table changed.
+"""Writes what pages show of the code into them. Run it after a table, a contract or the walk has changed.
 
-A page shows a table by two marks on lines of their own; what lies between them is written by this tool:
+A page marks a place by two lines; what lies between them is written by this tool:
 
-    <!-- states of bb_edge.transport.connection:CONNECTION -->
+    <!-- states of bb_edge.transport.connection:CONNECTION -->      a transition table, drawn
     <!-- end of states -->
+
+Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an
+envelope) and `walk` (of one request).
 """
 
 from __future__ import annotations
@@ -12,23 +15,33 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmware_shims"))]
 
+from bb_edge.engine.net import admission  # noqa: E402
 from bb_edge.ir.transitions import Table  # noqa: E402
+from benchmarks.walk import answering_node, walk  # noqa: E402
 
-BLOCK = re.compile(r"(<!-- states of (\S+):(\S+) -->\n).*?(<!-- end of states -->\n)", re.DOTALL)
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BLOCK = re.compile(
+    r"(<!-- (states|floors|phases|checks|walk)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL
+)
 
 
 def drawn(text: str) -> str:
-    """The text of a page with the drawing of each table that it marks."""
-    return BLOCK.sub(lambda m: f"{m[1]}```mermaid\n{_table(m[2], m[3]).drawing()}```\n{m[4]}", text)
+    """The text of a page with everything that it marks."""
+    return BLOCK.sub(lambda m: m[1] + _WRITERS[m[2]](m[3]) + m[4], text)
 
 
 def tables(text: str) -> list[str]:
-    """The tables that a page marks, as ``module:NAME``."""
-    return [f"{module}:{name}" for _, module, name, _ in BLOCK.findall(text)]
+    """The transition tables that a page marks, as ``module:NAME``."""
+    return [name for _, what, name, _ in BLOCK.findall(text) if what == "states"]
 
 
 def pages() -> list[Path]:
@@ -36,11 +49,52 @@ def pages() -> list[Path]:
     return sorted((ROOT / "docs").rglob("*.md"))
 
 
-def _table(module: str, name: str) -> Table[object, object]:
-    table = getattr(importlib.import_module(module), name)
+def _states(name: str) -> str:
+    module, _, constant = name.partition(":")
+    table = getattr(importlib.import_module(module), constant)
     if not isinstance(table, Table):
-        raise TypeError(f"{module}:{name} is not a Table")
-    return table
+        raise TypeError(f"{name} is not a Table")
+    return f"```mermaid\n{table.drawing()}```\n"
+
+
+def _floors(package: str) -> str:
+    """The layers of a package and of the packages inside it, the upper floors first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    lines = ["```text"]
+    for contract in contracts:
+        (container,) = contract.get("containers", [""])
+        if f"{container}.".startswith(f"{package}."):
+            lines.append(f"{container.removeprefix('bb_edge.').replace('.', '/')}/")
+            lines += [f"    {layer}" for layer in contract["layers"]]
+    return "\n".join([*lines, "```", ""])
+
+
+def _phases(_: str) -> str:
+    rows = ["| phase | what it does | then what is ready runs |", "|---|---|---|"]
+    for phase in answering_node().inspect().phases:
+        rows.append(f"| {phase['name']} | {phase['does']} | {'yes' if phase['frontier'] else ''} |")
+    return "\n".join([*rows, ""])
+
+
+def _checks(_: str) -> str:
+    rows = ["| kind of envelope | check | what it does |", "|---|---|---|"]
+    for kind, checks in admission.CHECKS.items():
+        for check in checks:
+            rows.append(f"| {kind.name.lower()} | `{check.__name__}` | {first_line(check)} |")
+    return "\n".join([*rows, ""])
+
+
+def _walk(_: str) -> str:
+    return f"```text\n{walk()}\n```\n"
+
+
+def first_line(documented: Any) -> str:
+    """The first line of a docstring."""
+    text: str = documented.__doc__ or ""
+    return text.strip().splitlines()[0]
+
+
+_WRITERS = {"states": _states, "floors": _floors, "phases": _phases, "checks": _checks, "walk": _walk}
 
 
 if __name__ == "__main__":

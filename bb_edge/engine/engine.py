@@ -203,6 +203,7 @@ class Engine:
         return self._left <= 0
 
     def _tell_budget(self, now_ns: int) -> None:
+        """Reports that the op budget is spent while something is still to be done."""
         if self.engine.runnable or self._admissible or self.runtime.timers.due(now_ns):
             self.runtime.count("cycles.over_budget")
             self.runtime.emit(steps.CycleBudgetExceeded(self.runtime.config.cycle_op_budget))
@@ -210,6 +211,7 @@ class Engine:
     # --- phases ---------------------------------------------------------------------------------------
 
     def _take_notices(self, _now_ns: int) -> None:
+        """Takes in presence, and what the transport has to say of peers."""
         notices = self.ingress.notices
         while notices:
             act, args = notices.popleft()
@@ -217,9 +219,11 @@ class Engine:
             self._hand_on()
 
     def _fire_saved(self, _now_ns: int) -> None:
+        """Ends durable requests that a snapshot on disk holds."""
         self.requests.fire_saved()
 
     def _take_envelopes(self, now_ns: int) -> None:
+        """Reads envelopes, and decides which are taken; none while a journal is replayed."""
         if self.admission.journal.replaying:
             return  # nothing new before what the journal still holds
         envelopes, admission = self.ingress.envelopes, self.admission
@@ -231,6 +235,7 @@ class Engine:
                 admission.decide(arrival, now_ns)
 
     def _fire(self, now_ns: int) -> None:
+        """Calls the timers that are due, and runs what each of them makes ready."""
         while self._left > 0 and (due := self.runtime.timers.pop_due(now_ns)) is not None:
             due.callback(now_ns, *due.args)
             self._hand_on()
@@ -239,6 +244,7 @@ class Engine:
             self._run(now_ns)
 
     def _complete(self, _now_ns: int) -> None:
+        """Gives ops and remote ops the results that they wait for."""
         limit = self.runtime.config.completion_bytes
         completions = self.ingress.completions
         while completions:
@@ -258,6 +264,7 @@ class Engine:
                 self.runtime.count("completions.late")
 
     def _count_late(self, _now_ns: int) -> None:
+        """Counts results that nobody waits for any more."""
         late = self.ingress.late_completions
         while late:
             late.popleft()
@@ -272,6 +279,7 @@ class Engine:
         return bool(outgoing.units) or not (outgoing.durable.quiet and self.links.quiet)
 
     def _send(self, now_ns: int) -> None:
+        """Packs what ops have sent into envelopes; repeats and acknowledges what is due."""
         self.outgoing.flush(now_ns)
         if self.outgoing.lost:
             self._hand_on()
@@ -280,6 +288,7 @@ class Engine:
         return 0 if self.outgoing.waits else self.links.next_deadline_ns()
 
     def _relieve(self, _now_ns: int) -> None:
+        """Lets peers send again that were asked to slow down, once the queue has drained."""
         self.admission.drained()
 
 

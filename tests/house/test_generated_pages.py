@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -11,6 +12,7 @@ from types import ModuleType
 from bb_edge.ir import opsets
 
 ROOT = Path(__file__).resolve().parents[2]
+ENGINE_PAGE = ROOT / "docs/design/engine.md"
 
 
 def _tool(name: str) -> ModuleType:
@@ -46,6 +48,35 @@ def test_every_transition_table_is_drawn(monkeypatch):
         for name in re.findall(r"^([A-Z_]+)(?:: [^=]+)? = Table\(", path.read_text(), re.MULTILINE)
     ]
     assert sorted(shown) == sorted(defined)
+
+
+def test_what_the_engines_page_names_is_in_the_sources():
+    page = re.sub(r"<!-- (\w+).*?<!-- end of \1 -->", "", ENGINE_PAGE.read_text(), flags=re.DOTALL)
+    files = re.findall(r"`([\w/]+/[\w/]*(?:\.py)?)`", page)
+    members = re.findall(r"`([A-Z]\w+)\.(\w+)(?:\([^`]*)?`", page)
+    assert len(files) > 5 and len(members) > 4
+    assert [
+        name for name in files if not any((ROOT / at / name).exists() for at in ("", "bb_edge/engine"))
+    ] == []
+    held = _members_of_classes()
+    assert [f"{name}.{member}" for name, member in members if member not in held.get(name, ())] == []
+
+
+def _members_of_classes() -> dict[str, set[str]]:
+    """Class -> names that its body or its `__init__` defines, for all classes of the edge."""
+    held: dict[str, set[str]] = {}
+    for path in (ROOT / "bb_edge").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names = held.setdefault(node.name, set())
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.FunctionDef):
+                        names.add(inner.name)
+                    elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                        names.add(inner.target.id)
+                    elif isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                        names.add(inner.attr)
+    return held
 
 
 def test_every_op_of_the_catalog_has_a_row():
