@@ -23,7 +23,7 @@ RESTARTS = tuple(
     f"{ENGINE}{name}.py"
     for name in (
         *("durable_corners", "durable_restarts", "snapshot_components", "snapshot_executions"),
-        *("snapshot_queues", "snapshot_refused", "snapshot_rows", "snapshot_tables", "snapshot_waiting"),
+        *("snapshot_queues", "snapshot_refused", "net_saved", "snapshot_tables", "snapshot_waiting"),
     )
 )
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th and not says_what_cannot_be"
@@ -45,10 +45,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/net/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
     "bb_edge/engine/snapshot.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/net/cohort.py": (f"{ENGINE}requests.py", *RESTARTS),
-    "bb_edge/engine/net/units.py": (f"{ENGINE}snapshot_rows.py", *RESTARTS),
     "bb_edge/engine/run/naming.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/run/saved_executions.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/run/saved_waiting.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/net/peer_state.py": (f"{ENGINE}net_saved.py",),
+    "bb_edge/engine/net/units.py": (f"{ENGINE}net_saved.py",),
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(

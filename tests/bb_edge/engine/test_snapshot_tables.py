@@ -13,13 +13,10 @@ from snapshots import body_of, resealed, stands_in
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
-from bb_edge.engine.net.units import Unit
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.roles.errors import CompletionLostError
-from bb_edge.wire.caps import PeerLimits
-from bb_edge.wire.envelope import REQUEST, Fill, RttReport
 
 S = 1_000_000_000
 SELF, OTHER = PeerId.from_name("node"), PeerId.from_name("other")
@@ -69,36 +66,13 @@ def envelopes(make, count: int) -> list[bytes]:
     return [bytes(s.payload) for s in other.poll(3) if isinstance(s, SendEnvelope)]
 
 
-def test_what_is_known_of_peers_comes_back(make):
-    node = make()
-    node.peer_presence(OTHER, True, (HERE,), epoch=5, classes=("Main",))
-    node.poll(1)
-    tables = node._peers
-    tables.limits[OTHER] = PeerLimits(1000, 2, 300, 400)
-    tables.imposed[OTHER] = 9 * S
-    tables.blocked.add(OTHER)
-    tables.round_trips[OTHER, 1, 2, 3] = RttReport(3, 1, 2, 40, 50, 6)
-    node._cycle.admission.noticed[OTHER] = (1, 2)
-    restored = again(make, node, 2)
-    assert restored._peers.limits == tables.limits
-    assert restored._peers.round_trips == tables.round_trips
-    assert restored._cycle.admission.noticed == {OTHER: (1, 2)}
-
-
-def test_times_move_with_the_clock_of_the_restored_node(make):
+def test_who_was_asked_to_slow_down_comes_back_and_the_times_move(make):
     node = make()
     node.poll(1)
-    node._peers.imposed[OTHER] = 9 * S
     node._cycle.admission.noticed[OTHER] = (1 * S, 1)
+    assert again(make, node, 2)._cycle.admission.noticed == {OTHER: (1 * S, 1)}
     restored = make(SELF, node.snapshot(2 * S), 102 * S)
-    assert restored._peers.imposed == {OTHER: 109 * S}
     assert restored._cycle.admission.noticed == {OTHER: (101 * S, 1)}
-
-
-def test_limits_that_are_none_are_left_out(make):
-    node = make()
-    node._peers.limits[OTHER] = PeerLimits(0, 0, 0, 0)
-    assert make(SELF, node.snapshot(1))._peers.limits == {}
 
 
 def test_what_has_arrived_and_no_poll_has_seen_comes_back(make):
@@ -147,17 +121,6 @@ def test_what_is_held_keeps_its_sender_its_address_and_its_deadline(make):
         (kept,) = restored._cycle.admission.journal.accepted
         assert (bytes(kept.raw.data), kept.raw.peer, kept.raw.observed) == (data, OTHER, HERE)
         assert (kept.message, kept.deadline_ns) == (taken.message, deadline_ns)
-
-
-def test_what_waits_to_go_out_comes_back_and_its_deadline_moves(make):
-    node = make()
-    node.poll(1)
-    fills = [Fill(b"site", b"payload", False, 0x101)]
-    unit = Unit(OTHER, fills, kind=REQUEST, wire_req_id=77, deadline_ns=5 * S, wire_id=4)
-    node._cycle.outgoing.units.append(unit)
-    again(make, node, 2)
-    restored = make(SELF, node.snapshot(2), 3 * S + 2)
-    assert list(restored._cycle.outgoing.units) == [replace(unit, deadline_ns=8 * S)]
 
 
 def test_a_journal_that_is_being_replayed_comes_back(make):

@@ -1,0 +1,183 @@
+"""What the net knows of peers and what waits to leave comes back from its saved form, whatever it is."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net.durable import Durable, NothingDurable
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates, backoff_notice
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.delivery import Links
+from bb_edge.wire.envelope import Envelope, Fill, RttReport
+from bb_edge.wire.outbox import Cause, Outbox
+
+S = 1_000_000_000
+NOW, LATER = 3 * S, 103 * S
+ADDRESS = b"\xe2\x01" + bytes(8)
+PEERS = tuple(PeerId.from_name(name) for name in ("a", "b", "c"))
+
+peers = st.sampled_from(PEERS)
+numbers = st.integers(0, 2**63 - 1)
+times = st.sampled_from((0, 5 * S, 90 * S))
+
+
+def plain(value: Any) -> Any:
+    """As a snapshot keeps it."""
+    return cbor.loads(cbor.dumps(value), max_items=1 << 16, max_depth=32)
+
+
+class Net:
+    """The sending side of one node, at some time."""
+
+    def __init__(self, now_ns: int, durable: bool = True, outbox: int = 3) -> None:
+        config = NodeConfig(health_threshold=2, outbound_queue=64)
+        self.runtime = Runtime(config, PeerId.from_name("node"), random.Random(1), random.Random(2))
+        self.runtime.advance(now_ns)
+        links = Links(1, 2)
+        self.peers = PeerStates(self.runtime, links, ("Main",))
+        wish = SnapshotWish(self.runtime) if durable else NoWish(self.runtime)
+        kept = NothingDurable()
+        if durable:
+            kept = Durable(self.runtime, links, self.peers, Outbox(outbox, 1 << 20), wish)
+        self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
+
+    def asked(self) -> list[tuple[int, bytes]]:
+        """The records that the driver is asked to write."""
+        found = self.runtime.take_steps()
+        return [(step.token, step.record) for step in found if isinstance(step, steps.PersistOutbox)]
+
+
+# --- peers --------------------------------------------------------------------------------------------
+
+limits = st.none() | st.lists(st.integers(1, 1 << 20), min_size=4, max_size=4)
+reports = st.builds(RttReport, numbers, numbers, numbers, numbers, numbers, numbers)
+news = st.one_of(
+    st.tuples(st.just("presence"), peers, st.booleans(), st.integers(0, 3), limits),
+    st.tuples(st.just("failed"), peers),
+    st.tuples(st.just("heard"), peers),
+    st.tuples(st.just("block"), peers),
+    st.tuples(st.just("back off"), peers, st.integers(0, 200 * S)),
+    st.tuples(st.just("report"), peers, reports),
+)
+
+
+def tell(states: PeerStates, what: tuple[Any, ...]) -> None:
+    kind, peer, *more = what
+    if kind == "presence":
+        up, epoch, accepts = more
+        meta = {} if accepts is None else {LIMITS_META: accepts}
+        states.presence(peer, up, epoch, ("Main",), (ADDRESS,), meta)
+    elif kind == "failed":
+        states.failed(peer)
+    elif kind == "heard":
+        states.heard(peer, NOW)
+    elif kind == "block":
+        states.block(peer)
+    elif kind == "back off":
+        states.told_to_back_off(peer, backoff_notice(more[0]), Envelope())
+    else:
+        states.take_rtt(peer, more)
+
+
+@given(st.lists(news, max_size=12))
+def test_all_that_is_known_of_peers_comes_back_and_its_times_move(told: list[tuple[Any, ...]]) -> None:
+    before, after = Net(NOW).peers, Net(LATER).peers
+    for what in told:
+        tell(before, what)
+    saved = plain(before.save())
+    after.restore(saved, Shift(LATER - NOW))
+    assert after.rtt_reports == before.rtt_reports and after.up_peers("Main") == before.up_peers("Main")
+    for peer in PEERS:
+        assert after.is_up(peer) == before.is_up(peer)
+        assert after.is_blocked(peer) == before.is_blocked(peer)
+        assert after.limits_of(peer) == before.limits_of(peer)
+        assert after.limits_told(peer) == before.limits_told(peer)
+        assert after.address_book.lookup(peer) == before.address_book.lookup(peer)
+        assert after.probe(peer) == before.probe(peer)
+        until = before.patience_until(peer)
+        assert after.patience_until(peer) == (until + LATER - NOW if until else 0)
+    assert not after.changes, "what was told is not told again"
+    same = Net(NOW).peers
+    same.restore(saved, Shift(0))
+    assert plain(same.save()) == saved
+
+
+def test_limits_that_are_none_are_left_out() -> None:
+    saved, states = Net(NOW).peers.save(), Net(NOW).peers
+    states.restore({**saved, "limits": [[PEERS[0].to_bytes(), [0, 0, 0, 0]]]}, Shift(0))
+    assert states.limits_of(PEERS[0]) == Net(NOW).peers.limits_of(PEERS[0])
+
+
+# --- what leaves --------------------------------------------------------------------------------------
+
+units = st.builds(
+    Unit,
+    peers,
+    st.lists(
+        st.builds(Fill, st.binary(max_size=8), st.binary(max_size=8), st.booleans(), numbers), max_size=3
+    ),
+    kind=st.sampled_from((envelope.NONE, envelope.REQUEST, envelope.RESPONSE)),
+    wire_req_id=numbers,
+    deadline_ns=times,
+    durable=st.booleans(),
+    group=st.none() | st.tuples(numbers, st.text(max_size=3), numbers),
+    wire_id=numbers,
+    cause=st.none() | st.builds(Cause, peers, numbers, numbers),
+)
+
+
+@given(units)
+def test_a_unit_comes_back_as_it_was_and_its_deadline_moves(unit: Unit) -> None:
+    moved = unit.deadline_ns + LATER - NOW if unit.deadline_ns else 0
+    assert Unit.restored(plain(unit.save()), Shift(0)) == unit
+    assert Unit.restored(plain(unit.save()), Shift(LATER - NOW)) == replace(unit, deadline_ns=moved)
+
+
+@given(st.lists(units, max_size=8), st.lists(units, max_size=4), st.sets(st.integers(1, 3)))
+def test_what_is_queued_waits_and_is_being_written_comes_back(
+    flushed: list[Unit], queued: list[Unit], failed: set[int]
+) -> None:
+    before, after = Net(NOW), Net(NOW)
+    for unit in flushed:
+        before.outgoing.units.append(replace(unit, durable=True))
+    before.outgoing.flush(NOW)
+    written = before.asked()
+    for token in failed:
+        before.outgoing.durable.persist_failed(token, OSError("full"))
+    before.outgoing.units.extend(queued)
+    saved = plain(before.outgoing.save())
+    after.outgoing.restore(saved, Shift(0))
+    assert after.asked() == written, "what was not on disk is asked for again"
+    assert list(after.outgoing.units) == queued
+    assert list(after.outgoing.durable.waiting) == list(before.outgoing.durable.waiting)
+    assert plain(after.outgoing.save()) == saved
+
+
+@given(st.lists(units, max_size=4))
+def test_a_node_that_keeps_nothing_takes_what_is_queued_and_no_more(queued: list[Unit]) -> None:
+    before, nothing = Net(NOW), Net(NOW, durable=False)
+    before.outgoing.units.extend(queued)
+    before.outgoing.durable.waiting.append(Unit(PEERS[0], [], durable=True))  # type: ignore[attr-defined]
+    nothing.outgoing.restore(plain(before.outgoing.save()), Shift(0))
+    assert list(nothing.outgoing.units) == queued and not nothing.outgoing.durable.waiting
+    keeps = Net(NOW)
+    keeps.outgoing.restore(plain(nothing.outgoing.save()), Shift(0))
+    assert list(keeps.outgoing.units) == queued and not keeps.outgoing.durable.waiting
+
+
+def test_a_time_that_is_none_does_not_move() -> None:
+    assert [Shift(7).time(when) for when in (0, 1, 5 * S)] == [0, 8, 5 * S + 7]
+    assert Shift(-7).time(10) == 3
