@@ -71,7 +71,7 @@ class Engine:
         sources: Sources,
     ) -> None:
         self.runtime = runtime
-        self.engine = scheduler
+        self._scheduler = scheduler
         self.ingress = ingress
         self.links = links
         self.peers = peers
@@ -107,7 +107,7 @@ class Engine:
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """Runs one cycle at `now_ns`; returns its steps, none when there was nothing to do."""
-        backends = self.engine.components.backends
+        backends = self._scheduler.components.backends
         if len(backends) == 1:
             (only,) = backends
             token = only.enter()
@@ -123,7 +123,7 @@ class Engine:
                 backend.leave(token)
 
     def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
-        scheduler, entries = self.engine, self.ingress.entries
+        scheduler, entries = self._scheduler, self.ingress.entries
         self.runtime.advance(now_ns)
         self._left = self.runtime.config.cycle_op_budget
         if not scheduler.runnable and not any(self._work):
@@ -143,7 +143,7 @@ class Engine:
     def next_deadline_ns(self) -> int | None:
         """When to poll at the latest: 0 where something waits already, None where nothing comes by itself."""
         # Steps wait where a driver's answer made them, between two polls.
-        if self.engine.runnable or self._admissible or self.runtime.steps or any(self._urgent):
+        if self._scheduler.runnable or self._admissible or self.runtime.steps or any(self._urgent):
             return 0
         times = [when for due in self._dues if due is not None and (when := due()) is not None]
         return min(times) if times else None
@@ -152,11 +152,11 @@ class Engine:
 
     @property
     def _admissible(self) -> bool:
-        return bool(self.ingress.entries) and not self.engine.pool.full
+        return bool(self.ingress.entries) and not self._scheduler.pool.full
 
     def _run(self, now_ns: int) -> None:
         """Admits entries and drains, until nothing is ready or the budget is spent."""
-        scheduler, entries, pool = self.engine, self.ingress.entries, self.engine.pool
+        scheduler, entries, pool = self._scheduler, self.ingress.entries, self._scheduler.pool
         while self._left > 0 and (scheduler.runnable or (entries and pool.entries < pool.max_entries)):
             before = self._left
             while entries and pool.entries < pool.max_entries:
@@ -175,7 +175,7 @@ class Engine:
             if entry.size:
                 self.ingress.ledger.release(entry.peer, entry.size)
             return
-        schedule, scheduler = entry.schedule, self.engine
+        schedule, scheduler = entry.schedule, self._scheduler
         alone = not (scheduler.runnable or self.ingress.entries)
         if schedule is not None and self._left >= schedule.ops and alone:
             self._left -= schedule.run(scheduler, entry.target, entry.number or 0, entry.args[-1])
@@ -204,7 +204,7 @@ class Engine:
 
     def _tell_budget(self, now_ns: int) -> None:
         """Reports that the op budget is spent while something is still to be done."""
-        if self.engine.runnable or self._admissible or self.runtime.timers.due(now_ns):
+        if self._scheduler.runnable or self._admissible or self.runtime.timers.due(now_ns):
             self.runtime.count("cycles.over_budget")
             self.runtime.emit(steps.CycleBudgetExceeded(self.runtime.config.cycle_op_budget))
 
@@ -257,9 +257,9 @@ class Engine:
             if token < 0:  # a remote op's
                 known = self.control.replies.completed(token, result, error)
             elif error is None:
-                known = self.engine.resume(token, result)
+                known = self._scheduler.resume(token, result)
             else:
-                known = self.engine.fail(token, error)
+                known = self._scheduler.fail(token, error)
             if not known:
                 self.runtime.count("completions.late")
 

@@ -162,14 +162,14 @@ class Bootstrap:
             self.lost = True
 
 
-def of_target(engine: Scheduler, graph: BoundGraph, touch_set: tuple[int, ...]) -> Bootstrap:
+def of_target(scheduler: Scheduler, graph: BoundGraph, touch_set: tuple[int, ...]) -> Bootstrap:
     """The bootstrap of a target: a function."""
 
     def start(execution: Execution, inputs: Mapping[str, object]) -> None:
         frame = execution.frame_of(graph.regions[0])
         for name, value in inputs.items():
-            engine.write(frame, graph.slot.inputs[name], value)
-        engine.pull_unreached(frame)
+            scheduler.write(frame, graph.slot.inputs[name], value)
+        scheduler.pull_unreached(frame)
 
     return Bootstrap(graph.target, "", touch_set, graph, start)
 
