@@ -10,7 +10,7 @@ from typing import Any
 
 import cbor2
 
-from bb_edge.engine.program.node_values import LoadError
+from bb_edge.engine.errors import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto

@@ -12,8 +12,8 @@ from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
+from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.routing import ports_of
-from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.flows import find_claims, touch_set

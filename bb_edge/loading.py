@@ -9,9 +9,11 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from bb_edge.engine.program.graph_slot import GraphSlot, build_graph
-from bb_edge.engine.program.node_values import LoadError, metadata
+from bb_edge.engine.errors import LoadError
+from bb_edge.engine.program.attributes import metadata
+from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
+from bb_edge.engine.program.records import GraphSlot
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto

@@ -15,6 +15,7 @@ from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
 from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.entries.sources import EntryOp, Sources
+from bb_edge.engine.errors import LoadError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
@@ -27,7 +28,6 @@ from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
 from bb_edge.engine.parts import Parts
-from bb_edge.engine.program.node_values import LoadError
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components

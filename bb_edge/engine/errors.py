@@ -1,8 +1,12 @@
-"""The errors of running ops."""
+"""The errors of programs and of running ops."""
 
 from __future__ import annotations
 
 from bb_edge.ir.errors import BBError
+
+
+class LoadError(BBError):
+    """The artifact cannot be loaded; nothing is kept of it."""
 
 
 class OpError(BBError):

@@ -8,7 +8,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, Run, done
 from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.program.graph_slot import OUTPUT_OP
+from bb_edge.engine.program.records import OUTPUT_OP
 from bb_edge.engine.run.bound import BoundOp
 
 

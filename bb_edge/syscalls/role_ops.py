@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bb_edge.engine.binding import BindEnv, Run, make_gather
 from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.program.graph_slot import build_graph
+from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.waiting import PENDING, WaitingRoom

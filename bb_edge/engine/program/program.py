@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bb_edge.engine.program.graph_slot import GraphSlot
-from bb_edge.engine.program.node_values import LoadError
+from bb_edge.engine.errors import LoadError
+from bb_edge.engine.program.records import GraphSlot
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
 from bb_edge.ir.types import ValueType
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bb_edge.engine.program.graph_slot import OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.engine.program.records import OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind
 

@@ -13,7 +13,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.program.graph_slot import EAGER_MASK
+from bb_edge.engine.program.records import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings

@@ -1,11 +1,12 @@
-"""Functions compiled to integers: waiting counts, sources, regions, refusals (graph_slot.txt)."""
+"""Functions compiled to integers: waiting counts, sources, regions, refusals."""
 
 from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.program.graph_slot import EAGER_MASK, LAZY, OUTPUT_OP, build_graph
-from bb_edge.engine.program.node_values import LoadError
+from bb_edge.engine.errors import LoadError
+from bb_edge.engine.program.build import build_graph
+from bb_edge.engine.program.records import EAGER_MASK, LAZY, OUTPUT_OP
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from bb_edge.ir.errors import BBError
+from bb_edge.engine.errors import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, NodeProto
 from bb_edge.ir.tensors import from_tensor_proto
-
-
-class LoadError(BBError):
-    """The artifact cannot be loaded; nothing is kept of it."""
 
 
 def attribute_value(attr: AttributeProto) -> object:

@@ -1,0 +1,273 @@
+"""Compiles a function of the artifact to the records that the engine runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bb_edge.engine.errors import LoadError
+from bb_edge.engine.program.attributes import metadata
+from bb_edge.engine.program.nodes import Function, Node
+from bb_edge.engine.program.records import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.engine.program.regions import Opener, node_regions
+from bb_edge.ir import keys, types
+from bb_edge.ir.onnx_pb2 import FunctionProto, NodeProto
+from bb_edge.ir.opsets import OpKind, Ready, normalize_domain
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
+from bb_edge.ir.types import ValueType
+
+
+def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
+    """Compiles one function; the outputs of an entry surface as app events.
+
+    Raises LoadError where the function is not what the compiler emits: a value written twice or read before
+    it is written, a Constant without a value, a RecvResp without its request.
+    """
+    read = Function(function)
+    lazy, behind = read.lazy_sites()
+    regions, openers = node_regions(read, lazy)
+    builder = _Ops(read, lazy, behind, regions)
+    if is_entry:
+        builder.surface_outputs()
+    ops = builder.with_pulls()
+    tables = _regions(read, ops, lazy, openers, builder.first)
+    values: list[object] = [None] * (len(read.producer) + 1)
+    for site, value in read.constants.items():
+        values[site] = value
+    input_types, output_types = _types(read)
+    return GraphSlot(
+        name=function.name,
+        domain=function.domain,
+        sites=tuple(read.site_of),
+        ops=ops,
+        regions=tables,
+        values=tuple(values),
+        waiting=tuple(op.waits for op in ops),
+        inputs={name: read.site_of[name] for name in function.input},
+        input_types=input_types,
+        outputs={name: read.site_of[name] for name in function.output if name in read.site_of},
+        meta=metadata(function),
+        is_entry=is_entry,
+        forwarded=frozenset(site for region in tables[1:] for site in region.imports),
+        stacks=_stacks(read),
+        output_types=output_types,
+    )
+
+
+class _Ops:
+    """Makes the records of a function's ops, in the order of its nodes; `first` has each node's first one."""
+
+    def __init__(
+        self,
+        function: Function,
+        lazy: set[int],
+        behind: Mapping[int, tuple[int, ...]],
+        regions: Sequence[int],
+    ) -> None:
+        self._function = function
+        self._lazy = lazy
+        self._behind = behind
+        self._regions = regions
+        self._read = {site for node in function.nodes for site in node.reads}
+        self._read.update(function.site_of.get(name, -1) for name in function.proto.output)
+        self._constant_arrivals: dict[int, list[int]] = {}  # per any-style node: its records of constants
+        self._ops: list[OpSpec] = []
+        self.first: list[int] = []
+        for index, node in enumerate(function.nodes):
+            self.first.append(len(self._ops))
+            if node.definition is not None and any(p.ready is Ready.ANY for p in node.definition.inputs):
+                self._add_arrivals(index, node)
+            else:
+                self._add_op(index, node)
+
+    def _add(
+        self,
+        index: int,
+        node: Node,
+        inputs: tuple[int, ...],
+        controls: tuple[int, ...],
+        waits: int,
+        pulls: tuple[int, ...],
+        port: int = -1,
+        proto: NodeProto | None = None,
+    ) -> None:
+        kind = node.definition.kind if node.definition is not None else OpKind.PLAIN
+        if kind is OpKind.SOURCE and (node.data or node.controls):
+            kind = OpKind.PLAIN  # `after=` makes a source a plain op
+        self._ops.append(
+            OpSpec(
+                index=len(self._ops),
+                origin=self.first[index],
+                port=port,
+                name=node.proto.name or f"{node.proto.op_type}_{index}",
+                op_type=node.proto.op_type,
+                domain=node.proto.domain,
+                inputs=inputs,
+                controls=controls,
+                outputs=node.outputs,
+                attrs=node.attrs,
+                meta=node.meta,
+                definition=node.definition,
+                kind=kind,
+                region=self._regions[index],
+                waits=waits,
+                pulls=pulls,
+                proto=proto,
+            )
+        )
+
+    def _add_arrivals(self, index: int, node: Node) -> None:
+        """One record per input of an op that fires on a single arrival."""
+        constants = self._function.constants
+        only_constants = all(site in constants for site in node.reads)
+        is_unread = self._read.isdisjoint(node.writes)
+        pulls: tuple[int, ...]
+        for port, site in enumerate(node.data):
+            if site < 0:
+                continue
+            waits, pulls = int(only_constants or site not in constants), ()
+            if only_constants:  # pulled by who reads it, else by what starts it
+                self._constant_arrivals.setdefault(index, []).append(len(self._ops))
+                if is_unread:
+                    waits, pulls = LAZY, (index,)
+            self._add(index, node, (site,), (), waits, pulls, port=port)
+
+    def _add_op(self, index: int, node: Node) -> None:
+        live = {site for site in node.reads if site not in self._function.constants}
+        is_lazy = bool(node.writes) and self._lazy.issuperset(node.writes)
+        pulls: tuple[int, ...] = ()
+        if is_lazy and not self._read.isdisjoint(node.writes):
+            waits = len(live) or 1  # a bare source waits for being pulled
+        elif not live and (node.definition is None or node.definition.kind is not OpKind.ENTRY):
+            # Nobody will pull it: it starts with the flows without an entry.
+            waits, pulls = LAZY, (index,)
+        else:
+            sources = sorted(live & self._lazy)
+            waits = len(live) - len(sources) + LAZY * len(sources)
+            pulls = tuple(dict.fromkeys(n for site in sources for n in self._behind[site]))
+        is_onnx = normalize_domain(node.proto.domain) == keys.ONNX_DOMAIN
+        self._add(index, node, node.data, node.controls, waits, pulls, proto=node.proto if is_onnx else None)
+
+    def surface_outputs(self) -> None:
+        """Has each declared output surface as an app event named after it, whether an op reads it or not.
+
+        The record is one more reader of the value: it keeps it alive, and runs where and whenever it is
+        computed.
+        """
+        for name in self._function.proto.output:
+            site = self._function.site_of.get(name)
+            if site is None:
+                raise LoadError(f"output {name!r} is written by nothing", where=self._function.where)
+            index, pulls = len(self._ops), self._behind.get(site, ())
+            self._ops.append(
+                OpSpec(
+                    index=index,
+                    origin=index,
+                    port=-1,
+                    name=f"output {name}",
+                    op_type=OUTPUT_OP,
+                    domain=keys.SYSCALL_DOMAIN,
+                    inputs=(site,),
+                    controls=(),
+                    outputs=(),
+                    attrs={"name": name},
+                    meta={},
+                    definition=None,
+                    kind=OpKind.PLAIN,
+                    region=next((op.region for op in self._ops if site in op.outputs), 0),
+                    waits=LAZY if pulls else 1,
+                    pulls=pulls,
+                )
+            )
+
+    def with_pulls(self) -> tuple[OpSpec, ...]:
+        """The records, with the sources that they pull as indexes of records instead of nodes."""
+        return tuple(
+            replace(op, pulls=tuple(r for node in op.pulls for r in self._pulled(node))) if op.pulls else op
+            for op in self._ops
+        )
+
+    def _pulled(self, node: int) -> Sequence[int]:
+        return self._constant_arrivals.get(node, (self.first[node],))
+
+
+def _regions(
+    function: Function,
+    ops: Sequence[OpSpec],
+    lazy: set[int],
+    openers: Sequence[Opener],
+    first: Sequence[int],
+) -> tuple[Region, ...]:
+    """Who waits for which site, region by region; `first` has the first record of each node."""
+    parents = [0, *(ops[first[opener.request]].region for opener in openers)]
+    consumers: list[list[list[tuple[int, int]]]] = [[[] for _ in function.producer] for _ in parents]
+    imports: list[set[int]] = [set() for _ in parents]
+    region_of_site = {site: op.region for op in ops for site in op.outputs}
+    for op in ops:
+        is_lazy = not op.pulls and op.waits < LAZY
+        for site in dict.fromkeys((*op.inputs, *op.controls)):
+            if site < 0 or site in function.constants:
+                continue
+            weight = 1 if is_lazy or site not in lazy else LAZY
+            consumers[op.region][site].append((op.index, weight))
+            between = op.region
+            # Every region between the writer and the reader passes the value on.
+            while between and between != region_of_site.get(site, 0):
+                imports[between].add(site)
+                between = parents[between]
+    return tuple(
+        Region(
+            index=number,
+            parent=parent,
+            entry=first[openers[number - 1].entry] if number else -1,
+            request=first[openers[number - 1].request] if number else -1,
+            consumers=tuple(map(tuple, consumers[number])),
+            imports=tuple(sorted(imports[number])),
+            joins=tuple(op.index for op in ops if op.region == number and op.waits & EAGER_MASK > 1),
+        )
+        for number, parent in enumerate(parents)
+    )
+
+
+def _types(function: Function) -> tuple[dict[str, ValueType], dict[int, ValueType]]:
+    """The types of the function's inputs, and those of what components' ops write, by site."""
+    declared = {info.name: info.type for info in function.proto.value_info}
+    known: dict[bytes, ValueType] = {}  # most values are of a few types
+
+    def type_of(name: str) -> ValueType:
+        content = declared[name].SerializeToString()
+        if content not in known:
+            known[content] = from_type_proto(declared[name])
+        return known[content]
+
+    try:
+        inputs = {
+            name: type_of(name) if name in declared else ValueType(types.ANY) for name in function.proto.input
+        }
+        outputs = {
+            function.site_of[name]: type_of(name)
+            for node in function.nodes
+            if keys.SLOT_KEY in node.meta
+            for name in node.proto.output
+            if name in declared
+        }
+    except TypeProtoError as error:
+        raise LoadError(error.what, where=function.where) from error
+    return inputs, outputs
+
+
+def _stacks(function: Function) -> dict[str, tuple[ValueType | None, ...]]:
+    """The declared types of batches; None for one that the artifact says nothing about."""
+    stacks: dict[str, tuple[ValueType | None, ...]] = {}
+    for node in function.nodes:
+        names = node.proto.output[2:]
+        if node.proto.domain == keys.WIRE_DOMAIN and node.proto.op_type == OP_RECV_RESP_BATCHED and names:
+            declared = {info.name: info.type for info in function.proto.value_info}
+            try:
+                stacks[node.meta.get(keys.WIRE_REQUEST_KEY, "")] = tuple(
+                    from_type_proto(declared[name]) if name in declared else None for name in names
+                )
+            except TypeProtoError as error:
+                raise LoadError(error.what, where=function.where_of(node.proto)) from error
+    return stacks
