@@ -29,13 +29,13 @@ from bb_edge.wire.delivery import Links
 class While:
     """Work that is not a queue: it is true while a condition holds."""
 
-    __slots__ = ("_holds",)
+    __slots__ = ("holds",)
 
     def __init__(self, holds: Callable[[], object]) -> None:
-        self._holds = holds
+        self.holds = holds
 
     def __bool__(self) -> bool:
-        return bool(self._holds())
+        return bool(self.holds())
 
 
 class Phase(NamedTuple):
@@ -99,7 +99,8 @@ class Engine:
             Phase("relief", admission.noticed, self._relieve, due=_never),
         )
         """What a poll does, in this order."""
-        self._work = tuple(phase.work for phase in self.phases)
+        self._queues = tuple(phase.work for phase in self.phases if not isinstance(phase.work, While))
+        self._conditions = tuple(phase.work.holds for phase in self.phases if isinstance(phase.work, While))
         self._urgent = tuple(phase.work for phase in self.phases if phase.due is None)
         self._dues = tuple(phase.due for phase in self.phases if phase.due not in (None, _never))
 
@@ -126,7 +127,7 @@ class Engine:
         scheduler, entries = self._scheduler, self.ingress.entries
         self.runtime.advance(now_ns)
         self._left = self.runtime.config.cycle_op_budget
-        if not scheduler.runnable and not any(self._work):
+        if not scheduler.runnable and not any(self._queues) and not self._holds_any():
             if not entries:
                 return self.runtime.take_steps()
             if len(entries) == 1 and entries[0].schedule is not None:
@@ -139,6 +140,13 @@ class Engine:
             if frontier and (scheduler.runnable or entries):
                 self._run(now_ns)
         return self.runtime.take_steps()
+
+    def _holds_any(self) -> bool:
+        """Whether a phase without a queue has work; asked at each poll, so without `__bool__` between."""
+        for holds in self._conditions:  # noqa: SIM110 (a generator costs as much as all of them)
+            if holds():
+                return True
+        return False
 
     def next_deadline_ns(self) -> int | None:
         """When to poll at the latest: 0 where something waits already, None where nothing comes by itself."""
