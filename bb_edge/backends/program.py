@@ -246,17 +246,18 @@ def _call_of_one(plan_for: PlanFor) -> Callable[..., Array]:
 def _call_of_two(plan_for: PlanFor) -> Callable[..., Array]:
     kernel: Callable[..., Any] | None = None
     any_shape = False
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shape_a: tuple[int, ...] = ()
+    shape_b: tuple[int, ...] = ()
     dtype_a: np.dtype[Any] | None = None
     dtype_b: np.dtype[Any] | None = None
 
     def call(_ctx: object, a: Array, b: Array) -> Array:
-        nonlocal kernel, any_shape, shapes, dtype_a, dtype_b
+        nonlocal kernel, any_shape, shape_a, shape_b, dtype_a, dtype_b
         if (
             kernel is not None
             and a.dtype is dtype_a
             and b.dtype is dtype_b
-            and (any_shape or (a.shape, b.shape) == shapes)
+            and (any_shape or (a.shape == shape_a and b.shape == shape_b))
         ):
             try:
                 result = kernel(a, b)
@@ -267,8 +268,8 @@ def _call_of_two(plan_for: PlanFor) -> Callable[..., Array]:
                     return result
         plan = plan_for((a, b))
         if plan.call is not None:
-            kernel, any_shape, shapes = plan.call, plan.fits_any_shape, (a.shape, b.shape)
-            dtype_a, dtype_b = a.dtype, b.dtype
+            kernel, any_shape = plan.call, plan.fits_any_shape
+            shape_a, shape_b, dtype_a, dtype_b = a.shape, b.shape, a.dtype, b.dtype
         return plan.run((a, b))[0]
 
     return call
