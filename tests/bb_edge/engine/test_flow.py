@@ -53,7 +53,7 @@ def test_a_half_fed_op_is_reported_as_starved(bench):
     [
         ({"c": f32(1, 2)}, "no input 'c'"),
         ({"a": np.zeros(2, np.float64)}, "expected dtype float32, got float64"),
-        ({"a": f32(1, 2, 3)}, r"expected shape \[2\], got \[3\]"),
+        ({"a": f32(1, 2, 3)}, "expected shape [2], got [3]"),
         ({"a": b"\xff\xff"}, "Main, input 'a'"),
     ],
 )
