@@ -74,11 +74,13 @@ class Endings:
             self._ledger.release(None, execution.answer_bytes)
         if execution.notify:
             runtime.emit(steps.ExecutionEnded(execution.target, execution.id, execution.failed))
-        self._tell_observers(execution.target, execution.id)
+        if self._components.observers:
+            self._tell_observers(execution.target, execution.id)
         runtime.count("executions.ended")
         if execution.on_end is not None:
             execution.on_end(execution)
-        self._leave_parent(execution)
+        if execution.parent is not None or execution.asker is not None:
+            self._leave_parent(execution)
         self._pool.end(execution)
 
     def _tell_observers(self, target: str, execution: int) -> None:

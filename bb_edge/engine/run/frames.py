@@ -198,7 +198,7 @@ class Execution:
         self.parked.clear()
         for frame in self.frames:
             frame.reset()
-            self._free.setdefault(frame.region, []).append(frame)
+            self._free[frame.region].append(frame)
         self.frames.clear()
         self.permits.clear()
         self.cohorts.clear()
@@ -295,6 +295,7 @@ class Execution:
             frame = free.pop()
         else:
             self._free.grown += 1
+            self._free.setdefault(region, [])
             frame = Frame(region)
         frame.execution = self
         self.frames.append(frame)

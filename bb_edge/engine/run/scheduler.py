@@ -89,7 +89,7 @@ class Scheduler:
                 op, following = following, None
             elif ready:
                 frame, op = popleft()
-                values = frame.values
+                values, waiting, consumers = frame.values, frame.waiting, frame.consumers
             else:
                 break
             done += 1
@@ -126,8 +126,7 @@ class Scheduler:
                     result = self._mint_command()
             site = op.out
             values[site] = result
-            waiting = frame.waiting
-            for consumer, weight in frame.consumers[site]:
+            for consumer, weight in consumers[site]:
                 index = consumer.index
                 left = waiting[index] - weight
                 waiting[index] = left
