@@ -6,35 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
+from texts import compiled
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
-from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 
 MS = 1_000_000
-
-
-def compiled(text: str) -> bytes:
-    """A compiled artifact: the text's functions with `entry=1`, passport and a NumPy backend per target."""
-    from bb_host.program_proto import to_bytes
-    from bb_host.text import parse
-
-    model = ModelProto.FromString(to_bytes(parse(text)))
-    props = {p.key for p in model.metadata_props}
-    if keys.COMPILED_KEY not in props:
-        model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
-    for function in model.functions:
-        if any(p.key == keys.ENTRY_KEY for p in function.metadata_props):
-            model.metadata_props.add(
-                key=f"{keys.BINDING_PREFIX}{function.name}.backend", value="backend|bb.NumPyBackend|99"
-            )
-    data: bytes = model.SerializeToString()
-    return data
 
 
 @dataclass
