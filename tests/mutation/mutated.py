@@ -19,11 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = ("bb_edge", "bb_host", "kernels", "firmware_shims", "examples", "tests", "pyproject.toml")
 WIRE, STATE, ENGINE = "tests/bb_edge/wire/test_", "tests/bb_edge/state/test_", "tests/bb_edge/engine/test_"
+STATES = "tests/wrong_programs/test_component_state.py"
 RESTARTS = tuple(
     f"{ENGINE}{name}.py"
     for name in (
         *("durable_corners", "durable_restarts", "snapshot_components", "snapshot_executions"),
-        *("snapshot_queues", "snapshot_refused", "net_saved", "snapshot_tables", "snapshot_waiting"),
+        *("snapshot_queues", "snapshot_refused", "snapshot_round_trip", "net_saved"),
+        *("snapshot_tables", "snapshot_waiting"),
     )
 )
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th and not says_what_cannot_be"
@@ -39,7 +41,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/replay.py": (f"{ENGINE}replay.py", f"{ENGINE}durable.py", *RESTARTS),
     "bb_edge/engine/timers.py": (f"{ENGINE}snapshot.py", *RESTARTS),
     "bb_edge/engine/entries/bootstrap.py": (f"{ENGINE}bootstrap_life.py", f"{ENGINE}keep_bootstrapping.py"),
-    "bb_edge/engine/run/saved_components.py": (f"{ENGINE}snapshot_components.py",),
+    "bb_edge/engine/run/saved_components.py": (STATES, f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/run/claims.py": (f"{ENGINE}claims.py", *RESTARTS),
+    "bb_edge/engine/run/op_states.py": (f"{ENGINE}snapshot.py", *RESTARTS),
+    "bb_edge/engine/net/calls.py": (f"{ENGINE}calls.py", *RESTARTS),
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py",),
     "bb_edge/engine/net/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
@@ -53,9 +58,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(
-            f"{STATE}{t}.py" for t in ("frames", "store", "store_outbox", "words", "keeper")
+            f"{STATE}{t}.py" for t in ("record_framing", "store", "store_outbox", "words", "keeper")
         )
-        for name in ("files", "frames", "keeper", "segments", "store")
+        for name in ("files", "record_framing", "keeper", "segments", "store")
     },
 }
 SURVIVED, NO_TESTS = (0, None), (5, 33)

@@ -115,6 +115,8 @@ def test_a_part_that_does_not_fit_is_named(make):
         ("cycle", {**body["cycle"], "rounds": []}, "ValueError: "),
         ("cycle", {**body["cycle"], "rounds": body["cycle"]["rounds"] * 2}, "ValueError: "),
         ("components", [*body["components"], ["bb.FedAvg", b""]], "ValueError: "),
+        ("components", [["bb.FedAvg", b""]], "ValueError: the state of a bb.FedAvg for a bb.NumPyBackend"),
+        ("claims", [[0, 0], *body["claims"][1:]], "ValueError: claims of another number of components"),
     ):
         kind, text, where, _ = said(make, sealed(cbor.dumps({**body, name: value})))
         assert (kind, where) == (SnapshotDamagedError, "snapshot")

@@ -31,8 +31,8 @@ ALWAYS = {
     "phases",  # there may be something to ask again
 }
 CHANGED: dict[str, set[str]] = {
-    # What is held counts as accepted; records that are on disk come from there (`Node.adopt_outbox`).
-    "durable_sends": {"journal", "outbox", "core"},
+    # Records that are on disk come from there (`Node.adopt_outbox`); asking for the others is counted again.
+    "durable_sends": {"outbox", "core"},
     "requests": {"outgoing", "outbound"},  # who has not answered is asked again
     # An answer that was to come is lost: the op runs again, or fails. A result without a written form is too.
     "later_answers": {"executions", "runnable", "parked", "components", "ingress"},
@@ -42,7 +42,7 @@ CHANGED: dict[str, set[str]] = {
 
 
 def moved(value: Any, by_ns: int, exact: bool, name: str = "") -> Any:
-    """An inspection on another clock; unless `exact`, without descriptions of values, which may hold times."""
+    """An inspection on another clock; unless `exact`, without descriptions, which may hold times."""
     if isinstance(value, dict):
         return {key: moved(item, by_ns, exact, key) for key, item in value.items() if exact or key != "with"}
     if isinstance(value, list):
@@ -53,6 +53,9 @@ def moved(value: Any, by_ns: int, exact: bool, name: str = "") -> Any:
 def held(node: Node, kind: str) -> dict[str, Any]:
     """What the node holds, but what a restart changes."""
     tables = asdict(node.inspect())
+    journal = tables["journal"]  # what is held counts as accepted: the record on disk is older than that
+    accepted = [*journal["accepted"], *({**row, "token": 0} for row in journal.pop("held"))]
+    journal["accepted"] = [{**row, "token": 0} for row in accepted]
     return {name: table for name, table in tables.items() if name not in ALWAYS | CHANGED.get(kind, set())}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from snapshots import body_of, resealed, stands_in
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
-from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
-from bb_edge.roles.errors import CompletionLostError
 
 S = 1_000_000_000
 SELF, OTHER = PeerId.from_name("node"), PeerId.from_name("other")
@@ -67,12 +64,12 @@ def envelopes(make, count: int) -> list[bytes]:
 
 
 def test_who_was_asked_to_slow_down_comes_back_and_the_times_move(make):
-    node = make()
-    node.poll(1)
-    node._cycle.admission.noticed[OTHER] = (1 * S, 1)
-    assert again(make, node, 2)._cycle.admission.noticed == {OTHER: (1 * S, 1)}
-    restored = make(SELF, node.snapshot(2 * S), 102 * S)
-    assert restored._cycle.admission.noticed == {OTHER: (101 * S, 1)}
+    body = body_of(make().snapshot(2 * S))
+    body["neighbours"]["noticed"] = [[OTHER.to_bytes(), 1 * S, 1]]
+    for now_ns, last_ns in ((2 * S, 1 * S), (102 * S, 101 * S)):
+        restored = make(SELF, resealed(body), now_ns)
+        found = body_of(restored.snapshot(now_ns))["neighbours"]["noticed"]
+        assert found == [[OTHER.to_bytes(), last_ns, 1]]
 
 
 def test_what_has_arrived_and_no_poll_has_seen_comes_back(make):
@@ -96,9 +93,8 @@ def test_what_is_held_or_waits_for_its_poll_is_delivered_once(make):
     (keep,) = [s for s in node.poll(2) if isinstance(s, Journal)]
     node.persisted(keep.token)
     node.deliver_inbound(second, OTHER)
-    cycle = node._cycle
     held = [s for s in node.poll(3) if isinstance(s, Journal)]  # the first is delivered, the second held
-    assert len(held) == 1 and cycle.admission.journal.held
+    assert len(held) == 1 and node.inspect().journal["held"]
     restored = again(make, node, 4, but=("ingress",))  # what was held counts as accepted
     restored.poll(5)
     restored.deliver_inbound(second, OTHER)
@@ -108,42 +104,12 @@ def test_what_is_held_or_waits_for_its_poll_is_delivered_once(make):
     assert [s for s in found if isinstance(s, SendEnvelope)], "and it is acknowledged"
 
 
-def test_what_is_held_keeps_its_sender_its_address_and_its_deadline(make):
-    (data,) = envelopes(make, 1)
-    node = make()
-    node.poll(1)
-    node.deliver_inbound(data, OTHER, HERE)
-    node.poll(2)
-    ((token, taken),) = node._cycle.admission.journal.held.items()
-    node._cycle.admission.journal.held[token] = replace(taken, deadline_ns=7 * S)
-    for now_ns, deadline_ns in ((3, 7 * S), (50 * S + 3, 57 * S)):
-        restored = make(SELF, node.snapshot(3), now_ns)
-        (kept,) = restored._cycle.admission.journal.accepted
-        assert (bytes(kept.raw.data), kept.raw.peer, kept.raw.observed) == (data, OTHER, HERE)
-        assert (kept.message, kept.deadline_ns) == (taken.message, deadline_ns)
-
-
 def test_a_journal_that_is_being_replayed_comes_back(make):
     node = make()
     node.replay([JournalRecord(OTHER, data, 1).to_bytes() for data in envelopes(make, 3)])
     restored = again(make, node, 1)
     restored.poll(2)
     assert [row.tolist() for row in restored.ring("ring")] == [[0.0], [1.0], [2.0]]
-
-
-def test_completions_come_back_as_results_or_as_lost(make):
-    node = make()
-    sink = node._cycle.ingress
-    sink.deliver(101, np.ones(2), None)
-    sink.deliver(102, object(), None)
-    sink.deliver(103, None, ValueError("broken"))
-    restored = make(SELF, node.snapshot(1))
-    found = list(restored._cycle.ingress.completions)
-    assert [token for token, _, _ in found] == [101, 102, 103]
-    np.testing.assert_array_equal(found[0][1], [1, 1])
-    assert found[0][2] is None
-    for (_, _, error), text in zip(found[1:], ("its result could not be kept", "broken"), strict=True):
-        assert isinstance(error, CompletionLostError) and error.what == text
 
 
 def test_records_that_are_being_written_are_asked_for_again_under_their_tokens(make):
@@ -191,33 +157,6 @@ def keeper(compile_text):
         return install(SELF, (HERE,), data, ["Main"], seed=3, snapshot=snapshot, now_ns=now_ns)
 
     return made
-
-
-@pytest.mark.parametrize(
-    ("part", "change", "said"),
-    [
-        ("components", lambda rows: rows[:-1], "argument 2 is shorter"),
-        ("components", lambda rows: rows + rows, "argument 2 is longer"),
-        ("components", lambda rows: rows[::-1], "the state of a bb.FlatIndex for a bb.NumPyBackend"),
-        ("rounds", lambda rows: [], "argument 2 is shorter"),
-        ("rounds", lambda rows: rows + rows, "argument 2 is longer"),
-    ],
-)
-def test_rows_for_another_node_are_damage(keeper, part, change, said):
-    node = keeper()
-    node.poll(1)
-    body = body_of(node.snapshot(2))
-    within = body if part in body else body["cycle"]
-    within[part] = change(within[part])
-    with pytest.raises(SnapshotDamagedError, match=f"does not fit: ValueError: .*{said}"):
-        keeper(resealed(body))
-
-
-def test_a_generator_goes_on_with_its_next_number(keeper):
-    node = keeper()
-    node._engine._ctx.rng.random(3)
-    restored = keeper(node.snapshot(1), 1)
-    assert restored._engine._ctx.rng.random() == node._engine._ctx.rng.random()
 
 
 def test_a_clock_ticks_once_a_period_on_the_time_of_the_restored_node(keeper):

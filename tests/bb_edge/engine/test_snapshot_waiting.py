@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from components import Slow
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames, Slots
-from bb_edge.engine.steps import AppEvent, Journal, PersistOutbox, SendEnvelope, SnapshotWanted
+from bb_edge.engine.steps import AppEvent, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import Index
-from bb_edge.roles.errors import CompletionLostError
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import encode_value
@@ -99,42 +99,7 @@ def until(node: Node, end_ns: int, now_ns: int) -> list[tuple[int, steps.EngineS
     return found
 
 
-def entries(node: Node) -> list[tuple[object, ...]]:
-    name_of = node._engine.runtime.callbacks.name_of
-    return [
-        (e.target, name_of(e.fill), e.args, e.number, e.size, e.peer, e.expires_ns, e.internal)
-        for e in node._cycle.ingress.entries
-    ]
-
-
 # --- in -----------------------------------------------------------------------------------------------
-
-
-def crowded(make, **more: Any) -> Node:
-    """A node in which one execution runs, and entries of all kinds wait for it."""
-    node: Node = make("Main", "Clock", max_executions=1, **more)
-    node.poll(1)
-    node.deliver_inbound(said(1, 1), A)
-    node.poll(2)
-    node.deliver_inbound(said(2, 2, remaining_deadline_ns=S), A)
-    node.deliver_inbound(said(3, 1), B)
-    node.invoke("Main", {"to": (A, B)})
-    node.poll(8 * MS)
-    return node
-
-
-def test_entries_that_wait_come_back_whole(make):
-    node = crowded(make)
-    rows = entries(node)
-    assert sorted(str(row[1]) for row in rows) == ["entry.op", "envelope", "envelope", "invoke"]
-    assert {row[5] for row in rows} == {None, A, B} and {row[7] for row in rows} == {True, False}
-    again = make("Main", "Clock", max_executions=1, snapshot=node.snapshot(8 * MS), now_ns=8 * MS)
-    assert entries(again) == rows
-    held = ("bytes", "bytes_by_peer", "places", "places_by_peer")
-    old, new = node.inspect().ingress, again.inspect().ingress
-    assert {name: new[name] for name in held} == {name: old[name] for name in held}
-    assert until(again, S, 8 * MS) == until(node, S, 8 * MS)
-    assert again.inspect().ingress["bytes_by_peer"] == again.inspect().ingress["places_by_peer"] == {}
 
 
 def test_ticks_go_on_with_the_clock_of_the_restored_node(make):
@@ -156,63 +121,62 @@ def test_what_has_arrived_comes_back_with_where_it_was_seen_to_come_from(make):
     node.deliver_inbound(said(1, 1), A, HERE)
     node.deliver_inbound(said(2, 1), B)
     again = make("Main", snapshot=node.snapshot(2), now_ns=2)
-    assert again._cycle.ingress.envelopes == node._cycle.ingress.envelopes
-    again.poll(3)
-    assert again._peers.address_book.lookup(A) == node_address(make, 1)
-    assert again._peers.address_book.lookup(B) is None
-
-
-def node_address(make, seq: int) -> object:
-    """What a node that was never stopped knows of A's address."""
-    node = make("Main")
-    node.poll(1)
-    node.deliver_inbound(said(1, seq), A, HERE)
-    node.poll(3)
-    found = node._peers.address_book.lookup(A)
-    assert found is not None
-    return found
+    for one in (node, again):
+        one.poll(3)
+    peers = again.inspect().peers
+    assert peers == node.inspect().peers
+    assert peers[str(A)]["addresses"] and not peers.get(str(B), {}).get("addresses")
 
 
 def test_what_a_node_told_itself_has_its_place_however_much_that_is(make):
     small = {"ingress_entries": 8, "answer_entries": 8}
-    node = make("Main", **small)
+    node = make("Out", **small)
     node.poll(1)
-    offer = node._cycle.ingress.offer_own(SELF)
-    count = 0
-    while offer(said(count, 0)):
-        count += 1
-    assert count == 16, "more than a share"
-    again = make("Main", snapshot=node.snapshot(2), now_ns=2, **small)
-    assert again._cycle.ingress.envelopes == node._cycle.ingress.envelopes
-
-
-def test_what_is_written_down_and_not_yet_delivered_keeps_its_deadline_and_where_it_came_from(make):
-    node = make("Main")
-    node.poll(1)
-    node.deliver_inbound(said(1, 1, base=1, remaining_deadline_ns=5 * S), A, HERE)
-    node.deliver_inbound(said(2, 2, base=1), A)
-    for step in of(Journal, node.poll(2)):
+    asked = []
+    for now_ns in (2, 3):
+        for value in range(8):
+            say(node, value, to=(SELF,))
+        asked += of(PersistOutbox, node.poll(now_ns))
+    for step in asked:
         node.persisted(step.token)
-    before = list(node._cycle.admission.journal.accepted)
-    assert [(taken.deadline_ns, taken.raw.observed) for taken in before] == [(5 * S + 2, HERE), (0, None)]
-    data = node.snapshot(3)
-    again = make("Main", snapshot=data, now_ns=3)
-    assert list(again._cycle.admission.journal.accepted) == before
-    later = make("Main", snapshot=data, now_ns=3 + 20 * S)
-    assert [taken.deadline_ns for taken in later._cycle.admission.journal.accepted] == [25 * S + 2, 0]
+    node.poll(4)
+    waiting = node.inspect().ingress["envelopes"]
+    assert len(waiting) > 8, "more than a share"
+    again = make("Out", snapshot=node.snapshot(4), now_ns=4, **small)
+    assert again.inspect().ingress["envelopes"] == waiting
 
 
-def test_a_completion_whose_result_cannot_be_kept_says_so(make):
-    node = make("Main")
-    node._cycle.ingress.deliver(7, object(), None)
-    node._cycle.ingress.deliver(8, None, ValueError())
-    node._cycle.ingress.deliver(9, None, ValueError("the sensor is gone"))
-    again = make("Main", snapshot=node.snapshot(1), now_ns=1)
-    found = again._cycle.ingress.completions
-    assert [(token, result) for token, result, _ in found] == [(7, None), (8, None), (9, None)]
-    assert [type(error) for _, _, error in found] == [CompletionLostError] * 3
-    unknown = "its result could not be kept"
-    assert [str(error) for _, _, error in found] == [unknown, unknown, "the sensor is gone"]
+LATER = """
+program Demo {module=Demo, binding.Main.a="codec|test.Slow|1"}
+function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}
+  slot a: codec
+  y: F32[2] = role.compressor.Compress(x) {slot=a}
+"""
+UNKNOWN = "its result could not be kept"
+
+
+@pytest.mark.parametrize(
+    ("answer", "result", "error"),
+    [
+        (np.ones(2, np.float32), "Tensor<F32>[2]", ""),
+        (object(), "None", UNKNOWN),
+        (ValueError(), "None", UNKNOWN),
+        (ValueError("the sensor is gone"), "None", "the sensor is gone"),
+    ],
+)
+def test_a_completion_comes_back_as_its_result_or_says_what_was_lost(compile_text, answer, result, error):
+    registry = Registry()
+    registry.register(Slow)
+    data = compile_text(LATER)
+    more: dict[str, Any] = {"registry": registry, "seed": 1}
+    node = install(SELF, (), data, ["Main"], **more)
+    node.invoke("Main", {"x": np.ones(2, np.float32)})
+    node.poll(1)
+    ((later, _),) = node.component("a").open
+    later.complete(answer) if not isinstance(answer, Exception) else later.fail(answer)
+    (before,) = node.inspect().ingress["completions"]
+    again = install(SELF, (), data, ["Main"], **more, snapshot=node.snapshot(1), now_ns=1)
+    assert again.inspect().ingress["completions"] == [{**before, "result": result, "error": error}]
 
 
 # --- bootstraps ---------------------------------------------------------------------------------------
@@ -265,7 +229,8 @@ def test_bootstraps_of_slots_and_targets_come_back_each_in_its_state(compile_tex
         return install(SELF, (), data, ["Main"], settings, **more)
 
     def states(one: Node) -> list[tuple[object, ...]]:
-        return [(p.target, p.slot, p.status, p.staged) for p in one._bootstraps.order]
+        rows = one.inspect().bootstraps
+        return [(row["target"], row["slot"], BootstrapStatus(row["status"]), row["staged"]) for row in rows]
 
     first = node()
     ready, queued = BootstrapStatus.READY, BootstrapStatus.QUEUED
@@ -309,15 +274,13 @@ def test_a_request_is_asked_again_once_however_often_the_node_comes_back(make):
     ((first, _)) = of(SendEnvelope, node.poll(2))
     number = envelope.decode(first.payload, EDGE_CAPS).wire_req_id
     once = make("Out", snapshot=node.snapshot(3), now_ns=3)
-    units = list(once._cycle.outgoing.units)
-    assert [(u.peer, u.kind, u.deadline_ns) for u in units] == [
-        (A, REQUEST, 4 * S + 2),
-        (B, REQUEST, 4 * S + 2),
+    units = once.inspect().outgoing
+    assert [(unit["peer"], unit["kind"], unit["deadline_ns"]) for unit in units] == [
+        (str(A), REQUEST, 4 * S + 2),
+        (str(B), REQUEST, 4 * S + 2),
     ]
     twice = make("Out", snapshot=once.snapshot(4), now_ns=4 + S)
-    assert [(u.peer, u.wire_req_id, u.deadline_ns) for u in twice._cycle.outgoing.units] == [
-        (u.peer, u.wire_req_id, 5 * S + 2) for u in units
-    ]
+    assert twice.inspect().outgoing == [{**unit, "deadline_ns": 5 * S + 2} for unit in units]
     found = [(s.peer, envelope.decode(s.payload, EDGE_CAPS)) for s in of(SendEnvelope, twice.poll(5 + S))]
     assert [(peer, m.kind, m.remaining_deadline_ns) for peer, m in found] == [
         (A, REQUEST, 4 * S - 3),
@@ -332,12 +295,11 @@ def test_what_waits_for_room_comes_back_with_its_deadline_and_leaves_in_turn(mak
         say(node, k, to=(A,))
     asked = of(PersistOutbox, node.poll(2))
     assert len(asked) == 64
-    waiting = list(node._cycle.outgoing.durable.waiting)
+    before = node.inspect().outbox
     again = make("Out", snapshot=node.snapshot(3), now_ns=3)
-    durable = again._cycle.outgoing.durable
-    assert list(durable.waiting) == waiting and len(waiting) == 2
-    assert durable.writing == node._cycle.outgoing.durable.writing
-    assert durable.save()["next_token"] == 65
+    after = again.inspect().outbox
+    assert after["waiting"] == before["waiting"] and len(before["waiting"]) == 2
+    assert after["writing"] == before["writing"] and len(before["writing"]) == 64
     again.adopt_outbox([step.record for step in asked], 3, 3)
     for step in asked:
         again.persisted(step.token)
@@ -364,4 +326,5 @@ def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits(m
     again.persisted(asked.token)
     wanted = of(SnapshotWanted, again.poll(3 * S + 1))
     assert [step.reason for step in wanted] == ["a durable request"], "as a request it waits for a snapshot"
-    assert OutboxRecord.from_bytes(asked.record).key in again._cycle.outgoing.durable.needs_snapshot.waiting
+    waiting = again.inspect().outbox["needs_snapshot"]
+    assert [row["seq"] for row in waiting] == [OutboxRecord.from_bytes(asked.record).key.seq]
