@@ -22,7 +22,10 @@ MODULES = (
     "bb_edge/engine/net/journal.py",
     "bb_edge/engine/plain.py",
     "bb_edge/engine/snapshot.py",
+    "bb_edge/engine/net/units.py",
     "bb_edge/engine/net/until_snapshot.py",
+    "bb_edge/engine/run/naming.py",
+    "bb_edge/engine/run/saved_*.py",
 )
 ENGINE = "tests/bb_edge/engine"
 # Two processes that take about as long as each other.
@@ -35,7 +38,10 @@ TESTS = (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
         *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_replay.py"),
         *(f"{ENGINE}/test_snapshot.py", f"{ENGINE}/test_snapshot_tables.py"),
-        f"{ENGINE}/test_snapshot_queues.py",
+        *(f"{ENGINE}/test_snapshot_queues.py", f"{ENGINE}/test_snapshot_components.py"),
+        *(f"{ENGINE}/test_snapshot_executions.py", f"{ENGINE}/test_snapshot_refused.py"),
+        *(f"{ENGINE}/test_snapshot_round_trip.py", f"{ENGINE}/test_snapshot_waiting.py"),
+        *(f"{ENGINE}/test_net_saved.py", "tests/wrong_programs/test_component_state.py"),
     ),
 )
 SETTINGS = """

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from components import Diary, slow
-from snapshots import look
+from snapshots import body_of, look, resealed
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
+from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, OpFailed
 from bb_edge.ir.values import TRIGGER
 from bb_edge.registry import Registry
@@ -98,6 +99,24 @@ def test_a_component_stays_with_who_has_it(compile_text, waiting):
         again.poll(now_ns)
     expected = [1, 1, *(n for k in range(waiting) for n in (k + 2, k + 2)), 9, 9]
     assert again.component("m").log == expected, "who comes new waits behind them"
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[-1]]])
+def test_inputs_of_another_op_are_damage(compile_text, change):
+    registry = Registry()
+    registry.register(slow(restartable=True))
+    data = compile_text(SLOW)
+    more: dict[str, Any] = {"registry": registry, "seed": 1}
+    node = install(SELF, (), data, ["Main"], **more)
+    node.invoke("Main", {"x": np.full(2, 1, np.float32), "go": TRIGGER})
+    node.poll(1)
+    body = body_of(node.snapshot(2))
+    (row,) = [row for row in body["parked"][1] if row[-1] is not None]
+    row[-1] = change(row[-1])
+    with pytest.raises(
+        SnapshotDamagedError, match=r"its part 'parked' does not fit: ValueError: zip\(\) argument 2 is "
+    ):
+        install(SELF, (), data, ["Main"], **more, snapshot=resealed(body), now_ns=2)
 
 
 SUM = """

@@ -11,6 +11,7 @@ from snapshots import body_of, look, resealed
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.plain import dump
+from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, OpFailed, PeerResolveFailed, SendEnvelope
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
@@ -261,3 +262,13 @@ def test_a_flag_that_only_older_versions_had_keeps_its_place(compile_text, writt
     again = world.install(resealed(body), 5)
     assert [row["flags"] for row in body_of(again.snapshot(5))["executions"][2]] == before
     assert before and all(flags[2] is False and len(flags) == 9 for flags in before)
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: [*rows, rows[-1]]])
+def test_a_frame_of_another_graph_is_damage(compile_text, change):
+    world, data = asking(compile_text)
+    body = body_of(data)
+    frame = body["executions"][2][0]["frames"][0]
+    frame[2] = change(frame[2])
+    with pytest.raises(SnapshotDamagedError, match="a frame of another graph"):
+        world.install(resealed(body), 5)
