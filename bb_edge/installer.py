@@ -1,4 +1,4 @@
-"""`install`: one node's state over a Program (semantics §4). Failure leaves nothing half-built."""
+"""`install`: one node's state over a Program. Failure leaves nothing half-built."""
 
 from __future__ import annotations
 

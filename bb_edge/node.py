@@ -1,4 +1,4 @@
-"""`Node`: one peer's engine and doors, as drivers and hosts see it (semantics §4)."""
+"""`Node`: one peer's engine and doors, as drivers and hosts see it."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ class Node:
     # --- lifecycle ------------------------------------------------------------------------------------
 
     def run_bootstrap(self, what: BootstrapTarget) -> None:
-        """Queues bootstraps; raises the errors of semantics §5, staging nothing."""
+        """Queues bootstraps. Raises BootstrapError or InvokeError, staging nothing, where it cannot be."""
         self._bootstraps.request(what)
 
     def keep_bootstrapping(self, inputs: Mapping[str, Mapping[str, object]] | None = None) -> None:

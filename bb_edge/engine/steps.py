@@ -232,7 +232,7 @@ class PeerBlocked(EngineStep):
 
 
 class Phase(enum.IntEnum):
-    """Lifecycle phases (ir_and_dsl.txt part 5a)."""
+    """Lifecycle phases, as `LifecyclePhase(phase=…)` names them."""
 
     SHUTDOWN = 1
     SNAPSHOT = 2

@@ -1,4 +1,4 @@
-"""`load` and `install`: what is refused, and that nothing but typed errors comes out (semantics §4)."""
+"""`load` and `install`: what is refused, and that nothing but typed errors comes out."""
 
 from __future__ import annotations
 

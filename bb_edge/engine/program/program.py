@@ -1,6 +1,6 @@
 """What `load` makes of an artifact:
 
-immutable, and shared by every node that is installed from it (semantics §4).
+immutable, and shared by every node that is installed from it.
 """
 
 from __future__ import annotations

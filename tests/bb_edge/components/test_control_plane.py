@@ -1,4 +1,4 @@
-"""Components with ops of their own, and the way between them from node to node (semantics §6, §8)."""
+"""Components with ops of their own, and the way between them from node to node."""
 
 from __future__ import annotations
 

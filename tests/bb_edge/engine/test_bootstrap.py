@@ -1,4 +1,4 @@
-"""Bootstraps: armed by the host, checked before anything is staged, gating what they touch (semantics §5)."""
+"""Bootstraps: armed by the host, checked before anything is staged, gating what they touch."""
 
 from __future__ import annotations
 

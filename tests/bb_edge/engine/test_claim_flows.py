@@ -1,4 +1,4 @@
-"""Who has an unshared component while executions interleave (semantics §3)."""
+"""Who has an unshared component while executions interleave."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

@@ -1,4 +1,4 @@
-"""Who may touch an unshared component, and when (semantics §3)."""
+"""Who may touch an unshared component, and when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bootstraps of components and of several targets: who waits for whom (semantics §5)."""
+"""Bootstraps of components and of several targets: who waits for whom."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

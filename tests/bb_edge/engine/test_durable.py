@@ -1,6 +1,6 @@
 """Durable envelopes: nothing leaves, and nothing is acknowledged, before it is written down.
 
-A node that comes back from what was written has each of them once (semantics §6 "Durable").
+A node that comes back from what was written has each of them once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Components that answer later: from any thread, once, within a deadline, one at a time (semantics §3, §8)."""
+"""Components that answer later: from any thread, once, within a deadline, one at a time."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

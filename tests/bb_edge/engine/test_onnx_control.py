@@ -1,4 +1,4 @@
-"""If and Loop as bare ONNX ops of a main, with values captured from around them (semantics §3, artifact.md)."""
+"""If and Loop as bare ONNX ops of a main, with values captured from around them."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

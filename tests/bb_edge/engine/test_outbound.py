@@ -1,4 +1,4 @@
-"""What never leaves: full queues, and envelopes that their receiver would refuse (semantics §6 "Caps", "Budgets")."""
+"""What never leaves: full queues, and envelopes that their receiver would refuse."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

@@ -1,4 +1,4 @@
-"""Asking and answering between real nodes, joined in process under simulated time (semantics §2, §3, §6)."""
+"""Asking and answering between real nodes, joined in process under simulated time."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

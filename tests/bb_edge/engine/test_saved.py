@@ -1,4 +1,4 @@
-"""Values as plain data and back, bit for bit (semantics §9)."""
+"""Values as plain data and back, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that is written down and restored at any poll goes on as if nothing had happened (semantics §9)."""
+"""A node that is written down and restored at any poll goes on as if nothing had happened."""
 
 from __future__ import annotations
 

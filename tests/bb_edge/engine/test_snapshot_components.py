@@ -1,4 +1,4 @@
-"""Components whose answers are to come, or that somebody holds, and a restart (semantics §9)."""
+"""Components whose answers are to come, or that somebody holds, and a restart."""
 
 from __future__ import annotations
 

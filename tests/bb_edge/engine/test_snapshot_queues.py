@@ -1,4 +1,4 @@
-"""What stands in a queue when a node is written down goes on in the restored one (semantics §9)."""
+"""What stands in a queue when a node is written down goes on in the restored one."""
 
 from __future__ import annotations
 

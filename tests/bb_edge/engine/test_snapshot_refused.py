@@ -1,4 +1,4 @@
-"""What is said where a node cannot be written down, or cannot take a snapshot (semantics §9)."""
+"""What is said where a node cannot be written down, or cannot take a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits to come in or to go out has every field of it in the restored node (semantics §9)."""
+"""What waits to come in or to go out has every field of it in the restored node."""
 
 from __future__ import annotations
 

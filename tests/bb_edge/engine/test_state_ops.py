@@ -1,4 +1,4 @@
-"""Ops whose state belongs to the op: Hold, Serialize, Limit; and the host's ops (semantics §3)."""
+"""Ops whose state belongs to the op: Hold, Serialize, Limit; and the host's ops."""
 
 from __future__ import annotations
 

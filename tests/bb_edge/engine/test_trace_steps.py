@@ -1,4 +1,4 @@
-"""The verbose steps, made while tracing is on and only then; and what a presence brings (semantics §4)."""
+"""The verbose steps, made while tracing is on and only then; and what a presence brings."""
 
 from __future__ import annotations
 

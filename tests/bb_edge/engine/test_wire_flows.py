@@ -1,4 +1,4 @@
-"""What passes between executions of several nodes, and of one with itself (semantics §2, §3, §6)."""
+"""What passes between executions of several nodes, and of one with itself."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

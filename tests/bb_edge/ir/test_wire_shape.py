@@ -25,7 +25,7 @@ from bb_edge.ir.wire_shape import (
 PEER = PeerId.from_name("sensor-07").to_bytes()
 SITES = "00000000000000aa,00000000000000bb"
 
-# The layouts of semantics §6, with two payloads each.
+# The layouts of docs/design/artifact.md, with two payloads each.
 LAYOUTS = {
     "Send": (["a", "b", "peers"], ["handle"]),
     "Recv": ([], ["a", "b", "sender"]),

@@ -1,4 +1,4 @@
-"""The six role opsets, op by op, in a real engine: layouts, attributes, effects (semantics §8)."""
+"""The six role opsets, op by op, in a real engine: layouts, attributes, effects."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

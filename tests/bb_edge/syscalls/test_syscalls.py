@@ -1,4 +1,4 @@
-"""The syscall opset, op by op, in a real engine (ir_and_dsl.txt part 5a, semantics §3)."""
+"""The syscall opset, op by op, in a real engine."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

@@ -1,4 +1,4 @@
-"""Wire, gate, composite and address book ops, op by op, in real engines (semantics §6, §7)."""
+"""Wire, gate, composite and address book ops, op by op, in real engines."""
 
 # ruff: noqa: E501  (programs in the text notation have one op a line)
 

@@ -1,4 +1,4 @@
-"""The envelope against a schema that is written here, from the published field numbers alone (semantics §6).
+"""The envelope against a schema that is written here, from the published field numbers alone.
 
 Nothing of the package's own descriptor is used: a peer in another language has these numbers and no more.
 """
