@@ -8,6 +8,7 @@ less a greedy peer may add, and one that holds little finds a place.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -23,48 +24,34 @@ class IngressFull(BBError):
     """
 
 
+@dataclass(slots=True)
 class Account:
     """What one peer holds."""
 
-    __slots__ = ("bytes", "entries", "envelopes")
-
-    def __init__(self) -> None:
-        self.envelopes = 0
-        self.entries = 0
-        self.bytes = 0
+    envelopes: int = 0
+    entries: int = 0
+    bytes: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Ledger:
     """The inbound bounds of a node: what is taken of each, in all and by peer. For any thread.
 
     An envelope takes a place among the `envelopes` and its bytes when it arrives. A poll gives the place
     back; what starts an execution takes one among the `entries` until it is admitted. The bytes stay charged
     until whatever the envelope feeds has ended. What the host or the node itself starts is charged to nobody.
+    `contributors` counts the peers that hold a place among the entries.
     """
 
-    __slots__ = (
-        "_accounts",
-        "_lock",
-        "bytes",
-        "contributors",
-        "entries",
-        "envelopes",
-        "max_bytes",
-        "max_entries",
-        "max_envelopes",
-    )
-
-    def __init__(self, max_envelopes: int, max_entries: int, max_bytes: int) -> None:
-        self._lock = threading.Lock()
-        self._accounts: dict[PeerId, Account] = {}
-        self.max_envelopes = max_envelopes
-        self.max_entries = max_entries
-        self.max_bytes = max_bytes
-        self.envelopes = 0
-        self.entries = 0
-        self.bytes = 0
-        self.contributors = 0
-        """Peers that hold a place among the entries."""
+    max_envelopes: int
+    max_entries: int
+    max_bytes: int
+    envelopes: int = 0
+    entries: int = 0
+    bytes: int = 0
+    contributors: int = 0
+    _accounts: dict[PeerId, Account] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # --- envelopes ------------------------------------------------------------------------------------
 
@@ -94,7 +81,7 @@ class Ledger:
                     hint="raise NodeConfig.ingress_bytes",
                 )
             if account is None:
-                account = self._accounts[peer] = Account()
+                account = self._account(peer)
             account.envelopes += 1
             account.bytes += size
             self.envelopes += 1
@@ -190,8 +177,6 @@ class Ledger:
                 account.bytes -= size
                 self._forget_idle(peer, account)
 
-    # --- for tools ------------------------------------------------------------------------------------
-
     def in_use(self) -> dict[str, object]:
         """What is charged, in all and by peer, as plain data."""
         with self._lock:
@@ -203,13 +188,8 @@ class Ledger:
                 "places_by_peer": {peer: count for peer, _, count in held if count},
             }
 
-    # --- accounts -------------------------------------------------------------------------------------
-
     def _account(self, peer: PeerId) -> Account:
-        account = self._accounts.get(peer)
-        if account is None:
-            account = self._accounts[peer] = Account()
-        return account
+        return self._accounts.setdefault(peer, Account())
 
     def _add_bytes(self, peer: PeerId | None, size: int) -> None:
         self.bytes += size

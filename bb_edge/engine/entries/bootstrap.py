@@ -108,8 +108,6 @@ class Bootstrap:
         when = f"in {seconds(self.next_try_ns - now_ns)}" if self.next_try_ns else "as soon as it can"
         return NotBootstrapped(f"the bootstrap of {whose} is not done{why}", hint=f"it is tried {when}")
 
-    # --- its life -------------------------------------------------------------------------------------
-
     def _move(self, event: Event) -> None:
         self.status = LIFE.next(self.status, event)
 
@@ -145,8 +143,6 @@ class Bootstrap:
         self.wait_ns = min(2 * self.wait_ns or FIRST_WAIT_NS, LONGEST_WAIT_NS)
         self.next_try_ns = now_ns + self.wait_ns
         return self.next_try_ns
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         """What it does, as plain values; what was given for the next try is the host's to give again."""

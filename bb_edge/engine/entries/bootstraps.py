@@ -22,6 +22,7 @@ bootstrap that was done there runs again first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine import steps
@@ -52,61 +53,42 @@ Request = tuple[Bootstrap, Mapping[str, object]]
 """A bootstrap that is to run, and its inputs."""
 
 
+@dataclass(slots=True, eq=False)
 class Bootstraps:
-    """The bootstraps of one node, in install order; a component's stands before those of its targets."""
+    """The bootstraps of one node, in install order; a component's stands before those of its targets.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        scheduler: Scheduler,
-        ingress: Ingress,
-        targets: Sequence[str],
-        of_targets: Mapping[str, Bootstrap],
-        of_slots: Mapping[str, Bootstrap],
-        decode: Callable[[BoundGraph, str, object], object],
-        sources: Sources,
-        renew: Callable[[Sequence[int]], None],
-        want_snapshot: Callable[[str], None],
-    ) -> None:
-        """`sources` are the entries that wait for bootstraps; `renew(components)` constructs components anew;
-        `want_snapshot` hears that a bootstrap is done that should not run again.
-        """
-        self._runtime = runtime
-        self._scheduler = scheduler
-        self._ingress = ingress
-        self._targets = tuple(targets)
-        self._of_targets = dict(of_targets)
-        self._of_slots = dict(of_slots)
-        self._order = tuple(
-            bootstrap
-            for target in self._targets
-            for bootstrap in (
-                *(p for p in self._of_slots.values() if p.target == target),
-                *(p for name, p in self._of_targets.items() if name == target),
-            )
-        )
-        self._decode = decode
-        self._sources = sources
-        self._renew = renew
-        self._want_snapshot = want_snapshot
-        self._keeps_going = False
-        for name, action in (
-            ("fill", self._fill),
-            ("begin", self._begin),
-            ("ended", self._ended),
-            ("retry", self._retry),
-        ):
-            runtime.callbacks.register(f"bootstrap.{name}", action)
+    `sources` are the entries that wait for bootstraps; `renew(components)` constructs components anew;
+    `want_snapshot` hears that a bootstrap is done that should not run again.
+    """
 
-    @property
-    def order(self) -> tuple[Bootstrap, ...]:
-        """All bootstraps, in install order."""
-        return self._order
+    _runtime: Runtime
+    _scheduler: Scheduler
+    _ingress: Ingress
+    _targets: Sequence[str]
+    _of_targets: Mapping[str, Bootstrap]
+    _of_slots: Mapping[str, Bootstrap]
+    _decode: Callable[[BoundGraph, str, object], object]
+    _sources: Sources
+    _renew: Callable[[Sequence[int]], None]
+    _want_snapshot: Callable[[str], None]
+    order: list[Bootstrap] = field(default_factory=list)
+    _keeps_going: bool = False
+
+    def __post_init__(self) -> None:
+        for target in self._targets:
+            self.order += [p for p in self._of_slots.values() if p.target == target]
+            if target in self._of_targets:
+                self.order.append(self._of_targets[target])
+        register = self._runtime.callbacks.register
+        register("bootstrap.fill", self._fill)
+        register("bootstrap.begin", self._begin)
+        register("bootstrap.ended", self._ended)
+        register("bootstrap.retry", self._retry)
 
     @property
     def states(self) -> tuple[BootstrapState, ...]:
         """All of them as they stand, in install order."""
-        return tuple(bootstrap.state for bootstrap in self._order)
+        return tuple(bootstrap.state for bootstrap in self.order)
 
     def find(self, target: str, slot: str) -> Bootstrap:
         """The bootstrap of a slot's component, or of a target where the slot is empty."""
@@ -114,16 +96,16 @@ class Bootstraps:
 
     def status(self, name: str) -> BootstrapStatus:
         """Of a target, else of a slot's component. UnknownTarget where neither is installed."""
-        bootstrap = self._of_targets.get(name)
-        if bootstrap is None and name not in self._targets:
-            bootstrap = self._of_slots.get(name)
-            if bootstrap is None:
-                raise UnknownTarget(
-                    f"no installed target {name!r}, and no slot with a bootstrap",
-                    "bootstrap",
-                    suggestion(name, self._targets, "installed: "),
-                )
-        return BootstrapStatus.NONE if bootstrap is None else bootstrap.status
+        if name in self._targets:
+            bootstrap = self._of_targets.get(name)
+            return BootstrapStatus.NONE if bootstrap is None else bootstrap.status
+        if name not in self._of_slots:
+            raise UnknownTarget(
+                f"no installed target {name!r}, and no slot with a bootstrap",
+                "bootstrap",
+                suggestion(name, self._targets, "installed: "),
+            )
+        return self._of_slots[name].status
 
     def request(self, what: BootstrapTarget) -> None:
         """Checks everything first, then queues all of it.
@@ -141,7 +123,7 @@ class Bootstraps:
         """
         for target in inputs:
             self._find(self._of_targets, target)
-        every = [(p, inputs.get(p.target, {}) if not p.slot else {}) for p in self._order]
+        every = [(p, inputs.get(p.target, {}) if not p.slot else {}) for p in self.order]
         requests = self._checked(every, again=True)
         self._keeps_going = True
         for bootstrap, given in requests:
@@ -196,9 +178,7 @@ class Bootstraps:
 
     def _wanted(self, what: BootstrapTarget) -> list[Request]:
         if isinstance(what, BootstrapAll):
-            return [
-                (bootstrap, {}) for bootstrap in self._order if not (bootstrap.done or bootstrap.underway)
-            ]
+            return [(p, {}) for p in self.order if not (p.done or p.underway)]
         if isinstance(what, ModuleNames):
             return [(self._find(self._of_targets, name), {}) for name in what.names]
         if isinstance(what, ModuleRequests):
@@ -218,10 +198,10 @@ class Bootstraps:
 
     def _start_what_can(self) -> None:
         taken: set[int] = set()
-        for bootstrap in self._order:
+        for bootstrap in self.order:
             if bootstrap.staged or (bootstrap.status is BootstrapStatus.FAILED and bootstrap.next_try_ns):
                 taken.update(bootstrap.touch_set)
-        for bootstrap in self._order:
+        for bootstrap in self.order:
             if bootstrap.status is BootstrapStatus.QUEUED and not bootstrap.staged:
                 if not taken.intersection(bootstrap.touch_set):
                     bootstrap.staged = True
@@ -233,15 +213,13 @@ class Bootstraps:
     def _tell(self) -> None:
         """Tells the engine what must not be touched yet, while somebody keeps the bootstraps going."""
         if self._keeps_going:
-            still = [p for p in self._order if not p.done and p.status is not BootstrapStatus.RUNNING]
+            still = [p for p in self.order if not p.done and p.status is not BootstrapStatus.RUNNING]
             self._scheduler.waiting.refuse({component: p for p in still for component in p.touch_set})
 
     def _free(self, target: str) -> bool:
         """Whether nothing that a target's slots are bound to waits for a bootstrap."""
         own = {index for (name, _), index in self._scheduler.components.slots.items() if name == target}
-        return all(p.done or (p.target != target and own.isdisjoint(p.touch_set)) for p in self._order)
-
-    # --- trying again ---------------------------------------------------------------------------------
+        return all(p.done or (p.target != target and own.isdisjoint(p.touch_set)) for p in self.order)
 
     def _retry(self, _now_ns: int, target: str, slot: str) -> None:
         bootstrap = self.find(target, slot)
@@ -258,9 +236,9 @@ class Bootstraps:
         """
         components = set(bootstrap.touch_set)
         undone: list[Bootstrap] = []
-        for _ in self._order:  # at most so many can be drawn in
+        for _ in self.order:  # at most so many can be drawn in
             more = [
-                p for p in self._order if p.done and p not in undone and components.intersection(p.touch_set)
+                p for p in self.order if p.done and p not in undone and components.intersection(p.touch_set)
             ]
             if not more:
                 break
@@ -282,8 +260,6 @@ class Bootstraps:
     def _again_later(self, bootstrap: Bootstrap) -> None:
         when = bootstrap.put_off(self._runtime.now_ns)
         self._runtime.timers.at(when, self._retry, bootstrap.target, bootstrap.slot, reserved=True)
-
-    # --- one bootstrap --------------------------------------------------------------------------------
 
     def _fill(self, execution: Execution, target: str, slot: str) -> None:
         scheduler = self._scheduler
@@ -323,11 +299,9 @@ class Bootstraps:
             self._sources.start_target(bootstrap.target)
         self._start_what_can()
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self) -> list[Any]:
         """All of them, as plain values."""
-        return [bootstrap.save() for bootstrap in self._order]
+        return [bootstrap.save() for bootstrap in self.order]
 
     def restore(self, plain: Any) -> None:
         """Goes on where the bootstraps of a snapshot stood; for a node that has not been polled."""

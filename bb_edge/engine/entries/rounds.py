@@ -37,6 +37,7 @@ class Rounds:
         self._ingress = ingress
         self._graph = graph
         self._op = op
+        self.target = op.target
         self.times = number(op, "times")
         self._pause_ns = number(op, "pause_ns")
         self.round = 1
@@ -57,7 +58,7 @@ class Rounds:
         if self.running or self.finished:
             return
         self.running = True
-        self._ingress.offer(Entry(self._op.target, self._fill, internal=True))
+        self._ingress.offer(Entry(self.target, self._fill, internal=True))
 
     @property
     def _which(self) -> int:
@@ -72,11 +73,6 @@ class Rounds:
         if self.backoff_ns and self.timer and not self.running:
             self._runtime.timers.cancel(self.timer)
             self.start()
-
-    @property
-    def target(self) -> str:
-        """Whose rounds they are."""
-        return self._op.target
 
     def _fill(self, execution: Execution) -> None:
         region = self._graph.regions[0]
@@ -93,14 +89,11 @@ class Rounds:
         self.running = False
         nobody = execution.requests_made > 0 and not execution.asked_somebody
         if nobody or execution.failed:
-            first, longest = (
-                self._runtime.config.round_backoff_ns,
-                self._runtime.config.round_backoff_max_ns,
-            )
-            self.backoff_ns = min(self.backoff_ns * 2 or first, longest)
+            config = self._runtime.config
+            self.backoff_ns = min(self.backoff_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
             reason = "nobody asked" if nobody else "failed"
             if nobody or self.round != self.times:  # after the last one nothing waits
-                self._runtime.emit(steps.RoundBackedOff(self._op.target, self.round, self.backoff_ns, reason))
+                self._runtime.emit(steps.RoundBackedOff(self.target, self.round, self.backoff_ns, reason))
                 self._runtime.count("rounds.backed_off")
         else:
             self.backoff_ns = 0
@@ -111,13 +104,11 @@ class Rounds:
             self._runtime.count("rounds.ended")
             if self.times and self.round > self.times:
                 self.finished = True
-                self._runtime.emit(steps.RoundsCompleted(self._op.target, self.times))
+                self._runtime.emit(steps.RoundsCompleted(self.target, self.times))
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
         wait = max(self.backoff_ns, self._pause_ns)
         self.timer = self._runtime.timers.at(self._runtime.now_ns + max(wait, 1), self.start, reserved=True)
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         """Where the rounds stand, as plain values."""

@@ -13,6 +13,7 @@ from typing import Any
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
 from bb_edge.engine.entries.rounds import Rounds, number
+from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.plain import Shift, dump, load
@@ -37,48 +38,70 @@ class Sources:
         want_snapshot: Callable[[str], None],
         entries: Mapping[str, Sequence[EntryOp]],
     ) -> None:
-        """`entries` are the entry ops by their type. ValueError or TypeError for attributes that are none."""
+        """`entries` are the entry ops by their type.
+
+        LoadError for a type that nothing here starts, ValueError or TypeError for attributes that are none.
+        """
         self._runtime = runtime
         self._scheduler = scheduler
         self._ingress = ingress
         self._control = control
         self._want_snapshot = want_snapshot
-        self._ops = {_name(entry): entry for several in entries.values() for entry in several}
+        self._ops = {(graph.index, op.index): (graph, op) for ops in entries.values() for graph, op in ops}
         self._events: dict[int, list[EntryOp]] = {}
         self._phases: dict[int, list[EntryOp]] = {}
-        self._pulses: dict[str, list[EntryOp]] = {}
-        self._intervals: dict[str, list[EntryOp]] = {}
-        self._rounds: dict[str, list[Rounds]] = {}
+        self._beginnings: dict[str, list[Callable[[], None]]] = {}
+        self.rounds: list[Rounds] = []
         self._ticks_waiting: set[tuple[int, int]] = set()
         self._started: set[str] = set()
         self.due_phases: deque[int] = deque()
         self.to_start: list[str] = []
         runtime.callbacks.register("entry.op", self._fill_op)
         runtime.callbacks.register("interval.tick", self._tick, Written(dump, _load_tick))
-        for entry in entries.get("EventSource", ()):
-            kind = number(entry[1], "kind")
-            self._events.setdefault(kind, []).append(entry)
-            runtime.bus.subscribed.add(kind)
-        for entry in entries.get("LifecyclePhase", ()):
-            self._phases.setdefault(number(entry[1], "phase"), []).append(entry)
-        for entry in entries.get("Pulse", ()):
-            self._pulses.setdefault(entry[0].target, []).append(entry)
-        for entry in entries.get("Interval", ()):
-            self._intervals.setdefault(entry[0].target, []).append(entry)
-        for graph, op in entries.get("Repeat", ()):
-            rounds = Rounds(runtime, scheduler, ingress, graph, op)
-            self._rounds.setdefault(graph.target, []).append(rounds)
+        kinds = {
+            "EventSource": self._add_event,
+            "LifecyclePhase": self._add_phase,
+            "Pulse": self._add_pulse,
+            "Interval": self._add_interval,
+            "Repeat": self._add_rounds,
+        }
+        for kind in entries.keys() - kinds.keys():
+            for graph, op in entries[kind]:
+                raise LoadError(
+                    f"the node starts no ops of type {kind!r}",
+                    f"{graph.target}, {op.spec.name}",
+                    "update the runtime, or compile the program again",
+                )
+        for kind, add in kinds.items():
+            for graph, op in entries.get(kind, ()):
+                add(graph, op)
 
-    @property
-    def rounds(self) -> list[Rounds]:
-        """All rounds, in the order of their targets' first `Repeat`."""
-        return [rounds for several in self._rounds.values() for rounds in several]
+    def _add_event(self, graph: BoundGraph, op: BoundOp) -> None:
+        kind = number(op, "kind")
+        self._events.setdefault(kind, []).append((graph, op))
+        self._runtime.bus.subscribed.add(kind)
 
-    # --- targets --------------------------------------------------------------------------------------
+    def _add_phase(self, graph: BoundGraph, op: BoundOp) -> None:
+        self._phases.setdefault(number(op, "phase"), []).append((graph, op))
+
+    def _add_pulse(self, graph: BoundGraph, op: BoundOp) -> None:
+        self._begins(graph, lambda: self._offer(graph, op, TRIGGER))
+
+    def _add_interval(self, graph: BoundGraph, op: BoundOp) -> None:
+        self._begins(graph, lambda: self._arm(graph, op, self._runtime.now_ns))
+
+    def _add_rounds(self, graph: BoundGraph, op: BoundOp) -> None:
+        rounds = Rounds(self._runtime, self._scheduler, self._ingress, graph, op)
+        self.rounds.append(rounds)
+        self._begins(graph, rounds.start)
+
+    def _begins(self, graph: BoundGraph, begin: Callable[[], None]) -> None:
+        """Has `begin` called when the graph's target starts."""
+        self._beginnings.setdefault(graph.target, []).append(begin)
 
     def start_at_first_poll(self, target: str) -> None:
         """For targets that need no bootstrap: at install nobody knows yet what time it is."""
-        if any(target in of for of in (self._pulses, self._intervals, self._rounds, self._control.targets)):
+        if target in self._beginnings or target in self._control.targets:
             self.to_start.append(target)
 
     def hold_target(self, target: str) -> None:
@@ -96,12 +119,8 @@ class Sources:
         if target in self._started:
             return
         self._started.add(target)
-        for graph, op in self._pulses.get(target, ()):
-            self._offer(graph, op, TRIGGER)
-        for graph, op in self._intervals.get(target, ()):
-            self._arm(graph, op, self._runtime.now_ns)
-        for rounds in self._rounds.get(target, ()):
-            rounds.start()
+        for begin in self._beginnings.get(target, ()):
+            begin()
         self._control.start(target)
 
     def has_started(self, target: str) -> bool:
@@ -112,8 +131,6 @@ class Sources:
         """Ends the back-off of rounds."""
         for rounds in self.rounds:
             rounds.peer_up()
-
-    # --- events and phases ----------------------------------------------------------------------------
 
     def fire_events(self, _now_ns: int) -> None:
         """Starts what waits for the bus events of the last poll; without a place for one it is dropped."""
@@ -140,8 +157,6 @@ class Sources:
                 self._control.stop()
             elif phase == steps.Phase.SNAPSHOT:
                 self._want_snapshot("lifecycle")
-
-    # --- one op ---------------------------------------------------------------------------------------
 
     def _offer(
         self, graph: BoundGraph, op: BoundOp, value: object, internal: bool = True, tick: bool = False
@@ -177,8 +192,6 @@ class Sources:
         period = _period(op)
         self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self) -> dict[str, Any]:
         """What has started and what is due, as plain values."""
         return {
@@ -197,10 +210,6 @@ class Sources:
         self.to_start[:] = data["to_start"]
         for rounds, row in zip(self.rounds, data["rounds"], strict=True):
             rounds.restore(row)
-
-
-def _name(entry: EntryOp) -> tuple[int, int]:
-    return entry[0].index, entry[1].index
 
 
 def _period(op: BoundOp) -> int:
