@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.ingress import Entry, Ingress
@@ -54,48 +56,27 @@ class Refusal(enum.Enum):
     LATE_ANSWER = "late_answers", False
 
 
-_OF_VERDICT: Mapping[Verdict, Refusal | None] = {
-    Verdict.NEW: None,
-    Verdict.DUPLICATE: Refusal.DUPLICATE,
-    Verdict.BELOW_WINDOW: Refusal.BELOW_WINDOW,
-    Verdict.BEYOND_WINDOW: Refusal.BEYOND_WINDOW,
-    Verdict.ACK_ONLY: Refusal.ACK_ONLY,
-    Verdict.NO_ROOM: Refusal.NO_ROOM,
-}
-
-
+@dataclass(slots=True, eq=False)
 class Admission:
     """The receiving half of a node."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        waiting: WaitingRoom,
-        ingress: Ingress,
-        links: Links,
-        peers: PeerStates,
-        requests: Requests,
-        calls: Calls,
-        outgoing: Outgoing,
-        routing: Routing,
-        journal: Journal | NoJournal,
-    ) -> None:
-        self._runtime = runtime
-        self._waiting = waiting
-        self._ingress = ingress
-        self._ledger = ingress.ledger
-        self._links = links
-        self._peers = peers
-        self._requests = requests
-        self._calls = calls
-        self._outgoing = outgoing
-        self._routing = routing
-        self.journal = journal
-        self._own = runtime.own_peer
-        self._caps = runtime.config.caps
-        self.noticed: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, how many)
+    _runtime: Runtime
+    _waiting: WaitingRoom
+    _ingress: Ingress
+    _links: Links
+    _peers: PeerStates
+    _requests: Requests
+    _calls: Calls
+    _outgoing: Outgoing
+    _routing: Routing
+    journal: Journal | NoJournal
+    noticed: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # peer -> (last notice, how many)
+    _ledger: Ledger = field(init=False)
+    _own: PeerId = field(init=False)
 
-    # --- one envelope ---------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self._ledger = self._ingress.ledger
+        self._own = self._runtime.own_peer
 
     def read(self, raw: Raw, now_ns: int) -> Arrival | None:
         """Reads an envelope, and takes what it says of its sender and acknowledges; None for a bad one.
@@ -105,10 +86,9 @@ class Admission:
         peer, count = raw.peer, self._runtime.count
         self._ledger.envelope_taken(peer)
         try:
-            message = envelope.decode(raw.data, self._caps)
+            message = envelope.decode(raw.data, self._runtime.config.caps)
         except EnvelopeError as error:
-            count("wire.malformed")
-            self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            self._malformed(peer, error)
             self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
             self._ledger.release(peer, len(raw.data))
             return None
@@ -142,11 +122,15 @@ class Admission:
             self._links.mark(raw.peer, message, now_ns)
         self._deliver(arrival)
 
+    def _malformed(self, peer: PeerId, error: EnvelopeError) -> None:
+        self._runtime.count("wire.malformed")
+        self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+
     def _refuse(self, raw: Raw, refusal: Refusal) -> None:
-        name, told = refusal.value
+        name, tells = refusal.value
         if name:
             self._runtime.count(f"ingress.{name}")
-        if told:
+        if tells:
             self._runtime.count("ingress.dropped")
             self._runtime.emit(steps.IngressDropped(raw.peer, name))
         self._ledger.release(raw.peer, len(raw.data))
@@ -166,7 +150,7 @@ class Admission:
         verdict = self._links.receive(raw.peer, message, now_ns)
         if verdict is Verdict.DUPLICATE:
             self._links.mark(raw.peer, message, now_ns)
-        return _OF_VERDICT[verdict]
+        return None if verdict is Verdict.NEW else Refusal[verdict.name]
 
     def _closed(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Refuses calls of blocked peers, and of components that bootstrap: a request comes again.
@@ -218,8 +202,7 @@ class Admission:
         """An answer that an execution waits for; a bad one settles its peer."""
         peer, message = arrival.raw.peer, arrival.message
         req_id = message.wire_req_id
-        cohort = self._requests.sites(req_id)
-        assert cohort is not None
+        cohort = self._requests.by_req_id[req_id]
         size = sum(len(fill.payload) for fill in message.fills)
         try:
             values = self._routing.answer(peer, message, cohort.mode)
@@ -250,10 +233,9 @@ class Admission:
         """Delivers a record of the journal, if the node does not know it yet; False without room for it."""
         peer = record.peer
         try:
-            message = envelope.decode(record.data, self._caps)
+            message = envelope.decode(record.data, self._runtime.config.caps)
         except EnvelopeError as error:  # written by a node with larger caps
-            self._runtime.count("wire.malformed")
-            self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+            self._malformed(peer, error)
             return True
         if peer != self._own:  # the answer must find its way before the peer is heard of again
             self._peers.merge_addresses(peer, message.src_addresses, record.observed)
@@ -302,8 +284,6 @@ class Admission:
         if self.noticed and self._ledger.pressure < PRESSURE:
             self.noticed.clear()
             self._peers.unblock_all()
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         """Who was asked to slow down, as plain values."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
-from bb_edge.engine.run.frames import Frame
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.naming import Naming, frame_name, op_name, region_name
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
@@ -65,73 +66,47 @@ REQUEST: Final = Table(
 )
 
 
+@dataclass(slots=True, eq=False)
 class Cohort:
-    """One request in flight: the peers that one firing of a `SendReqBatched` asks."""
+    """One request in flight: the peers that one firing of a `SendReqBatched` asks.
 
-    __slots__ = (
-        "accepted",
-        "answers",
-        "ask",
-        "asked",
-        "by_req_id",
-        "collector",
-        "durable",
-        "enough",
-        "execution",
-        "frame",
-        "gated",
-        "id",
-        "mode",
-        "op",
-        "port",
-        "reason",
-        "region",
-        "running",
-        "settled",
-        "state",
-        "timer",
-        "waiting",
-    )
+    The execution of `frame` asks the `gated` peers, of those that were `asked` for. `region` is what runs
+    once for each answer; None where answers are kept, or not read.
+    """
 
-    def __init__(
-        self,
-        number: int,
-        frame: Frame,
-        op: BoundOp,
-        gated: tuple[PeerId, ...],
-        asked: tuple[PeerId, ...],
-        region: BoundRegion | None,
-    ) -> None:
-        """The execution of `frame` asks the `gated` peers, of those that were `asked` for.
+    id: int
+    frame: Frame
+    op: BoundOp
+    gated: tuple[PeerId, ...]
+    asked: tuple[PeerId, ...]
+    region: BoundRegion | None
+    execution: Execution = field(init=False)
+    port: str = field(init=False)
+    mode: str = field(init=False)
+    enough: int = field(init=False)
+    durable: bool = field(init=False)
+    ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
+    state: CohortState = REQUEST.start
+    by_req_id: dict[int, PeerId] = field(default_factory=dict)
+    settled: set[PeerId] = field(default_factory=set)
+    accepted: set[PeerId] = field(default_factory=set)
+    answers: list[tuple[object, ...]] = field(default_factory=list)
+    waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = field(default_factory=deque)
+    running: int = 0
+    collector: tuple[int, int] | None = None  # (token, number of stacks) of the parked RecvRespBatched
+    timer: int = 0
+    reason: str = ""
 
-        `region` is what runs once for each answer; None where answers are kept, or not read.
-        """
-        meta = op.spec.meta
-        execution = frame.execution
-        assert execution is not None
-        self.id = number
-        self.frame = frame
-        self.execution = execution
-        self.op = op
-        self.port = meta.get(keys.PORT_KEY, op.spec.name)
+    def __post_init__(self) -> None:
+        meta = self.op.spec.meta
+        assert self.frame.execution is not None
+        self.execution = self.frame.execution
+        self.port = meta.get(keys.PORT_KEY, self.op.spec.name)
         self.mode = meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
         self.enough = int(meta.get(keys.ENOUGH_KEY, "0"))
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
-        self.ask: Unit | None = None  # what a best-effort one sends, should it have to be sent again
-        self.state = REQUEST.start
-        self.asked = tuple(dict.fromkeys(asked))
-        self.gated = tuple(dict.fromkeys(gated))
-        self.by_req_id: dict[int, PeerId] = {}
-        self.settled: set[PeerId] = set()
-        self.accepted: set[PeerId] = set()
-        self.answers: list[tuple[object, ...]] = []
-        self.waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = deque()
-        self.running = 0
-        self.region = region
-        # (token, number of stacks) of the parked RecvRespBatched
-        self.collector: tuple[int, int] | None = None
-        self.timer = 0
-        self.reason = ""
+        self.asked = tuple(dict.fromkeys(self.asked))
+        self.gated = tuple(dict.fromkeys(self.gated))
 
     def allows(self, event: CohortEvent) -> bool:
         """Whether the event counts in the request's state."""
@@ -164,8 +139,6 @@ class Cohort:
         wire_id = self.op.spec.meta.get(keys.WIRE_ID_KEY, "")
         declared = self.frame.region.graph.slot.stacks.get(wire_id, ())
         return (TRIGGER, missing, *(_empty(t) for t in (*declared, *[None] * stacks)[:stacks]))
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """The request as plain values; `restored` reads them."""

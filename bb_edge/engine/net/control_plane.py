@@ -41,8 +41,6 @@ class ControlPlane:
         self.calls = Calls(runtime, outgoing, peers)
         self.replies = Replies(runtime, sink)
 
-    # --- install --------------------------------------------------------------------------------------
-
     def add(
         self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str
     ) -> dict[str, Remote]:
@@ -94,8 +92,6 @@ class ControlPlane:
         """The node shuts down: components say goodbye."""
         for outlet in self._outlets.values():
             outlet.call("stopping", outlet.component.stopping)
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> list[Any]:
         """The calls that wait, as plain values. Late replies end with the process: nobody could give them."""

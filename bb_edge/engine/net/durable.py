@@ -270,8 +270,6 @@ class Durable(NothingDurable):
         self._room = bool(gone and self.waiting)
         return gone
 
-    # --- restart --------------------------------------------------------------------------------------
-
     def adopt(
         self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> list[tuple[int, EnvelopeKey]]:
@@ -303,8 +301,6 @@ class Durable(NothingDurable):
         self._links.adopt(key.peer, key.epoch, key.seq, record.encoded, now_ns, expires_ns, gone)
         if gone:
             self.outbox.settle(key)
-
-    # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """What waits for room, and what is being written, as plain values; `restore` takes them."""

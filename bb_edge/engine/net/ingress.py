@@ -143,8 +143,6 @@ class Ingress:
             self.ledger.take_entry(entry.peer)
         self.entries.append(entry)
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self, callbacks: Callbacks) -> dict[str, Any]:
         """All queues, as plain values; callables by name."""
         return {

@@ -278,8 +278,6 @@ class Outgoing:
             self._links.cancel(key)
             self._runtime.count("outbound.not_kept")
 
-    # --- snapshot and restart -------------------------------------------------------------------------
-
     def adopt(
         self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> None:

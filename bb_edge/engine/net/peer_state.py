@@ -283,8 +283,6 @@ class PeerStates:
         """Everybody may send again."""
         self.blocked.clear()
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self) -> dict[str, Any]:
         """All tables as plain values; `restore` takes them."""
         return {

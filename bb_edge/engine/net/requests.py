@@ -59,7 +59,7 @@ class Requests:
         self._unsaved: UntilSnapshot[int] = wish.until("a durable request that lacks an answer")
         self.saved = self._unsaved.ready  # those of which a snapshot on disk holds that
         self.cohorts: dict[int, Cohort] = {}
-        self._by_req_id: dict[int, Cohort] = {}
+        self.by_req_id: dict[int, Cohort] = {}
         self.of_child: dict[int, Cohort] = {}  # by the number of the execution that handles an answer
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
@@ -124,10 +124,10 @@ class Requests:
         self.next_id += 1
         for peer in cohort.gated:
             number = self._runtime.ids.getrandbits(64) or 1
-            while number in self._by_req_id:
+            while number in self.by_req_id:
                 number = self._runtime.ids.getrandbits(64) or 1
             cohort.by_req_id[number] = peer
-            self._by_req_id[number] = cohort
+            self.by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
         self._try_down(cohort)
         cohort.execution.asks(self, bool(cohort.gated))
@@ -166,7 +166,7 @@ class Requests:
 
     def expects(self, req_id: int, peer: PeerId) -> bool:
         """Whether an answer with that id, from that peer, would be accepted now."""
-        cohort = self._by_req_id.get(req_id)
+        cohort = self.by_req_id.get(req_id)
         return (
             cohort is not None
             and cohort.allows(CohortEvent.ANSWERED)
@@ -176,11 +176,7 @@ class Requests:
 
     def awaits(self, req_id: int) -> bool:
         """Whether a request of that id is open."""
-        return req_id in self._by_req_id
-
-    def sites(self, req_id: int) -> Cohort | None:
-        """The cohort that an answer belongs to, for decoding it."""
-        return self._by_req_id.get(req_id)
+        return req_id in self.by_req_id
 
     def answer(
         self, req_id: int, peer: PeerId, values: tuple[object, ...], cause: Cause | None = None
@@ -188,7 +184,7 @@ class Requests:
         """Takes an expected answer; `values` are the decoded payloads in the reply's order, `cause` names the
         envelope of a durable one.
         """
-        cohort = self._by_req_id[req_id]
+        cohort = self.by_req_id[req_id]
         cohort.happens(CohortEvent.ANSWERED)
         cohort.settled.add(peer)
         cohort.accepted.add(peer)
@@ -202,7 +198,7 @@ class Requests:
 
     def settle_peer(self, req_id: int, peer: PeerId) -> None:
         """The asked peer will not answer this one: unreachable, or its answer was broken."""
-        cohort = self._by_req_id.get(req_id)
+        cohort = self.by_req_id.get(req_id)
         if cohort is not None and cohort.by_req_id[req_id] == peer:
             self._settle(cohort, peer)
 
@@ -234,7 +230,7 @@ class Requests:
         cohort.reason = event.value
         self._runtime.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
-            self._by_req_id.pop(number, None)
+            self.by_req_id.pop(number, None)
             self._outgoing.forget_ask(number)
             if event is CohortEvent.DEADLINE and peer not in cohort.settled:
                 self._runtime.count("requests.unanswered")
@@ -317,8 +313,6 @@ class Requests:
                 scheduler.resume(token, result)
         scheduler.pool.wake(execution)
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self) -> list[Any]:
         """All requests as plain values; `restore` takes them."""
         children = [[number, cohort.id] for number, cohort in self.of_child.items()]
@@ -333,7 +327,7 @@ class Requests:
             if cohort.state is not CohortState.FIRED:
                 cohort.execution.hold(Hold.REQUEST)
             if cohort.state is CohortState.OPEN:
-                self._by_req_id.update(dict.fromkeys(cohort.by_req_id, cohort))
+                self.by_req_id.update(dict.fromkeys(cohort.by_req_id, cohort))
             elif cohort.state is CohortState.CLOSED:
                 self._unsaved.pass_by(cohort.id)  # the snapshot that brings it holds it
         for number, request in children:
