@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from arrays import f32
 from components import Diary, Restartable
+from kinds_of_steps import of
 from texts import compiled
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.entries.bootstrap_requests import ModuleNames, Slots
-from bb_edge.engine.steps import EngineStep, Journal, PersistOutbox, SendEnvelope
+from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.ir.values import TRIGGER
@@ -49,10 +51,6 @@ class Moment(NamedTuple):
 Moments = Iterator[Moment]
 
 
-def f32(*values: float) -> np.ndarray[Any, Any]:
-    return np.array(values, np.float32)
-
-
 def fill(site: int, *values: float) -> Fill:
     type_hash, payload = encode_value(f32(*values))
     return Fill(site_suffix(site), payload, False, type_hash)
@@ -63,10 +61,6 @@ def patience(wait_ns: int) -> bytes:
     suffix = Address.empty().with_component(0, "Backoff").to_bytes()
     notice = Fill(suffix, cbor.dumps({"min_backoff_ns": wait_ns}), False, 0x0B)
     return envelope.encode(Envelope([notice]))
-
-
-def of(kind: type, steps: list[EngineStep]) -> list[Any]:
-    return [step for step in steps if isinstance(step, kind)]
 
 
 def installer(text: str, *components: type, targets: tuple[str, ...] = ("Main",), **more: Any) -> Any:

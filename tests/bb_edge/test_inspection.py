@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pytest
 from durable_program import program
+from kinds_of_steps import of
 
 from bb_edge import Address, NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -50,10 +50,6 @@ def plain(node: Node) -> Inspection:
     json.dumps(asdict(found))
     assert node.snapshot(found.node["now_ns"]) == before
     return found
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def test_a_node_at_rest_holds_nothing(bench):

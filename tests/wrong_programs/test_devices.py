@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 from refusals import refused
 
 from bb_edge import PeerId, install, load, open_model
@@ -65,10 +66,6 @@ class Summed(Module):
         new, total = self.agg.aggregate(g, after=g.input("go", "F32", [1]))
         g.output("new", new * g.constant(np.ones(3, np.float32)))
         g.output("total", total)
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def later(result: Any) -> Callable[[Any], Later]:

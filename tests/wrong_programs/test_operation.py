@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 from refusals import refused
 
 from bb_edge import PeerId, install, open_model
@@ -27,10 +28,6 @@ from bb_host.dsl.errors import ModuleError
 from bb_host.edge import compile_edge
 
 S = 1_000_000_000
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 class Device(DataSource):

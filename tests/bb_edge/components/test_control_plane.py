@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 from simulations import S, advance
 
 from bb_edge.engine import steps
@@ -142,10 +143,6 @@ def net(compile_text, registry):
         return sim, nodes, [node.component("e") for node in nodes]
 
     return make
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 def remote(ref: int, op: str, payload: bytes = b"x", **more: Any) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import f32
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,6 @@ from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
 
 Ctx = Any
 Peer = Callable[[int], tuple[PeerId, ...]]
-
-
-def f32(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def i64(value: int) -> np.ndarray:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -18,10 +18,6 @@ from bb_edge.roles import Model
 from bb_edge.transport.in_process import Simulation
 
 S = 1_000_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 class Diary(Model):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import (
@@ -22,10 +23,6 @@ from bb_edge.registry import Registry
 from bb_edge.roles import Index, Model
 
 S = 1_000_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 class Store(Index):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from durable_program import program
+from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -56,10 +57,6 @@ def greeted(node: Node, *peers: PeerId) -> Node:
 def say(node: Node, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
     given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
     node.invoke("Main", {"x": np.ones(1, np.float32), **given})
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def records(found: list[steps.EngineStep]) -> list[OutboxRecord]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from durable_program import program
+from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -32,10 +33,6 @@ def make(compile_text):
         return install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
 
     return made
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def up(node: Node, now_ns: int, *peers: PeerId) -> list[steps.EngineStep]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from durable_program import program
+from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -42,10 +43,6 @@ def greet(node: Node, now_ns: int = 1) -> Node:
         node.peer_presence(peer, True, (HERE,), epoch=1)
     node.poll(now_ns)
     return node
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def sent(found: list[steps.EngineStep]) -> list[bytes]:

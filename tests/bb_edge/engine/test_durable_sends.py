@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from durable_program import program
+from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -40,10 +41,6 @@ def make(compile_text):
         return node
 
     return made
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def asked(found: list[steps.EngineStep]) -> list[OutboxRecord]:

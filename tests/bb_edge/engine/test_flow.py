@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
@@ -20,10 +21,6 @@ program Demo {module=Demo}
 function program.Main(a: F32[2], b: F32[2]) -> (total) {entry=1, partition=self}
   total: F32[2] = Add(a, b)
 """
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 def test_an_output_surfaces_as_an_event(bench):

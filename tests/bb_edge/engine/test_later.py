@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -18,10 +19,6 @@ from bb_edge.roles import TRIGGER, Codec, DataSource, PeerSelector
 from bb_edge.roles.errors import CompletionExpiredError
 
 S = 1_000_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 class Slow(Codec):

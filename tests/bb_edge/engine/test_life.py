@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine.run.frames import Execution, FreeFrames
 from bb_edge.engine.run.life import LIFE, Hold
@@ -20,10 +20,6 @@ function program.Main(put: F32, take: Trigger, a: F32, open: Trigger) -> () {ent
   x: F32 = syscall.Gate<across=1>(a, open)
   syscall.AppEmit<name="x">(x)
 """
-
-
-def f32(value: float) -> np.ndarray:
-    return np.array([value], np.float32)
 
 
 def test_an_execution_lives_by_its_table(bench):

@@ -5,13 +5,10 @@
 from __future__ import annotations
 
 import numpy as np
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.roles import TRIGGER
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 def test_branches_capture_values_that_come_at_different_times(bench):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -70,10 +71,6 @@ def federation(compile_text):
         return sim, asking, asked
 
     return make
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 def test_an_answer_that_was_taken_counts_though_its_peer_goes_before_it_has_run(compile_text):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from components import Diary, slow
+from kinds_of_steps import of
 from snapshots import body_of, look, resealed
 
 from bb_edge import PeerId, install
@@ -20,10 +21,6 @@ from bb_edge.roles.errors import CompletionLostError
 
 MS = 1_000_000
 SELF = PeerId.from_name("node")
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 SLOW = """

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kinds_of_steps import of
 from snapshots import body_of, look, resealed
 
 from bb_edge import NodeConfig, PeerId, install
@@ -23,10 +24,6 @@ from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, Fill
 MS, S = 1_000_000, 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
 SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def told(found: list[steps.EngineStep]) -> list[tuple[str, object]]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 from components import Diary
 from snapshots import body_of, resealed, stands_in
 
@@ -28,10 +29,6 @@ from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, Fill
 MS, S = 1_000_000, 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
 SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
-
-
-def f32(*values: float) -> np.ndarray[Any, Any]:
-    return np.array(values, np.float32)
 
 
 def fill(site: int, *values: float) -> Fill:

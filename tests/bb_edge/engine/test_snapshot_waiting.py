@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from components import Slow
+from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -77,10 +78,6 @@ def said(value: float, seq: int, **more: Any) -> bytes:
     return envelope.encode(
         Envelope([Fill(site_suffix(0xC1), payload, False, type_hash)], epoch=9, seq=seq, **more)
     )
-
-
-def of(kind: type, found: list[steps.EngineStep]) -> list[Any]:
-    return [step for step in found if isinstance(step, kind)]
 
 
 def told(found: list[steps.EngineStep]) -> list[Any]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import ConfigError, NodeConfig
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.roles import TRIGGER
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
-
 
 HOLD = """
 program Demo {module=Demo}

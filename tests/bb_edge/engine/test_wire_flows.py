@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -23,10 +24,6 @@ from bb_edge.wire.envelope import Envelope, Fill
 
 S = 1_000_000_000
 MS = 1_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 def head(*targets: str) -> str:

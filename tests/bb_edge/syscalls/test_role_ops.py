@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
@@ -16,10 +17,6 @@ from bb_edge.roles import TRIGGER, Model
 
 S = 1_000_000_000
 MS = 1_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 PEER = PeerId.from_name("a")

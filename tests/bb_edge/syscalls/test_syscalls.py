@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
@@ -17,10 +18,6 @@ from bb_edge.roles import TRIGGER
 
 S = 1_000_000_000
 MS = 1_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 PEER = PeerId.from_name("a")

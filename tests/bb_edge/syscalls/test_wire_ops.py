@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -23,10 +23,6 @@ from bb_edge.wire.envelope import Envelope, Fill
 
 S = 1_000_000_000
 MS = 1_000_000
-
-
-def f32(*values):
-    return np.array(values, dtype=np.float32)
 
 
 PEER = PeerId.from_name("a")
