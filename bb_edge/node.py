@@ -130,11 +130,11 @@ class Node:
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set while the node runs."""
-        return self._peers.health_threshold
+        return self._peers.health.threshold
 
     @health_threshold.setter
     def health_threshold(self, value: int) -> None:
-        self._peers.health_threshold = value
+        self._peers.health.threshold = value
 
     @property
     def open_rounds(self) -> int:

@@ -8,6 +8,7 @@ ingress phase, outside of any execution.
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from bb_edge.engine.errors import OpError
@@ -21,25 +22,25 @@ from bb_edge.roles import ProtocolComponent
 from bb_edge.roles.completion import CompletionSink
 
 
+@dataclass(slots=True, eq=False)
 class ControlPlane:
-    """All outlets of a node, by the numbers of their components; their calls and their late replies."""
+    """All outlets of a node, by the numbers of their components; their calls and their late replies.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        components: Components,
-        peers: PeerStates,
-        outgoing: Outgoing,
-        sink: CompletionSink,
-    ) -> None:
-        """`sink` takes the answers that components give later, from any thread."""
-        self._runtime = runtime
-        self._components = components
-        self._peers = peers
-        self._outgoing = outgoing
-        self._outlets: dict[int, Outlet] = {}
-        self.calls = Calls(runtime, outgoing, peers)
-        self.replies = Replies(runtime, sink)
+    `sink` takes the answers that components give later, from any thread.
+    """
+
+    _runtime: Runtime
+    _components: Components
+    _peers: PeerStates
+    _outgoing: Outgoing
+    sink: InitVar[CompletionSink]
+    _outlets: dict[int, Outlet] = field(default_factory=dict)
+    calls: Calls = field(init=False)
+    replies: Replies = field(init=False)
+
+    def __post_init__(self, sink: CompletionSink) -> None:
+        self.calls = Calls(self._runtime, self._outgoing, self._peers)
+        self.replies = Replies(self._runtime, sink)
 
     def add(
         self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str
@@ -52,10 +53,10 @@ class ControlPlane:
             self._outgoing,
             self.calls,
             self.replies,
-            ref=ref,
-            component=component,
-            target=target,
-            slot=slot,
+            ref,
+            component,
+            target,
+            slot,
         )
         return outlet.remotes()
 
@@ -74,8 +75,6 @@ class ControlPlane:
     def contexts(self) -> list[ControlContext]:
         """What the components' callbacks see, in the order of install."""
         return [outlet.ctx for outlet in self._outlets.values()]
-
-    # --- start and end --------------------------------------------------------------------------------
 
     @property
     def targets(self) -> frozenset[str]:

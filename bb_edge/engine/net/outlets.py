@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 
 from bb_edge.engine.errors import OpError
@@ -32,25 +33,21 @@ _PEER, _BYTES = types.PEER_ID.id, types.BYTES.id
 class ControlContext(Surroundings):
     """What a component's timers, callbacks and remote ops see: no execution stands behind them."""
 
-    __slots__ = ("_outlet", "replying")
+    __slots__ = ("outlet", "replying")
 
+    outlet: Outlet
     exec_id = 0
 
     def __init__(self, runtime: Runtime, components: Components, peers: PeerStates, outlet: Outlet) -> None:
         super().__init__(runtime, components, peers)
-        self._outlet = outlet
+        self.outlet = outlet
         # The remote op that runs and may answer later; None in timers, callbacks and hooks.
         self.replying: Reply | None = None
 
     @property
-    def outlet(self) -> Outlet:
-        """The component's outlet."""
-        return self._outlet
-
-    @property
     def target(self) -> str:
         """The component's target."""
-        return self._outlet.target
+        return self.outlet.target
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """Lets the remote op that runs answer later; OpError in timers, callbacks and hooks, where none does.
@@ -59,39 +56,35 @@ class ControlContext(Surroundings):
         """
         if self.replying is None:
             raise OpError(
-                "no op to answer later for", f"slot {self._outlet.name!r}", "send the answer instead"
+                "no op to answer later for", f"slot {self.outlet.name!r}", "send the answer instead"
             )
-        return self._outlet.replies.park(self.replying, deadline_ns)
+        return self.outlet.replies.park(self.replying, deadline_ns)
 
 
+@dataclass(slots=True, eq=False)
 class Outlet:
-    """One component's side of the control plane: what its `ctx.send` and `ctx.request` do."""
+    """One component's side of the control plane: what its `ctx.send` and `ctx.request` do.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        components: Components,
-        peers: PeerStates,
-        outgoing: Outgoing,
-        calls: Calls,
-        replies: Replies,
-        *,
-        ref: int,
-        component: ProtocolComponent,
-        target: str,
-        slot: str,
-    ) -> None:
-        """`ref` is the slot's number in the artifact, under which peers reach it."""
-        self._runtime = runtime
-        self._outgoing = outgoing
-        self._calls = calls
-        self.replies = replies
-        self.component = component
-        self.target = target
-        self.name = slot
-        self.ctx = ControlContext(runtime, components, peers, self)
-        runtime.callbacks.register(f"component.timer/{slot}", self.fire)
-        remote = [op.name for op in component.atomic_opset().ops.values() if op.remote]
+    `ref` is the slot's number in the artifact, under which peers reach it; `name` is the slot.
+    """
+
+    _runtime: Runtime
+    components: InitVar[Components]
+    peers: InitVar[PeerStates]
+    _outgoing: Outgoing
+    _calls: Calls
+    replies: Replies
+    ref: InitVar[int]
+    component: ProtocolComponent
+    target: str
+    name: str
+    ctx: ControlContext = field(init=False)
+    _suffixes: dict[str, bytes] = field(init=False)
+
+    def __post_init__(self, components: Components, peers: PeerStates, ref: int) -> None:
+        self.ctx = ControlContext(self._runtime, components, peers, self)
+        self._runtime.callbacks.register(f"component.timer/{self.name}", self.fire)
+        remote = [op.name for op in self.component.atomic_opset().ops.values() if op.remote]
         self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}
 
     def replace(self, component: ProtocolComponent) -> None:

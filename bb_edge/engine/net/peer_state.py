@@ -54,7 +54,7 @@ class PeerView:
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         states = self._states
         up = states.up_peers(peer_class)
-        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
+        again = [peer for peer in states.presences.unreachable(peer_class) if states.probe(peer)]
         return tuple(sorted((*up, *again))) if again else up
 
 
@@ -69,7 +69,7 @@ class PeerStates:
         self.view = PeerView(self)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.presences = PeerTable(config.max_peers)
-        self._health = PeerHealth(config.health_threshold, config.max_peers)
+        self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
         self.blocked: set[PeerId] = set()
         self._own_limits = PeerLimits.of(config.caps)
@@ -109,12 +109,12 @@ class PeerStates:
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
-            self._health.success(peer)
+            self.health.success(peer)
             self._backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
             self._came_up(peer, classes)
         elif change is PresenceChange.DOWN:
-            self._health.down(peer)
+            self.health.down(peer)
             self._went_down(peer, "presence")
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
@@ -126,12 +126,12 @@ class PeerStates:
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
-        if not (self.imposed or self._backoff.waits or self._health.failures):
+        if not (self.imposed or self._backoff.waits or self.health.failures):
             return  # no peer is in trouble
         if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
             self.imposed.pop(peer, None)
             self._backoff.succeeded(peer)
-        if self._health.success(peer):
+        if self.health.success(peer):
             self.presences.set_reachable(peer, True)
             presence = self.presences.get(peer)
             self._came_up(peer, presence.classes if presence is not None else ())
@@ -142,7 +142,7 @@ class PeerStates:
         True where that takes the peer down.
         """
         self._backoff.failed(peer, self._runtime.now_ns)
-        if not self._health.failure(peer):
+        if not self.health.failure(peer):
             return False
         self.presences.set_reachable(peer, False)
         self._went_down(peer, "unanswered")
@@ -169,25 +169,12 @@ class PeerStates:
 
     def is_up(self, peer: PeerId) -> bool:
         """Whether the peer answers, as far as the node knows; one that nobody has heard of does."""
-        return self._health.is_up(peer)
+        return self.health.is_up(peer)
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
         up, own = self.presences.up_peers(peer_class), self._runtime.own_peer
         return tuple(sorted({*up, own})) if peer_class in self.own_classes else up
-
-    def unreachable(self, peer_class: str) -> list[PeerId]:
-        """The peers of a class that are present and do not answer, in no particular order."""
-        return self.presences.unreachable(peer_class)
-
-    @property
-    def health_threshold(self) -> int:
-        """Failures in a row after which a peer counts as down; may be set at run time."""
-        return self._health.threshold
-
-    @health_threshold.setter
-    def health_threshold(self, value: int) -> None:
-        self._health.threshold = value
 
     def patience_until(self, peer: PeerId) -> int:
         """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
@@ -287,30 +274,22 @@ class PeerStates:
         """All tables as plain values; `restore` takes them."""
         return {
             "peers": self.presences.snapshot(),
-            "health": self._health.snapshot(),
+            "health": self.health.snapshot(),
             "backoff": self._backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
             "blocked": sorted(peer.to_bytes() for peer in self.blocked),
             "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
             "imposed": [[peer.to_bytes(), until] for peer, until in self.imposed.items()],
             "rtt": [
-                [
-                    key[0].to_bytes(),
-                    report.next_hop_site_id,
-                    report.chain_id,
-                    report.hop_index,
-                    report.srtt_ns,
-                    report.rttvar_ns,
-                    report.sample_count,
-                ]
-                for key, report in self.round_trips.items()
+                [peer.to_bytes(), site, chain, hop, rtt.srtt_ns, rtt.rttvar_ns, rtt.sample_count]
+                for (peer, chain, hop, site), rtt in self.round_trips.items()
             ],
         }
 
     def restore(self, data: Any, shift: Shift) -> None:
         """Takes what `save` gave; times move by `shift`."""
         self.presences.restore(data["peers"])
-        self._health.restore(data["health"])
+        self.health.restore(data["health"])
         self._backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
         self.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])

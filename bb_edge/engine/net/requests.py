@@ -15,6 +15,7 @@ children (mode `each`, at most `max_children` at once, further ones wait) or are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bb_edge.engine import steps
@@ -153,13 +154,7 @@ class Requests:
                 continue
             for number, peer in cohort.by_req_id.items():
                 if peer not in cohort.settled and (peer, number) not in waiting:
-                    again = Unit(
-                        peer,
-                        ask.fills,
-                        kind=envelope.REQUEST,
-                        wire_req_id=number,
-                        deadline_ns=ask.deadline_ns,
-                    )
+                    again = replace(ask, peer=peer, wire_req_id=number)
                     self._outgoing.queue(again, execution.target, execution.id, cohort.op.spec.name)
 
     # --- settling -------------------------------------------------------------------------------------

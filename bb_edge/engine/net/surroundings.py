@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bb_edge.engine.bus import Bus
 from bb_edge.engine.net.calls import Done
-from bb_edge.engine.net.peer_state import PeerStates, PeerView
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ProtocolComponent
 from bb_edge.roles.completion import Later
 from bb_edge.roles.containment import contained
-from bb_edge.wire.address_book import AddressBook
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,12 +77,28 @@ def _settle(_now_ns: int, later: Later, result: object) -> None:
 class Surroundings:
     """What every `ctx` shows, whoever asks; `outlet` and `target` tell who does."""
 
-    __slots__ = ("_generator", "_peers", "components", "runtime", "scheduler")
+    __slots__ = (
+        "_generator",
+        "address_book",
+        "bus",
+        "components",
+        "local_addresses",
+        "own_classes",
+        "own_peer",
+        "peers",
+        "runtime",
+        "scheduler",
+    )
 
     def __init__(self, runtime: Runtime, components: Components, peers: PeerStates) -> None:
         self.runtime = runtime
         self.components = components
-        self._peers = peers
+        self.own_peer = runtime.own_peer
+        self.local_addresses = runtime.local_addresses  # under which the node is reached, encoded
+        self.bus = runtime.bus
+        self.own_classes = peers.own_classes  # that the node presents
+        self.peers = peers.view
+        self.address_book = peers.address_book
         self.scheduler = ComponentTimers(runtime, self)
         self._generator: np.random.Generator | None = None
 
@@ -104,39 +118,9 @@ class Surroundings:
         return self.runtime.now_ns
 
     @property
-    def own_peer(self) -> PeerId:
-        """The node's id."""
-        return self.runtime.own_peer
-
-    @property
     def own_class(self) -> str:
         """The peer class of the target."""
         return self.components.class_of_target[self.target]
-
-    @property
-    def own_classes(self) -> tuple[str, ...]:
-        """The peer classes that the node presents."""
-        return self._peers.own_classes
-
-    @property
-    def peers(self) -> PeerView:
-        """Presence, by class."""
-        return self._peers.view
-
-    @property
-    def address_book(self) -> AddressBook:
-        """Addresses, by peer."""
-        return self._peers.address_book
-
-    @property
-    def local_addresses(self) -> tuple[bytes, ...]:
-        """Addresses under which the node is reached, encoded."""
-        return self.runtime.local_addresses
-
-    @property
-    def bus(self) -> Bus:
-        """Events."""
-        return self.runtime.bus
 
     def dependency(self, slot: str) -> Any:
         """The component bound to another slot of the same target."""
