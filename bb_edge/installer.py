@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bb_edge import wiring
@@ -14,8 +15,9 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.routing import ports_of
+from bb_edge.engine.parts import Core
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
-from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.flows import find_claims, touch_set
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
@@ -30,7 +32,7 @@ from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
 from bb_edge.targets import InstallError, check_arguments, chosen_targets
-from bb_edge.wiring import Bound, Core, Slots
+from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -88,51 +90,45 @@ def install(
         program = load(bytes(program))
     check_arguments(peer_id, addresses, program)
     chosen = chosen_targets(program, targets)
-    return _Installer(
+    identity = snapshots.Identity.of(peer_id, program, [target.name for target in chosen])
+    body = None if snapshot is None else snapshots.read(snapshot, identity)
+    number = (random.SystemRandom() if seed is None else random.Random(seed)).getrandbits(128)
+    config = config or NodeConfig.edge()
+    caps, raised = config.caps.with_sites(_planned_sizes(program, chosen))
+    runtime = Runtime(
+        config.with_(caps=caps) if raised else config,
         peer_id,
-        addresses,
-        program,
-        chosen,
-        config or NodeConfig.edge(),
-        components or {},
-        registry or default_registry(),
-        seed,
-        incarnation,
-    ).node(clock_offset_ns, executor, durable, snapshot, now_ns)
+        random.Random(number),
+        # A stream of its own: what a program draws must not depend on how many ids were minted before.
+        random.Random(number ^ _IDS if incarnation is None else incarnation),
+        ids_go_on=incarnation is None,
+        clock_offset_ns=clock_offset_ns,
+        local_addresses=tuple(addresses),
+        executor=executor,
+    )
+    installer = _Installer(runtime, program, chosen, components or {}, registry or default_registry())
+    slots = installer.slots()
+    core = wiring.core(runtime, slots, {target.name: target.peer_class for target in chosen}, durable)
+    bound = installer.bound(core, slots, durable)
+    node, parts = wiring.node(core, bound, slots, program, durable, raised)
+    if body is not None:
+        snapshots.restore(parts, body, now_ns)
+    return node
 
 
 _IDS = 0x6964730A
 """Tells the seed of the ids from that of the generator."""
 
 
+@dataclass(slots=True)
 class _Installer:
     """Builds one node; everything lives in locals of it until the node stands."""
 
-    def __init__(
-        self,
-        peer_id: PeerId,
-        addresses: Sequence[bytes],
-        program: Program,
-        targets: tuple[Target, ...],
-        config: NodeConfig,
-        overrides: Mapping[str, Mapping[str, object]],
-        registry: Registry,
-        seed: bytes | int | None,
-        incarnation: bytes | int | None,
-    ) -> None:
-        self.peer_id = peer_id
-        self.addresses = tuple(addresses)
-        self.program = program
-        self.targets = targets
-        self.config = config
-        self.overrides = overrides
-        self.registry = registry
-        self.rng = random.Random(seed) if seed is not None else random.SystemRandom()
-        number = self.rng.getrandbits(128)
-        self.seeded = random.Random(number)
-        # A stream of its own: what a program draws must not depend on how many ids were minted before.
-        self.ids_go_on = incarnation is None
-        self.ids = random.Random(number ^ _IDS if incarnation is None else incarnation)
+    runtime: Runtime
+    program: Program
+    targets: tuple[Target, ...]
+    overrides: Mapping[str, Mapping[str, object]]
+    registry: Registry
 
     # --- components -----------------------------------------------------------------------------------
 
@@ -177,36 +173,31 @@ class _Installer:
         self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
     ) -> Component:
         """One component, from its construction state and what was made before it."""
-        kind = self.registry.lookup(binding.type_name, f"slot {slot!r} of {target.name}")
-        return build(kind, self._env(slot, binding, target, made))
-
-    def _env(
-        self, slot: str, binding: Binding, target: Target, made: Mapping[str, Component]
-    ) -> ComponentEnv:
-        config, tensors = construction(target.states.get(slot), f"slot {slot!r} of {target.name}")
+        where = f"slot {slot!r} of {target.name}"
+        kind = self.registry.lookup(binding.type_name, where)
+        config, tensors = construction(target.states.get(slot), where)
         config.update(self.overrides.get(slot, {}))
         functions = self.program.functions
 
         def graph(suffix: str) -> FunctionProto | None:
-            for name in (f"{slot}.{suffix}#{target.name}", f"{slot}.{suffix}"):
-                found = functions.get((keys.COMPONENT_DOMAIN, name))
-                if found is not None:
-                    return found
-            return None
+            name = f"{slot}.{suffix}"
+            own = functions.get((keys.COMPONENT_DOMAIN, f"{name}#{target.name}"))
+            return own or functions.get((keys.COMPONENT_DOMAIN, name))
 
         backend = made.get(keys.ROLE_BACKEND)
-        return ComponentEnv(
+        env = ComponentEnv(
             slot=slot,
             target=target.name,
             config=config,
             tensors=tensors,
             graph=graph,
             backend=backend if isinstance(backend, Backend) else None,
-            seed=self.seeded.getrandbits(63),
+            seed=self.runtime.rng.getrandbits(63),
             own_class=target.peer_class,
             peer_class=target.peer_classes.get(slot, target.peer_class),
             functions=functions,
         )
+        return build(kind, env)
 
     # --- graphs ---------------------------------------------------------------------------------------
 
@@ -232,52 +223,6 @@ class _Installer:
                 raise LoadError("too many calls", where=target.name)
         return found
 
-    def planned_sizes(self) -> dict[int, int]:
-        """Largest planned payload per site that the targets receive at, where the compiler knew it."""
-        found: dict[int, int] = {}
-        for target in self.targets:
-            for op in self.program.graphs[target.main].ops:
-                sites, sizes = op.meta.get(keys.SITE_IDS_KEY, ""), op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
-                if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and sites and sizes:
-                    try:
-                        for site, size in zip(sites.split(","), sizes.split(","), strict=False):
-                            found[int(site, 16)] = int(size)
-                    except ValueError as error:
-                        raise _no_number(error, target.name, op.name) from error
-        return found
-
-    # --- the node -------------------------------------------------------------------------------------
-
-    def node(
-        self,
-        clock_offset_ns: int,
-        executor: Executor | None,
-        durable: bool,
-        snapshot: bytes | None,
-        now_ns: int,
-    ) -> Node:
-        identity = snapshots.Identity.of(self.peer_id, self.program, [t.name for t in self.targets])
-        body = None if snapshot is None else snapshots.read(snapshot, identity)
-        caps, raised = self.config.caps.with_sites(self.planned_sizes())
-        config = self.config.with_(caps=caps) if raised else self.config
-        slots = self.slots()
-        runtime = Runtime(
-            config,
-            self.peer_id,
-            self.seeded,
-            self.ids,
-            ids_go_on=self.ids_go_on,
-            clock_offset_ns=clock_offset_ns,
-            local_addresses=self.addresses,
-            executor=executor,
-        )
-        core = wiring.core(runtime, slots, {t.name: t.peer_class for t in self.targets}, durable)
-        bound = self.bound(core, slots, durable)
-        node, parts = wiring.node(core, bound, slots, self.program, durable, raised)
-        if body is not None:
-            snapshots.restore(parts, body, now_ns)
-        return node
-
     def slots(self) -> Slots:
         """Every slot with its component, constructed."""
         bindings = self.bindings()
@@ -297,7 +242,41 @@ class _Installer:
         for target in self.targets:
             graphs = self.graphs_of(target, len(bound.graphs))
             bound.graphs += graphs.values()
-            missing += self._bind_target(target, graphs, core, slots, bound, durable)
+            backends = {
+                slot: component
+                for slot, component in slots.components.items()
+                if isinstance(component, Backend) and slot in target.bindings
+            }
+            state = core.states.by_target[target.name] = {}
+            for graph in graphs.values():
+                env = BindEnv(
+                    self.runtime,
+                    core.scheduler,
+                    core.peers,
+                    core.requests,
+                    core.outgoing,
+                    graph,
+                    state,
+                    core.states.rings,
+                    backends,
+                    self.program,
+                    graphs,
+                )
+                missing += _bind(graph, env)
+                bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
+            find_claims(graphs, core.scheduler.components)
+            main = bound.mains[target.name] = graphs[target.main]
+            _find_entries(main, backends.get(keys.ROLE_BACKEND), bound, durable)
+            entered = [main]
+            if target.bootstrap is not None:
+                bootstrap = graphs[target.bootstrap]
+                touched = touch_set(bootstrap, graphs)
+                bound.bootstraps[target.name] = of_target(core.scheduler, bootstrap, touched)
+                entered.append(bootstrap)
+            config = self.runtime.config
+            for region in (region for graph in entered for region in graph.regions):
+                per_execution = config.max_children if region.region.index else 1
+                core.scheduler.pool.frames.fill(region, config.max_executions * per_execution)
         if missing:
             raise UnsupportedOps(
                 f"not supported here: {', '.join(sorted(set(missing)))}",
@@ -306,89 +285,47 @@ class _Installer:
             )
         return bound
 
-    def _bind_target(
-        self,
-        target: Target,
-        graphs: dict[FunctionKey, BoundGraph],
-        core: Core,
-        slots: Slots,
-        bound: Bound,
-        durable: bool,
-    ) -> list[str]:
-        """Binds the graphs of a target; returns the names of ops that nothing serves."""
-        engine = core.scheduler
-        backends = {
-            slot: component
-            for slot, component in slots.components.items()
-            if isinstance(component, Backend) and slot in target.bindings
-        }
-        state = core.states.by_target[target.name] = {}
-        missing: list[str] = []
-        for graph in graphs.values():
-            env = BindEnv(
-                core.runtime,
-                engine,
-                core.components,
-                engine.waiting,
-                core.peers,
-                core.requests,
-                core.outgoing,
-                graph,
-                state,
-                core.states.rings,
-                backends,
-                self.program.functions,
-                graphs,
-                self.program.opsets,
-            )
-            missing += _bind(graph, env)
-            bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
-        find_claims(graphs, engine.components)
-        main = bound.mains[target.name] = graphs[target.main]
-        for op in main.ops:
-            self._entry(op, main, backends, bound)
-            if op.spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:
-                raise InstallError(
-                    "it sends durably, and nothing here would be kept on disk",
-                    f"{target.name}, {op.spec.name}",
-                    "run it with a state folder (bb-edge run --state), or record it with durable=False",
-                )
-        entered = [main]
-        if target.bootstrap is not None:
-            bootstrap = graphs[target.bootstrap]
-            bound.bootstraps[target.name] = of_target(engine, bootstrap, touch_set(bootstrap, graphs))
-            entered.append(bootstrap)
-        config = core.runtime.config
-        for region in (region for graph in entered for region in graph.regions):
-            is_root = region.region.index == 0
-            count = config.max_executions * (1 if is_root else config.max_children)
-            core.scheduler.pool.frames.fill(region, count)
-        return missing
 
-    def _entry(
-        self,
-        op: BoundOp,
-        graph: BoundGraph,
-        backends: Mapping[str, Backend],
-        bound: Bound,
-    ) -> None:
+def _planned_sizes(program: Program, targets: Sequence[Target]) -> dict[int, int]:
+    """Largest planned payload per site that the targets receive at, where the compiler knew it."""
+    planned: dict[int, int] = {}
+    for target in targets:
+        for op in program.graphs[target.main].ops:
+            sites, sizes = op.meta.get(keys.SITE_IDS_KEY, ""), op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
+            if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and sites and sizes:
+                try:
+                    for site, size in zip(sites.split(","), sizes.split(","), strict=False):
+                        planned[int(site, 16)] = int(size)
+                except ValueError as error:
+                    raise _no_number(error, target.name, op.name) from error
+    return planned
+
+
+def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durable: bool) -> None:
+    """Notes the ports of a target's main and the ops that start executions by themselves."""
+    for op in main.ops:
         spec = op.spec
         if spec.domain == keys.WIRE_DOMAIN and spec.op_type in RECV_FLAVORED:
-            backend = backends.get(keys.ROLE_BACKEND) if keys.RECV_SLOT_ID_KEY in spec.meta else None
             try:
-                found = ports_of(graph, op, backend)
+                ports = ports_of(main, op, backend if keys.RECV_SLOT_ID_KEY in spec.meta else None)
             except ValueError as error:
-                raise _no_number(error, graph.target, spec.name) from error
-            for site, port in found:
+                raise _no_number(error, main.target, spec.name) from error
+            for site, port in ports:
                 if site in bound.ports:
                     raise InstallError(
                         f"site {site:#018x} stands twice",
-                        f"{graph.target}, {spec.name}",
+                        f"{main.target}, {spec.name}",
                         "give ports different names",
                     )
                 bound.ports[site] = port
-        if spec.kind is OpKind.ENTRY and spec.domain != keys.WIRE_DOMAIN:
-            bound.entries.setdefault(spec.op_type, []).append((graph, op))
+        elif spec.kind is OpKind.ENTRY and spec.domain != keys.WIRE_DOMAIN:
+            bound.entries.setdefault(spec.op_type, []).append((main, op))
+        if spec.meta.get(keys.DURABLE_KEY) == "1" and not durable:
+            raise InstallError(
+                "it sends durably, and nothing here would be kept on disk",
+                f"{main.target}, {spec.name}",
+                "run it with a state folder (bb-edge run --state), or record it with durable=False",
+            )
 
 
 def _no_number(error: ValueError, target: str, op: str) -> LoadError:

@@ -50,12 +50,11 @@ class Node:
         observer: OpObserver,
         raised_sites: tuple[RaisedSite, ...],
     ) -> None:
-        self._cycle = engine
+        self._engine = engine
         self._parts = parts
         self._runtime = parts.runtime
-        self._engine = parts.scheduler
+        self._scheduler = parts.scheduler
         self._peers = parts.peers
-        self._bootstraps = parts.bootstraps
         self._observer = observer
         self._raised_sites = raised_sites
         self._identity = snapshot.Identity.of(parts.runtime.own_peer, program, mains)
@@ -103,17 +102,17 @@ class Node:
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all counters."""
-        engine = self._engine
+        runtime, scheduler = self._runtime, self._scheduler
         return {
-            **self._runtime.counters,
-            "ingress.dropped": self._runtime.counters.get("ingress.dropped", 0),
-            "bus.dropped": self._runtime.bus.dropped,
-            "frontier.depth_peak": engine.depth_peak,
-            "pending_async.count": len(engine.waiting.parked),
-            "executions.active": len(engine.pool.active),
-            "executions.peak": engine.pool.peak,
-            "frames.grown": engine.pool.frames.grown,
-            "ingress.bytes": self._engine.ledger.bytes,
+            **runtime.counters,
+            "ingress.dropped": runtime.counters.get("ingress.dropped", 0),
+            "bus.dropped": runtime.bus.dropped,
+            "frontier.depth_peak": scheduler.depth_peak,
+            "pending_async.count": len(scheduler.waiting.parked),
+            "executions.active": len(scheduler.pool.active),
+            "executions.peak": scheduler.pool.peak,
+            "frames.grown": scheduler.pool.frames.grown,
+            "ingress.bytes": scheduler.ledger.bytes,
             "requests.open": len(self._parts.requests),
         }
 
@@ -160,8 +159,8 @@ class Node:
     def component(self, slot: str, target: str | None = None) -> Any:
         """The component bound to a slot (of the first target that has it)."""
         for name in (target,) if target is not None else self.targets:
-            if (name, slot) in self._engine.components.slots:
-                return self._engine.components.of(name, slot)
+            if (name, slot) in self._scheduler.components.slots:
+                return self._scheduler.components.of(name, slot)
         raise InvokeError(f"no slot {slot!r}", f"node {self.peer_id.short()}")
 
     def peers_up(self, peer_class: str) -> tuple[PeerId, ...]:
@@ -184,17 +183,17 @@ class Node:
         For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
         in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
         """
-        return inspect(self._parts, self.targets, self._schedules, self._cycle.phases)
+        return inspect(self._parts, self.targets, self._schedules, self._engine.phases)
 
     # --- the heartbeat --------------------------------------------------------------------------------
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """One cycle at monotonic `now_ns`; an empty list when there was nothing to do."""
-        return self._cycle.poll(now_ns)
+        return self._engine.poll(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """When to poll at the latest if nothing arrives; 0 = at once, None = nothing will come by itself."""
-        return self._cycle.next_deadline_ns()
+        return self._engine.next_deadline_ns()
 
     # --- doors ----------------------------------------------------------------------------------------
 
@@ -245,7 +244,6 @@ class Node:
         given = {} if inputs is None else inputs
         if type(given) is not dict and not isinstance(given, Mapping):
             raise InvokeError(f"inputs are given by name, not as {described(given)}", target, "{name: value}")
-        engine = self._engine
         config = self._runtime.config
         if len(given) > config.invoke_inputs:
             raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
@@ -276,7 +274,7 @@ class Node:
                 target,
                 "raise NodeConfig.invoke_bytes",
             )
-        number = engine.pool.mint()
+        number = self._scheduler.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:
             if graph.slot.inputs and not graph.starts and not any(op.spec.pulls for op in graph.ops):
@@ -314,17 +312,17 @@ class Node:
     def _fill_inputs(
         self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]
     ) -> None:
-        engine = self._engine
+        scheduler = self._scheduler
         execution.tell_end()
         execution.will_claim(claim_set)
         graph = self._graphs[graph_index]
         frame = execution.frame_of(graph.regions[0])
         for site, value in values.items():
-            engine.write(frame, site, value)
+            scheduler.write(frame, site, value)
         if not values:
-            engine.pull_unreached(frame)
+            scheduler.pull_unreached(frame)
         if graph.starts:
-            engine.start_outputs(frame, INVOKE)
+            scheduler.start_outputs(frame, INVOKE)
 
     # --- durability -----------------------------------------------------------------------------------
 
@@ -370,7 +368,8 @@ class Node:
         records, or more than fit.
         """
         self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        replay.adopt_outbox(self._parts, [OutboxRecord.from_bytes(r) for r in records], now_ns, wall_ns)
+        read = [OutboxRecord.from_bytes(record) for record in records]
+        self._parts.outgoing.adopt(read, now_ns, wall_ns, self._parts.requests.awaits)
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Takes what the journal on disk holds, after a restart and before the first poll.
@@ -383,7 +382,7 @@ class Node:
 
     def run_bootstrap(self, what: BootstrapTarget) -> None:
         """Queues bootstraps. Raises BootstrapError or InvokeError, staging nothing, where it cannot be."""
-        self._bootstraps.request(what)
+        self._parts.bootstraps.request(what)
 
     def keep_bootstrapping(self, inputs: Mapping[str, Mapping[str, object]] | None = None) -> None:
         """Starts every bootstrap that is not done, and tries again what fails until it is done.
@@ -394,15 +393,15 @@ class Node:
         that a snapshot holds as done is not run again. Raises UnknownTarget, UnknownInput, MissingInput and
         InvokeError, having started nothing.
         """
-        self._bootstraps.keep_going(inputs or {})
+        self._parts.bootstraps.keep_going(inputs or {})
 
     @property
     def bootstraps(self) -> tuple[BootstrapState, ...]:
         """All bootstraps, targets' and components', in install order; empty where there are none."""
-        return self._bootstraps.states
+        return self._parts.bootstraps.states
 
     def bootstrap_status(self, target: str) -> BootstrapStatus:
-        return self._bootstraps.status(target)
+        return self._parts.bootstraps.status(target)
 
     def has_phase(self, phase: int) -> bool:
         """Whether the program has a `LifecyclePhase` op of that phase (`steps.Phase`)."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from bb_edge.engine.binding import BindEnv
-from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.parts import Core
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.observing import OpObserver
-from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import bind, bound_bootstrap
 
@@ -17,9 +15,7 @@ __all__ = ["renewal"]
 
 
 def renewal(
-    numbered: Components,
-    control: ControlPlane,
-    waiting: WaitingRoom,
+    core: Core,
     observer: OpObserver,
     components: dict[str, Component],
     construct: Callable[[str], Component],
@@ -38,12 +34,12 @@ def renewal(
     def renew(numbers: Sequence[int]) -> None:
         fresh = {number: construct(names[number]) for number in numbers}
         components.update((names[number], component) for number, component in fresh.items())
-        numbered.replace(fresh)
+        core.scheduler.components.replace(fresh)
         for number, component in fresh.items():
             if isinstance(component, ProtocolComponent):
-                control.replace(number, component)
+                core.control.replace(number, component)
             if (graph := bootstraps.get(names[number])) is not None:
-                graph.ops[0].run = bound_bootstrap(waiting, component)
+                graph.ops[0].run = bound_bootstrap(core.scheduler.waiting, component)
         for op, env in bound:
             if op.component in fresh:
                 observer.rebind(op, bind(op, env))

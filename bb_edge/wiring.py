@@ -27,7 +27,7 @@ from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
-from bb_edge.engine.parts import Parts
+from bb_edge.engine.parts import Core, Parts
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
@@ -63,24 +63,6 @@ class Slots:
     construct: Callable[[str], Component]
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
-    """What ops are bound to."""
-
-    runtime: Runtime
-    components: Components
-    ctx: OpContext
-    scheduler: Scheduler
-    states: OpStates
-    ingress: Ingress
-    links: Links
-    requests: Requests
-    peers: PeerStates
-    outgoing: Outgoing
-    control: ControlPlane
-    wish: SnapshotWish
-
-
 @dataclass(slots=True)
 class Bound:
     """The graphs of a node with their ops bound, and what binding has found in them."""
@@ -93,12 +75,7 @@ class Bound:
     of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
 
 
-def core(
-    runtime: Runtime,
-    slots: Slots,
-    peer_classes: Mapping[str, str],
-    durable: bool,
-) -> Core:
+def core(runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], durable: bool) -> Core:
     """Makes everything up to what ops may call. `peer_classes` are by target.
 
     `durable` tells whether the driver keeps on disk what the node asks it to keep.
@@ -128,20 +105,7 @@ def core(
     ctx = OpContext(runtime, components, peers, control, waiting)
     scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
     requests = Requests(runtime, scheduler, outgoing, peers, wish)
-    return Core(
-        runtime,
-        components,
-        ctx,
-        scheduler,
-        OpStates(),
-        ingress,
-        links,
-        requests,
-        peers,
-        outgoing,
-        control,
-        wish,
-    )
+    return Core(runtime, scheduler, ctx, OpStates(), ingress, links, peers, wish, outgoing, control, requests)
 
 
 def node(
@@ -182,18 +146,7 @@ def node(
             f"an op that starts executions: {error}", "install", "compile the program again"
         ) from error
 
-    own_graphs = {slot: graph for slot, (graph, _) in component_bootstraps.items()}
     observer = OpObserver()
-    renew = renewal(
-        core.components,
-        core.control,
-        scheduler.waiting,
-        observer,
-        slots.components,
-        slots.construct,
-        bound.of_components,
-        own_graphs,
-    )
     bootstraps = Bootstraps(
         runtime,
         scheduler,
@@ -203,39 +156,19 @@ def node(
         {slot: planned for slot, (_, planned) in component_bootstraps.items()},
         decode_input,
         sources,
-        renew,
+        renewal(
+            core,
+            observer,
+            slots.components,
+            slots.construct,
+            bound.of_components,
+            {slot: graph for slot, (graph, _) in component_bootstraps.items()},
+        ),
         core.wish.want,
     )
-    engine = Engine(
-        runtime,
-        scheduler,
-        core.ingress,
-        core.links,
-        core.peers,
-        core.outgoing,
-        core.requests,
-        core.control,
-        admission,
-        sources,
-    )
-    parts = Parts(
-        runtime,
-        scheduler,
-        Naming(graphs, scheduler.pool.active),
-        core.states,
-        core.ingress,
-        core.links,
-        core.peers,
-        core.wish,
-        core.outgoing,
-        core.control,
-        core.requests,
-        admission,
-        (core.ctx, *core.control.contexts),
-        sources,
-        bootstraps,
-    )
-    made = Node(engine, parts, bound.graphs, bound.mains, program, observer, raised_sites)
+    naming = Naming(graphs, scheduler.pool.active)
+    parts = Parts(**vars(core), admission=admission, sources=sources, bootstraps=bootstraps, naming=naming)
+    made = Node(Engine(parts), parts, bound.graphs, bound.mains, program, observer, raised_sites)
     for target in bound.mains:
         if target not in bound.bootstraps:
             sources.start_at_first_poll(target)
@@ -250,9 +183,7 @@ def _with_bootstraps(
     of_slots: dict[str, tuple[BoundGraph, Bootstrap]] = {}
     for (target, slot), number in slots.numbers.items():
         if slot not in of_slots and type(slots.components[slot]).bootstrap is not Component.bootstrap:
-            graph = component_bootstrap(
-                core.components, core.scheduler.waiting, target, slot, number, len(graphs)
-            )
+            graph = component_bootstrap(core.scheduler, target, slot, number, len(graphs))
             core.scheduler.pool.frames.fill(graph.regions[0], 1)
             of_slots[slot] = graph, of_component(target, slot, graph, number)
             graphs[graph.index] = graph

@@ -11,12 +11,10 @@ from typing import Any
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.program.program import FunctionKey, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 
@@ -33,8 +31,6 @@ class BindEnv:
 
     runtime: Runtime
     scheduler: Scheduler
-    components: Components
-    waiting: WaitingRoom
     peers: PeerStates
     requests: Requests
     outgoing: Outgoing
@@ -42,9 +38,8 @@ class BindEnv:
     state: dict[object, Any]
     rings: dict[str, deque[object]]
     backends: Mapping[str, Backend]
-    functions: Mapping[tuple[str, str], FunctionProto]
-    graphs: Mapping[tuple[str, str], BoundGraph]
-    opsets: Mapping[str, int]
+    program: Program
+    graphs: Mapping[FunctionKey, BoundGraph]
 
 
 def make_gather(sites: Sequence[int], absent: int) -> Callable[[list[Any]], Sequence[Any]]:

@@ -11,19 +11,10 @@ from collections.abc import Callable, Sized
 from typing import NamedTuple
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import CapacityError
-from bb_edge.engine.net.admission import Admission
-from bb_edge.engine.net.control_plane import ControlPlane
-from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.life import State
-from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.runtime import Runtime
-from bb_edge.wire.delivery import Links
 
 
 class While:
@@ -57,35 +48,23 @@ class Phase(NamedTuple):
 class Engine:
     """One node's heartbeat over its parts."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        scheduler: Scheduler,
-        ingress: Ingress,
-        links: Links,
-        peers: PeerStates,
-        outgoing: Outgoing,
-        requests: Requests,
-        control: ControlPlane,
-        admission: Admission,
-        sources: Sources,
-    ) -> None:
-        self.runtime = runtime
-        self._scheduler = scheduler
-        self.ingress = ingress
-        self.links = links
-        self.peers = peers
-        self.outgoing = outgoing
-        self.requests = requests
-        self.control = control
-        self.calls = control.calls
-        self.admission = admission
-        self.sources = sources
+    def __init__(self, parts: Parts) -> None:
+        self.runtime = runtime = parts.runtime
+        self._scheduler = parts.scheduler
+        self.ingress = ingress = parts.ingress
+        self.links = parts.links
+        self.peers = parts.peers
+        self.outgoing = parts.outgoing
+        self.requests = parts.requests
+        self.control = parts.control
+        self.calls = parts.control.calls
+        self.admission = admission = parts.admission
+        self.sources = sources = parts.sources
         self._left = 0  # of the poll's op budget
         self.phases = (
             Phase("start", sources.to_start, sources.start_due),
             Phase("notices", ingress.notices, self._take_notices),
-            Phase("saved requests", requests.saved, self._fire_saved),
+            Phase("saved requests", self.requests.saved, self._fire_saved),
             Phase("journal", admission.journal.accepted, admission.deliver_accepted),
             Phase("replay", admission.journal.replaying, admission.deliver_replayed),
             Phase("envelopes", ingress.envelopes, self._take_envelopes, frontier=True),

@@ -1,9 +1,10 @@
-"""The parts of one node by name, for those who look at all of them: snapshots, restarts, tools."""
+"""The parts of one node by name, for those who look at all: the engine, snapshots, restarts, tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bb_edge.engine.context import OpContext
 from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.net.admission import Admission
@@ -21,13 +22,13 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.delivery import Links
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """All of them, the lower floors first; `contexts` are in install order, the ops' own first."""
+@dataclass(frozen=True)
+class Core:
+    """Those that ops may call, the lower floors first."""
 
     runtime: Runtime
     scheduler: Scheduler
-    naming: Naming
+    ctx: OpContext
     states: OpStates
     ingress: Ingress
     links: Links
@@ -36,7 +37,18 @@ class Parts:
     outgoing: Outgoing
     control: ControlPlane
     requests: Requests
+
+
+@dataclass(frozen=True)
+class Parts(Core):
+    """All of them."""
+
     admission: Admission
-    contexts: tuple[Surroundings, ...]
     sources: Sources
     bootstraps: Bootstraps
+    naming: Naming
+
+    @property
+    def contexts(self) -> tuple[Surroundings, ...]:
+        """What ops and components see, in install order, the ops' own first."""
+        return self.ctx, *self.control.contexts

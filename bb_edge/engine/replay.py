@@ -6,19 +6,14 @@ the outbox are the only memory of what it sent (docs/design/durability.md, "Caus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.parts import Parts
 from bb_edge.ir.errors import BBError
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope
-from bb_edge.wire.outbox import Cause, OutboxRecord
-
-
-def adopt_outbox(parts: Parts, records: Sequence[OutboxRecord], now_ns: int, wall_ns: int) -> None:
-    """Takes the records of the outbox on disk; see `Node.adopt_outbox`."""
-    parts.outgoing.adopt(records, now_ns, wall_ns, parts.requests.awaits)
+from bb_edge.wire.outbox import Cause
 
 
 def may_run(parts: Parts) -> Callable[[Cause], bool]:

@@ -11,7 +11,7 @@ from bb_edge.engine.context import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import PENDING, WaitingRoom
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -44,7 +44,7 @@ def attributes(op: BoundOp, definition: OpDef) -> dict[str, object]:
 def bind(op: BoundOp, env: BindEnv) -> Run:
     """Binds a role op. OpError where the slot has no component, or the component does not offer the op."""
     slot = op.spec.meta.get(keys.SLOT_KEY, "")
-    components = env.components
+    components = env.scheduler.components
     index = components.slots.get((env.graph.target, slot))
     if index is None:
         raise OpError(f"slot {slot!r} has no component", where=op.spec.name, hint="bind it at compile time")
@@ -61,7 +61,9 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     method = getattr(component, method_name(op.spec.op_type))
     known, promised = env.graph.slot.output_types, _promised(component, definition)
     op.check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
-    return calls_of(env.waiting, component, method, attributes(op, definition), op.takes_first, op.check)
+    return calls_of(
+        env.scheduler.waiting, component, method, attributes(op, definition), op.takes_first, op.check
+    )
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:
@@ -127,21 +129,19 @@ def calls_of(
     return run
 
 
-def component_bootstrap(
-    components: Components, waiting: WaitingRoom, target: str, slot: str, index: int, number: int
-) -> BoundGraph:
+def component_bootstrap(scheduler: Scheduler, target: str, slot: str, index: int, number: int) -> BoundGraph:
     """Returns a graph of one op that calls the `bootstrap` method of a component."""
     function = FunctionProto(name=f"{slot}{keys.BOOTSTRAP_SUFFIX}", domain=keys.COMPONENT_DOMAIN)
     node = function.node.add(op_type="Bootstrap", domain=keys.COMPONENT_DOMAIN, name=f"{slot}.bootstrap")
     node.metadata_props.add(key=keys.SLOT_KEY, value=slot)
     graph = BoundGraph(build_graph(function, False), number, target)
     (op,) = graph.ops
-    component = components[index]
+    component = scheduler.components[index]
     op.component = op.touches = index
     op.busy_key = -1 if component.concurrent else index
     op.gather = make_gather((), graph.slot.absent)
     op.check = _no_result
-    op.run = bound_bootstrap(waiting, component)
+    op.run = bound_bootstrap(scheduler.waiting, component)
     return graph
 
 

@@ -193,7 +193,7 @@ def _dequeue(op: BoundOp, env: BindEnv) -> Run:
             return state.values.popleft()
         if len(state.takers) >= env.runtime.config.op_state_entries:
             raise _full(env, ctx, "the line of takers")
-        state.takers.append(env.waiting.suspend(ctx, Hold.PERMIT))
+        state.takers.append(env.scheduler.waiting.suspend(ctx, Hold.PERMIT))
         return PENDING
 
     return run
@@ -266,7 +266,7 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
             return TRIGGER
         if len(state.waiting) >= env.runtime.config.op_state_entries:
             raise _full(env, ctx, "the line at the limit")
-        state.waiting.append(env.waiting.suspend(ctx, Hold.PERMIT))
+        state.waiting.append(env.scheduler.waiting.suspend(ctx, Hold.PERMIT))
         return PENDING
 
     return run

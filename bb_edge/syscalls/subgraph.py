@@ -67,8 +67,8 @@ def _executed(
             return give(results)
 
         return run
-    waiting = env.waiting
-    op.component = next(i for i, component in enumerate(env.components) if component is backend)
+    waiting = env.scheduler.waiting
+    op.component = next(i for i, component in enumerate(env.scheduler.components) if component is backend)
 
     def make(sink: CompletionSink, token: int) -> CompletionHandle:
         handle = _Results(sink, token)
@@ -93,12 +93,12 @@ def _only(values: tuple[Any, ...]) -> object:
 
 def bind_call(op: BoundOp, env: BindEnv) -> Run:
     """Binds a call of a function of the backend domain."""
-    function = env.functions.get((op.spec.domain, op.spec.op_type))
+    function = env.program.functions.get((op.spec.domain, op.spec.op_type))
     if function is None:
         raise OpError(f"the artifact has no function {op.spec.op_type!r}", where=op.spec.name)
     slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
     backend = _backend(env, slot)
-    program = backend.prepare(function, env.functions)
+    program = backend.prepare(function, env.program.functions)
     single = len(op.outs) == 1
     if isinstance(program, ExecutedProgram):
         return _executed(op, env, program, backend, _all, _only if single else _all)
@@ -128,10 +128,10 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     # An absent optional input stays an empty name, which is not an input of the function.
     function.input.extend(dict.fromkeys([*(n for n in names if n), *captured]))
     function.output.extend(n for n in node.output if n)
-    for domain, version in env.opsets.items():
+    for domain, version in env.program.opsets.items():
         function.opset_import.add(domain=domain, version=version)
     backend = _backend(env, node_slot(op))
-    program = backend.prepare(function, env.functions)
+    program = backend.prepare(function, env.program.functions)
     position = [i for i, name in enumerate([*names, *captured]) if name]
     first = {name: i for i, name in reversed(list(enumerate([*names, *captured]))) if name}
     order = [first[name] for name in function.input]
@@ -155,7 +155,7 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     over_peers = peer_lists.OVER_PEERS.get(node.op_type) if single else None
     run: Run
     if isinstance(program, ExecutedProgram):
-        caller = env.functions.get((env.graph.slot.domain, env.graph.slot.name))
+        caller = env.program.functions.get((env.graph.slot.domain, env.graph.slot.name))
         if caller is not None:
             program.declare(caller)
         run = _executed(op, env, program, backend, take, give)

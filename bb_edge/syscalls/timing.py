@@ -26,7 +26,7 @@ def _delay(attribute: str) -> Bind:
                 raise CapacityError(
                     f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
                 )
-            token = env.waiting.suspend(ctx)
+            token = env.scheduler.waiting.suspend(ctx)
             runtime.timers.at(ctx.now_ns + delay, env.scheduler.fire, token)
             return PENDING
 

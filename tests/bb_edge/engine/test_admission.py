@@ -49,7 +49,7 @@ def repeated(fill: Fill, kind: int = NONE) -> Callable[[Node], list[bytes]]:
 
 def of_a_blocked_peer(fill: Fill) -> Callable[[Node], list[bytes]]:
     def given(node: Node) -> list[bytes]:
-        node._cycle.peers.block(A)
+        node._parts.peers.block(A)
         return [sent(fill, 1)]
 
     return given
