@@ -173,16 +173,13 @@ class Durable(NothingDurable):
             if self.outbox.any_settled:
                 self._wish.want("outbox full")
             return None
-        self._write(Writing(record, is_request))
+        token = self._next_token
+        self._next_token += 1
+        writing = self.writing[token] = Writing(record, is_request)
+        self._ask(token, writing)
         if self.outbox.wants_snapshot:
             self._wish.want("outbox")
         return Fate(number=key)
-
-    def _write(self, writing: Writing) -> None:
-        token = self._next_token
-        self._next_token += 1
-        self.writing[token] = writing
-        self._ask(token, writing)
 
     def _ask(self, token: int, writing: Writing) -> None:
         self._runtime.count("outbound.persisting")

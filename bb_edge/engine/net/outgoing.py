@@ -262,21 +262,17 @@ class Outgoing:
                 return
         else:
             if resend:
-                self._keep(key, data)
+                try:
+                    self._links.sent(key.peer, key, data)
+                except DeliveryError:  # no room to keep it for repetition: it goes out once only
+                    self._links.cancel(key)
+                    self._runtime.count("outbound.not_kept")
                 if unit.kind == envelope.REQUEST:
                     self._asks[unit.wire_req_id] = key
             self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
         if greets:
             forget_oldest(self._greeted, self._runtime.config.max_peers)
             self._greeted[unit.peer] = None
-
-    def _keep(self, key: EnvelopeKey, data: bytes) -> None:
-        """Keeps the bytes for repetition; without room for them this one goes out once only, counted."""
-        try:
-            self._links.sent(key.peer, key, data)
-        except DeliveryError:
-            self._links.cancel(key)
-            self._runtime.count("outbound.not_kept")
 
     def adopt(
         self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
