@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
@@ -76,4 +77,6 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
 
 def _authored(op: Op, peers: str) -> str:
     """The name that the author's list of peers has."""
-    return op.inputs[-1] if op.op_type == OP_SEND_REQ else peers.partition("__up_")[0]
+    if op.op_type == OP_SEND_REQ:
+        return op.inputs[-1]
+    return re.split(rf"__(?:{'|'.join(TX_GATES.values())})_", peers, maxsplit=1)[0]

@@ -10,6 +10,7 @@ from snapshots import body_of, sealed
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.snapshot import (
+    VERSION,
     SnapshotDamagedError,
     SnapshotError,
     SnapshotForeignError,
@@ -74,18 +75,18 @@ def test_bytes_that_are_no_snapshot_or_not_whole(make):
     make(sealed(body))
 
 
-@pytest.mark.parametrize("version", [3, 0x100, 0x200, 0xFFFF])
+@pytest.mark.parametrize("version", [VERSION + 1, 0x100, 0x200, 0xFFFF])
 def test_what_a_newer_runtime_wrote(make, version):
     data = sealed(make().snapshot(1)[50:], version)
-    what = f"schema version {version}, this runtime reads 2"
+    what = f"schema version {version}, this runtime reads {VERSION}"
     assert said(make, data) == (SnapshotVersionError, what, "snapshot", "update the runtime")
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, VERSION - 1])
 def test_what_an_older_runtime_wrote(make, version):
     """Rows have other columns since: they would be read as something else, not only refused."""
     data = sealed(make().snapshot(1)[50:], version)
-    what = f"schema version {version}, this runtime reads 2"
+    what = f"schema version {version}, this runtime reads {VERSION}"
     hint = "run the runtime that wrote it, or move the state folder aside to start anew"
     assert said(make, data) == (SnapshotVersionError, what, "snapshot", hint)
 
