@@ -12,13 +12,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from arrays import f32
 from components import Diary, Restartable
+from envelopes import fill
 from kinds_of_steps import of
 from texts import compiled
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.entries.bootstrap_requests import ModuleNames, Slots
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
-from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.address import Address
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.ir.values import TRIGGER
 from bb_edge.node import Node
@@ -26,7 +27,6 @@ from bb_edge.registry import Registry
 from bb_edge.roles import Index, ProtocolComponent
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope, Fill, RttReport
 
 MS, S = 1_000_000, 1_000_000_000
@@ -49,11 +49,6 @@ class Moment(NamedTuple):
 
 
 Moments = Iterator[Moment]
-
-
-def fill(site: int, *values: float) -> Fill:
-    type_hash, payload = encode_value(f32(*values))
-    return Fill(site_suffix(site), payload, False, type_hash)
 
 
 def patience(wait_ns: int) -> bytes:

@@ -1,6 +1,18 @@
-"""A program that says, asks and answers, all of it durably."""
+"""A program that says, asks and answers, all of it durably, and what nodes do with it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from arrays import f32
+from kinds_of_steps import of
+
+from bb_edge import PeerId
+from bb_edge.engine.steps import EngineStep, PersistOutbox
+from bb_edge.node import Node
+from bb_edge.wire.outbox import OutboxRecord
+
+HERE = b"\xe2\x01" + bytes(8)
 
 ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
 REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
@@ -22,3 +34,22 @@ function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1,
   y2: F32[1] = Mul(x2, x2)
   k: Trigger = wire.SendResp(y2, s2, r2) {{{REPLY}}}
 """
+
+
+def greeted(node: Node, *peers: PeerId, now_ns: int = 1) -> Node:
+    """The node, after each peer has said that it is there."""
+    for peer in peers:
+        node.peer_presence(peer, True, (HERE,), epoch=1)
+    node.poll(now_ns)
+    return node
+
+
+def say(node: Node, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
+    """Starts the program, with only those peers that are named."""
+    peers = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
+    node.invoke("Main", {"x": f32(1), **peers})
+
+
+def records(steps: Iterable[EngineStep]) -> list[OutboxRecord]:
+    """What the node asks to be written down before it leaves."""
+    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, steps)]

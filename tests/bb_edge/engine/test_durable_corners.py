@@ -5,19 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
-from durable_program import program
+from durable_program import greeted, program, records, say
+from envelopes import durable_message
 from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
-from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.address import Address
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
-from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
 
@@ -47,26 +46,9 @@ def make(compile_text):
     return made
 
 
-def greeted(node: Node, *peers: PeerId) -> Node:
-    for peer in peers:
-        node.peer_presence(peer, True, (HERE,), epoch=1)
-    node.poll(1)
-    return node
-
-
-def say(node: Node, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
-    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
-    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
-
-
-def records(found: list[steps.EngineStep]) -> list[OutboxRecord]:
-    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, found)]
-
-
 def request(number: int = 77, deadline_ns: int = 0, seq: int = 1, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.full(1, 3, np.float32))
-    fills = [Fill(site_suffix(0xA1), payload, False, type_hash)]
-    return envelope.encode(Envelope(fills, REQUEST, number, deadline_ns, epoch=9, seq=seq, base=1, **more))
+    asked = {"kind": REQUEST, "wire_req_id": number, "remaining_deadline_ns": deadline_ns}
+    return durable_message(0xA1, seq, **asked, **more)
 
 
 # --- out ----------------------------------------------------------------------------------------------

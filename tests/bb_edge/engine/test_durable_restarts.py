@@ -6,17 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_program import program
+from durable_program import greeted, program, say
+from envelopes import durable_message
 from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
-from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope, Fill
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope
 from bb_edge.wire.outbox import OutboxRecord
 
 S = 1_000_000_000
@@ -38,22 +37,9 @@ def make(compile_text):
     return made
 
 
-def greet(node: Node, now_ns: int = 1) -> Node:
-    for peer in (A, B):
-        node.peer_presence(peer, True, (HERE,), epoch=1)
-    node.poll(now_ns)
-    return node
-
-
 def sent(found: list[steps.EngineStep]) -> list[bytes]:
     """What goes out beyond acknowledgements."""
     return [bytes(s.payload) for s in of(SendEnvelope, found) if s.durable]
-
-
-def message(kind: int, site: int, seq: int, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.full(1, 3, np.float32))
-    fills = [Fill(site_suffix(site), payload, False, type_hash)]
-    return envelope.encode(Envelope(fills, kind, epoch=9, seq=seq, base=1, **more))
 
 
 def take(node: Node, peer: PeerId, data: bytes, now_ns: int) -> tuple[list[bytes], list[steps.EngineStep]]:
@@ -65,19 +51,21 @@ def take(node: Node, peer: PeerId, data: bytes, now_ns: int) -> tuple[list[bytes
     return [step.record for step in kept], [*node.poll(now_ns + 1), *node.poll(now_ns + 2)]
 
 
-def say(node: Node, now_ns: int, *, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> list[Any]:
-    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
-    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
+def writes(
+    node: Node, now_ns: int, *, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()
+) -> list[Any]:
+    """What it asks to write down when the program starts, at the poll of that time."""
+    say(node, to, ask)
     return of(PersistOutbox, node.poll(now_ns))
 
 
 def test_what_runs_again_finds_what_it_sent_and_what_did_not_run_sends_anew(make):
-    node = greet(make())
+    node = greeted(make(), A, B)
     asked = {"kind": REQUEST, "site": 0xA1, "wire_req_id": 7, "src_addresses": (HERE,)}
-    first, found = take(node, A, message(seq=1, **asked), 2)
+    first, found = take(node, A, durable_message(seq=1, **asked), 2)
     (written,) = of(PersistOutbox, found)
-    second, _ = take(node, A, message(seq=2, **asked), 10)  # its answer never reached the disk
-    third, _ = take(node, B, message(seq=1, **asked), 20)  # nor did this one's, of the same number
+    second, _ = take(node, A, durable_message(seq=2, **asked), 10)  # its answer never reached the disk
+    third, _ = take(node, B, durable_message(seq=1, **asked), 20)  # nor did this one's, of the same number
     again = make(now_ns=100)
     again.adopt_outbox([written.record], 100, WALL + 100)
     again.replay([*first, *second, *third])
@@ -91,8 +79,8 @@ def test_what_runs_again_finds_what_it_sent_and_what_did_not_run_sends_anew(make
 
 
 def test_a_snapshot_before_it_has_caught_up_forgets_no_number(make):
-    node = greet(make())
-    data = message(REQUEST, 0xA1, 1, wire_req_id=7, src_addresses=(HERE,))
+    node = greeted(make(), A, B)
+    data = durable_message(0xA1, 1, kind=REQUEST, wire_req_id=7, src_addresses=(HERE,))
     journal, found = take(node, A, data, 2)
     (written,) = of(PersistOutbox, found)
     record = OutboxRecord.from_bytes(written.record)
@@ -110,14 +98,16 @@ def test_a_snapshot_before_it_has_caught_up_forgets_no_number(make):
 
 @pytest.mark.parametrize(("left_ns", "goes"), [(5 * S, True), (1, True), (0, False), (-1, False)])
 def test_a_record_goes_out_again_for_what_is_left_of_its_time(make, left_ns, goes):
-    node = greet(make())
-    _, found = take(node, A, message(REQUEST, 0xA1, 1, wire_req_id=7, remaining_deadline_ns=8 * S), 2)
+    node = greeted(make(), A, B)
+    _, found = take(
+        node, A, durable_message(0xA1, 1, kind=REQUEST, wire_req_id=7, remaining_deadline_ns=8 * S), 2
+    )
     (written,) = of(PersistOutbox, found)
     record = OutboxRecord.from_bytes(written.record)
     assert record.expires_wall_ns == WALL + 8 * S + 2
     assert envelope.decode(record.encoded, node.config.caps).remaining_deadline_ns == 8 * S - 1
     wall_ns = record.expires_wall_ns - left_ns
-    again = greet(make(now_ns=100), 100)
+    again = greeted(make(now_ns=100), A, B, now_ns=100)
     again.adopt_outbox([written.record], 100, wall_ns)
     found = again.poll(100)
     assert bool(sent(found)) is goes
@@ -134,8 +124,10 @@ def test_a_record_goes_out_again_for_what_is_left_of_its_time(make, left_ns, goe
 
 @pytest.mark.parametrize(("left_ns", "gone"), [(1, False), (0, True), (-1, True)])
 def test_a_record_that_has_expired_meanwhile_goes_with_the_first_snapshot(make, left_ns, gone):
-    node = greet(make())
-    _, found = take(node, A, message(REQUEST, 0xA1, 1, wire_req_id=7, remaining_deadline_ns=8 * S), 2)
+    node = greeted(make(), A, B)
+    _, found = take(
+        node, A, durable_message(0xA1, 1, kind=REQUEST, wire_req_id=7, remaining_deadline_ns=8 * S), 2
+    )
     (written,) = of(PersistOutbox, found)
     record = OutboxRecord.from_bytes(written.record)
     again = make(now_ns=100)
@@ -145,12 +137,12 @@ def test_a_record_that_has_expired_meanwhile_goes_with_the_first_snapshot(make, 
 
 
 def test_a_record_without_a_deadline_is_repeated_until_it_is_acknowledged(make):
-    node = greet(make())
-    (written,) = say(node, 2, to=(A,))
+    node = greeted(make(), A, B)
+    (written,) = writes(node, 2, to=(A,))
     assert (written.token, written.peer) == (1, A)
     record = OutboxRecord.from_bytes(written.record)
     assert record.expires_wall_ns == 0
-    again = greet(make(now_ns=100), 100)
+    again = greeted(make(now_ns=100), A, B, now_ns=100)
     again.adopt_outbox([written.record], 100, WALL)
     found = again.poll(100)
     assert sent(found) == [record.encoded]
@@ -166,8 +158,8 @@ def test_a_record_without_a_deadline_is_repeated_until_it_is_acknowledged(make):
 
 def asking(make) -> tuple[bytes, bytes, int]:
     """A durable request on disk, the snapshot that holds who asks, and the request's number."""
-    node = greet(make())
-    (written,) = say(node, 2, ask=(A,))
+    node = greeted(make(), A, B)
+    (written,) = writes(node, 2, ask=(A,))
     node.persisted(written.token)
     node.poll(3)
     data = node.snapshot(4)
@@ -176,8 +168,8 @@ def asking(make) -> tuple[bytes, bytes, int]:
 
 
 def test_a_request_that_is_answered_is_not_repeated_though_nobody_acknowledged_it(make):
-    node = greet(make())
-    (written,) = say(node, 2, ask=(A,))
+    node = greeted(make(), A, B)
+    (written,) = writes(node, 2, ask=(A,))
     node.persisted(written.token)
     node.poll(3)
     node.snapshot(4)
@@ -185,7 +177,7 @@ def test_a_request_that_is_answered_is_not_repeated_though_nobody_acknowledged_i
     (out,) = sent(node.poll(5))
     assert sent(node.poll(2 * S)), "it is repeated"
     number = envelope.decode(out, node.config.caps).wire_req_id
-    _, found = take(node, A, message(RESPONSE, 0xB1, 1, wire_req_id=number), 3 * S)
+    _, found = take(node, A, durable_message(0xB1, 1, kind=RESPONSE, wire_req_id=number), 3 * S)
     assert [s.value for s in of(steps.AppEvent, found)] == [()], "it is answered"
     assert not [step for n in range(4, 60) for step in sent(node.poll(n * S))]
     node.snapshot(60 * S)
@@ -200,7 +192,7 @@ def test_a_request_goes_out_again_and_ends_with_its_answer(make):
     (first,) = sent([*again.poll(101), *again.poll(102)])
     assert first.startswith(record.encoded), "what is left of its time stands behind it"
     assert [step for n in range(1, 10) for step in sent(again.poll(n * S))], "it is repeated"
-    _, found = take(again, A, message(RESPONSE, 0xB1, 1, wire_req_id=number), 10 * S)
+    _, found = take(again, A, durable_message(0xB1, 1, kind=RESPONSE, wire_req_id=number), 10 * S)
     assert [s.value for s in of(steps.AppEvent, found)] == [()], "it is answered"
     assert not sent([*again.poll(50 * S), *again.poll(500 * S)]), "though nobody has acknowledged it"
     again.snapshot(500 * S)
@@ -209,7 +201,7 @@ def test_a_request_goes_out_again_and_ends_with_its_answer(make):
 
 def test_a_request_of_nobody_stays_where_it_is(make):
     written, _, _ = asking(make)
-    again = greet(make(now_ns=100), 100)
+    again = greeted(make(now_ns=100), A, B, now_ns=100)
     again.adopt_outbox([written], 100, WALL)
     assert not sent([*again.poll(101), *again.poll(2 * S), *again.poll(50 * S)])
     again.snapshot(50 * S)
@@ -217,8 +209,8 @@ def test_a_request_of_nobody_stays_where_it_is(make):
 
 
 def test_records_that_cannot_be_written_are_told_and_asked_for_again_however_many_timers_run(make):
-    node = greet(make(max_timers=1))
-    asked = [*say(node, 2, to=(A,)), *say(node, 3, to=(B,))]
+    node = greeted(make(max_timers=1), A, B)
+    asked = [*writes(node, 2, to=(A,)), *writes(node, 3, to=(B,))]
     assert [(step.token, step.peer) for step in asked] == [(1, A), (2, B)]
     assert node.counters["outbound.persisting"] == 2
     errors = [OSError("full"), OSError("still full")]
@@ -233,9 +225,9 @@ def test_records_that_cannot_be_written_are_told_and_asked_for_again_however_man
 
 
 def test_only_so_many_wait(make):
-    node = greet(make(outbound_queue=2))
+    node = greeted(make(outbound_queue=2), A, B)
     for now_ns in range(2, 7):
-        say(node, now_ns, to=(A,))
+        writes(node, now_ns, to=(A,))
     assert node.counters["outbound.waiting"] == 2, "two are being written, two wait"
     node.invoke("Main", {"x": np.ones(1, np.float32), "to": (A,)})
     (dropped,) = of(steps.OutboundDropped, node.poll(8))

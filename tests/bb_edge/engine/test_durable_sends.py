@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from durable_program import program
+from durable_program import program, records, say
+from envelopes import durable_message
 from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
@@ -14,11 +14,10 @@ from bb_edge.engine import steps
 from bb_edge.engine.net.durable import RETRY_NS
 from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
-from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.address import Address
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
-from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
 
@@ -43,29 +42,14 @@ def make(compile_text):
     return made
 
 
-def asked(found: list[steps.EngineStep]) -> list[OutboxRecord]:
-    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, found)]
-
-
 def sent(found: list[steps.EngineStep]) -> list[Any]:
     return [step for step in of(SendEnvelope, found) if step.durable]
-
-
-def say(node: Node, *to: PeerId, ask: tuple[PeerId, ...] = ()) -> None:
-    given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
-    node.invoke("Main", {"x": np.ones(1, np.float32), **given})
-
-
-def message(kind: int, site: int, seq: int, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.full(1, 3, np.float32))
-    fills = [Fill(site_suffix(site), payload, False, type_hash)]
-    return envelope.encode(Envelope(fills, kind, epoch=9, seq=seq, base=1, **more))
 
 
 def answering(node: Node, now_ns: int, deadline_ns: int = 0, seq: int = 1) -> list[steps.EngineStep]:
     """A's durable request comes and is written down; what the node then does."""
     node.deliver_inbound(
-        message(REQUEST, 0xA1, seq, wire_req_id=70 + seq, remaining_deadline_ns=deadline_ns), A
+        durable_message(0xA1, seq, kind=REQUEST, wire_req_id=70 + seq, remaining_deadline_ns=deadline_ns), A
     )
     for step in of(Journal, node.poll(now_ns)):
         node.persisted(step.token)
@@ -86,25 +70,25 @@ def test_at_its_deadline_a_reply_is_too_late(make, patience_ns, leaves):
     suffix = Address.empty().with_component(0, "Backoff").to_bytes()
     patience = Fill(suffix, cbor.dumps({"min_backoff_ns": patience_ns}), False, 0x0B)
     node.deliver_inbound(envelope.encode(Envelope([patience])), A)
-    assert not asked(answering(node, 2, 2 * S)), "its deadline is at 2 s and 2 ns"
+    assert not records(answering(node, 2, 2 * S)), "its deadline is at 2 s and 2 ns"
     assert node.counters["outbound.put_off"] == 1
     now_ns = 2 + patience_ns
-    assert len(asked([*node.poll(now_ns), *node.poll(now_ns)])) == leaves
+    assert len(records([*node.poll(now_ns), *node.poll(now_ns)])) == leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
 
 
 @pytest.mark.parametrize(("at_ns", "leaves"), [(2 * S + 1, True), (2 * S + 2, False), (2 * S + 3, False)])
 def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves):
     node = make(outbound_queue=1)
-    say(node, B)
-    (first,) = asked(node.poll(2))
+    say(node, to=(B,))
+    (first,) = records(node.poll(2))
     node.persisted(1)
     node.poll(2)
-    assert not asked(answering(node, 2, 2 * S)), "there is room for one"
+    assert not records(answering(node, 2, 2 * S)), "there is room for one"
     assert node.counters["outbound.waiting"] == 1
     acknowledge(node, first)
     found = [*node.poll(at_ns), *node.poll(at_ns)]
-    assert [record.key.peer for record in asked(found)] == [A] * leaves
+    assert [record.key.peer for record in records(found)] == [A] * leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
 
 
@@ -114,7 +98,7 @@ def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves
 def full(node: Node, peer: PeerId, now_ns: int, more: int = 0) -> list[OutboxRecord]:
     """64 unacknowledged envelopes to a peer, and some that wait."""
     for _ in range(64 + more):
-        say(node, peer)
+        say(node, to=(peer,))
     found = of(PersistOutbox, node.poll(now_ns))
     assert len(found) == 64
     for step in found:
@@ -127,18 +111,18 @@ def test_who_waits_for_one_peer_holds_up_no_other(make):
     node = make()
     full(node, A, 2, more=2)
     assert node.counters["outbound.waiting"] == 2
-    say(node, B)
-    say(node, A)
-    assert [record.key.peer for record in asked(node.poll(4))] == [B]
+    say(node, to=(B,))
+    say(node, to=(A,))
+    assert [record.key.peer for record in records(node.poll(4))] == [B]
     assert node.counters["outbound.waiting"] == 3
 
 
 def test_what_comes_while_another_waits_for_the_same_peer_leaves_behind_it(make):
     node = make()
     (first, *_) = full(node, A, 2, more=1)
-    say(node, A)
+    say(node, to=(A,))
     acknowledge(node, first)
-    found = asked([*node.poll(4), *node.poll(4)])
+    found = records([*node.poll(4), *node.poll(4)])
     assert [(record.key.peer, record.key.seq) for record in found] == [(A, 65)], "room for one"
     assert [unit["peer"] for unit in node.inspect().outbox["waiting"]] == [str(A)]
 
@@ -147,15 +131,15 @@ def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
     node = make()
     limits = PeerLimits(30, 16, 1 << 10, 1 << 20)
     node.peer_presence(A, True, (HERE,), {LIMITS_META: limits.meta()}, epoch=1)
-    say(node, A)
+    say(node, to=(A,))
     (dropped,) = of(OutboundDropped, node.poll(2))
     assert dropped.peer == A and dropped.reason.endswith("bytes, the peer takes 30")
     assert not of(OutboundDropped, [*node.poll(3), *node.poll(S)])
     assert "outbound.waiting" not in node.counters
     assert node.counters["outbound.too_large"] == node.counters["outbound.dropped"] == 1
     node.peer_presence(A, True, (HERE,), epoch=1)
-    say(node, A)
-    (record,) = asked(node.poll(S + 1))
+    say(node, to=(A,))
+    (record,) = records(node.poll(S + 1))
     made = envelope.decode(record.encoded, EDGE_CAPS)
     assert made.base == record.key.seq, "and nobody waits for the one that was given up"
 
@@ -163,26 +147,26 @@ def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
 def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
     node = make(outbox_records=8)
     for _ in range(8):
-        say(node, A)
-    records = asked(node.poll(2))
+        say(node, to=(A,))
+    written = records(node.poll(2))
     for token in range(1, 9):
         node.persisted(token)
     node.poll(3)
     node.snapshot(4)
     assert node.snapshot_written() == ()
     assert node.next_deadline_ns() != 0, "nothing waits"
-    say(node, A)
+    say(node, to=(A,))
     assert not of(SnapshotWanted, node.poll(5)), "it would make no room"
     assert node.counters["outbound.waiting"] == 1
     node.snapshot(6)
     assert node.snapshot_written() == ()
     assert node.next_deadline_ns() != 0, "it made no room"
-    acknowledge(node, records[0])
+    acknowledge(node, written[0])
     assert [step.reason for step in of(SnapshotWanted, [*node.poll(7), *node.poll(7)])] == ["outbox full"]
     node.snapshot(8)
-    assert node.snapshot_written() == (records[0].key,)
+    assert node.snapshot_written() == (written[0].key,)
     assert node.next_deadline_ns() == 0
-    assert len(asked(node.poll(9))) == 1
+    assert len(records(node.poll(9))) == 1
     assert node.snapshot_written() == (), "once more, of nothing"
 
 
@@ -192,7 +176,7 @@ def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
 def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     node = make()
     say(node, ask=(A,))
-    (record,) = asked(node.poll(2))
+    (record,) = records(node.poll(2))
     node.persisted(1)
     key = {"peer": str(A), "epoch": record.key.epoch, "seq": record.key.seq}
     assert node.inspect().outbox["needs_snapshot"] == [key]
@@ -207,11 +191,11 @@ def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
 
 def test_a_record_that_was_never_written_is_gone_with_its_deadline(make):
     node = make()
-    (record,) = asked(answering(node, 2, RETRY_NS // 2))
+    (record,) = records(answering(node, 2, RETRY_NS // 2))
     node.persist_failed(1, OSError("full"))
     assert [row["seq"] for row in node.inspect().outbox["records"]] == [record.key.seq]
     found = [*node.poll(3), *node.poll(RETRY_NS // 2 + 2), *node.poll(RETRY_NS + 2), *node.poll(RETRY_NS + 3)]
-    assert not asked(found)
+    assert not records(found)
     outbox = node.inspect().outbox
     assert not outbox["records"] and not outbox["writing"] and outbox["bytes"] == 0
     node.persisted(1)

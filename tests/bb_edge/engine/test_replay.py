@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from envelopes import durable_message
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.steps import Journal, PersistOutbox
-from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
+from bb_edge.wire.envelope import RESPONSE, Envelope
 from bb_edge.wire.outbox import Cause, OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
 
@@ -74,10 +73,8 @@ def make(compile_text):
     return made
 
 
-def told(seq: int, site: int = 0xC1, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.ones(1, np.float32))
-    fills = [Fill(site_suffix(site), payload, False, type_hash)]
-    return envelope.encode(Envelope(fills, epoch=EPOCH, seq=seq, base=1, **more))
+def message(seq: int, site: int = 0xC1, **more: Any) -> bytes:
+    return durable_message(site, seq, 1, epoch=EPOCH, **more)
 
 
 def may_run(node: Node, *causes: Cause) -> list[bool]:
@@ -107,7 +104,7 @@ def running(node: Node, up_to: int = 4, peer: PeerId = A) -> list[int]:
 def hear(node: Node, now_ns: int, *numbers: int) -> list[int]:
     """Delivers the envelopes; gives back the tokens of their records."""
     for seq in numbers:
-        node.deliver_inbound(told(seq), A)
+        node.deliver_inbound(message(seq), A)
     return [step.token for step in node.poll(now_ns) if isinstance(step, Journal)]
 
 
@@ -120,7 +117,7 @@ def test_from_its_arrival_to_the_end_of_its_execution(make):
     node = make()
     assert running(node) == []
     node.deliver_inbound(b"\xff\xff", A)  # no envelope at all is nothing's cause
-    node.deliver_inbound(told(1), A)
+    node.deliver_inbound(message(1), A)
     assert running(node) == [1], "it has arrived"
     (token,) = (step.token for step in node.poll(2) if isinstance(step, Journal))
     assert running(node) == [1], "it is being written down"
@@ -160,7 +157,7 @@ def test_what_the_host_asked_for_has_no_cause(make):
 
 def test_a_journal_that_is_to_be_replayed(make):
     node = make()
-    node.replay([JournalRecord(A, told(seq), 1).to_bytes() for seq in (2, 3)])
+    node.replay([JournalRecord(A, message(seq), 1).to_bytes() for seq in (2, 3)])
     assert running(node) == [2, 3]
 
 
@@ -174,7 +171,7 @@ def test_answers_that_wait_for_a_child(make):
     (request,) = node.inspect().requests
     numbers = {peer: number for number, peer in request["numbers"].items()}
     for peer in peers:
-        node.deliver_inbound(told(1, 0xB1, kind=RESPONSE, wire_req_id=numbers[str(peer)]), peer)
+        node.deliver_inbound(message(1, 0xB1, kind=RESPONSE, wire_req_id=numbers[str(peer)]), peer)
     for step in node.poll(3):
         if isinstance(step, Journal):
             node.persisted(step.token)
@@ -222,7 +219,7 @@ def test_rounds_that_run_or_come(make):
 
 def test_an_envelope_before_and_after_its_journal_is_written(make):
     node = make()
-    node.deliver_inbound(told(1), A)
+    node.deliver_inbound(message(1), A)
     assert running(node) == [1]
     (token,) = [step.token for step in node.poll(2) if isinstance(step, Journal)]
     assert running(node) == [1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from envelopes import durable_message
 from kinds_of_steps import of
 from snapshots import body_of, look, resealed
 
@@ -14,12 +15,10 @@ from bb_edge.engine import steps
 from bb_edge.engine.plain import dump
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, Journal, OpFailed, PeerResolveFailed, SendEnvelope
-from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, Fill
+from bb_edge.wire.envelope import REQUEST, RESPONSE
 
 MS, S = 1_000_000, 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
@@ -110,12 +109,6 @@ class World:
         return found
 
 
-def message(site: int, value: float, seq: int, kind: int = envelope.NONE, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.full(1, value, np.float32))
-    fills = [Fill(site_suffix(site), payload, False, type_hash)]
-    return envelope.encode(Envelope(fills, kind, epoch=9, seq=seq, base=1, **more))
-
-
 def live(world: World) -> None:
     """Two requests of one execution, answers in bits and pieces, and two durable envelopes of A's."""
     for peer in (A, B, C):
@@ -130,12 +123,12 @@ def live(world: World) -> None:
     assert len(asked) == 6
     replies = {0xA1: 0xB1, 0xA2: 0xB2}
     for n, (site, peer) in enumerate([(0xA1, A), (0xA1, B), (0xA2, C), (0xA1, C), (0xA2, A)], 1):
-        reply = message(replies[site], n, n, RESPONSE, wire_req_id=asked[site, peer])
+        reply = durable_message(replies[site], n, n, RESPONSE, wire_req_id=asked[site, peer])
         world.node.deliver_inbound(reply, peer)
-    world.node.deliver_inbound(message(0xC1, 7, 9, remaining_deadline_ns=3 * S), A)
-    world.node.deliver_inbound(message(0xC1, 8, 10), A)
+    world.node.deliver_inbound(durable_message(0xC1, 9, 7, remaining_deadline_ns=3 * S), A)
+    world.node.deliver_inbound(durable_message(0xC1, 10, 8), A)
     world.until(8 * MS, 2 * MS)
-    world.node.deliver_inbound(message(0xB2, 6, 9, RESPONSE, wire_req_id=asked[0xA2, B]), B)
+    world.node.deliver_inbound(durable_message(0xB2, 9, 6, RESPONSE, wire_req_id=asked[0xA2, B]), B)
     world.until(10 * S, 8 * MS)
     assert world.node.counters["executions.active"] == 0 and not world.node.inspect().requests
 
@@ -198,7 +191,7 @@ def test_what_stands_in_the_program_is_not_in_the_snapshot(compile_text):
 def test_times_of_executions_move_with_the_clock(compile_text):
     world = World(compile_text(TEXT), 1000)
     world.poll(1)
-    world.node.deliver_inbound(message(0xC1, 7, 9, remaining_deadline_ns=3 * S), A)
+    world.node.deliver_inbound(durable_message(0xC1, 9, 7, remaining_deadline_ns=3 * S), A)
     world.poll(2)
     world.poll(3)
     (one,) = world.node.inspect().executions
@@ -219,7 +212,7 @@ def asking(compile_text) -> tuple[World, bytes]:
     found = [envelope.decode(s.payload, EDGE_CAPS) for s in of(SendEnvelope, world.poll(2))]
     first = [m.wire_req_id for m in found if m.fills and m.fills[0].dest_suffix[-1] == 0xA1]
     for number, peer in zip(first, (A, B), strict=True):
-        world.node.deliver_inbound(message(0xB1, 1, 1, RESPONSE, wire_req_id=number), peer)
+        world.node.deliver_inbound(durable_message(0xB1, 1, 1, RESPONSE, wire_req_id=number), peer)
     world.poll(3)
     world.poll(4)
     first_request, second = world.node.inspect().requests

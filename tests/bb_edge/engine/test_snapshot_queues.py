@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from arrays import f32
 from components import Diary
+from envelopes import fill
 from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install
@@ -16,24 +17,18 @@ from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, OpFailed, SendEnvelope
-from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.address import Address
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import Aggregator, ProtocolComponent
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, Fill
 
 MS, S = 1_000_000, 1_000_000_000
 HERE = b"\xe2\x01" + bytes(8)
 SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
-
-
-def fill(site: int, *values: float) -> Fill:
-    type_hash, payload = encode_value(f32(*values))
-    return Fill(site_suffix(site), payload, False, type_hash)
 
 
 class Case:

@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from components import Slow
+from durable_program import greeted
+from envelopes import fill
 from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames, Slots
 from bb_edge.engine.steps import AppEvent, PersistOutbox, SendEnvelope, SnapshotWanted
-from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import Index
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope
 from bb_edge.wire.outbox import OutboxRecord
 
 MS, S = 1_000_000, 1_000_000_000
@@ -74,10 +74,7 @@ def make(compile_text):
 
 
 def said(value: float, seq: int, **more: Any) -> bytes:
-    type_hash, payload = encode_value(np.full(1, value, np.float32))
-    return envelope.encode(
-        Envelope([Fill(site_suffix(0xC1), payload, False, type_hash)], epoch=9, seq=seq, **more)
-    )
+    return envelope.encode(Envelope([fill(0xC1, value)], epoch=9, seq=seq, **more))
 
 
 def told(found: list[steps.EngineStep]) -> list[Any]:
@@ -253,20 +250,13 @@ def test_bootstraps_of_slots_and_targets_come_back_each_in_its_state(compile_tex
 # --- out ----------------------------------------------------------------------------------------------
 
 
-def greeted(node: Node, now_ns: int = 1) -> Node:
-    for peer in (A, B):
-        node.peer_presence(peer, True, (HERE,), epoch=1)
-    node.poll(now_ns)
-    return node
-
-
 def say(node: Node, value: float, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -> None:
     given = {name: peers for name, peers in (("to", to), ("ask", ask)) if peers}
     node.invoke("Out", {"x": np.full(1, value, np.float32), **given})
 
 
 def test_a_request_is_asked_again_once_however_often_the_node_comes_back(make):
-    node = greeted(make("Out"))
+    node = greeted(make("Out"), A, B)
     say(node, 5, ask=(A, B))
     ((first, _)) = of(SendEnvelope, node.poll(2))
     number = envelope.decode(first.payload, EDGE_CAPS).wire_req_id
@@ -287,7 +277,7 @@ def test_a_request_is_asked_again_once_however_often_the_node_comes_back(make):
 
 
 def test_what_waits_for_room_comes_back_with_its_deadline_and_leaves_in_turn(make):
-    node = greeted(make("Out"))
+    node = greeted(make("Out"), A, B)
     for k in range(66):
         say(node, k, to=(A,))
     asked = of(PersistOutbox, node.poll(2))
@@ -309,7 +299,7 @@ def test_what_waits_for_room_comes_back_with_its_deadline_and_leaves_in_turn(mak
 
 
 def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits(make):
-    node = greeted(make("Out", durable_ask=True))
+    node = greeted(make("Out", durable_ask=True), A, B)
     say(node, 1, ask=(A,))
     (asked,) = of(PersistOutbox, node.poll(2))
     node.persist_failed(asked.token, OSError("full"))
