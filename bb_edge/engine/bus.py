@@ -37,11 +37,6 @@ class Bus:
             self.dropped += 1
         self.events.append(kind)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a poll has events to deliver."""
-        return bool(self.events)
-
     def take(self) -> list[int]:
         events = list(self.events)
         self.events.clear()

@@ -23,13 +23,6 @@ class Claims:
         self.owners: list[Execution | None] = [None] * components
         self.waiters: deque[Execution] = deque()
 
-    @property
-    def waiting(self) -> int:
-        return len(self.waiters)
-
-    def owner(self, component: int) -> Execution | None:
-        return self.owners[component]
-
     def acquire(self, execution: Execution) -> bool:
         """True: all of its claim set is its own now. False: it stands in the queue."""
         wanted = execution.claim_set

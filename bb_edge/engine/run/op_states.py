@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from bb_edge.engine.plain import dump, load
 
 
-class OpState(Protocol):
-    """State of an op, or of several ops that share it."""
-
-    def save(self) -> list[object]:
-        """The state as values that a snapshot can hold."""
-
-    def restore(self, row: Any, /) -> None:
-        """Takes what `save` gave."""
-
-
 class OpStates:
-    """All of a node. `by_target` has for each target its ops' states, under keys that the ops choose."""
+    """All of a node. `by_target` has for each target its ops' states, under keys that the ops choose.
+
+    A state has `save()`, which gives a list of values that a snapshot can hold, and `restore(row)`.
+    """
 
     def __init__(self) -> None:
         self.by_target: dict[str, dict[object, Any]] = {}

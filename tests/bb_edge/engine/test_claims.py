@@ -17,9 +17,9 @@ def test_a_claim_takes_all_or_nothing():
     first, second = execution(0, 1), execution(1, 2)
     assert claims.acquire(first)
     assert not claims.acquire(second)
-    assert claims.owner(2) is None
+    assert claims.owners[2] is None
     assert claims.release(first) == [second]
-    assert claims.owner(1) is second and claims.owner(2) is second
+    assert claims.owners[1] is second and claims.owners[2] is second
 
 
 def test_waiters_are_served_in_order_and_disjoint_ones_pass():
@@ -31,7 +31,7 @@ def test_waiters_are_served_in_order_and_disjoint_ones_pass():
     assert not claims.acquire(behind), "it wants what somebody before it waits for"
     assert claims.release(holder) == [waits]
     assert claims.release(waits) == [behind]
-    assert claims.waiting == 0
+    assert not claims.waiters
 
 
 def test_asking_twice_takes_one_place():
@@ -40,7 +40,7 @@ def test_asking_twice_takes_one_place():
     claims.acquire(holder)
     assert not claims.acquire(waits)
     assert not claims.acquire(waits)
-    assert claims.waiting == 1
+    assert len(claims.waiters) == 1
 
 
 def test_leaving_the_queue_gives_the_place_up():
