@@ -48,6 +48,17 @@ class Bench:
     def of(self, kind: type) -> list:
         return [s for s in self.said if isinstance(s, kind)]
 
+    def topics(self) -> list[str]:
+        """The topics of what the program emitted, in their order."""
+        return [event.topic for event in self.of(steps.AppEvent)]
+
+    def assert_clean(self) -> None:
+        """Nothing failed, starved, or is left."""
+        assert self.of(steps.OpFailed) == []
+        assert self.of(steps.ExecutionStarved) == []
+        assert self.node.counters["executions.active"] == 0
+        assert self.node.counters["pending_async.count"] == 0
+
 
 @pytest.fixture
 def bench() -> Callable[..., Bench]:

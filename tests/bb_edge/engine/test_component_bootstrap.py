@@ -101,10 +101,6 @@ STORES = (
 )
 
 
-def topics(b: Any) -> list[str]:
-    return [e.topic for e in b.of(steps.AppEvent)]
-
-
 def test_body_ops_wait_for_the_components_bootstrap_and_others_go_on(bench, registry):
     b = bench(STORES, registry=registry)
     assert b.node.bootstrap_status("a") is BootstrapStatus.READY
@@ -113,12 +109,12 @@ def test_body_ops_wait_for_the_components_bootstrap_and_others_go_on(bench, regi
     assert b.node.bootstrap_status("a") is BootstrapStatus.RUNNING
     number = b.node.invoke("Main", {"q_a": f32(1), "q_b": f32(2)})
     b.poll()
-    assert topics(b) == ["b"]
+    assert b.topics() == ["b"]
     (waiting,) = b.of(steps.WaitingOnBootstrap)
     assert (waiting.target, waiting.execution) == ("Main", number)
     b.node.component("a").later.complete()
     b.settle()
-    assert topics(b) == ["b", "a"]
+    assert b.topics() == ["b", "a"]
     assert b.node.component("a").log == ["bootstrap", "search 1"]
     assert b.of(steps.BootstrapComplete) == [steps.BootstrapComplete("Main", False, "a")]
     assert b.node.bootstrap_status("a") is BootstrapStatus.DONE
@@ -129,7 +125,7 @@ def test_before_it_is_started_nobody_waits(bench, registry):
     b = bench(STORES, registry=registry)
     b.node.invoke("Main", {"q_a": f32(1)})
     b.settle()
-    assert topics(b) == ["a"]
+    assert b.topics() == ["a"]
 
 
 def test_disjoint_ones_run_at_once_and_each_is_named(bench, registry):
@@ -154,7 +150,7 @@ def test_one_that_fails_is_said_and_can_be_run_again(bench, registry):
     b.settle()
     assert b.node.bootstrap_status("a") is BootstrapStatus.FAILED
     assert "no disk" in str(b.of(steps.OpFailed)[0].error)
-    assert topics(b) == ["a"], "who waited goes on"
+    assert b.topics() == ["a"], "who waited goes on"
     store.fails = False
     b.node.run_bootstrap(BootstrapAll())
     b.poll()

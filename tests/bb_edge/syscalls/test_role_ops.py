@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from arrays import f32
 
-from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Model
@@ -21,18 +20,6 @@ MS = 1_000_000
 
 PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
-
-
-def topics(b: Any) -> list[str]:
-    return [e.topic for e in b.of(steps.AppEvent)]
-
-
-def clean(b: Any) -> None:
-    """Nothing failed, starved, or is left."""
-    assert b.of(steps.OpFailed) == []
-    assert b.of(steps.ExecutionStarved) == []
-    assert b.node.counters["executions.active"] == 0
-    assert b.node.counters["pending_async.count"] == 0
 
 
 def i64(value):
@@ -116,7 +103,7 @@ def test_model(bed, registry):
     assert [float(v[0]) for v in b.events("w")] == [2, 3, 2, 1.5, -4.5]
     assert b.events("y")[0].tolist() == [3] and float(b.events("loss")[0]) == 4
     assert isinstance(b.events("cmd")[0], int)
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("role.aggregator", "Contribute", "Aggregate", "CurrentTensor")
@@ -166,7 +153,7 @@ def test_compressor(bed):
   syscall.AppEmit<name="back">(back)"""
     values = f32(0, 1, 2, 3)
     b = bed.run(body, "x: F32[4]", {"x": values}, slots={"c": "codec|bb.ScalarQuantizer"})
-    clean(b)
+    b.assert_clean()
     assert b.events("code")[0].nbytes < values.nbytes
     np.testing.assert_allclose(b.events("back")[0], values, atol=0.02)
 
@@ -192,8 +179,8 @@ def test_data_loader(bed, tmp_path):
     )  # fmt: skip
     first, second, again = (v.tolist() for v in b.events("x"))
     assert first != second and again == first
-    assert int(b.events("n")[0]) == 3 and topics(b).count("reset") == topics(b).count("loaded") == 1
-    clean(b)
+    assert int(b.events("n")[0]) == 3 and b.topics().count("reset") == b.topics().count("loaded") == 1
+    b.assert_clean()
 
 
 @pytest.mark.covers("role.peer_selector", "Sample", "CurrentView", "NearKey")

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from arrays import f32
@@ -24,27 +22,15 @@ PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
 
 
-def topics(b: Any) -> list[str]:
-    return [e.topic for e in b.of(steps.AppEvent)]
-
-
-def clean(b: Any) -> None:
-    """Nothing failed, starved, or is left."""
-    assert b.of(steps.OpFailed) == []
-    assert b.of(steps.ExecutionStarved) == []
-    assert b.node.counters["executions.active"] == 0
-    assert b.node.counters["pending_async.count"] == 0
-
-
 # --- entries ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.covers("syscall", "Pulse")
 def test_pulse(bed):
     b = bed.run('  p: Trigger = syscall.Pulse()\n  syscall.AppNotify<name="p">(p)', "")
-    assert topics(b) == ["p"]
+    assert b.topics() == ["p"]
     b.poll(S)
-    assert topics(b) == ["p"], "once"
+    assert b.topics() == ["p"], "once"
 
 
 @pytest.mark.covers("syscall", "Interval")
@@ -86,10 +72,10 @@ def test_lifecycle(bed):
     b = bed.run(body, "")
     b.node.fire_lifecycle(steps.Phase.SHUTDOWN)
     b.settle()
-    assert topics(b) == []
+    assert b.topics() == []
     b.node.fire_lifecycle(steps.Phase.SNAPSHOT)
     b.settle()
-    assert topics(b) == ["snapshot"]
+    assert b.topics() == ["snapshot"]
 
 
 @pytest.mark.covers("syscall", "Repeat")
@@ -118,7 +104,7 @@ def test_threshold(bed):
     b = bed.run(body, "a: F32, b: F32", {"a": f32(1), "b": f32(1)}, {"a": f32(1)}, {"b": f32(1)})
     ends = [e.execution for e in b.of(steps.ExecutionEnded)]
     assert [e.execution for e in b.of(steps.AppEvent)] == [ends[0], ends[2]], "over executions, and re-armed"
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "After")
@@ -127,17 +113,17 @@ def test_after(bed):
     b = bed.run(body, "go: Trigger", {"go": TRIGGER}, settle=False)
     b.poll()
     b.poll(69)
-    assert topics(b) == []
+    assert b.topics() == []
     b.poll(1)
-    assert topics(b) == ["t"]
-    clean(b)
+    assert b.topics() == ["t"]
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "Sleep")
 def test_sleep(bed):
     body = '  t: Trigger = syscall.Sleep<duration_ns=70>(go)\n  syscall.AppNotify<name="t">(t)'
     b = bed.run(body, "go: Trigger", {"go": TRIGGER}, {"go": TRIGGER}, config=NodeConfig(max_timers=1))
-    assert topics(b) == ["t"] and b.now_ns == 70
+    assert b.topics() == ["t"] and b.now_ns == 70
     (failed,) = b.of(steps.OpFailed)
     assert "max_timers" in str(failed.error)
     assert b.node.counters["executions.active"] == 0, "an op without a timer does not hold its execution open"
@@ -152,10 +138,10 @@ def test_deadline_match(bed):
     b = bed.run(body, "go: Trigger", {"go": TRIGGER}, settle=False)
     b.poll()
     b.poll(60)
-    assert topics(b) == ["first"]
+    assert b.topics() == ["first"]
     b.poll(40)
-    assert topics(b) == ["first"], "the loser is dropped"
-    clean(b)
+    assert b.topics() == ["first"], "the loser is dropped"
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "Clock")
@@ -185,7 +171,7 @@ def test_any(bed):
     body = '  x: F32 = syscall.Any(a, b)\n  syscall.AppEmit<name="x">(x)'
     b = bed.run(body, "a: F32, b: F32", {"a": f32(1), "b": f32(2)}, {"b": f32(3)})
     assert [float(v[0]) for v in b.events("x")] == [1, 3]
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "Gate")
@@ -216,7 +202,7 @@ OPEN = {"open": TRIGGER}
 def test_a_gate_that_the_host_opens(bed, invokes, passed):
     b = bed.run(ACROSS, "a: F32, open: Trigger", *invokes)
     assert [float(v[0]) for v in b.events("x")] == passed
-    clean(b)
+    b.assert_clean()
 
 
 def test_a_gate_that_the_host_opens_matches_within_an_execution_first(bed):
@@ -227,7 +213,7 @@ def test_a_gate_that_the_host_opens_matches_within_an_execution_first(bed):
     b = bed.run(body, "a: F32, open: Trigger", *invokes)
     assert [float(v[0]) for v in b.events("x")] == [0, 1, 2, 3, 4]
     assert len({e.execution for e in b.of(steps.AppEvent)}) == 5
-    clean(b)
+    b.assert_clean()
 
 
 def test_a_failed_execution_leaves_nothing_at_a_gate(bed):
@@ -273,7 +259,7 @@ def test_gate_dispatch(bed):
   open: F32 = syscall.GateDispatch(a)
   syscall.AppEmit<name="open">(open)"""
     b = bed.run(body, "a: F32, go: Trigger", {"a": f32(1), "go": TRIGGER})
-    assert topics(b) == ["open", "x"] and b.now_ns == 10
+    assert b.topics() == ["open", "x"] and b.now_ns == 10
 
 
 @pytest.mark.covers("syscall", "GateManyDispatch")
@@ -283,7 +269,7 @@ def test_gate_many_dispatch(bed):
   x: F32 = syscall.GateManyDispatch(a, one, two)
   syscall.AppEmit<name="x">(x)"""
     b = bed.run(body, "a: F32, go: Trigger", {"a": f32(1), "go": TRIGGER})
-    assert topics(b) == ["x"] and b.now_ns == 30
+    assert b.topics() == ["x"] and b.now_ns == 30
 
 
 @pytest.mark.covers("syscall", "CorrelateTag", "MintDispatch")
@@ -299,7 +285,7 @@ def test_deadline_check(bed):
     body = '  x: F32 = syscall.DeadlineCheck<deadline_ns=5>(a)\n  syscall.AppEmit<name="x">(x)'
     b = bed.run(body, "a: F32", {"a": f32(1)}, settle=False)
     b.poll(10)
-    assert topics(b) == ["x"]
+    assert b.topics() == ["x"]
 
 
 # --- state that belongs to ops ------------------------------------------------------------------------
@@ -319,7 +305,7 @@ def test_limit(bed):
         entered.append((b.now_ns, len(b.of(steps.AppEvent))))
         b.poll(10)
     assert [n for _, n in entered[:3]] == [1, 2, 3], "a permit is given back at Release, not at the end"
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "Serialize.Enqueue", "Serialize.Dequeue")
@@ -336,7 +322,7 @@ def test_serialize(bed):
     b.node.invoke("Main", {"put": f32(3)})
     b.settle()
     assert sorted(float(v[0]) for v in b.events("out")) == [1, 2, 3]
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("syscall", "Hold.Stash", "Hold.Flush")
@@ -358,8 +344,8 @@ def test_what_an_op_without_a_value_yields_is_that_it_has_run(bed):
   out: Trigger = syscall.Limit.Release<name="l">(in)
   syscall.AppNotify<name="end">(out)"""
     b = bed.run(body, "x: F32", {"x": f32(1)})
-    assert topics(b) == ["x", "n", "end"]
-    clean(b)
+    assert b.topics() == ["x", "n", "end"]
+    b.assert_clean()
 
 
 # --- host ---------------------------------------------------------------------------------------------

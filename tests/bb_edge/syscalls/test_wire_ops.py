@@ -29,18 +29,6 @@ PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
 
 
-def topics(b: Any) -> list[str]:
-    return [e.topic for e in b.of(steps.AppEvent)]
-
-
-def clean(b: Any) -> None:
-    """Nothing failed, starved, or is left."""
-    assert b.of(steps.OpFailed) == []
-    assert b.of(steps.ExecutionStarved) == []
-    assert b.node.counters["executions.active"] == 0
-    assert b.node.counters["pending_async.count"] == 0
-
-
 # --- composite, address book --------------------------------------------------------------------------
 
 _TWO = '<.composite.child_count=2, .composite.child_types="bb.peer_id_vec,ai.bytesandbrains.tensor.f32">'
@@ -122,7 +110,7 @@ def test_rx_gates(bed):
   syscall.AppEmit<name="r">(r)"""
     b = bed.run(body, "x: F32, s: PeerIdVec", {"x": f32(3), "s": (PEER,)})
     assert b.events("c")[0].tolist() == [3] and b.events("r") == [(PEER,)]
-    clean(b)
+    b.assert_clean()
 
 
 @pytest.mark.covers("gate", "DedupGateRx")
@@ -143,7 +131,7 @@ function program.Main() -> () {entry=1, partition=self}
         b.settle()
     assert [x.tolist() for x in b.events("x")] == [[3]] and b.events("s") == [(PEER,)]
     assert b.node.counters["ingress.duplicates"] == 1
-    clean(b)
+    b.assert_clean()
 
 
 # --- wire: two nodes under simulated time ------------------------------------------------------------
