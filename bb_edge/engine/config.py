@@ -15,7 +15,7 @@ S = 1_000_000_000
 
 MAX_EXECUTIONS = 10_000
 MAX_FRAMES = 100_000
-"""Bound of `max_executions` × `max_children`: all frames are made at install, some 100 MB at this bound."""
+"""Bound of `max_executions` × `max_children`: all frames are made at install."""
 MOST = 1 << 60
 """Bound of every other capacity and time: 36 years in nanoseconds, and a number that a snapshot can hold."""
 
@@ -57,10 +57,10 @@ class NodeConfig:
     invoke_bytes: int = 256 * KIB
     # Bytes of the result of one completed `Later`; as for an event.
     completion_bytes: int = 64 * KIB
-    # Ops that are parked at once (timers, Laters, permits, answers). They cost some 200 bytes each: a bound
-    # against programs that park without end, far above what a program needs.
+    # Ops that are parked at once (timers, Laters, permits, answers). A bound against
+    # programs that park without end, far above what a program needs.
     pending_async: int = 10_000
-    # Units that wait to be sent. As `pending_async`: 10 000 small ones are some MB.
+    # Units that wait to be sent. As `pending_async`.
     outbound_queue: int = 10_000
     # Ops of one poll; the rest goes on in the next. 1 000 ops take some milliseconds, so that a node with
     # much to do still looks at its broker in time for the keep-alive.
@@ -71,7 +71,7 @@ class NodeConfig:
     max_component_calls: int = 256
     # Values that wait in one op with state (Threshold, Hold, Serialize, Limit). The newcomer fails beyond it.
     op_state_entries: int = 64
-    # Peers known at once: presence, links, health. A federation behind one server; 14 KB a peer at most.
+    # Peers known at once: presence, links, health. A federation behind one server.
     max_peers: int = 1024
     # Addresses kept of one peer: some networks and some relays.
     peer_addresses: int = 8
@@ -79,10 +79,10 @@ class NodeConfig:
     max_timers: int = 10_000
     # Values kept by one `Record` ring; the oldest goes out as Telemetry.
     record_entries: int = 256
-    # Names of counters and rings. The engine's own are some 80.
+    # Names of counters and rings. The engine's own are some 60.
     metric_names: int = 256
     # Durable envelopes in the outbox between two snapshots, acknowledged or not, and their bytes. A gradient
-    # of 1 MB for 64 rounds, or a day of readings every 20 s.
+    # of 1 MB for 64 rounds, or a day of readings every 25 s.
     outbox_records: int = 4096
     outbox_bytes: int = 64 * MIB
     # Deadline of a `Later` that names none; 0: it waits for ever. Longer than any inference on a board.

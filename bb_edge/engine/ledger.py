@@ -132,7 +132,7 @@ class Ledger:
                     self.contributors += 1
 
     def take_invoke(self) -> None:
-        """Takes a place for an entry of the host's. IngressFull where there is none."""
+        """Takes a place for an entry of the host's. Raises IngressFull if all are taken."""
         with self._lock:
             if self.entries >= self.max_entries:
                 raise IngressFull(

@@ -145,7 +145,7 @@ class Bootstrap:
         return self.next_try_ns
 
     def save(self) -> list[Any]:
-        """What it does, as plain values; what was given for the next try is the host's to give again."""
+        """Its state as plain values. Inputs for the next try are not kept: the host gives them again."""
         return [self.target, self.slot, self.status.value, self.staged, dump(dict(self.inputs))]
 
     def restore(self, status: str, staged: bool, inputs: Any, forgotten: bool) -> None:

@@ -21,7 +21,7 @@ from bb_edge.wire.outbox import Cause
 
 
 def number(op: BoundOp, attribute: str, default: int = 0) -> int:
-    """An attribute that is a number. ValueError or TypeError where it is none."""
+    """A number attribute of the op. Raises ValueError or TypeError if it is not a number."""
     value: Any = op.spec.attrs.get(attribute, default)
     return int(value)
 

@@ -40,7 +40,7 @@ class Sources:
     ) -> None:
         """`entries` are the entry ops by their type.
 
-        LoadError for a type that nothing here starts, ValueError or TypeError for attributes that are none.
+        LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
         """
         self._runtime = runtime
         self._scheduler = scheduler

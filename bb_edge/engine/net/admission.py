@@ -255,7 +255,7 @@ class Admission:
         return True
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
-        """A received envelope could not be written down. False where the token is none of ours."""
+        """A received envelope could not be written down. False for a token that is not ours."""
         arrival = self.journal.persist_failed(token, error)
         if arrival is not None:
             self._ledger.release(arrival.raw.peer, len(arrival.raw.data))
