@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from numpy import ndarray
 
-from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.plain import payload_bytes
+from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
 from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
 
@@ -25,6 +26,7 @@ class Executor(Protocol):
         """Runs `work()` some time, on some thread."""
 
 
+@dataclass(slots=True, eq=False)
 class Runtime:
     """The services of one node, shared by all of its parts.
 
@@ -33,52 +35,27 @@ class Runtime:
     is None where offloaded work runs at once, on the poller's thread.
     """
 
-    __slots__ = (
-        "bus",
-        "callbacks",
-        "clock_offset_ns",
-        "config",
-        "counters",
-        "emit",
-        "executor",
-        "ids",
-        "ids_go_on",
-        "local_addresses",
-        "now_ns",
-        "own_peer",
-        "rng",
-        "steps",
-        "timers",
-    )
+    config: NodeConfig
+    own_peer: PeerId
+    rng: random.Random
+    ids: random.Random
+    _: KW_ONLY
+    ids_go_on: bool = False
+    clock_offset_ns: int = 0
+    local_addresses: tuple[bytes, ...] = ()
+    executor: Executor | None = None
+    now_ns: int = 0
+    timers: Timers = field(init=False)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    bus: Bus = field(default_factory=Bus)
+    counters: dict[str, int] = field(default_factory=dict)
+    steps: list[EngineStep] = field(default_factory=list)
+    emit: Callable[[EngineStep], None] = field(init=False)
+    """Adds a step to what the poll returns."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        own_peer: PeerId,
-        rng: random.Random,
-        ids: random.Random,
-        *,
-        ids_go_on: bool = False,
-        clock_offset_ns: int = 0,
-        local_addresses: tuple[bytes, ...] = (),
-        executor: Executor | None = None,
-    ) -> None:
-        self.config = config
-        self.own_peer = own_peer
-        self.rng = rng
-        self.ids = ids
-        self.ids_go_on = ids_go_on
-        self.clock_offset_ns = clock_offset_ns
-        self.local_addresses = local_addresses
-        self.executor = executor
-        self.now_ns = 0
-        self.timers = Timers(config.max_timers)
-        self.callbacks = Callbacks()
-        self.bus = Bus()
-        self.counters: dict[str, int] = {}
-        self.steps: list[steps.EngineStep] = []
-        self.emit: Callable[[steps.EngineStep], None] = self.steps.append
-        """Adds a step to what the poll returns."""
+    def __post_init__(self) -> None:
+        self.timers = Timers(self.config.max_timers)
+        self.emit = self.steps.append
 
     def advance(self, now_ns: int) -> None:
         """Sets the time; only a poll, a snapshot and a restore do that."""
@@ -98,12 +75,12 @@ class Runtime:
         """Adds an app event; a value that is larger than the node lets it be is left out, counted."""
         size = value.nbytes if type(value) is ndarray else payload_bytes(value)
         if size <= self.config.app_event_bytes:
-            self.steps.append(steps.AppEvent(target, execution, topic, value))
+            self.steps.append(AppEvent(target, execution, topic, value))
         else:
             self.count("app_events.omitted")
-            self.steps.append(steps.AppEvent(target, execution, topic, None, size))
+            self.steps.append(AppEvent(target, execution, topic, None, size))
 
-    def take_steps(self) -> list[steps.EngineStep]:
+    def take_steps(self) -> list[EngineStep]:
         """All steps since the last call; for the end of a poll."""
         out = self.steps.copy()
         self.steps.clear()
@@ -112,7 +89,7 @@ class Runtime:
     def component_failed(self, target: str, where: str, origin: str, error: BaseException) -> None:
         """Reports that a component's code failed outside of any op; the node goes on."""
         self.count("components.failed")
-        self.emit(steps.OpFailed(target, 0, where, error, origin))
+        self.emit(OpFailed(target, 0, where, error, origin))
         self.bus.publish(Bus.OP_FAILURE)
 
     # --- snapshot -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine.program.records import OUTPUT_OP, GraphSlot, OpSpec, Region
@@ -26,6 +27,15 @@ PlainCall = tuple[Callable[..., Any], int, int]
 """(run, first input site, second one or -1) of an op that computes one value from one or two."""
 
 
+def _unbound(*_: object) -> object:
+    raise AssertionError("an op was run before it was bound")
+
+
+def _no_inputs(_: list[Any]) -> Sequence[Any]:
+    return ()
+
+
+@dataclass(slots=True, eq=False)
 class BoundOp:
     """An op of one node: its spec, and what `bind` made of it.
 
@@ -42,83 +52,54 @@ class BoundOp:
     reads: their values go as soon as it has run.
     """
 
-    __slots__ = (
-        "busy_key",
-        "check",
-        "component",
-        "emits",
-        "forward",
-        "frees",
-        "gather",
-        "graph_index",
-        "index",
-        "inputs",
-        "is_plain_call",
-        "later_ns",
-        "mode",
-        "out",
-        "outs",
-        "plain",
-        "run",
-        "spec",
-        "takes_first",
-        "target",
-        "touches",
-        "writes",
-        "yields_command",
-    )
+    spec: OpSpec
+    target: str
+    graph_index: int
+    index: int = field(init=False)
+    inputs: tuple[int, ...] = field(init=False)
+    outs: tuple[int, ...] = field(init=False)
+    out: int = field(init=False)
+    mode: OutputMode = OutputMode.NONE
+    run: Callable[..., Any] = _unbound
+    gather: Callable[[list[Any]], Sequence[Any]] = _no_inputs
+    component: int = -1
+    touches: int = -1
+    busy_key: int = -1
+    writes: bool = False
+    yields_command: bool = False
+    takes_first: bool = False
+    later_ns: int = 0
+    forward: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    is_plain_call: bool = False
+    plain: PlainCall | None = None
+    check: Callable[[object], Any] | None = None
+    emits: str | None = None
+    frees: tuple[int, ...] = ()
 
-    def __init__(self, spec: OpSpec, target: str, graph_index: int) -> None:
-        self.spec = spec
-        self.index = spec.index
-        self.target = target
-        self.graph_index = graph_index
-        outs = spec.outputs
-        self.outs = outs
-        self.out = outs[0] if outs else -1
-        self.mode = OutputMode.NONE
-        if any(s >= 0 for s in outs):
-            self.mode = OutputMode.ONE if len(outs) == 1 else OutputMode.SPREAD
-        self.inputs: tuple[int, ...] = spec.inputs
-        self.run: Callable[..., Any] = _unbound
-        self.gather: Callable[[list[Any]], Sequence[Any]] = _no_inputs
-        self.component = -1
-        self.touches = -1
-        self.busy_key = -1
-        self.writes = False
-        self.yields_command = False
-        self.takes_first = False
-        self.later_ns = 0
-        self.forward: Mapping[int, tuple[int, ...]] = {}
-        self.is_plain_call = False
-        self.plain: PlainCall | None = None
-        self.check: Callable[[object], Any] | None = None
-        self.emits: str | None = None
-        self.frees: tuple[int, ...] = ()
+    def __post_init__(self) -> None:
+        self.index, self.inputs, self.outs = self.spec.index, self.spec.inputs, self.spec.outputs
+        self.out = self.outs[0] if self.outs else -1
+        if any(s >= 0 for s in self.outs):
+            self.mode = OutputMode.ONE if len(self.outs) == 1 else OutputMode.SPREAD
 
 
-def _unbound(*_: object) -> object:
-    raise AssertionError("an op was run before it was bound")
-
-
-def _no_inputs(_: list[Any]) -> Sequence[Any]:
-    return ()
-
-
+@dataclass(slots=True, eq=False)
 class BoundRegion:
     """A region of one node: consumers resolved to bound ops."""
 
-    __slots__ = ("consumers", "graph", "imports", "joins", "region")
+    graph: BoundGraph
+    region: Region
+    consumers: tuple[tuple[tuple[BoundOp, int], ...], ...] = field(init=False)
+    imports: tuple[int, ...] = field(init=False)
+    joins: tuple[int, ...] = field(init=False)
 
-    def __init__(self, graph: BoundGraph, region: Region) -> None:
-        self.graph = graph
-        self.region = region
-        ops = graph.ops
+    def __post_init__(self) -> None:
+        ops, region = self.graph.ops, self.region
         self.consumers = tuple(tuple((ops[i], weight) for i, weight in entry) for entry in region.consumers)
-        self.imports = region.imports
-        self.joins = region.joins
+        self.imports, self.joins = region.imports, region.joins
 
 
+@dataclass(slots=True, eq=False)
 class BoundGraph:
     """A graph of one node.
 
@@ -129,16 +110,18 @@ class BoundGraph:
     the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
     """
 
-    __slots__ = ("claims", "index", "input_claims", "ops", "regions", "slot", "starts", "target")
+    slot: GraphSlot
+    index: int
+    target: str
+    ops: tuple[BoundOp, ...] = field(init=False)
+    regions: tuple[BoundRegion, ...] = field(init=False)
+    claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    input_claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    starts: dict[int, tuple[BoundOp, ...]] = field(init=False)
 
-    def __init__(self, slot: GraphSlot, index: int, target: str) -> None:
-        self.slot = slot
-        self.index = index
-        self.target = target
-        self.ops = tuple(BoundOp(spec, target, index) for spec in slot.ops)
-        self.regions = tuple(BoundRegion(self, region) for region in slot.regions)
-        self.claims: dict[int, tuple[int, ...]] = {}
-        self.input_claims: dict[int, tuple[int, ...]] = {}
+    def __post_init__(self) -> None:
+        self.ops = tuple(BoundOp(spec, self.target, self.index) for spec in self.slot.ops)
+        self.regions = tuple(BoundRegion(self, region) for region in self.slot.regions)
         self.starts = self._find_starts()
         self._find_last_readers()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
@@ -17,23 +18,16 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.containment import contained
 
 
+@dataclass(slots=True, eq=False)
 class Endings:
     """Ends executions: gives back what they held, and tells whoever wants to know."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        components: Components,
-        pool: ExecutionPool,
-        waiting: WaitingRoom,
-        ledger: Ledger,
-    ) -> None:
-        self._runtime = runtime
-        self._components = components
-        self._pool = pool
-        self._waiting = waiting
-        self._ledger = ledger
-        self._gates: dict[BoundRegion, list[Callable[[Frame], None]]] = {}
+    _runtime: Runtime
+    _components: Components
+    _pool: ExecutionPool
+    _waiting: WaitingRoom
+    _ledger: Ledger
+    _gates: dict[BoundRegion, list[Callable[[Frame], None]]] = field(default_factory=dict)
 
     def add_gate(self, region: BoundRegion, meet: Callable[[Frame], None]) -> None:
         """Calls `meet(frame)` at the end of each execution that has a frame in that region."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bb_edge.engine import steps
@@ -43,38 +44,28 @@ class Bootstrap(Protocol):
         """An op of the bootstrap has failed."""
 
 
+@dataclass(slots=True, eq=False)
 class Frame:
     """The slot table of one execution in one region of one graph."""
 
-    __slots__ = (
-        "call",
-        "caller",
-        "children",
-        "consumers",
-        "execution",
-        "forwarded",
-        "forwards_writes",
-        "parent",
-        "region",
-        "values",
-        "waiting",
-    )
+    region: BoundRegion
+    execution: Execution | None = None
+    parent: Frame | None = None
+    children: list[Frame] | None = None
+    # Of a called function: the caller's frame and op. The op knows where outputs go in the caller's.
+    caller: Frame | None = None
+    call: BoundOp | None = None
+    # Whether writes must be passed on: to children, or to a caller.
+    forwards_writes: bool = False
+    consumers: tuple[tuple[tuple[BoundOp, int], ...], ...] = field(init=False)
+    forwarded: frozenset[int] = field(init=False)
+    values: list[Any] = field(init=False)
+    waiting: list[int] = field(init=False)
 
-    def __init__(self, region: BoundRegion) -> None:
-        slot = region.graph.slot
-        self.region = region
-        self.consumers = region.consumers
-        self.forwarded = slot.forwarded
-        self.values: list[Any] = list(slot.values)
-        self.waiting: list[int] = list(slot.waiting)
-        self.execution: Execution | None = None
-        self.parent: Frame | None = None
-        self.children: list[Frame] | None = None
-        # Of a called function: the caller's frame and op. The op knows where outputs go in the caller's.
-        self.caller: Frame | None = None
-        self.call: BoundOp | None = None
-        # Whether writes must be passed on: to children, or to a caller.
-        self.forwards_writes = False
+    def __post_init__(self) -> None:
+        slot = self.region.graph.slot
+        self.consumers, self.forwarded = self.region.consumers, slot.forwarded
+        self.values, self.waiting = list(slot.values), list(slot.waiting)
 
     def reset(self) -> None:
         """Makes the frame clean again."""
@@ -118,6 +109,7 @@ class FreeFrames(dict[BoundRegion, list[Frame]]):
         free.extend(Frame(region) for _ in range(count - len(free)))
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
     """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim.
 
@@ -127,81 +119,50 @@ class Execution:
     it, charged to `source`; `answer_bytes` those of the answers to its requests.
     """
 
-    __slots__ = (
-        "_free",
-        "acknowledged",
-        "answer_bytes",
-        "asked_somebody",
-        "asker",
-        "bootstrap",
-        "bytes_held",
-        "cause",
-        "claim_set",
-        "claim_timer",
-        "claimed",
-        "cohorts",
-        "deadline_ns",
-        "expired",
-        "failed",
-        "frames",
-        "held",
-        "id",
-        "notify",
-        "on_claimed",
-        "on_end",
-        "parent",
-        "parked",
-        "permits",
-        "ready",
-        "requests_made",
-        "source",
-        "state",
-        "target",
-    )
-
-    def __init__(self, free: FreeFrames) -> None:
-        self._free = free
-        self.state = State.IDLE
-        self.ready: deque[tuple[Frame, BoundOp]] = deque()
-        self.parked: list[tuple[Frame, BoundOp]] = []
-        self.frames: list[Frame] = []
-        self.permits: list[Callable[[int], None]] = []
-        self.cohorts: list[int] = []
-        self.held: dict[Hold, int] = {}
-        self.clear()
+    _free: FreeFrames
+    state: State = State.IDLE
+    id: int = 0
+    target: str = ""
+    ready: deque[tuple[Frame, BoundOp]] = field(default_factory=deque)
+    parked: list[tuple[Frame, BoundOp]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    permits: list[Callable[[int], None]] = field(default_factory=list)
+    cohorts: list[int] = field(default_factory=list)
+    held: dict[Hold, int] = field(default_factory=dict)
+    failed: bool = False
+    expired: bool = False
+    acknowledged: bool = False
+    claimed: bool = False
+    asked_somebody: bool = False
+    notify: bool = False
+    claim_set: tuple[int, ...] = ()
+    claim_timer: int = 0
+    deadline_ns: int = 0
+    bytes_held: int = 0
+    answer_bytes: int = 0
+    requests_made: int = 0
+    bootstrap: Bootstrap | None = None
+    parent: Execution | None = None
+    asker: Asker | None = None
+    source: PeerId | None = None
+    cause: Cause | None = None
+    on_claimed: Callable[[Execution], None] | None = None  # called instead of running `parked`
+    on_end: Callable[[Execution], None] | None = None
 
     def clear(self) -> None:
         """Makes the record clean again, all but its state, and gives its frames back."""
-        self.id = 0
-        self.target = ""
-        self.failed = False
-        self.expired = False
-        self.acknowledged = False
-        self.bootstrap: Bootstrap | None = None
-        self.claimed = False
-        self.claim_set: tuple[int, ...] = ()
-        self.claim_timer = 0
-        self.on_claimed: Callable[[Execution], None] | None = None  # called instead of running `parked`
-        self.parent: Execution | None = None
-        self.asker: Asker | None = None
-        self.source: PeerId | None = None
-        self.cause: Cause | None = None
-        self.deadline_ns = 0
-        self.bytes_held = 0
-        self.answer_bytes = 0
-        self.requests_made = 0
-        self.asked_somebody = False
-        self.notify = False
-        self.on_end: Callable[[Execution], None] | None = None
-        self.held.clear()
-        self.ready.clear()
-        self.parked.clear()
+        self.target, self.claim_set = "", ()
+        self.failed = self.expired = self.acknowledged = self.claimed = False
+        self.asked_somebody = self.notify = False
+        self.id = self.claim_timer = self.deadline_ns = 0
+        self.bytes_held = self.answer_bytes = self.requests_made = 0
+        self.bootstrap = self.parent = self.asker = self.source = self.cause = None
+        self.on_claimed = self.on_end = None
         for frame in self.frames:
             frame.reset()
             self._free[frame.region].append(frame)
-        self.frames.clear()
-        self.permits.clear()
-        self.cohorts.clear()
+        for table in (self.held, self.ready, self.parked, self.frames, self.permits, self.cohorts):
+            table.clear()
 
     # --- how it begins --------------------------------------------------------------------------------
 

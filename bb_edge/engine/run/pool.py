@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import InitVar, dataclass, field
 
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame, FreeFrames
@@ -14,31 +15,23 @@ from bb_edge.engine.run.life import LIFE, Event, Hold, State
 from bb_edge.ir.ids import PeerId
 
 
+@dataclass(slots=True, eq=False)
 class ExecutionPool:
     """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
 
-    __slots__ = (
-        "_free",
-        "_lock",
-        "active",
-        "entries",
-        "frames",
-        "max_entries",
-        "next_id",
-        "peak",
-        "runnable",
-    )
+    max_entries: int
+    max_children: InitVar[int]
+    frames: FreeFrames = field(default_factory=FreeFrames)
+    next_id: int = 1
+    active: dict[int, Execution] = field(default_factory=dict)
+    runnable: deque[Execution] = field(default_factory=deque)
+    entries: int = 0
+    peak: int = 0
+    _free: list[Execution] = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(self, max_entries: int, max_children: int) -> None:
-        self.max_entries = max_entries
-        self.frames = FreeFrames()
-        self._free = [Execution(self.frames) for _ in range(max_entries * (1 + max_children))]
-        self._lock = threading.Lock()
-        self.next_id = 1
-        self.active: dict[int, Execution] = {}
-        self.runnable: deque[Execution] = deque()
-        self.entries = 0
-        self.peak = 0
+    def __post_init__(self, max_children: int) -> None:
+        self._free = [Execution(self.frames) for _ in range(self.max_entries * (1 + max_children))]
 
     @property
     def full(self) -> bool:

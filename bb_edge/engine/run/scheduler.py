@@ -6,7 +6,9 @@ nothing is ready. Entries, answers, completions and timers go through `write` an
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine import steps
@@ -28,33 +30,29 @@ from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
 
 
+@dataclass(slots=True, eq=False)
 class Scheduler:
     """Runs the ops of one node. It alone starts, runs and ends executions.
 
     `ctx` is what ops see while they run. `depth_peak` is the largest number of ops that were ready at once.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        components: Components,
-        pool: ExecutionPool,
-        waiting: WaitingRoom,
-        ledger: Ledger,
-        ctx: Running,
-    ) -> None:
-        self.runtime = runtime
-        self.components = components
-        self.pool = pool
-        self.waiting = waiting
-        self.ledger = ledger
-        self._ctx = ctx
-        self.runnable = pool.runnable
-        self.depth_peak = 0
-        self.next_command = 1
-        self.endings = Endings(runtime, components, pool, waiting, ledger)
-        runtime.callbacks.register("parked.fire", self.fire)
-        runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
+    runtime: Runtime
+    components: Components
+    pool: ExecutionPool
+    waiting: WaitingRoom
+    ledger: Ledger
+    _ctx: Running
+    runnable: deque[Execution] = field(init=False)
+    endings: Endings = field(init=False)
+    depth_peak: int = 0
+    next_command: int = 1
+
+    def __post_init__(self) -> None:
+        self.runnable = self.pool.runnable
+        self.endings = Endings(self.runtime, self.components, self.pool, self.waiting, self.ledger)
+        self.runtime.callbacks.register("parked.fire", self.fire)
+        self.runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
 
     # --- the loop -------------------------------------------------------------------------------------
 
