@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from google.protobuf.message import DecodeError
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.attributes import metadata
 from bb_edge.engine.program.build import build_graph
-from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
+from bb_edge.engine.program.program import Binding, FunctionKey, Identity, Program, Target
 from bb_edge.engine.program.records import GraphSlot
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -22,6 +23,8 @@ __all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPasspo
 
 MAX_FUNCTIONS = 10_000
 """Functions of an artifact; far more than programs have, and a bound on what hostile bytes can cost."""
+
+_DIGEST = re.compile("[0-9a-f]{32,64}")
 
 MAX_SUBGRAPH_DEPTH = 32
 """How deep bodies of If and Loop may nest; real models have one or two levels."""
@@ -115,7 +118,27 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
         opsets,
         len(data),
         hashlib.sha256(data).hexdigest(),
+        _identity(meta),
     )
+
+
+def _identity(meta: Mapping[str, str]) -> Identity:
+    """Raises DamagedArtifact where a digest is none."""
+    accepts = frozenset(filter(None, meta.get(keys.ACCEPTS_KEY, "").split(",")))
+    program = meta.get(keys.PROGRAM_KEY, "")
+    contracts: dict[str, dict[str, str]] = {}
+    for key, value in meta.items():
+        if key.startswith(keys.CONTRACT_PREFIX):
+            target, _, other = key[len(keys.CONTRACT_PREFIX) :].rpartition(".")
+            contracts.setdefault(target, {})[other] = value
+    for digest in (
+        *accepts,
+        *filter(None, (program,)),
+        *(d for row in contracts.values() for d in row.values()),
+    ):
+        if not _DIGEST.fullmatch(digest):
+            raise DamagedArtifact(f"{digest[:80]!r} is no digest", "its program", "compile the program again")
+    return Identity(program, accepts, contracts)
 
 
 def _check_opsets(model: ModelProto, used: Sequence[set[str]]) -> None:

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
@@ -126,6 +127,14 @@ def parser() -> argparse.ArgumentParser:
             metavar="PATTERN",
             help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
         )
+    p.add_argument(
+        "--accepts",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="OLD.onnx",
+        help="take nodes that still run this compiled version of the program as peers (repeatable)",
+    )
     p.add_argument("--json", action="store_true", help="the report as JSON")
     p.add_argument("--timings", action="store_true", help="time per pass")
     p.add_argument(
@@ -244,6 +253,7 @@ def _compile(arguments: argparse.Namespace) -> int:
             backend=arguments.backend,
             quantization=_quantization(arguments),
             name=arguments.name or _plain_name(source, arguments.file),
+            accepts=[read_source(path).module for path in arguments.accepts],
         )
     except BBError as error:
         _show(source.warnings, policy)  # a warning may name the cause
@@ -355,6 +365,7 @@ def _explain(source: Any, name: str) -> int:
 def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
     return {
         "module": build.module,
+        "program": build.program.meta.get(keys.PROGRAM_KEY, ""),
         "files": [str(path) for path in written],
         "bytes": {path.name: path.stat().st_size for path in written},
         "targets": [a.report.to_dict() for a in build.artifacts],

@@ -31,6 +31,7 @@ def describe(program: Program) -> dict[str, object]:
         graph = program.graphs[target.main]
         targets[target.name] = {
             "class": target.peer_class,
+            "contracts": dict(sorted(program.identity.contracts.get(target.name, {}).items())),
             "ops": len(graph.ops),
             "sites": len(graph.sites),
             "inputs": list(graph.inputs),
@@ -47,6 +48,8 @@ def describe(program: Program) -> dict[str, object]:
         "module": program.module,
         "bytes": program.size,
         "sha256": program.digest,
+        "program": program.identity.program,
+        "accepts": sorted(program.identity.accepts),
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "targets": targets,
@@ -63,6 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     digest = str(program["sha256"])[:16]
     print(f"{arguments.artifact.name}: {program['module']}, {program['bytes']} bytes, sha256 {digest}…")
+    if program["program"]:
+        accepts: Any = program["accepts"]
+        also = f"; takes nodes of {', '.join(one[:16] + '…' for one in accepts)} too" if accepts else ""
+        print(f"program {str(program['program'])[:16]}…{also}")
     targets: Any = program["targets"]
     for name, target in targets.items():
         print(f"target {name} (class {target['class']}): {target['ops']} ops, {target['sites']} sites")

@@ -73,6 +73,9 @@ COMPILED_VERSION = "v1"
 BINDING_PREFIX = f"{PREFIX}.binding."  # + "<target>.<slot>" = "<role>|<TYPE_NAME>|<slot_id>"
 MODULE_KEY = f"{PREFIX}.module"  # model: name of the root module (site ids are hashed from it)
 TARGETS_KEY = f"{PREFIX}.targets"  # model: comma-joined partition names, in order
+PROGRAM_KEY = f"{PREFIX}.program"  # model: SHA-256 of the recorded program, hex
+ACCEPTS_KEY = f"{PREFIX}.accepts"  # model: comma-joined digests of the other programs whose nodes it takes
+CONTRACT_PREFIX = f"{PREFIX}.contract."  # + "<target>.<other>" = digest of what travels between the two
 STRIPPED_KEY = f"{PREFIX}.stripped"  # model: "1" once stripped for the edge
 TELEMETRY_PREFIX = f"{PREFIX}.telemetry."  # compile-time figures; stripped for the edge
 

@@ -13,6 +13,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_host.compiler.bindings import check_against, make_binding
 from bb_host.compiler.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.compiler.identity import identified
 from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pipeline import (
     CANONICAL_PASS_NAMES,
@@ -222,7 +223,7 @@ class Compiler(Suggests):
         )
         check_against(program, options)
         compiled, reports = run_pipeline(program, options, self.disabled, self.extra, observe)
-        return Compilation(compiled, reports)
+        return Compilation(identified(compiled, program, options), reports)
 
 
 def as_program(module: Source) -> Program:

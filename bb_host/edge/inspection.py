@@ -49,6 +49,8 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         "form": form,
         "module": program.meta.get(keys.MODULE_KEY) or program.name,
         "bytes": size,
+        "program": program.meta.get(keys.PROGRAM_KEY, ""),
+        "accepts": [one for one in program.meta.get(keys.ACCEPTS_KEY, "").split(",") if one],
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "partitions": [_partition(program, f) for f in tops],

@@ -76,7 +76,8 @@ def strip(program: Program, target: str) -> Stripped:
         known = ", ".join(targets_of(program))
         raise StripError(f"no target {target!r}", f"program {program.name}", f"targets: {known}")
     prefix = f"{keys.BINDING_PREFIX}{target}."
-    bindings = {key: text for key, text in program.meta.items() if key.startswith(prefix)}
+    own = (prefix, f"{keys.CONTRACT_PREFIX}{target}.", keys.PROGRAM_KEY, keys.ACCEPTS_KEY)
+    of_target = {key: text for key, text in program.meta.items() if key.startswith(own)}
     kept = functions_of(program, target)
     stripped = [_function(f) for f in kept]
     functions = tuple(f for f, _ in stripped)
@@ -85,7 +86,7 @@ def strip(program: Program, target: str) -> Stripped:
         keys.MODULE_KEY: program.meta.get(keys.MODULE_KEY, program.name),
         keys.TARGETS_KEY: target,
         keys.STRIPPED_KEY: "1",
-        **bindings,
+        **of_target,
     }
     opsets = _opsets(functions, program.opsets)
     functions = tuple(dataclasses.replace(f, opsets=_used(f, f.opsets, opsets)) for f in functions)

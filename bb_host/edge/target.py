@@ -28,6 +28,7 @@ from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.loading import load
+from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
 from bb_host.edge.collapse import collapse
@@ -216,8 +217,12 @@ def build_edge(
     backend: BackendChoice = "numpy",
     quantization: Quantization | None = None,
     name: str = "",
+    accepts: Sequence[Any] = (),
 ) -> Build:
-    """`compile_edge` without files; `portable` stops at the compiled model."""
+    """`compile_edge` without files; `portable` stops at the compiled model.
+
+    `accepts` are compiled models of other versions of the program: nodes that run them are taken as peers.
+    """
     limits = limits or Limits()
     if max_batch is not None and max_batch < 1:
         raise EdgeError(f"a batch of {max_batch}", "max_batch", "it is at least 1")
@@ -227,6 +232,10 @@ def build_edge(
         raise EdgeError("the portable model is for no device", "quantization", "weights are a target's")
     in_pairs = quantization is not None and quantization.mode == "int8"
     program, passes = _compiled(source, compiler, shapes, PAIRS_OPSET if in_pairs else 0, name)
+    if accepts:
+        from bb_host.compiler.driver import as_program
+
+        program = accepting(program, [as_program(model) for model in accepts])
     module = program.meta.get(keys.MODULE_KEY) or program.name
     structure = _structure(source) if keys.STRIPPED_KEY in program.meta else ""
     base = file_name(name or module)

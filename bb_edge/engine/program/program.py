@@ -6,7 +6,7 @@ immutable, and shared by every node that is installed from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.records import GraphSlot
@@ -40,6 +40,20 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Which program an artifact is of, and what its classes agreed to say to each other.
+
+    `program` is the SHA-256 of the recorded program, `accepts` those of other programs whose nodes are taken
+    as peers; `contracts` holds, by target and then by the other class, a digest of what travels between them.
+    All are hex, and empty in artifacts that were compiled before they were written.
+    """
+
+    program: str = ""
+    accepts: frozenset[str] = frozenset()
+    contracts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A parsed artifact.
 
@@ -53,6 +67,7 @@ class Program:
     opsets: Mapping[str, int]
     size: int
     digest: str
+    identity: Identity = Identity()
 
     def __repr__(self) -> str:
         targets, digest = ", ".join(self.targets), self.digest[:16]

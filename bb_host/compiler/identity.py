@@ -1,0 +1,208 @@
+"""Which program it is, and what its classes say to each other: two digests that peers compare.
+
+`program_digest` is of the recorded program with what is bound to its slots: ops, names, types of inputs and
+outputs, slots with their types and configuration. Weights are in it by name, dtype and shape, not by value:
+a model that has learned is the same program. Lines of source and options of the host are not in it.
+
+`contracts` is of what travels: per pair of classes the sites, their types, and the remote ops of components
+that both have. Two artifacts whose contracts differ cannot talk; two of different programs with the same
+contracts can, where one of them says so (`accepts`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from bb_edge.ir import keys
+from bb_edge.ir.errors import CompileError
+from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_host.compiler import flow
+from bb_host.compiler.options import Options
+from bb_host.compiler.slot_table import targets_of
+from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
+
+MOST_NUMBERS = 64
+"""Elements of an integer tensor that count by value: axes, shapes and indices are structure, weights are
+none."""
+_TALKING_ROLES = (keys.ROLE_PROTOCOL, keys.ROLE_PEER_SELECTOR)
+"""Components of these roles call each other."""
+
+
+class IdentityError(CompileError):
+    """A program that cannot be accepted beside this one."""
+
+
+def identified(compiled: Program, recorded: Program, options: Options) -> Program:
+    """The compiled program with both digests in its metadata."""
+    meta = {key: text for key, text in compiled.meta.items() if not key.startswith(keys.CONTRACT_PREFIX)}
+    meta[keys.PROGRAM_KEY] = program_digest(recorded, options)
+    for (target, other), digest in contracts(compiled).items():
+        meta[f"{keys.CONTRACT_PREFIX}{target}.{other}"] = digest
+    return replace(compiled, meta=meta)
+
+
+def accepting(program: Program, others: Sequence[Program]) -> Program:
+    """The compiled program, which takes nodes that run one of the others as peers.
+
+    IdentityError for another that was not compiled or has no digest, and where other things travel between
+    two of its classes: such nodes cannot talk, whatever a list says.
+    """
+    if keys.PROGRAM_KEY not in program.meta:
+        raise IdentityError(
+            "it has no peers whose program could be another",
+            f"model {program.name}",
+            "an ordinary model runs for itself: leave --accepts out",
+        )
+    listed = dict.fromkeys(filter(None, program.meta.get(keys.ACCEPTS_KEY, "").split(",")))
+    for other in others:
+        where = f"program {other.name}"
+        digest = other.meta.get(keys.PROGRAM_KEY)
+        if digest is None:
+            what = "it holds no digest of its program"
+            raise IdentityError(
+                what, where, "give the artifact that the fleet runs, compiled by this version"
+            )
+        for key, contract in other.meta.items():
+            if key.startswith(keys.CONTRACT_PREFIX) and program.meta.get(key) != contract:
+                pair = " and ".join(sorted(key[len(keys.CONTRACT_PREFIX) :].split(".")))
+                raise IdentityError(
+                    f"other things travel between {pair} than in this program",
+                    where,
+                    "nodes of both cannot talk: keep names, types and order of what is sent, or move the"
+                    " whole federation at once",
+                )
+        if digest != program.meta.get(keys.PROGRAM_KEY):
+            listed[digest] = None
+    return replace(program, meta={**program.meta, keys.ACCEPTS_KEY: ",".join(listed)}) if listed else program
+
+
+def program_digest(program: Program, options: Options) -> str:
+    """SHA-256 of a recorded program and the bindings that `options` give it, 64 hex digits."""
+    digest = hashlib.sha256()
+    for function in program.functions:
+        digest.update(_line(_function(function)))
+    for binding in sorted(options.bindings, key=lambda b: (b.slot, b.target or "")):
+        bound = (binding.slot, binding.target or "", binding.role, binding.type_name)
+        digest.update(_line((*bound, *_value(binding.state))))
+        for function in binding.functions:
+            digest.update(_line(_function(function)))
+    return digest.hexdigest()
+
+
+def contracts(program: Program) -> dict[tuple[str, str], str]:
+    """Per ordered pair of targets that talk, a digest of all that travels between them, 32 hex digits.
+
+    Both orders of a pair have the same digest. `program` is compiled.
+    """
+    ends: dict[str, list[tuple[str, Op]]] = {}
+    for function in program.functions:
+        if flow.is_main(function) and flow.has_wire(function):
+            for index in flow.summary(function.ops).wire:
+                op = function.ops[index]
+                ends.setdefault(op.meta.get(keys.WIRE_ID_KEY, ""), []).append((function.name, op))
+    rows: dict[tuple[str, str], list[str]] = {}
+    for both in ends.values():
+        senders = [(name, op) for name, op in both if op.op_type not in RECV_FLAVORED]
+        receivers = [name for name, op in both if op.op_type in RECV_FLAVORED]
+        for sender, op in senders:
+            for receiver in receivers:
+                row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS)]
+                rows.setdefault(_pair(sender, receiver), []).append("\0".join(row))
+    for pair, texts in rows.items():
+        texts += _remote(program, *pair)
+    found = {}
+    for (one, other), texts in rows.items():
+        digest = hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:32]
+        found[one, other] = found[other, one] = digest
+    return found
+
+
+_TRAVELS = (
+    keys.SITE_IDS_KEY,
+    keys.WIRE_TYPES_KEY,
+    keys.WIRE_CORRELATION_KEY,
+    keys.DURABLE_KEY,
+    keys.WIRE_REQUEST_KEY,
+)
+
+
+def _pair(one: str, other: str) -> tuple[str, str]:
+    return (one, other) if one <= other else (other, one)
+
+
+def _remote(program: Program, one: str, other: str) -> Iterator[str]:
+    """The components that both bind and that call each other: their slot is the address of the call."""
+    mains = {target.main.name: target.main for target in targets_of(program)}
+    for name, slot in mains[one].slots.items():
+        there = mains[other].slots.get(name)
+        if slot.role in _TALKING_ROLES and there is not None and there.concrete_type == slot.concrete_type:
+            yield f"slot\0{name}\0{slot.concrete_type}"
+
+
+# --- the canonical form --------------------------------------------------------------------------------
+
+
+def _line(parts: Iterable[str]) -> bytes:
+    """No part holds a NUL or a line break of its own: names are checked, other texts come as `repr`."""
+    return ("\0".join(parts) + "\n").encode()
+
+
+def _function(function: Function) -> list[str]:
+    parts = [function.domain, function.name, *function.inputs, "->", *function.outputs]
+    for name in (*function.inputs, *function.outputs):
+        parts.append(str(function.types.get(name)))
+    for key in sorted(function.meta):
+        parts += key, function.meta[key]
+    for name, slot in function.slots.items():
+        parts += name, slot.role, slot.concrete_type, slot.at, slot.peer_class
+        if slot.state is not None:
+            parts += _value(slot.state)
+    _ops(function.ops, parts)
+    return parts
+
+
+def _ops(ops: Iterable[Op], parts: list[str]) -> None:
+    for op in ops:
+        parts += op.op_type, op.domain, *op.inputs, "->", *op.outputs
+        meta = op.meta
+        if meta:
+            seen = _seen(tuple(meta))
+            parts += seen
+            parts += [meta[key] for key in seen]
+        attrs = op.attrs
+        for key in sorted(attrs) if len(attrs) > 1 else attrs:
+            parts.append(key)
+            parts += _value(attrs[key])
+
+
+@lru_cache(maxsize=1024)  # ops have their metadata in a handful of orders
+def _seen(keys_there: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that count, in an order of their own."""
+    return tuple(sorted(key for key in keys_there if key != keys.SOURCE_LINE_KEY))
+
+
+def _value(value: AttrValue) -> list[str]:
+    """An attribute or a construction state as texts; tensors by value where they are structure."""
+    if isinstance(value, np.ndarray):
+        head = [str(value.dtype), str(value.shape)]
+        structure = not value.ndim or (value.dtype.kind in "iub" and value.size <= MOST_NUMBERS)
+        return [*head, repr(value.tolist())] if structure else head
+    if isinstance(value, Subgraph):
+        parts = [value.name, *value.inputs, "->", *value.outputs]
+        for name, tensor in value.initializers.items():
+            kind = tensor.elem_type if isinstance(tensor, RawTensor) else tensor.dtype
+            parts += name, str(kind), str(tuple(tensor.shape))
+        for key in sorted(value.meta):
+            parts += key, value.meta[key]
+        _ops(value.ops, parts)
+        return parts
+    if isinstance(value, RawTensor):
+        return [str(value.elem_type), str(value.shape)]
+    if isinstance(value, RawAttribute):
+        return [str(value.kind), value.data.hex()]
+    return [repr(value)]

@@ -1,0 +1,162 @@
+"""Which program it is (`program`), and what its classes say to each other (`contract`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from bb_edge.components import ArrayDataSource, PresenceSelector
+from bb_edge.ir import keys
+from bb_edge.loading import DamagedArtifact, load
+from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
+from bb_host.cli import main
+from bb_host.compiler.identity import IdentityError, accepting
+from bb_host.edge import build_edge
+from bb_host.program_proto import to_proto
+
+
+class Hub(Module):
+    """One class asks, another answers; settings change one thing each."""
+
+    name, home = "Hub", "Hub"
+    leaves = PeerSelectorSlot("leaves", peer_class="Leaf")
+    data = DataSourceSlot("data", at="Leaf")
+
+    def __init__(self, **changed):
+        self.changed = changed
+        super().__init__()
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(self.changed.get("period", 500) * MS)
+        peers = self.leaves.sample(g, n=self.changed.get("n", 2), after=tick)
+        weights = np.full(8, self.changed.get("weight", 1.0), np.float32)
+        scale = np.float32(self.changed.get("scale", 2.0))
+        value = g.onnx.mul(g.constant(weights), g.constant(scale))
+        r = g.request(self.changed.get("port", "ask"), peers, value, deadline_ns=100 * MS)
+        samples = self.data.num_samples(g, after=r.value)
+        r.reply(samples if "reply" in self.changed else [r.value, samples])
+        g.app_emit("missing", r.missing)
+
+
+def bound():
+    compiler = Compiler().bind_peer_selector("leaves", PresenceSelector)
+    return compiler.bind_data_source("data", ArrayDataSource, {"path": "a.npz"})
+
+
+def compiled(**changed):
+    return bound().compile_program(Hub(**changed))
+
+
+def digest(program):
+    return program.meta[keys.PROGRAM_KEY]
+
+
+def contract(program):
+    return program.meta[f"{keys.CONTRACT_PREFIX}Hub.Leaf"]
+
+
+@pytest.fixture(scope="module")
+def base():
+    return compiled()
+
+
+def test_recording_again_gives_the_same_digests(base):
+    again = compiled()
+    assert (digest(again), contract(again)) == (digest(base), contract(base))
+    assert len(digest(base)) == 64
+
+
+def test_both_sides_hold_the_same_contract(base):
+    assert base.meta[f"{keys.CONTRACT_PREFIX}Leaf.Hub"] == contract(base)
+
+
+def test_other_weights_are_the_same_program(base):
+    assert digest(compiled(weight=3.0)) == digest(base)
+
+
+@pytest.mark.parametrize("change", [{"n": 3}, {"period": 200}, {"scale": 3.0}])
+def test_what_a_class_does_by_itself_changes_the_program_and_no_contract(base, change):
+    other = compiled(**change)
+    assert digest(other) != digest(base)
+    assert contract(other) == contract(base)
+
+
+@pytest.mark.parametrize("change", [{"port": "question"}, {"reply": "samples"}])
+def test_what_travels_changes_the_contract(base, change):
+    other = compiled(**change)
+    assert digest(other) != digest(base)
+    assert contract(other) != contract(base)
+
+
+def test_another_configuration_is_another_program(base):
+    other = bound().bind_data_source("data", ArrayDataSource, {"path": "b.npz"}).compile_program(Hub())
+    assert digest(other) != digest(base)
+
+
+# --- accepting ---------------------------------------------------------------------------------------
+
+
+def test_another_program_with_the_same_contract_is_accepted(base):
+    newer = accepting(compiled(n=3), [base])
+    assert newer.meta[keys.ACCEPTS_KEY] == digest(base)
+    assert keys.ACCEPTS_KEY not in accepting(base, [base]).meta, "it needs no list for itself"
+
+
+def test_another_contract_is_never_accepted(base):
+    with pytest.raises(IdentityError, match="travel between Hub and Leaf") as refused:
+        accepting(compiled(port="question"), [base])
+    assert "whole federation" in refused.value.hint
+
+
+def test_a_program_without_a_digest_is_none_to_accept(base):
+    old = replace(base, meta={k: v for k, v in base.meta.items() if k != keys.PROGRAM_KEY})
+    with pytest.raises(IdentityError, match="no digest"):
+        accepting(base, [old])
+    with pytest.raises(IdentityError, match="no peers"):
+        accepting(old, [base])
+
+
+# --- in artifacts ------------------------------------------------------------------------------------
+
+
+def test_an_artifact_holds_the_contracts_of_its_own_class(base):
+    build = build_edge(compiled(n=3), accepts=[base])
+    for artifact in build.artifacts:
+        identity = load(artifact.data).identity
+        other = {"Hub": "Leaf", "Leaf": "Hub"}[artifact.target]
+        assert identity.program == digest(build.program)
+        assert identity.accepts == {digest(base)}
+        assert identity.contracts == {artifact.target: {other: contract(base)}}
+
+
+def test_a_digest_that_is_none_is_damage(base):
+    model = onnx.load_from_string(build_edge(base).artifacts[0].data)
+    entry = next(e for e in model.metadata_props if e.key == keys.PROGRAM_KEY)
+    entry.value = "no digest"
+    with pytest.raises(DamagedArtifact, match="no digest"):
+        load(model.SerializeToString())
+
+
+def test_the_command_line_accepts_and_inspects(base, tmp_path, capsys):
+    onnx.save(to_proto(base), tmp_path / "old.onnx")
+    onnx.save(to_proto(compiled(n=3)), tmp_path / "new.onnx")
+    code = main(
+        [
+            "compile",
+            str(tmp_path / "new.onnx"),
+            "--accepts",
+            str(tmp_path / "old.onnx"),
+            "-o",
+            str(tmp_path / "out"),
+            "--json",
+        ]
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["program"]) == (0, digest(compiled(n=3)))
+    main(["inspect", str(tmp_path / "out" / "Hub.Leaf.edge.onnx"), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["program"], shown["accepts"]) == (report["program"], [digest(base)])
