@@ -316,7 +316,7 @@ def _request(cohort: Cohort) -> Row:
         "settled": sorted(str(peer) for peer in cohort.settled),
         "accepted": sorted(str(peer) for peer in cohort.accepted),
         "answers": [[described(value) for value in answer] for answer in cohort.answers],
-        "waiting": [[str(peer), _cause(cause)] for peer, _, cause in cohort.waiting],
+        "waiting": [[str(answer.peer), _cause(answer.cause)] for answer in cohort.waiting],
         "running": cohort.running,
         "collector": None if cohort.collector is None else list(cohort.collector),
         "timer": cohort.timer,

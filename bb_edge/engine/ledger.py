@@ -168,6 +168,13 @@ class Ledger:
         with self._lock:
             self._add_bytes(peer, size)
 
+    def disown(self, peer: PeerId, size: int) -> None:
+        """Charges to nobody what was charged to the peer: others wait for what its bytes feed."""
+        with self._lock:
+            account = self._accounts[peer]
+            account.bytes -= size
+            self._forget_idle(peer, account)
+
     def release(self, peer: PeerId | None, size: int) -> None:
         """Gives bytes back: what the envelope fed has ended."""
         with self._lock:

@@ -33,8 +33,8 @@ def _present(parts: Parts) -> Iterator[Cause | None]:
     for execution in parts.scheduler.pool.active.values():
         yield execution.cause
     for cohort in parts.requests.cohorts.values():
-        for _, _, cause in cohort.waiting:
-            yield cause
+        for answer in cohort.waiting:
+            yield answer.cause
     for entry in parts.ingress.entries:
         if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
             yield cause_of(entry.args[0], entry.args[1])

@@ -27,7 +27,7 @@ from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire import cbor
 
 MAGIC = b"BBSNAP\r\n"
-VERSION = 2
+VERSION = 3
 """Of the rows' columns: raised with each change of them."""
 _HEADER = len(MAGIC) + 2 + 8 + 32
 _MAX_DEPTH = 32

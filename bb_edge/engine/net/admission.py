@@ -17,6 +17,7 @@ from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
 from bb_edge.engine.net.calls import Calls
+from bb_edge.engine.net.cohort import Answer
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
 from bb_edge.engine.net.outgoing import Outgoing
@@ -29,7 +30,7 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.bounds import forget_oldest
-from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind
+from bb_edge.wire.codecs import WireReceiveError
 from bb_edge.wire.delivery import Links, Verdict
 from bb_edge.wire.envelope import RESPONSE, Envelope, EnvelopeError
 
@@ -178,7 +179,10 @@ class Admission:
     # --- delivery -------------------------------------------------------------------------------------
 
     def _deliver(self, arrival: Arrival) -> None:
-        """Hands on an envelope that is taken. The bytes of an entry stay charged, others are given back."""
+        """Hands on an envelope that is taken.
+
+        The bytes of an entry, and of an answer, stay charged until what they feed has ended.
+        """
         raw, message = arrival.raw, arrival.message
         peer, size, deadline_ns = raw.peer, len(raw.data), arrival.deadline_ns
         if arrival.kind is Kind.ENTRY:
@@ -193,6 +197,7 @@ class Admission:
             self._calls.answer(message.wire_req_id, message)
         elif self._requests.expects(message.wire_req_id, peer):
             self._answer(arrival)
+            return
         else:  # late, double or foreign: it is acknowledged all the same
             self._refuse(raw, Refusal.LATE_ANSWER)
             return
@@ -203,17 +208,15 @@ class Admission:
         peer, message = arrival.raw.peer, arrival.message
         req_id = message.wire_req_id
         cohort = self._requests.by_req_id[req_id]
-        size = sum(len(fill.payload) for fill in message.fills)
+        size = len(arrival.raw.data)
         try:
             values = self._routing.answer(peer, message, cohort.mode)
-            if not self._ledger.charge(None, size):
-                raise WireReceiveError(WireReceiveErrorKind.BudgetExceeded, f"an answer of {size} bytes")
         except WireReceiveError as error:
             self._routing.failed(peer, error)
             self._requests.settle_peer(req_id, peer)
+            self._ledger.release(peer, size)
             return
-        cohort.execution.charge_answer(size)
-        self._requests.answer(req_id, peer, values, cause_of(peer, message))
+        self._requests.answer(req_id, Answer(peer, values, cause_of(peer, message), size))
 
     # --- durable envelopes ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import enum
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,19 @@ REQUEST: Final = Table(
 )
 
 
+class Answer(NamedTuple):
+    """An accepted answer that waits for its child execution.
+
+    `values` are the decoded payloads, `cause` names the envelope of a durable one, and `size` bytes of it are
+    charged to the peer.
+    """
+
+    peer: PeerId
+    values: tuple[object, ...]
+    cause: Cause | None
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class Cohort:
     """One request in flight: the peers that one firing of a `SendReqBatched` asks.
@@ -91,7 +104,7 @@ class Cohort:
     settled: set[PeerId] = field(default_factory=set)
     accepted: set[PeerId] = field(default_factory=set)
     answers: list[tuple[object, ...]] = field(default_factory=list)
-    waiting: deque[tuple[PeerId, tuple[object, ...], Cause | None]] = field(default_factory=deque)
+    waiting: deque[Answer] = field(default_factory=deque)
     running: int = 0
     collector: tuple[int, int] | None = None  # (token, number of stacks) of the parked RecvRespBatched
     timer: int = 0
@@ -153,7 +166,7 @@ class Cohort:
             "settled": sorted(peer.to_bytes() for peer in self.settled),
             "accepted": sorted(peer.to_bytes() for peer in self.accepted),
             "answers": [dump(answer) for answer in self.answers],
-            "waiting": [[dump(peer), dump(values), dump(cause)] for peer, values, cause in self.waiting],
+            "waiting": [[*map(dump, answer)] for answer in self.waiting],
             "running": self.running,
             "region": None if self.region is None else region_name(self.region),
             "collector": None if self.collector is None else list(self.collector),
@@ -174,7 +187,7 @@ class Cohort:
         cohort.settled = {by_bytes[peer] for peer in row["settled"]}
         cohort.accepted = {by_bytes[peer] for peer in row["accepted"]}
         cohort.answers = [load(answer) for answer in row["answers"]]
-        cohort.waiting = deque((load(p), load(values), load(cause)) for p, values, cause in row["waiting"])
+        cohort.waiting = deque(Answer(*map(load, answer)) for answer in row["waiting"])
         cohort.running = row["running"]
         if row["collector"] is not None:
             token, stacks = row["collector"]

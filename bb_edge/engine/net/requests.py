@@ -20,7 +20,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.net.cohort import Cohort, CohortEvent, CohortState
+from bb_edge.engine.net.cohort import Answer, Cohort, CohortEvent, CohortState
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
@@ -38,7 +38,6 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Fill
-from bb_edge.wire.outbox import Cause
 
 
 class Requests:
@@ -173,22 +172,27 @@ class Requests:
         """Whether a request of that id is open."""
         return req_id in self.by_req_id
 
-    def answer(
-        self, req_id: int, peer: PeerId, values: tuple[object, ...], cause: Cause | None = None
-    ) -> None:
-        """Takes an expected answer; `values` are the decoded payloads in the reply's order, `cause` names the
-        envelope of a durable one.
+    def answer(self, req_id: int, answer: Answer) -> None:
+        """Takes an expected answer, whose values are in the reply's order.
+
+        Its bytes stay charged: to its peer until its child execution has ended, or to nobody, with the
+        execution that asked, where the round keeps it.
         """
         cohort = self.by_req_id[req_id]
         cohort.happens(CohortEvent.ANSWERED)
-        cohort.settled.add(peer)
-        cohort.accepted.add(peer)
+        cohort.settled.add(answer.peer)
+        cohort.accepted.add(answer.peer)
         self._runtime.count("requests.answers")
+        ledger = self._scheduler.ledger
         if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
-            cohort.waiting.append((peer, values, cause))
+            cohort.waiting.append(answer)
             self._run_waiting(cohort)
         elif cohort.mode == keys.ANSWER_BATCH:
-            cohort.answers.append(values)
+            cohort.answers.append(answer.values)
+            ledger.disown(answer.peer, answer.size)
+            cohort.execution.charge_answer(answer.size)
+        else:
+            ledger.release(answer.peer, answer.size)
         self._check(cohort)
 
     def settle_peer(self, req_id: int, peer: PeerId) -> None:
@@ -249,11 +253,11 @@ class Requests:
         assert region is not None
         entry = region.graph.ops[region.region.entry]
         while cohort.waiting and cohort.running < self._runtime.config.max_children:
-            peer, values, cause = cohort.waiting.popleft()
+            peer, values, cause, size = cohort.waiting.popleft()
             tail = (*values, (peer,), TRIGGER)  # the trigger is optional
             outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
             cohort.running += 1
-            child = self._scheduler.start_child(cohort.frame, region, outputs)
+            child = self._scheduler.start_child(cohort.frame, region, outputs, peer, size)
             self.of_child[child.id] = cohort
             # It counts as an answer: no gate drops it because its peer went since.
             child.came_from(peer, cause, child.deadline_ns, acknowledged=True)
@@ -319,6 +323,8 @@ class Requests:
         for row in rows:
             cohort = self.cohorts[row["id"]] = Cohort.restored(row, shift, naming)
             cohort.execution.asker = self
+            for answer in cohort.waiting:
+                self._scheduler.ledger.recharge(answer.peer, answer.size)
             if cohort.state is not CohortState.FIRED:
                 cohort.execution.hold(Hold.REQUEST)
             if cohort.state is CohortState.OPEN:

@@ -25,6 +25,7 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import LATER_EXPIRED, PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
@@ -307,12 +308,20 @@ class Scheduler:
     # --- children --------------------------------------------------------
 
     def start_child(
-        self, parent: Frame, region: BoundRegion, outputs: Sequence[tuple[int, object]]
+        self,
+        parent: Frame,
+        region: BoundRegion,
+        outputs: Sequence[tuple[int, object]],
+        source: PeerId,
+        size: int,
     ) -> Execution:
-        """Runs a region once: a child execution that sees the parent's values."""
+        """Runs a region once: a child execution that sees the parent's values.
+
+        `size` bytes of what it works on are charged to `source`, until it has ended.
+        """
         asking = parent.execution
         assert asking is not None
-        child = self.pool.start(asking.target, parent=asking)
+        child = self.pool.start(asking.target, parent=asking, source=source, size=size)
         child.will_claim(region.graph.claims.get(region.region.entry, ()))
         child.asker, child.deadline_ns = asking.asker, asking.deadline_ns
         asking.hold(Hold.CHILD)
