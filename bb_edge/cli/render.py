@@ -55,6 +55,8 @@ def step_record(step: steps.EngineStep) -> dict[str, object]:
     record: dict[str, object] = {"step": type(step).__name__}
     if isinstance(step, steps.OpFailed):
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
+        if step.peer is not None:
+            record["peer"] = str(step.peer)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     return record | {name: plain(getattr(step, name)) for name in step.__match_args__}
 

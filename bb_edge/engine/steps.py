@@ -96,7 +96,8 @@ class OpFailed(EngineStep):
     """One op failed: its branch ends, the node goes on.
 
     `origin` names the component behind it: slot, type and method; empty where no component is. `source` is
-    the author's line, where the artifact holds it.
+    the author's line, where the artifact holds it. `peer` is whose contribution was refused, else whose
+    envelope the execution handles; None where no peer brought anything.
     """
 
     target: str
@@ -105,6 +106,7 @@ class OpFailed(EngineStep):
     error: BaseException
     origin: str = ""
     source: str = ""
+    peer: PeerId | None = None
 
     @property
     def text(self) -> str:

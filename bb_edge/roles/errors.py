@@ -8,8 +8,12 @@ component author's, `BackendWalkError` the graph's, `UnsupportedOpsError` the ch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from bb_edge.ir.errors import BBError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
 
 
 class RoleError(BBError):
@@ -33,6 +37,17 @@ class ComponentStateError(ComponentError):
 
 class OptionalMethodError(ComponentError):
     """An op of the role that this component does not offer."""
+
+
+class ContributionRefused(ComponentError):
+    """A contribution that does not count; `peer` is whose it is, None where the op is not told.
+
+    Components raise any error; the engine adds the peer. The answer that brought it counts as none.
+    """
+
+    def __init__(self, what: str, where: str = "", hint: str = "", peer: PeerId | None = None) -> None:
+        super().__init__(what, where, hint)
+        self.peer = peer
 
 
 class CompletionError(RoleError):

@@ -116,13 +116,15 @@ class Execution:
     `held` counts what holds it open, by kind. `claim_timer` ends the wait for a claim at the deadline.
     `acknowledged` says that its sender will not repeat its envelope, so that no gate stops it. `cause` tells
     its durable sends from those of a later execution. `bytes_held` are those of the envelope that started
-    it, charged to `source`; `answer_bytes` those of the answers to its requests.
+    it, charged to `source`; `answer_bytes` those of the answers to its requests. `refused` is why an
+    aggregator did not count what it brought, empty where none refused anything.
     """
 
     _free: FreeFrames
     state: State = State.IDLE
     id: int = 0
     target: str = ""
+    refused: str = ""
     ready: deque[tuple[Frame, BoundOp]] = field(default_factory=deque)
     parked: list[tuple[Frame, BoundOp]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -151,7 +153,7 @@ class Execution:
 
     def clear(self) -> None:
         """Makes the record clean again, all but its state, and gives its frames back."""
-        self.target, self.claim_set = "", ()
+        self.target, self.refused, self.claim_set = "", "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
         self.asked_somebody = self.notify = False
         self.id = self.claim_timer = self.deadline_ns = 0

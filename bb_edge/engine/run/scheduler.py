@@ -172,16 +172,22 @@ class Scheduler:
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
         execution.failed = True
-        failure = self.branch_failed(op, execution.id, error)
+        peer = execution.source
+        if op.spec.op_type == "Contribute" and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
+            execution.refused = execution.refused or str(error) or type(error).__name__
+            peer = getattr(error, "peer", None) or peer
+        failure = self.branch_failed(op, execution.id, error, peer)
         if execution.bootstrap is not None:
             execution.bootstrap.op_failed(failure)
 
-    def branch_failed(self, op: BoundOp, execution: int, error: BaseException) -> steps.OpFailed:
+    def branch_failed(
+        self, op: BoundOp, execution: int, error: BaseException, peer: PeerId | None = None
+    ) -> steps.OpFailed:
         """Reports and counts an op that failed in the execution of that number."""
         runtime = self.runtime
         runtime.count("ops.failed")
         where = (self.components.origin_of(op), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
-        failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where)
+        failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where, peer)
         runtime.emit(failure)
         runtime.bus.publish(Bus.OP_FAILURE)
         return failure
