@@ -120,11 +120,11 @@ def inspect(
         locked_ops=[_op(op) for _, op in scheduler.waiting.locked_ops],
         requests=[_request(cohort) for cohort in parts.requests.cohorts.values()],
         calls=[
-            {"number": number, "peer": str(call.peer), "slot": call.speaker.name, "op": call.op}
+            {"number": number, "peer": str(call.peer), "slot": call.outlet.name, "op": call.op}
             for number, call in control.calls.waiting.items()
         ],
         replies=[
-            {"token": reply.token, "peer": str(reply.peer), "slot": reply.speaker.name, "op": reply.op}
+            {"token": reply.token, "peer": str(reply.peer), "slot": reply.outlet.name, "op": reply.op}
             for reply in control.replies.pending.values()
         ],
         peers=_peers(peers),

@@ -6,9 +6,9 @@ import random
 from typing import TYPE_CHECKING
 
 from bb_edge.engine.net.control_plane import ControlPlane
-from bb_edge.engine.net.outlets import ControlContext, Outlet
+from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.surroundings import Surroundings
+from bb_edge.engine.net.surroundings import ControlContext, Surroundings
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame
@@ -33,7 +33,7 @@ class OpContext(Surroundings):
         control: ControlPlane,
         waiting: WaitingRoom,
     ) -> None:
-        super().__init__(runtime, components, peers)
+        super().__init__(runtime, components, peers, control.calls)
         self._control = control
         self.waiting = waiting
         self.later_token = 0

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.outlets import Outlet, Reply
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.waiting import check_deadline
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
-from bb_edge.roles import ProtocolComponent
 from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
@@ -25,30 +25,6 @@ from bb_edge.wire.envelope import Envelope, Fill
 
 Done = Callable[[Any, "bytes | None"], object]
 """`done(ctx, reply)`: None where there is no reply and none will come."""
-
-
-class Speaker(Protocol):
-    """A component that calls others and is called, as its calls see it."""
-
-    @property
-    def name(self) -> str:
-        """Its slot."""
-
-    @property
-    def component(self) -> ProtocolComponent:
-        """The component that is bound there now."""
-
-    def fill(self, op: str, payload: bytes) -> Fill:
-        """What carries a payload to a remote op. OpError for an op that it has not."""
-
-    def call(self, where: str, function: Callable[..., object], *arguments: object) -> None:
-        """Runs a callback of the component; what it raises is reported."""
-
-    def failed(self, where: str, error: BaseException) -> None:
-        """Reports what the component raised."""
-
-    def answer(self, reply: Reply, payload: bytes | None) -> None:
-        """Sends a reply, where one is asked for."""
 
 
 # --- requests that wait here ----------------------------------------------------------------------------
@@ -100,7 +76,7 @@ class Call:
     """A request that waits for its answer."""
 
     peer: PeerId
-    speaker: Speaker
+    outlet: Outlet
     op: str
     done: Done
     timer: int
@@ -113,57 +89,60 @@ class Call:
 
     def save(self) -> list[Any]:
         """The call as plain values; of a callback that is no method of the component there is no name."""
-        own = getattr(self.done, "__self__", None) is self.speaker.component
+        own = getattr(self.done, "__self__", None) is self.outlet.component
         method = getattr(self.done, "__name__", "") if own else ""
-        return [self.peer.to_bytes(), self.speaker.name, self.op, method, self.timer]
+        return [self.peer.to_bytes(), self.outlet.name, self.op, method, self.timer]
 
     @classmethod
-    def restored(cls, row: Any, speakers: dict[str, Speaker]) -> Call:
+    def restored(cls, row: Any, outlets: Mapping[str, Outlet]) -> Call:
         """The call that `save` wrote. KeyError or AttributeError where there is no such slot or method."""
         peer, slot, op, method, timer = row
-        speaker = speakers[slot]
-        done = getattr(speaker.component, method) if method else _forgotten
-        return cls(PeerId.from_bytes(peer), speaker, op, done, timer)
+        outlet = outlets[slot]
+        done = getattr(outlet.component, method) if method else _forgotten
+        return cls(PeerId.from_bytes(peer), outlet, op, done, timer)
 
 
 def _forgotten(_ctx: Any, _reply: bytes | None) -> None:
     """Stands for a callback that did not outlive a restart."""
 
 
+@dataclass(slots=True, eq=False)
 class Calls:
     """The requests of all components of a node, bounded by `max_component_calls`."""
 
-    def __init__(self, runtime: Runtime, outgoing: Outgoing, peers: PeerStates) -> None:
-        self._runtime = runtime
-        self._outgoing = outgoing
-        self._peers = peers
-        self.waiting: dict[int, Call] = {}
-        self.overdue: list[int] = []
-        runtime.callbacks.register("call.expired", self._expired)
-        runtime.callbacks.register("call.unanswered", self._nobody_answers)
+    _runtime: Runtime
+    _outgoing: Outgoing
+    _peers: PeerStates
+    waiting: dict[int, Call] = field(default_factory=dict)
+    overdue: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._runtime.callbacks.register("call.expired", self._expired)
+        self._runtime.callbacks.register("call.unanswered", self._nobody_answers)
 
     def ask(
-        self, speaker: Speaker, target: str, peer: PeerId, op: str, fill: Fill, deadline_ns: int, done: Done
+        self, outlet: Outlet, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done
     ) -> None:
-        """Sends a request; `done(ctx, reply)` is called once, in a later poll.
+        """Sends a request; `done(ctx, reply)` is called once, in a later poll; None where nobody answers.
 
-        Raises CapacityError where `max_component_calls` wait already, OpError without a deadline.
+        Raises CapacityError where `max_component_calls` wait already, OpError without a deadline, for an
+        unknown op, or no bytes.
         """
+        fill = outlet.fill(op, payload)
         if deadline_ns <= 0:
-            raise OpError("a request needs a deadline", f"slot {speaker.name!r}, {op}")
+            raise OpError("a request needs a deadline", f"slot {outlet.name!r}, {op}")
         if len(self.waiting) >= self._runtime.config.max_component_calls:
             raise CapacityError(
                 f"{len(self.waiting)} requests of components wait already",
-                f"slot {speaker.name!r}, {op}",
+                f"slot {outlet.name!r}, {op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
         number = self._runtime.ids.getrandbits(64) or 1
         until = self._runtime.now_ns + deadline_ns
         timer = self._runtime.timers.at(until, self._expired, number, reserved=True)
-        self.waiting[number] = Call(peer, speaker, op, done, timer)
+        self.waiting[number] = Call(peer, outlet, op, done, timer)
         unit = Unit(peer, [fill], kind=envelope.REQUEST, wire_req_id=number, deadline_ns=until)
-        self._runtime.count("control.sent")
-        if not self._outgoing.queue(unit, target, 0, f"{speaker.name}.{op}"):
+        if not outlet.queue(unit, op):
             self.lost(number, peer)
 
     def expects(self, number: int, peer: PeerId) -> bool:
@@ -174,7 +153,7 @@ class Calls:
     def answer(self, number: int, message: Envelope) -> None:
         """Takes an expected answer. One that is not the single fill of the op asked for counts as none."""
         call, fills = self.waiting[number], message.fills
-        good = len(fills) == 1 and fills[0].dest_suffix == call.speaker.fill(call.op, b"").dest_suffix
+        good = len(fills) == 1 and fills[0].dest_suffix == call.outlet.fill(call.op, b"").dest_suffix
         if not good:
             self._runtime.count("wire.receive_errors")
             self._runtime.emit(steps.WireReceiveFailed(call.peer, "DecodeFailed", f"no answer to {call.op}"))
@@ -222,38 +201,21 @@ class Calls:
         call.happens(event)
         self._runtime.timers.cancel(call.timer)
         self._outgoing.forget_ask(number)
-        call.speaker.call(call.op, call.done, reply)
+        call.outlet.call(call.op, call.done, reply)
 
     def save(self) -> list[Any]:
         """The requests as plain values; `restore` takes them."""
         return [[number, *call.save()] for number, call in self.waiting.items()]
 
-    def restore(self, rows: Any, speakers: dict[str, Speaker]) -> None:
+    def restore(self, rows: Any, outlets: Mapping[str, Outlet]) -> None:
         """Takes what `save` gave.
 
         Calls whose callback is a method of the component go on; of others nobody hears any more.
         """
-        self.waiting.update((number, Call.restored(row, speakers)) for number, *row in rows)
+        self.waiting.update((number, Call.restored(row, outlets)) for number, *row in rows)
 
 
-# --- answers to be given later --------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class Reply:
-    """A remote op of this node that was called: whom to answer. `number` is 0 where nobody waits.
-
-    `deadline_ns` is absolute, 0: none. `token` and `handle` are there while it may answer later.
-    """
-
-    speaker: Speaker
-    op: str
-    peer: PeerId
-    number: int
-    deadline_ns: int
-    token: int = 0
-    timer: int = 0
-    handle: CompletionHandle | None = None
+# --- remote ops that are called here --------------------------------------------------------------------
 
 
 def payload_of(result: object) -> bytes | None:
@@ -263,17 +225,41 @@ def payload_of(result: object) -> bytes | None:
     return result
 
 
+@dataclass(slots=True, eq=False)
 class Replies:
-    """The remote ops of a node that will answer later, bounded by `max_component_calls`.
+    """The remote ops of a node as they are called, and those that will answer later.
 
-    `sink` takes their results, from any thread. Their tokens are below 0: parked ops have those above.
+    These are bounded by `max_component_calls`. `_sink` takes their results, from any thread. Their tokens are
+    below 0: parked ops have those above.
     """
 
-    def __init__(self, runtime: Runtime, sink: CompletionSink) -> None:
-        self._runtime = runtime
-        self._sink = sink
-        self.pending: dict[int, Reply] = {}
-        self._next_token = -1
+    _runtime: Runtime
+    _sink: CompletionSink
+    pending: dict[int, Reply] = field(default_factory=dict)
+    _next_token: int = -1
+
+    def serve(self, outlet: Outlet, op: str, method: str, peer: PeerId, fill: Fill, asked: Envelope) -> None:
+        """Calls a remote op; what it gives is the reply, where a reply is asked for."""
+        self._runtime.count("control.received")
+        deadline = asked.deadline_after(self._runtime.now_ns)
+        number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
+        reply = outlet.replying = Reply(outlet, op, peer, number, deadline)
+        try:
+            result = getattr(outlet.component, method)(outlet.ctx, peer, bytes(fill.payload))
+            if isinstance(result, Later):
+                if reply.handle is not result.handle:
+                    raise OpError("answers with a Later of another call", op, "return what ctx.later() gave")
+                return
+            payload = payload_of(result)
+        # The border to users' components: what they raise ends this call only; the asker hears nothing.
+        except BaseException as error:  # noqa: BLE001
+            self._withdraw(reply)
+            outlet.failed(op, contained(error))
+            return
+        finally:
+            outlet.replying = None
+        self._withdraw(reply)
+        outlet.answer(reply, payload)
 
     def park(self, reply: Reply, deadline_ns: int | None) -> Later:
         """A handle for the remote op that runs; a second call in one op withdraws the first one's.
@@ -282,11 +268,11 @@ class Replies:
         """
         runtime = self._runtime
         check_deadline(deadline_ns)
-        self.withdraw(reply)
+        self._withdraw(reply)
         if len(self.pending) >= runtime.config.max_component_calls:
             raise CapacityError(
                 f"{len(self.pending)} remote ops are to be answered already",
-                f"slot {reply.speaker.name!r}, {reply.op}",
+                f"slot {reply.outlet.name!r}, {reply.op}",
                 "raise NodeConfig.max_component_calls, or shorten deadlines",
             )
         token = self._next_token
@@ -302,7 +288,7 @@ class Replies:
         self.pending[token] = reply
         return Later(handle, until - runtime.now_ns if until else 0)
 
-    def withdraw(self, reply: Reply) -> None:
+    def _withdraw(self, reply: Reply) -> None:
         """The op answered at once, or failed, after it had asked for a `Later`."""
         if reply.handle is not None and self._unpark(reply.token) is not None:
             reply.handle.revoke()
@@ -316,10 +302,10 @@ class Replies:
         try:
             if error is not None:
                 raise error
-            reply.speaker.answer(reply, payload_of(result))
+            reply.outlet.answer(reply, payload_of(result))
         # What the component failed with, on whichever thread: the asker hears nothing.
         except BaseException as failure:  # noqa: BLE001
-            reply.speaker.failed(reply.op, contained(failure))
+            reply.outlet.failed(reply.op, contained(failure))
         return True
 
     def _expired(self, _now_ns: int, token: int) -> None:
@@ -328,7 +314,7 @@ class Replies:
             del self.pending[token]
             self._runtime.count("completions.expired")
             error = CompletionExpiredError("nobody completed it in time", reply.op, "answer sooner")
-            reply.speaker.failed(reply.op, error)
+            reply.outlet.failed(reply.op, error)
 
     def _unpark(self, token: int) -> Reply | None:
         reply = self.pending.pop(token, None)

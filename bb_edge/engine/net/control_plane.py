@@ -9,13 +9,15 @@ ingress phase, outside of any execution.
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from typing import Any
 
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.calls import Calls, Replies
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.outlets import ControlContext, Outlet, Remote
+from bb_edge.engine.net.outlets import Outlet, Remote, remote_methods
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.surroundings import ControlContext
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles import ProtocolComponent
@@ -26,7 +28,8 @@ from bb_edge.roles.completion import CompletionSink
 class ControlPlane:
     """All outlets of a node, by the numbers of their components; their calls and their late replies.
 
-    `sink` takes the answers that components give later, from any thread.
+    `sink` takes the answers that components give later, from any thread. `contexts` are what the components'
+    callbacks see, in the order of install.
     """
 
     _runtime: Runtime
@@ -34,6 +37,7 @@ class ControlPlane:
     _peers: PeerStates
     _outgoing: Outgoing
     sink: InitVar[CompletionSink]
+    contexts: list[ControlContext] = field(default_factory=list)
     _outlets: dict[int, Outlet] = field(default_factory=dict)
     calls: Calls = field(init=False)
     replies: Replies = field(init=False)
@@ -46,23 +50,16 @@ class ControlPlane:
         self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str
     ) -> dict[str, Remote]:
         """Ties in a component; gives what serves its remote ops, by name. OpError where one cannot be."""
-        outlet = self._outlets[index] = Outlet(
-            self._runtime,
-            self._components,
-            self._peers,
-            self._outgoing,
-            self.calls,
-            self.replies,
-            ref,
-            component,
-            target,
-            slot,
-        )
-        return outlet.remotes()
+        outlet = self._outlets[index] = Outlet(self._runtime, self._outgoing, ref, component, target, slot)
+        ctx = ControlContext(self._runtime, self._components, self._peers, self.calls, self.replies, outlet)
+        outlet.ctx = ctx
+        self.contexts.append(ctx)
+        methods = remote_methods(component)
+        return {op: partial(self.replies.serve, outlet, op, method) for op, method in methods.items()}
 
     def replace(self, index: int, component: ProtocolComponent) -> None:
         """Puts a component that was constructed anew behind its outlet."""
-        self._outlets[index].replace(component)
+        self._outlets[index].component = component
 
     def outlet_of(self, component: int) -> Outlet:
         """The outlet of a component, by number. OpError where it is no protocol."""
@@ -70,11 +67,6 @@ class ControlPlane:
         if outlet is None:
             raise OpError("the component has no ops of its own", "control plane", "derive ProtocolComponent")
         return outlet
-
-    @property
-    def contexts(self) -> list[ControlContext]:
-        """What the components' callbacks see, in the order of install."""
-        return [outlet.ctx for outlet in self._outlets.values()]
 
     @property
     def targets(self) -> frozenset[str]:

@@ -1,24 +1,19 @@
-"""A component's side of the control plane: what it sends, what it serves, and what it sees meanwhile."""
+"""A component's side of the control plane: what it sends, and how its callbacks are run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.calls import Calls, Done, Replies, Reply, payload_of
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.net.units import Unit
-from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ProtocolComponent, method_name
-from bb_edge.roles.completion import Later
+from bb_edge.roles.completion import CompletionHandle
 from bb_edge.roles.containment import contained
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import BYTES_HASH
@@ -30,71 +25,48 @@ Remote = Callable[[PeerId, Fill, Envelope], object]
 _PEER, _BYTES = types.PEER_ID.id, types.BYTES.id
 
 
-class ControlContext(Surroundings):
-    """What a component's timers, callbacks and remote ops see: no execution stands behind them."""
+@dataclass(slots=True, eq=False)
+class Reply:
+    """A remote op of this node that was called: whom to answer. `number` is 0 where nobody waits.
 
-    __slots__ = ("outlet", "replying")
+    `deadline_ns` is absolute, 0: none. `token` and `handle` are there while it may answer later.
+    """
 
     outlet: Outlet
-    exec_id = 0
-
-    def __init__(self, runtime: Runtime, components: Components, peers: PeerStates, outlet: Outlet) -> None:
-        super().__init__(runtime, components, peers)
-        self.outlet = outlet
-        # The remote op that runs and may answer later; None in timers, callbacks and hooks.
-        self.replying: Reply | None = None
-
-    @property
-    def target(self) -> str:
-        """The component's target."""
-        return self.outlet.target
-
-    def later(self, deadline_ns: int | None = None) -> Later:
-        """Lets the remote op that runs answer later; OpError in timers, callbacks and hooks, where none does.
-
-        The deadline is the given one, else the node's; never beyond what remains of the request's.
-        """
-        if self.replying is None:
-            raise OpError(
-                "no op to answer later for", f"slot {self.outlet.name!r}", "send the answer instead"
-            )
-        return self.outlet.replies.park(self.replying, deadline_ns)
+    op: str
+    peer: PeerId
+    number: int
+    deadline_ns: int
+    token: int = 0
+    timer: int = 0
+    handle: CompletionHandle | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Outlet:
-    """One component's side of the control plane: what its `ctx.send` and `ctx.request` do.
+    """One component's side of the control plane.
 
-    `ref` is the slot's number in the artifact, under which peers reach it; `name` is the slot.
+    `ref` is the slot's number in the artifact, under which peers reach it; `name` is the slot. `ctx` is what
+    the component's callbacks see; `replying` the remote op that runs and may answer later, None in timers,
+    callbacks and hooks.
     """
 
     _runtime: Runtime
-    components: InitVar[Components]
-    peers: InitVar[PeerStates]
     _outgoing: Outgoing
-    _calls: Calls
-    replies: Replies
     ref: InitVar[int]
     component: ProtocolComponent
     target: str
     name: str
-    ctx: ControlContext = field(init=False)
+    ctx: object = None
+    replying: Reply | None = None
     _suffixes: dict[str, bytes] = field(init=False)
 
-    def __post_init__(self, components: Components, peers: PeerStates, ref: int) -> None:
-        self.ctx = ControlContext(self._runtime, components, peers, self)
+    def __post_init__(self, ref: int) -> None:
         self._runtime.callbacks.register(f"component.timer/{self.name}", self.fire)
         remote = [op.name for op in self.component.atomic_opset().ops.values() if op.remote]
         self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}
 
-    def replace(self, component: ProtocolComponent) -> None:
-        """Puts a component that was constructed anew in the place of its predecessor."""
-        self.component = component
-
-    def remotes(self) -> dict[str, Remote]:
-        """What serves the component's remote ops, by name. OpError for one that cannot be served."""
-        methods = remote_methods(self.component)
-        return {op: partial(self.handle, op, method) for op, method in methods.items()}
+    # --- what it sends --------------------------------------------------------------------------------
 
     def fill(self, op: str, payload: bytes) -> Fill:
         """What carries a payload to the remote op. OpError for an unknown op, or no bytes."""
@@ -118,11 +90,7 @@ class Outlet:
     def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
         """One way. False, with a PeerResolveFailed, where nobody knows where the peer is."""
         until = self._runtime.now_ns + deadline_ns if deadline_ns else 0
-        return self._queue(Unit(peer, [self.fill(op, payload)], deadline_ns=until), op)
-
-    def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
-        """Asks the peer; `done(ctx, reply)` is called once, None where nobody answers; see `Calls.ask`."""
-        self._calls.ask(self, self.target, peer, op, self.fill(op, payload), deadline_ns, done)
+        return self.queue(Unit(peer, [self.fill(op, payload)], deadline_ns=until), op)
 
     def answer(self, reply: Reply, payload: bytes | None) -> None:
         """Sends the reply, where one is asked for."""
@@ -138,40 +106,21 @@ class Outlet:
             wire_req_id=reply.number,
             deadline_ns=reply.deadline_ns,
         )
-        self._queue(unit, reply.op)
+        self.queue(unit, reply.op)
 
-    def _queue(self, unit: Unit, op: str) -> bool:
+    def queue(self, unit: Unit, op: str) -> bool:
+        """Queues what carries a call of the op, or its answer. False as `Outgoing.queue`."""
         self._runtime.count("control.sent")
         return self._outgoing.queue(unit, self.target, 0, f"{self.name}.{op}")
 
-    def handle(self, op: str, method: str, peer: PeerId, fill: Fill, asked: Envelope) -> None:
-        """Calls a remote op; what it gives is the reply, where a reply is asked for."""
-        self._runtime.count("control.received")
-        deadline = asked.deadline_after(self._runtime.now_ns)
-        number = asked.wire_req_id if asked.kind == envelope.REQUEST else 0
-        reply = self.ctx.replying = Reply(self, op, peer, number, deadline)
-        try:
-            result = getattr(self.component, method)(self.ctx, peer, bytes(fill.payload))
-            if isinstance(result, Later):
-                if reply.handle is not result.handle:
-                    raise OpError("answers with a Later of another call", op, "return what ctx.later() gave")
-                return
-            payload = payload_of(result)
-        # The border to users' components: what they raise ends this call only; the asker hears nothing.
-        except BaseException as error:  # noqa: BLE001
-            self.replies.withdraw(reply)
-            self.failed(op, contained(error))
-            return
-        finally:
-            self.ctx.replying = None
-        self.replies.withdraw(reply)
-        self.answer(reply, payload)
+    # --- its callbacks --------------------------------------------------------------------------------
 
     def call(self, where: str, function: Callable[..., object], *arguments: object) -> None:
         """Runs a component's callback; what it raises is reported."""
         try:
             function(self.ctx, *arguments)
-        except BaseException as error:  # noqa: BLE001 (the border, as above)
+        # The border to users' components: what they raise ends this call only.
+        except BaseException as error:  # noqa: BLE001
             self.failed(where, contained(error))
 
     def fire(self, _now_ns: int, method: str) -> None:

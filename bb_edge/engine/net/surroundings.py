@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.net.calls import Done
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.calls import Calls, Done, Replies
+from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles import ProtocolComponent
 from bb_edge.roles.completion import Later
 from bb_edge.roles.containment import contained
 
@@ -18,34 +20,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Voice(Protocol):
-    """The side of the control plane on which one component speaks (`outlets.Outlet`)."""
-
-    @property
-    def component(self) -> ProtocolComponent:
-        """The component."""
-
-    def send(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int = 0) -> bool:
-        """See `ProtocolCtx.send`."""
-
-    def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
-        """See `ProtocolCtx.request`."""
-
-    def fire(self, now_ns: int, method: str) -> None:
-        """Calls a method of the component: a registered callback, which a snapshot can hold."""
-
-    def fire_callback(self, now_ns: int, name: str, callback: Callable[..., object]) -> None:
-        """Calls anything else."""
-
-
+@dataclass(slots=True, eq=False)
 class ComponentTimers:
     """The engine's timers as components see them."""
 
-    __slots__ = ("_ctx", "_runtime")
-
-    def __init__(self, runtime: Runtime, ctx: Surroundings) -> None:
-        self._runtime = runtime
-        self._ctx = ctx
+    _runtime: Runtime
+    _ctx: Surroundings
 
     def after(self, delay_ns: int, callback: Callable[[Any], object]) -> int:
         """Calls `callback(ctx)` once, `delay_ns` from now, at the earliest in the next poll.
@@ -78,6 +58,7 @@ class Surroundings:
     """What every `ctx` shows, whoever asks; `outlet` and `target` tell who does."""
 
     __slots__ = (
+        "_calls",
         "_generator",
         "address_book",
         "bus",
@@ -90,7 +71,8 @@ class Surroundings:
         "scheduler",
     )
 
-    def __init__(self, runtime: Runtime, components: Components, peers: PeerStates) -> None:
+    def __init__(self, runtime: Runtime, components: Components, peers: PeerStates, calls: Calls) -> None:
+        self._calls = calls
         self.runtime = runtime
         self.components = components
         self.own_peer = runtime.own_peer
@@ -103,7 +85,7 @@ class Surroundings:
         self._generator: np.random.Generator | None = None
 
     @property
-    def outlet(self) -> Voice:
+    def outlet(self) -> Outlet:
         """The outlet of the component that asks. OpError where it is no protocol."""
         raise NotImplementedError
 
@@ -132,7 +114,7 @@ class Surroundings:
 
     def request(self, peer: PeerId, op: str, payload: bytes, deadline_ns: int, done: Done) -> None:
         """See `ProtocolCtx.request`."""
-        self.outlet.request(peer, op, payload, deadline_ns, done)
+        self._calls.ask(self.outlet, peer, op, payload, deadline_ns, done)
 
     def later(self, deadline_ns: int | None = None) -> Later:
         """See `Ctx.later`."""
@@ -182,3 +164,41 @@ class Surroundings:
 
             self._generator = default_rng(0)
             self._generator.bit_generator.state = state
+
+
+class ControlContext(Surroundings):
+    """What a component's timers, callbacks and remote ops see: no execution stands behind them."""
+
+    __slots__ = ("_replies", "outlet")
+
+    outlet: Outlet
+    exec_id = 0
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        components: Components,
+        peers: PeerStates,
+        calls: Calls,
+        replies: Replies,
+        outlet: Outlet,
+    ) -> None:
+        super().__init__(runtime, components, peers, calls)
+        self._replies = replies
+        self.outlet = outlet
+
+    @property
+    def target(self) -> str:
+        """The component's target."""
+        return self.outlet.target
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """Lets the remote op that runs answer later; OpError in timers, callbacks and hooks, where none does.
+
+        The deadline is the given one, else the node's; never beyond what remains of the request's.
+        """
+        if self.outlet.replying is None:
+            raise OpError(
+                "no op to answer later for", f"slot {self.outlet.name!r}", "send the answer instead"
+            )
+        return self._replies.park(self.outlet.replying, deadline_ns)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.calls import CALL, Calls, Reply
+from bb_edge.engine.net.calls import CALL, Calls
 from bb_edge.engine.net.durable import NothingDurable
 from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles import ProtocolComponent
@@ -44,27 +45,6 @@ class Asker(ProtocolComponent):
         self.heard.append(reply)
 
 
-class Voice:
-    """The side of one component: it has one remote op."""
-
-    name = "asker"
-
-    def __init__(self) -> None:
-        self.component = Asker()
-
-    def fill(self, op: str, payload: bytes) -> Fill:
-        return Fill(op.encode(), payload, False, 0x0B)
-
-    def call(self, _where: str, function: Callable[..., object], *arguments: object) -> None:
-        function(None, *arguments)
-
-    def failed(self, where: str, error: BaseException) -> None:
-        raise AssertionError(where) from error
-
-    def answer(self, reply: Reply, payload: bytes | None) -> None:
-        raise AssertionError(reply)
-
-
 class World:
     """The calls of one node, and what a poll does for them."""
 
@@ -77,17 +57,17 @@ class World:
             self.peers.take_changes()
         self.outgoing = Outgoing(self.runtime, links, self.peers, NothingDurable(), lambda _data: True)
         self.calls = Calls(self.runtime, self.outgoing, self.peers)
-        self.voice = Voice()
+        self.asker = Asker()
+        self.outlet = Outlet(self.runtime, self.outgoing, 1, self.asker, "Main", "asker")
 
     @property
     def heard(self) -> list[bytes | None]:
-        return self.voice.component.heard
+        return self.asker.heard
 
     def ask(self, deadline_ns: int = S) -> int:
         """Asks, and gives the number of the request."""
         before = set(self.calls.waiting)
-        fill = self.voice.fill("Op", b"?")
-        self.calls.ask(self.voice, "Main", THERE, "Op", fill, deadline_ns, self.voice.component.answered)
+        self.calls.ask(self.outlet, THERE, "Op", b"?", deadline_ns, self.asker.answered)
         (number,) = set(self.calls.waiting) - before
         return number
 
@@ -106,7 +86,8 @@ class World:
 
 
 def answer(payload: bytes, op: str = "Op") -> Envelope:
-    return Envelope(fills=[Fill(op.encode(), payload, False, 0x0B)], kind=envelope.RESPONSE)
+    suffix = Address.empty().with_component(1, op).to_bytes()
+    return Envelope(fills=[Fill(suffix, payload, False, 0x0B)], kind=envelope.RESPONSE)
 
 
 def test_a_call_ends_by_its_table() -> None:
@@ -151,7 +132,7 @@ def test_a_call_ends_by_its_table() -> None:
         world, after = World(), World()
         number = world.ask()
         world.calls.lost(number, THERE)
-        after.calls.restore(world.calls.save(), {"asker": after.voice})
+        after.calls.restore(world.calls.save(), {"asker": after.outlet})
         (timer,) = world.runtime.timers.running()
         name = world.runtime.callbacks.name_of(timer.due.callback)
         after.runtime.callbacks.get(str(name))(1, *timer.due.args)
