@@ -321,7 +321,7 @@ def test_a_remote_op_may_answer_later(net):
 def test_a_later_answer_that_is_none(net, how):
     sim, (_, b), (here, there) = net()
     payload = {"soon": b"later soon", "foreign": b"foreign", "withdrawn": b"later not"}.get(how, b"later")
-    there.later = there.ctx.replying
+    there.later = None
     if how == "foreign":
         here.ctx.request(b.peer_id, "Double", b"later", 5 * S, here.answered)
         advance(sim, MS * 10)
