@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from durable_machines import HERE, MS, Crash, Net
 from durable_program import ASK, REPLY, SAY
+from envelopes import durable_message
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
@@ -404,6 +405,10 @@ def test_a_node_that_keeps_nothing_refuses_durable_programs_and_ignores_the_door
     hearer.persisted(1)
     hearer.persist_failed(1, OSError())
     assert hearer.snapshot_written() == ()
+    hearer.deliver_inbound(durable_message(0xC1, 1, 5), PeerId.from_name("b"))
+    found = [*hearer.poll(1), *hearer.poll(2)]
+    assert [row.tolist() for row in hearer.ring("ring")] == [[5.0]], "a durable envelope is like any other"
+    assert not [step for step in found if isinstance(step, Journal)]
 
 
 # --- records --------------------------------------------------------------------------------------------

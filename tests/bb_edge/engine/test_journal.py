@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.callbacks import Callbacks, UnknownCallbackError
+from bb_edge.engine.callbacks import Callbacks, UnknownCallbackError, Written
 from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
+from bb_edge.engine.plain import Shift
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 
@@ -58,3 +59,16 @@ def test_actions_have_one_name_each():
     with pytest.raises(AssertionError, match="one"):
         actions.register("one", test_actions_have_one_name_each)
     assert actions.get("one") is test_the_bytes_of_a_record
+
+
+def test_arguments_are_written_as_values_or_as_their_callable_says():
+    actions = Callbacks()
+    moved = Written(lambda args: [-n for n in args], lambda plain, shift: (*map(shift.time, plain),))
+    actions.register("values", test_the_bytes_of_a_record)
+    actions.register("times", test_actions_have_one_name_each, moved)
+    for name in ("values", "unknown", None):
+        assert actions.dump(name, (1, b"x")) == ["t", 1, b"x"]
+    for name in ("values", "unknown"):
+        assert actions.load(name, ["t", 1, b"x"], Shift(5)) == (1, b"x")
+    assert actions.dump("times", (1, 2)) == [-1, -2]
+    assert actions.load("times", [1, 2], Shift(5)) == (6, 7)

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds_of_steps import of
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -176,6 +177,18 @@ def test_a_node_that_keeps_nothing_takes_what_is_queued_and_no_more(queued: list
     keeps = Net(NOW)
     keeps.outgoing.restore(plain(nothing.outgoing.save()), Shift(0))
     assert list(keeps.outgoing.units) == queued and not keeps.outgoing.durable.waiting
+
+
+def test_a_node_that_keeps_nothing_sends_what_is_durable_like_any_other() -> None:
+    nothing = Net(NOW, durable=False)
+    nothing.peers.presence(PEERS[0], True, 1, ("Main",), (ADDRESS,), {})
+    nothing.outgoing.units.append(Unit(PEERS[0], [Fill(b"", b"x", False, 0x0B)], durable=True))
+    nothing.outgoing.flush(NOW)
+    kept = nothing.outgoing.durable
+    assert (list(kept.resume(NOW)), list(kept.publishable(NOW)), kept.busy) == ([], [], False)
+    assert [step.peer for step in of(steps.SendEnvelope, nothing.runtime.take_steps())] == [PEERS[0]]
+    assert kept.adopt([], NOW, NOW, lambda _number: True) == []
+    assert kept.snapshot_written(lambda _cause: True) == []
 
 
 def test_a_time_that_is_none_does_not_move() -> None:

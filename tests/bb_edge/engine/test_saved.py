@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.engine.plain import UnsavableError, dump, load
+from bb_edge.engine.plain import LEAF_BYTES, UnsavableError, dump, load, payload_bytes
 from bb_edge.ir.address import Address
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.ids import PeerId
@@ -167,3 +167,21 @@ def test_errors_say_what_and_what_to_do():
     assert str(caught.value) == "snapshot: a object cannot be written down (register a codec for its type)"
     with pytest.raises(ValueError, match=r"^no value of kind '\?'$"):
         load(["?"])
+
+
+@pytest.mark.parametrize(
+    ("value", "charge"),
+    [
+        (np.zeros((2, 3), np.float32), 24),
+        (b"abc", 3),
+        (bytearray(4), 4),
+        (memoryview(b"ab"), 2),
+        ("text", 4),
+        (7, LEAF_BYTES),
+        (None, LEAF_BYTES),
+        ((b"a", ("bc", 7)), 3 + LEAF_BYTES),
+        (Composite(((1, b"abc"), (2, (np.zeros(1, np.int64), "x")))), 12),
+    ],
+)
+def test_what_a_byte_budget_charges(value, charge):
+    assert payload_bytes(value) == charge

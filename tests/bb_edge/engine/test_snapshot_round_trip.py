@@ -13,13 +13,16 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from busy_nodes import NODES, S
+from busy_nodes import CALLS, HERE, NODES, SELF, Caller, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from snapshots import body_of, resealed
+from texts import compiled
 
+import bb_edge
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.node import Node
+from bb_edge.registry import Registry
 
 TIMES = {
     *("deadline_ns", "expires_ns", "when_ns", "next_try_ns", "asks_patience_until_ns"),
@@ -85,6 +88,18 @@ def test_all_that_a_node_holds_comes_back(nodes: Any, seed: int, every: int, shi
                 assert new[section] == old[section], section
         for _ in range(3):
             restored.poll(now_ns + shift_ns + 1)
+
+
+def test_what_differs_at_every_start_is_in_no_snapshot() -> None:
+    def node(incarnation: int, snapshot: bytes | None = None) -> Node:
+        settings: dict[str, Any] = {"registry": registry, "seed": 1, "snapshot": snapshot}
+        return bb_edge.install(SELF, (HERE,), compiled(CALLS), ["Main"], incarnation=incarnation, **settings)
+
+    registry = Registry()
+    registry.register(Caller)
+    written = node(1).snapshot(1)
+    assert body_of(written)["core"]["ids"] is None
+    assert len({node(number, written).epoch for number in (1, 1, 2, 3)}) == 3
 
 
 # --- damage -------------------------------------------------------------------------------------------

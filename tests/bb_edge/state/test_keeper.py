@@ -168,7 +168,7 @@ def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: 
     w.disk.capacity_bytes = 0
     tries = []
     w.take(wanted(), now_ns=0)
-    assert w.keeper.next_ns == S
+    assert w.keeper.next_ns == S and w.keeper.failing
     for second in range(1, 200):
         before = len(w.reported)
         w.take(now_ns=second * S)
@@ -181,7 +181,7 @@ def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: 
     w.disk.capacity_bytes = 10_000
     assert w.keeper.next_ns == 243 * S
     w.take(now_ns=243 * S)
-    assert w.keeper.next_ns is None
+    assert w.keeper.next_ns is None and not w.keeper.failing
     assert (w.node.written, w.on_disk.generation) == (2, 2)
     w.take(wanted(), now_ns=244 * S)
     assert w.on_disk.generation == 3

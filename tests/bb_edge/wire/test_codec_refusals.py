@@ -135,6 +135,23 @@ def test_a_hash_without_a_codec_is_named() -> None:
     assert str(caught.value) == "wire: no codec for type hash 0xdead (register one with register_codec)"
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_a_registered_codec_may_give_any_buffer(celsius: TypeNode, kind: type) -> None:
+    register_codec(celsius, lambda value: kind(write(value)), read)
+    _, data = encode_value(Celsius(7), hash_of(celsius))
+    assert type(data) is bytes and data == b"\x07"
+
+
+def test_a_registered_codec_that_refuses_a_value_is_quoted_and_not_wrapped(celsius: TypeNode) -> None:
+    def refuse(value: Celsius) -> bytes:
+        raise NotWireEligibleError("too cold to travel", "wire", "warm it up")
+
+    register_codec(celsius, refuse, read)
+    with pytest.raises(NotWireEligibleError) as caught:
+        encode_value(Celsius(7), hash_of(celsius))
+    assert str(caught.value) == "wire: too cold to travel (warm it up)"
+
+
 def test_a_float_is_rounded_to_its_type_before_it_leaves() -> None:
     for node, value in ((types.SCALAR_F16, 0.1), (types.SCALAR_F32, 0.1)):
         dtype = np.float16 if node is types.SCALAR_F16 else np.float32
