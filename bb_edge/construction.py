@@ -16,7 +16,7 @@ from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
 from bb_edge.roles.component import Component, ComponentEnv
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import ComponentError, RoleError
+from bb_edge.roles.errors import ConstructionFailed, RoleError
 
 
 def build(kind: type[Component], env: ComponentEnv) -> Component:
@@ -42,7 +42,7 @@ def build(kind: type[Component], env: ComponentEnv) -> Component:
     return component
 
 
-def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> ComponentError:
+def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> ConstructionFailed:
     from bb_edge.ir.fault_lines import fault_line
 
     line, text = fault_line(error), str(error)
@@ -50,7 +50,8 @@ def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> Co
     what = f"{kind.TYPE_NAME} cannot be built: {reason}" + (f", at {line}" if line else "")
     keys_of = f"it has {', '.join(sorted(env.config))}" if env.config else "it is empty"
     hint = f"correct the component, or the slot's configuration ({keys_of}; --set {env.slot}.KEY=VALUE)"
-    return env.error(what, hint=hint)
+    refusal = env.error(what, hint=hint)
+    return ConstructionFailed(refusal.what, refusal.where, refusal.hint)
 
 
 def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, object], dict[str, Any]]:

@@ -21,6 +21,7 @@ from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.flows import find_claims, touch_set
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind
@@ -31,7 +32,7 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
-from bb_edge.targets import InstallError, check_arguments, chosen_targets
+from bb_edge.targets import InstallError, SeveralRefusals, check_arguments, chosen_targets
 from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def install(
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a component refuses its configuration, or cannot be built) and what `load` raises.
+    Where several slots are refused it is SeveralRefusals, with all of these errors.
     """
     if isinstance(program, bytes | bytearray | memoryview):
         program = load(bytes(program))
@@ -154,19 +156,30 @@ class _Installer:
 
     def components(self, bindings: Mapping[str, tuple[Binding, Target]]) -> dict[str, Component]:
         """Backends first: the others are given theirs."""
-        for slot in self.overrides:
-            if slot not in bindings:
-                raise InstallError(
-                    f"configuration for slot {slot!r}, which no target has",
-                    "install",
-                    suggestion(slot, bindings, "slots: "),
-                )
+        refused: list[BBError] = [
+            InstallError(
+                f"configuration for slot {slot!r}, which no target has",
+                "install",
+                suggestion(slot, bindings, "slots: "),
+            )
+            for slot in self.overrides
+            if slot not in bindings
+        ]
         made: dict[str, Component] = {}
         order = sorted(
             bindings, key=lambda s: (bindings[s][0].role != keys.ROLE_BACKEND, bindings[s][0].slot_id)
         )
         for slot in order:
-            made[slot] = self.construct(slot, *bindings[slot], made)
+            try:
+                made[slot] = self.construct(slot, *bindings[slot], made)
+            except BBError as error:
+                refused.append(error)
+                if bindings[slot][0].role == keys.ROLE_BACKEND:
+                    break  # what takes the backend would be refused for that alone
+        if len(refused) > 1:
+            raise SeveralRefusals(refused)
+        if refused:
+            raise refused[0]
         return made
 
     def construct(

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bb_edge.engine.program.program import Program, Target
-from bb_edge.ir.errors import BBError
+from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.syscalls.results import described
 
-__all__ = ["InstallError", "UnknownTargetError", "check_arguments", "chosen_targets"]
+__all__ = ["InstallError", "SeveralRefusals", "UnknownTargetError", "check_arguments", "chosen_targets"]
 
 
 class InstallError(BBError):
     """The program cannot be installed; nothing of the attempt is left."""
+
+
+class SeveralRefusals(SeveralErrors, InstallError):
+    """Several slots of the program are refused; `errors` holds one error each."""
 
 
 class UnknownTargetError(InstallError):

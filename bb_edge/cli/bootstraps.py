@@ -22,7 +22,7 @@ from bb_edge.ir.types import ValueType
 from bb_edge.ir.values import TRIGGER
 
 if TYPE_CHECKING:
-    from bb_edge.cli.render import Output
+    from bb_edge.cli.render import Log
     from bb_edge.engine.program.program import Program, Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -104,12 +104,12 @@ def inputs_of(
     targets: Sequence[Target],
     raw: RawInputs,
     states: Sequence[BootstrapState],
-    output: Output,
+    log: Log,
 ) -> dict[str, dict[str, object]]:
     """Does what `read_inputs` does, unless a restart has found every bootstrap done; then nothing is read."""
     if states and all(state.status.over for state in states):
         if raw:
-            output.log("info", "the bootstraps are done: their inputs are not read", targets=", ".join(raw))
+            log("info", "the bootstraps are done: their inputs are not read", targets=", ".join(raw))
         return {}
     return read_inputs(program, targets, raw)
 

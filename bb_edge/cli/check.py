@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.run_settings import add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program.program import Program, Target
+from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bb_edge.config_file import RunConfig
 
 
@@ -59,61 +58,69 @@ def add_parser(verbs: Any) -> None:
     p.set_defaults(run=run, usage_error=p.error)
 
 
-def verdicts(program: Program, config: RunConfig, whole: bool) -> list[Verdict]:
-    """Installs each target for trial and measures its memory; returns one verdict per target.
+def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
+    """Installs each target of an artifact for trial; returns one verdict per target.
 
-    With `whole` the configuration is all that a run would get, so what it lacks is a problem. Raises
-    UnknownTargetError or BootstrapInputError where it names a slot, target or input that the artifact lacks.
+    Raises UnknownTargetError or BootstrapInputError where the flags name a slot, target or input that the
+    artifact lacks.
     """
     from bb_edge.cli.bootstraps import read_inputs
     from bb_edge.installer import install
-    from bb_edge.ir.errors import BBError
     from bb_edge.ir.ids import PeerId
     from bb_edge.targets import UnknownTargetError, chosen_targets
-    from bb_shims import detect
 
-    node_config, settings = config.node_config(), config.components
-    available = detect().memory.info().available_bytes
+    settings = config.components
     targets = chosen_targets(program, config.targets or tuple(program.targets))
     slots = list(dict.fromkeys(slot for t in targets for slot in t.bindings))
     for slot in settings:
         if slot not in slots:
             near = suggestion(slot, slots, "slots: ")
             raise UnknownTargetError(f"the artifact has no slot {slot!r}", "components (--set)", near)
+    for name in config.bootstrap:
+        if not any(_names(target, name) for target in targets):
+            read_inputs(program, targets, {name: config.bootstrap[name]})  # raises, with the name
     looked_at = []
     for target in targets:
-        verdict = Verdict(target.name, target.peer_class)
-        looked_at.append(verdict)
+        problems: list[str] = []
         own = {slot: values for slot, values in settings.items() if slot in target.bindings}
+        inputs = {name: values for name, values in config.bootstrap.items() if _names(target, name)}
         try:
             install(
                 PeerId.from_name("check"),
                 (),
                 program,
                 [target.name],
-                node_config,
+                config.node_config(),
                 components=own,
                 seed=0,
-                durable=not whole or config.state is not None,
+                durable=True,
             )
-            _measure(program, target, verdict)
+            if config.bootstrap:
+                read_inputs(program, [target], inputs)
+        except SeveralErrors as error:
+            problems += map(str, error.errors)
         except BBError as error:
-            verdict.problems.append(str(error))
-        _look_at_bootstraps(program, target, verdict)
-        needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
-        if needed > available:
-            verdict.problems.append(f"it needs {needed} bytes of memory, {available} are available")
-    if config.run_bootstraps and (whole or config.bootstrap):
-        for verdict, target in zip(looked_at, targets, strict=True):
-            own_inputs = {name: v for name, v in config.bootstrap.items() if _names(target, name)}
-            try:
-                read_inputs(program, [target], own_inputs)
-            except BBError as error:
-                verdict.problems.append(str(error))
-        for name in config.bootstrap:
-            if not any(_names(target, name) for target in targets):
-                read_inputs(program, targets, {name: config.bootstrap[name]})  # raises, with the name
+            problems.append(str(error))
+        looked_at.append(_needs(program, target, problems))
     return looked_at
+
+
+def _needs(program: Program, target: Target, problems: list[str]) -> Verdict:
+    """What a target needs, unless something refuses it; a problem where that is more memory than there is."""
+    from bb_shims import detect
+
+    verdict = Verdict(target.name, target.peer_class, problems)
+    try:
+        if not problems:
+            _measure(program, target, verdict)
+    except BBError as error:
+        problems.append(str(error))
+    _look_at_bootstraps(program, target, verdict)
+    needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
+    available = detect().memory.info().available_bytes
+    if needed > available:
+        problems.append(f"it needs {needed} bytes of memory, {available} are available")
+    return verdict
 
 
 def _names(target: Target, name: str) -> bool:
@@ -127,86 +134,6 @@ def _look_at_bootstraps(program: Program, target: Target, verdict: Verdict) -> N
     if target.bootstrap is not None:
         formals = [f"{name}: {declared}" for name, declared in formals_of(program, target).items()]
         verdict.bootstraps.append(f"of the target{', with ' if formals else ''}{', '.join(formals)}")
-
-
-def problems_of(config: RunConfig) -> list[str]:
-    """Everything that keeps a whole configuration from running here; empty if nothing does.
-
-    The modules of the configuration must have been loaded.
-    """
-    from bb_edge.cli.run import what_nothing_starts
-    from bb_edge.cli.saved_models import models_of
-    from bb_edge.installer import install
-    from bb_edge.ir.errors import BBError
-    from bb_edge.ir.ids import PeerId
-    from bb_edge.loading import load
-    from bb_edge.targets import chosen_targets
-
-    around = _around(config)
-    if config.artifact is None:
-        return around
-    try:
-        program = load(config.artifact.read_bytes())
-        problems = [p for v in verdicts(program, config, whole=True) for p in v.problems]
-        targets = chosen_targets(program, config.targets or tuple(program.targets))
-        problems += what_nothing_starts(targets, program, config.artifact)
-        # Targets that run alone can still disagree about a slot.
-        if not problems and (len(targets) > 1 or config.save_model is not None):
-            node = install(
-                PeerId.from_name("check"),
-                (),
-                program,
-                [t.name for t in targets],
-                config.node_config(),
-                components=config.components,
-                seed=0,
-                durable=config.state is not None,
-            )
-            if config.save_model is not None:
-                models_of(config.save_model, node)
-    except BBError as error:
-        return [*around, str(error)]
-    except OSError as error:
-        return [*around, f"artifact: {config.artifact} cannot be read: {error.strerror or error}"]
-    return [*around, *problems]
-
-
-def _around(config: RunConfig) -> list[str]:
-    """The problems of a configuration beside its artifact: federation, certificates, addresses, folders."""
-    from bb_edge.cli.kept import check_folder
-    from bb_edge.config_file import checked_every
-    from bb_edge.ir.errors import BBError
-    from bb_edge.ir.ids import PeerId
-    from bb_edge.observe.metrics import MetricsServer, parse_address
-    from bb_edge.transport.topics import Topics
-
-    def metrics(address: str) -> None:
-        host, _ = parse_address(address)
-        MetricsServer(host, 0, {}).close()  # not the port itself: a running node may use it
-
-    def trace(path: Path) -> None:
-        if path.is_dir() or not path.parent.is_dir():
-            raise OSError(f"trace: {path} is not a file that can be written")
-
-    looks: list[Callable[[], object]] = [lambda: Topics(config.federation, PeerId.from_name("check"))]
-    if config.broker is not None:
-        looks.append(lambda: config.broker_record().tls_context())
-    if (address := config.metrics) is not None:
-        looks.append(lambda: metrics(address))
-    if (path := config.trace) is not None:
-        looks.append(lambda: trace(path))
-    if (state := config.state) is not None:
-        looks.append(lambda: check_folder(state, "--state"))
-    if (folder := config.save_model) is not None:
-        looks.append(lambda: check_folder(folder, "--save-model"))
-    looks.append(lambda: checked_every(config.save_every, config.save_model))
-    problems = []
-    for look in looks:
-        try:
-            look()
-        except (BBError, OSError) as error:
-            problems.append(str(error))
-    return problems
 
 
 def _measure(program: Program, target: Target, verdict: Verdict) -> None:
@@ -257,39 +184,37 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints a verdict per target. Returns 0 if every target runs here, else 1."""
-    from bb_edge.cli.run_settings import complete
+    """Prints a verdict per target, and what keeps a whole configuration from running, on a line each.
+
+    Returns 0 if everything runs here, else 1.
+    """
     from bb_edge.loading import load
 
     config = settings_of(arguments)
-    if config.artifact is None:
+    refused: list[str] = []
+    if arguments.config is not None:
+        from bb_edge.cli.launch import dry_run
+
+        refused = [str(error) for error in dry_run(config, _warn)]
+        looked_at = _sizes_of_targets(config)
+    elif config.artifact is None:
         arguments.usage_error("name an artifact, or a configuration with --config")
         raise AssertionError
-    whole = arguments.config is not None
-    if whole:
-        complete(config)
-        config.broker_record()
-    load_all(config.load)
-    artifact = config.artifact
-    program = load(artifact.read_bytes())
-    looked_at = verdicts(program, config, whole)
-    all_run = all(verdict.runs for verdict in looked_at)
-    together = problems_of(config) if whole and all_run else []
-    fine = all_run and not together
+    else:
+        load_all(config.load)
+        looked_at = verdicts(load(config.artifact.read_bytes()), config)
+    fine = not refused and all(verdict.runs for verdict in looked_at)
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "artifact": artifact.name,
-                    "runs": fine,
-                    "problems": together,
-                    "targets": [_record(verdict) for verdict in looked_at],
-                }
-            )
-        )
+        record = {
+            "artifact": None if config.artifact is None else config.artifact.name,
+            "runs": fine,
+            "problems": refused,
+            "targets": [{**asdict(verdict), "runs": verdict.runs and not refused} for verdict in looked_at],
+        }
+        print(json.dumps(record))
         return 0 if fine else 1
     for verdict in looked_at:
-        word = "runs" if verdict.runs else "does not run"
+        word = "runs" if verdict.runs and not refused else "does not run"
         print(f"target {verdict.target} (class {verdict.peer_class}): {word}")
         if verdict.weight_bytes:
             print(f"  weights: {verdict.weight_bytes} bytes")
@@ -301,9 +226,30 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  bootstrap {bootstrap}")
         for problem in verdict.problems:
             print(f"  {problem}")
-    for problem in together:
-        print(f"does not run: {problem}")
+    for problem in refused:
+        print(f"refused: {problem}")
     return 0 if fine else 1
+
+
+def _warn(level: str, message: str, **more: object) -> None:
+    """Prints the warnings of a dry run."""
+    if level == "warning":
+        print(f"bb-edge: warning: {message}", file=sys.stderr)
+
+
+def _sizes_of_targets(config: RunConfig) -> list[Verdict]:
+    """What the targets of a configuration need; empty where its artifact or targets are refused."""
+    from bb_edge.loading import load
+    from bb_edge.targets import chosen_targets
+
+    if config.artifact is None or not config.targets:
+        return []
+    try:
+        program = load(config.artifact.read_bytes())
+        targets = chosen_targets(program, config.targets)
+    except (BBError, OSError):
+        return []
+    return [_needs(program, target, []) for target in targets]
 
 
 def settings_of(arguments: argparse.Namespace) -> RunConfig:
@@ -323,7 +269,3 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
         components=merged(config.components, parse_set(arguments.set)),
         bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),
     )
-
-
-def _record(verdict: Verdict) -> dict[str, object]:
-    return {**asdict(verdict), "runs": verdict.runs}

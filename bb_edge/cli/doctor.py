@@ -13,8 +13,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         findings.append(finding)
         if not arguments.json:
             print(f"{finding.status:8} {finding.check:13} {finding.detail}", flush=True)
-    failed = [finding.check for finding in findings if finding.status == FAILED]
+    failed = list(dict.fromkeys(finding.check for finding in findings if finding.status == FAILED))
     if arguments.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(finding) for finding in findings]}))
     elif failed:
@@ -93,24 +94,22 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield _versions()
     yield from _board()
     yield _interpreters()
-    config, read = RunConfig(), False
-    if arguments.config is not None:
-        try:
-            config, read = load_config(arguments.config), True
-        except BBError as error:
-            yield Finding("configuration", FAILED, str(error))
-    modules = (*config.load, *arguments.load)
-    if modules:
-        loaded = _guarded("components", lambda: _components(modules))
-        yield loaded
-        if read and loaded.status == FAILED:
-            read = False
-            yield Finding("configuration", FAILED, f"{arguments.config}: its components cannot be loaded")
-    if read:
-        yield _configuration(config, arguments.config)
     names = ("broker", "ca", "cert", "key", "peer", "state")
     flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    config = replace(config, **flags)
+    config = RunConfig()
+    if arguments.config is None:
+        config = replace(config, load=tuple(arguments.load), **flags)
+        for name in config.load:
+            yield _guarded("components", partial(_component, name))
+    else:
+        try:
+            config = load_config(arguments.config)
+        except BBError as error:
+            yield Finding("configuration", FAILED, str(error))
+            config = replace(config, **flags)
+        else:
+            config = replace(config, load=(*config.load, *arguments.load), **flags)
+            yield from _configuration(config, arguments.config)
     peer = PeerId.from_name(config.peer) if config.peer is not None else None
     if peer is not None:
         yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
@@ -126,21 +125,29 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield _guarded("broker", lambda: _broker(config, peer))
 
 
-def _configuration(config: RunConfig, path: Path) -> Finding:
-    """Makes a dry run of the configuration, as `bb-edge check --config` does."""
-    from bb_edge.cli.check import problems_of
+def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
+    """Makes a dry run of the configuration, as `bb-edge check --config` does: a finding per refusal."""
+    from bb_edge.cli.launch import dry_run
     from bb_edge.cli.run_settings import with_state
 
-    problems = problems_of(with_state(config))
-    if problems:
-        return Finding("configuration", FAILED, f"{path}: {'; '.join(problems)}", {"problems": problems})
-    what = "it names no artifact" if config.artifact is None else f"{config.artifact.name} would run"
-    return Finding("configuration", OK, f"{path}: {what}")
+    warnings: list[str] = []
+
+    def log(level: str, message: str, **more: object) -> None:
+        if level == "warning":
+            warnings.append(message)
+
+    refusals = dry_run(with_state(config), log)
+    for warning in warnings:
+        yield Finding("configuration", WARNING, f"{path}: {warning}")
+    for error in refusals:
+        yield Finding("configuration", FAILED, f"{path}: {error}")
+    if not refusals and config.artifact is not None:
+        yield Finding("configuration", OK, f"{path}: {config.artifact.name} would run")
 
 
-def _components(modules: Sequence[str]) -> Finding:
-    load_all(modules)
-    return Finding("components", OK, f"loaded {', '.join(modules)}", {"load": list(modules)})
+def _component(name: str) -> Finding:
+    load_all((name,))
+    return Finding("components", OK, f"loaded {name}", {"load": [name]})
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
@@ -304,12 +311,13 @@ def _probe_apart(module: str) -> str:
 
 
 def _storage(folder: Path) -> Finding:
+    from bb_edge.cli.kept import in_use
     from bb_shims import StorageError, open_folder
 
     try:
         storage = open_folder(folder)
     except StorageError as error:
-        running = "another storage" in str(error)
+        running = in_use(error)
         detail = f"{folder} is in use by a running node" if running else str(error)
         return Finding("storage", WARNING if running else FAILED, detail)
     try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bb_edge.cli.render import Output
+from bb_edge.cli.endings import BoardFailure
+from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
 from bb_edge.ir.errors import BBError
@@ -32,26 +34,35 @@ def check_folder(folder: Path, flag: str) -> None:
         raise StateRefused("it is not a folder", f"{flag} {folder}", "name another one")
 
 
-def open_kept(
-    config: RunConfig,
-    folder: Path,
-    board: Board,
-    output: Output,
-    make: Callable[[bytes | None], Node],
-    report: Report,
-    stack: ExitStack,
-) -> tuple[Node, Keeper]:
-    """Returns the node, restored from its folder, and its keeper; the folder is closed with `stack`.
+def check_writable(folder: Path) -> None:
+    """Raises BoardFailure where the folder, or the one that it would be made in, cannot be written to."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BoardFailure(
+            f"{there} cannot be written to", "state", "let the node's user own it, and mount it for writing"
+        )
 
-    Raises StateRefused where the folder does not fit this node, and the board's StorageError where it cannot
-    be opened.
+
+def in_use(error: Exception) -> bool:
+    """Whether a folder could not be opened because another process, such as a running node, has it open."""
+    return "another storage" in str(error)
+
+
+def open_kept(
+    config: RunConfig, board: Board, log: Log, make: Callable[[bytes | None], Node], stack: ExitStack
+) -> tuple[Node, StateStore]:
+    """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
+
+    Nothing in the folder changes. Raises StateRefused where it does not fit this node, StateError where it
+    cannot be read, and the board's StorageError where it cannot be opened.
     """
     from bb_shims import StorageError
 
-    check_folder(folder, "--state")
+    folder = config.state
+    assert folder is not None
     storage = board.storage(folder)
     stack.callback(storage.close)
-    output.log("info", f"state in {folder}", free_bytes=storage.free_bytes())
+    log("info", f"state in {folder}", free_bytes=storage.free_bytes())
     store = StateStore(storage, (StorageError,), config.store_limits())
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
@@ -62,18 +73,22 @@ def open_kept(
             str(folder),
             error.hint or "give this node its own folder with --state, or move the files aside to start anew",
         ) from error
-    _tell(output, node, restored)
-    interval_ns = config.snapshot_interval_s * 1_000_000_000
+    _tell(log, node, restored)
+    return node, store
+
+
+def keeper_of(node: Node, store: StateStore, interval_s: int, report: Report) -> Keeper:
+    """What writes the node's state while it runs, with a snapshot every `interval_s` seconds (0: none)."""
     announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
-    return node, Keeper(node, store, interval_ns=interval_ns, report=report, announce=announce)
+    return Keeper(node, store, interval_ns=interval_s * 1_000_000_000, report=report, announce=announce)
 
 
-def _tell(output: Output, node: Node, restored: Restored) -> None:
+def _tell(log: Log, node: Node, restored: Restored) -> None:
     for note in restored.notes:
-        output.log("warning", note)
+        log("warning", note)
     counters = node.counters
     if restored.generation or restored.journal or restored.outbox:
-        output.log(
+        log(
             "info",
             "restored",
             generation=restored.generation,
@@ -84,4 +99,4 @@ def _tell(output: Output, node: Node, restored: Restored) -> None:
             journal=restored.journal,
         )
     else:
-        output.log("info", "no state yet: a new node")
+        log("info", "no state yet: a new node")

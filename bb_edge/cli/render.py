@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from typing import TextIO
+from typing import Protocol, TextIO
 
 import numpy as np
 
@@ -64,6 +64,12 @@ def step_record(step: steps.EngineStep) -> dict[str, object]:
 def unix_time() -> float:
     """Seconds since 1970 by the wall clock of this machine, rounded to milliseconds."""
     return round(time.time(), 3)
+
+
+class Log(Protocol):
+    """Takes one line of the log, with what belongs to it by name; `Output.log` is one."""
+
+    def __call__(self, level: str, message: str, **more: object) -> None: ...
 
 
 class Output:

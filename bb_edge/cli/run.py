@@ -5,33 +5,16 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.cli.render import LEVELS, Output, step_record, unix_time
+from bb_edge.cli.endings import BoardFailure, Exit, exit_of_refusal, tell
+from bb_edge.cli.launch import Launch
+from bb_edge.cli.render import LEVELS, Log, Output
 from bb_edge.cli.run_settings import MissingArgument, add_bootstrap, settings
-from bb_edge.engine import steps
-from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.ids import PeerId
-from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
-
-if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
-    from bb_edge.engine.program.program import Program, Target
-    from bb_edge.node import Node
-
-
-class NothingStarts(BBError):
-    """Nothing would ever start any of the targets: the artifact is for `open_model`, not for `run`."""
-
-
-class BoardFailure(BBError):
-    """The machine lacks what a node needs: a clock, entropy, memory figures or its state folder."""
 
 
 def add_parser(verbs: Any) -> None:
@@ -109,6 +92,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Runs the node until it is stopped or done. Returns one of `Exit`."""
     from bb_shims import ShimError
 
     try:
@@ -116,125 +100,81 @@ def run(arguments: argparse.Namespace) -> int:
     except MissingArgument as error:
         arguments.usage_error(str(error))  # exits with code 2, as for every wrong command line
         raise
-    try:
-        return _run(config)
-    except ShimError as error:
-        raise BoardFailure(str(error), "board") from error
+    except BBError as error:
+        from bb_edge.config_file import ConfigFileError
 
-
-def _run(config: RunConfig) -> int:
+        tell(error)
+        return Exit.REFUSED if isinstance(error, ConfigFileError) else Exit.USAGE
     with ExitStack() as stack:
-        return _run_within(config, stack)
+        output = Output(config.log_json, config.log_level)
+        stack.callback(output.close)
+        stack.enter_context(redirect_stdout(sys.stderr))  # what components print is not an event
+        hangups = Hangups()
+        launch = Launch(config, output.log, stack)
+        try:
+            launch.make()
+        except (BBError, MemoryError) as error:
+            tell(error, debug=config.log_level == "debug")
+            return exit_of_refusal(error)
+        except ShimError as error:
+            raise BoardFailure(str(error), "board") from error
+        try:
+            return _run(launch, output, hangups, stack)
+        except ShimError as error:
+            raise BoardFailure(str(error), "board") from error
 
 
-def _run_within(config: RunConfig, stack: ExitStack) -> int:
-    from bb_edge.cli.bootstraps import counts, inputs_of
+class Hangups:
+    """Counts SIGHUP, which does not end a node: nothing is read again, and its log needs no reopening.
+
+    A node that was started with SIGHUP ignored (nohup) goes on ignoring it.
+    """
+
+    def __init__(self) -> None:
+        self.untold = 0
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._hangup)
+
+    def _hangup(self, _number: int, _frame: object) -> None:
+        # A line is written by the loop: the handler may have interrupted one that is being written.
+        self.untold += 1
+
+    def tell(self, log: Log) -> None:
+        """Logs the signals since the last call."""
+        self.untold = 0
+        log("warning", "SIGHUP is ignored: restart the node to have it read its configuration again")
+
+
+def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> int:
+    from bb_edge.cli.bootstraps import counts
+    from bb_edge.cli.kept import keeper_of
     from bb_edge.cli.service import Service
-    from bb_edge.installer import install
-    from bb_edge.loading import load
-    from bb_edge.targets import chosen_targets
+    from bb_edge.cli.step_log import StepLog
     from bb_edge.transport.driver import Driver
-    from bb_edge.transport.mqtt import MqttTransport
-    from bb_shims import detect
 
-    output = Output(config.log_json, config.log_level)
-    stack.callback(output.close)
-    stack.enter_context(redirect_stdout(sys.stderr))  # what components print is not an event
-    broker = config.broker_record()
-    load_all(config.load)
-    name, artifact = config.peer, config.artifact
-    assert name is not None and artifact is not None  # checked by `settings`
-    program = load(artifact.read_bytes())
-    targets = chosen_targets(program, config.targets)
-    for idle in what_nothing_starts(targets, program, artifact):
-        output.log("warning", idle)
-    for idle in config.unused():
-        output.log("warning", idle)
-    board = detect()
-    peer = PeerId.from_name(name)
-
-    def make(snapshot: bytes | None) -> Node:
-        now_ns = board.clock.monotonic_ns()
-        return install(
-            peer,
-            (Address.empty().with_peer(peer).to_bytes(),),
-            program,
-            config.targets,
-            config.node_config(),
-            components=with_tuning(config.components, program, config.targets, artifact),
-            clock_offset_ns=board.clock.wall_ns() - now_ns,
-            seed=board.entropy.bytes(16) if config.seed is None else config.seed,
-            # A restart with the same seed is a new incarnation, whose sequence numbers start again.
-            incarnation=board.entropy.bytes(16),
-            durable=config.state is not None,
-            snapshot=snapshot,
-            now_ns=now_ns,
-        )
-
-    unfinished = 0
-    waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
-
-    def report(step: steps.EngineStep) -> None:
-        nonlocal unfinished
-        if isinstance(step, steps.AppEvent):
-            wire = transport.counters
-            record = {"event": step.topic, "time": unix_time(), "node": name, **_without_step(step)}
-            if step.omitted_bytes:
-                output.log(
-                    "warning",
-                    f"{step.topic}: the value is left out because it is larger than app_event_bytes",
-                    bytes=step.omitted_bytes,
-                    app_event_bytes=node.config.app_event_bytes,
-                )
-            else:
-                del record["omitted_bytes"]
-            # The traffic so far, so that a host sees what a round costs.
-            output.record(record | {key: wire[key] for key in ("sent_bytes", "received_bytes")})
-        elif isinstance(step, steps.RoundsCompleted):
-            unfinished -= 1
-            output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
-        elif isinstance(step, steps.BootstrapStarted | steps.BootstrapComplete):
-            waiting.clear()
-            _log_bootstrap(output, step)
-        elif isinstance(step, steps.WaitingOnBootstrap):
-            level = "debug" if step.target in waiting else "info"
-            waiting.add(step.target)
-            output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
-        else:
-            level = _LEVEL.get(type(step), "debug")
-            output.log(level, type(step).__name__, **_without_step(step))
-            if isinstance(step, steps.OpFailed):
-                _log_traceback(output, step)
-
-    if config.state is None:
-        node, keeper = make(None), None
-    else:
-        from bb_edge.cli.kept import open_kept
-
-        node, keeper = open_kept(config, config.state, board, output, make, report, stack)
-    for note in backend_notes(node):
-        output.log("warning", note)
-    if config.run_bootstraps:
-        node.keep_bootstrapping(inputs_of(program, targets, config.bootstrap, node.bootstraps, output))
-    elif any(not state.status.over for state in node.bootstraps):
-        output.log("warning", "bootstraps are not started (--no-bootstrap); what waits for them does not run")
+    config, board, node, transport = launch.config, launch.board, launch.node, launch.transport
+    name = config.peer or ""
+    report = StepLog(name, node, transport, output)
+    keeper = None
+    if launch.store is not None:
+        keeper = keeper_of(node, launch.store, config.snapshot_interval_s, report)
     saved = None
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved
 
         every = 1 if config.save_every is None else config.save_every
         saved = open_saved(config.save_model, every, config.state, node, board, output, stack)
-    transport = MqttTransport(
-        node,
-        broker,
-        config.federation,
-        on_log=output.log,
-        options=config.transport_options(node.config),
-        meta={"name": name},
-        version=config.mqtt_version,
-    )
-    unfinished = node.open_rounds
-    with Service(config, board, node, transport, output, keeper) as service:
+    with Service(
+        board, node, transport, output, keeper, trace=launch.trace, metrics=launch.metrics
+    ) as service:
+
+        def beat(now_ns: int) -> None:
+            service.beat(now_ns)
+            if hangups.untold:
+                hangups.tell(output.log)
+            if saved is not None:
+                saved.beat(now_ns)
+
         driver = Driver(
             node,
             transport,
@@ -242,16 +182,18 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
             report,
             keeper=keeper,
             polled=service.polled,
-            beat=service.beat if saved is None else service.beat_and(saved.beat),
+            beat=beat,
             max_wait_s=service.max_wait_s,
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: driver.stop())
-        output.log("info", f"{name} runs {', '.join(node.targets)} as {peer}", module=program.module)
-        ends = config.until_done and (unfinished > 0 or node.rounds_done)
+        output.log(
+            "info", f"{name} runs {', '.join(node.targets)} as {launch.peer}", module=launch.program.module
+        )
+        ends = config.until_done and (report.unfinished > 0 or node.rounds_done)
         if config.until_done and not ends:
             output.log("warning", "--until-done has no effect: no rounds of this node have an end")
-        driver.run((lambda: unfinished <= 0) if ends else None)
+        driver.run((lambda: report.unfinished <= 0) if ends else None)
         if saved is not None:
             saved.finish()
     if config.summary:
@@ -272,105 +214,4 @@ def _run_within(config: RunConfig, stack: ExitStack) -> int:
     if failed:
         output.log("error", "the last snapshot was not written: everything since the one before is lost")
     output.log("info", f"{name} has stopped")
-    return 1 if failed or output.lost else 0
-
-
-def backend_notes(node: Node) -> list[str]:
-    """The notes of TFLite backends: what runs each model, and why."""
-    return [
-        note
-        for target in node.targets
-        for slot, binding in node.program.targets[target].bindings.items()
-        if binding.type_name == "bb.TFLiteBackend"
-        for note in node.component(slot, target).notes
-    ]
-
-
-def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:
-    """Returns a warning per target that nothing starts; raises NothingStarts if that is all of them.
-
-    Such a target waits for an `invoke` by a host, which `bb-edge run` never makes.
-    """
-    idle = [target.name for target in targets if not _starts(program, target)]
-    what = "nothing ever starts it: it has no round, timer, bootstrap or port that peers send to"
-    if len(idle) == len(targets):
-        raise NothingStarts(
-            what,
-            f"{artifact.name}, target {', '.join(idle)}",
-            f"run it with `bb-edge bench {artifact}`, or call it in Python: "
-            f"bb_edge.open_model({str(artifact)!r})",
-        )
-    return [f"target {name}: {what}" for name in idle]
-
-
-def _starts(program: Program, target: Target) -> bool:
-    from bb_edge.cli.bootstraps import own_bootstraps
-    from bb_edge.ir import keys
-    from bb_edge.ir.opsets import OpKind
-
-    return (
-        target.bootstrap is not None
-        or any(op.kind is OpKind.ENTRY for op in program.graphs[target.main].ops)
-        or any(b.role == keys.ROLE_PROTOCOL for b in target.bindings.values())
-        or bool(own_bootstraps(target))
-    )
-
-
-def _log_bootstrap(output: Output, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
-    from bb_edge.engine.entries.bootstrap import seconds
-
-    whose = {"target": step.target} | ({"slot": step.slot} if step.slot else {})
-    if isinstance(step, steps.BootstrapStarted):
-        output.log("info", "bootstrap started", **whose)
-    elif not step.failed:
-        output.log("info", "bootstrap done", **whose)
-    else:
-        again = {"next_try": f"in {seconds(step.wait_ns)}"} if step.wait_ns else {}
-        output.log("error", "bootstrap failed", **whose, **again, error=step.reason)
-
-
-def _log_traceback(output: Output, step: steps.OpFailed) -> None:
-    """Logs the traceback of an op that failed in a component's code, at level debug."""
-    if step.origin and output.tells("debug") and step.error.__traceback__ is not None:
-        import traceback
-
-        lines = "".join(traceback.format_exception(step.error)).rstrip()
-        output.log("debug", f"traceback of {step.op}:\n{lines}")
-
-
-def with_tuning(
-    components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
-) -> dict[str, Mapping[str, object]]:
-    """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
-    from bb_edge.inference import tuning_of
-
-    configured: dict[str, Mapping[str, object]] = dict(components)
-    place = tuning_of(artifact)
-    for name in targets if place is not None else ():
-        target = program.targets.get(name)
-        for slot, binding in ({} if target is None else target.bindings).items():
-            if binding.type_name == "bb.TFLiteBackend":
-                configured[slot] = {"tuning": place, **configured.get(slot, {})}
-    return configured
-
-
-def _without_step(step: steps.EngineStep) -> dict[str, object]:
-    record = step_record(step)
-    del record["step"]
-    return record
-
-
-_LEVEL = {
-    steps.OpFailed: "error",
-    steps.WireReceiveFailed: "warning",
-    steps.PeerResolveFailed: "warning",
-    steps.IngressDropped: "warning",
-    steps.OutboundDropped: "warning",
-    steps.ExecutionStarved: "warning",
-    steps.RoundBackedOff: "info",
-    steps.PeerUp: "info",
-    steps.PeerDown: "info",
-    steps.PeerBlocked: "warning",
-    steps.StateForgotten: "warning",
-    steps.StorageFailed: "error",
-}
+    return Exit.FAILED if failed or output.lost else Exit.DONE

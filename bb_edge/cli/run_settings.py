@@ -112,19 +112,22 @@ def with_state(config: RunConfig, environ: Mapping[str, str] | None = None) -> R
 
 def complete(config: RunConfig) -> None:
     """Raises MissingArgument where a setting is missing without which no node runs."""
-    for name, flag in _NEEDED:
-        if not getattr(config, name):
-            raise MissingArgument(f"{flag} is missing", hint=f'give it, or "{name}" in the file of --config')
-    if config.peer is not None and not config.peer.isprintable():
+    for name in NEEDED:
+        require(config, name)
+
+
+def require(config: RunConfig, name: str) -> None:
+    """Raises MissingArgument where a setting of `NEEDED` is missing, ArgumentError for a strange name."""
+    if not getattr(config, name):
+        raise MissingArgument(
+            f"{NEEDED[name]} is missing", hint=f'give it, or "{name}" in the file of --config'
+        )
+    if name == "peer" and not str(config.peer).isprintable():
         raise ArgumentError(f"{config.peer!r} is not a name", "--peer", "write it without control characters")
 
 
-_NEEDED = (
-    ("artifact", "an artifact"),
-    ("targets", "--target"),
-    ("peer", "--peer"),
-    ("broker", "--broker"),
-)
+NEEDED = {"artifact": "an artifact", "targets": "--target", "peer": "--peer", "broker": "--broker"}
+"""The settings without which no node runs, and how a command line names them."""
 
 
 _SAME_NAME = (

@@ -163,13 +163,18 @@ def open_saved(
 
     Raises SaveModelError for a folder or node that cannot be used, and the board's StorageError.
     """
-    check_folder(folder, "--save-model")
-    if state is not None and folder.resolve() == state.resolve():
-        raise SaveModelError("it is the state folder", f"--save-model {folder}", "name a folder beside it")
-    models = models_of(folder, node)
+    models = check_saved(folder, state, node)
     storage = board.storage(folder)
     stack.callback(storage.close)
     return SavedModels(node, folder, storage, list(models.values()), every, output)
+
+
+def check_saved(folder: Path, state: Path | None, node: Node) -> dict[str, _Model]:
+    """The models to save, by slot. Raises SaveModelError where there are none or the folder is unfit."""
+    check_folder(folder, "--save-model")
+    if state is not None and folder.resolve() == state.resolve():
+        raise SaveModelError("it is the state folder", f"--save-model {folder}", "name a folder beside it")
+    return models_of(folder, node)
 
 
 def models_of(folder: Path, node: Node) -> dict[str, _Model]:

@@ -17,7 +17,6 @@ from bb_edge.engine.steps import EngineStep
 from bb_edge.transport.driver import MAX_WAIT_S, Polled
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
     from bb_edge.node import Node
     from bb_edge.observe.metrics import MetricsServer
     from bb_edge.observe.trace import Trace
@@ -34,22 +33,22 @@ class Service:
 
     def __init__(
         self,
-        config: RunConfig,
         board: Board,
         node: Node,
         transport: MqttTransport,
         output: Output,
-        keeper: Keeper | None = None,
+        keeper: Keeper | None,
+        trace: Trace | None,
+        metrics: MetricsServer | None,
     ) -> None:
-        self._config = config
         self._board = board
         self._node = node
         self._transport = transport
         self._output = output
         self._keeper = keeper
         self._stack = ExitStack()
-        self._trace: Trace | None = None
-        self._metrics: MetricsServer | None = None
+        self._trace = trace
+        self._metrics = metrics
         self._pet_every_ns = 0
         self._next_pet_ns = 0
         self._last_status = ""  # as the service manager has it
@@ -68,24 +67,14 @@ class Service:
         self._stack.close()
 
     def _open(self) -> None:
-        config, board, output = self._config, self._board, self._output
-        name = config.peer or ""
-        if config.trace is not None:
-            from bb_edge.observe.trace import Trace
-
-            self._trace = Trace(config.trace, name, board.clock.monotonic_ns)
-            self._stack.callback(self._end_trace, self._trace)
-            self._node.observe_ops(self._trace.wrap)
-        if config.metrics is not None:
-            from bb_edge.observe.metrics import MetricsServer, parse_address
-
-            host, port = parse_address(config.metrics)
-            labels = {"node": name, "federation": config.federation}
-            self._metrics = MetricsServer(host, port, labels)
-            self._stack.callback(self._metrics.close)
+        board, output, trace = self._board, self._output, self._trace
+        if trace is not None:
+            self._stack.callback(self._end_trace, trace)
+            self._node.observe_ops(trace.wrap)
+        if self._metrics is not None:
             self._publish()
-            output.log("info", f"metrics at http://{host}:{self._metrics.port}/metrics")
-        if self._trace is not None or self._metrics is not None:
+            output.log("info", f"metrics at {self._metrics.url}")
+        if trace is not None or self._metrics is not None:
             self.polled = self._polled
         if not board.clock.wall_is_set():
             output.log("warning", "the wall clock is not set: timestamps of this node are wrong until it is")
@@ -116,15 +105,6 @@ class Service:
         if trace is not None and trace.error:
             self._output.log("error", f"the trace has ended: {trace.error}")
             self._trace = None
-
-    def beat_and(self, more: Callable[[int], None]) -> Callable[[int], None]:
-        """Returns a function that calls `beat` and then `more`."""
-
-        def both(now_ns: int) -> None:
-            self.beat(now_ns)
-            more(now_ns)
-
-        return both
 
     def _status(self, now_ns: int) -> str:
         """One line such as `Client: connected; bootstrap: failed (next try in 4 s)`."""

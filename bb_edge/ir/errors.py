@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class BBError(Exception):
     """A typed error that says what went wrong, where, and what to do.
@@ -21,6 +23,14 @@ class BBError(Exception):
         if self.hint:
             text = f"{text} ({self.hint})"
         return " ".join(text.splitlines())
+
+
+class SeveralErrors(BBError):
+    """Several errors at once; `errors` holds them, and each is told on a line of its own."""
+
+    def __init__(self, errors: Sequence[BBError]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = tuple(errors)
 
 
 class AuthoringError(BBError):

@@ -65,6 +65,10 @@ class MetricsError(BBError):
     """The text is not an address, or the address cannot be listened on."""
 
 
+class ListenError(MetricsError):
+    """The address is in use, or not of this machine now."""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """Parses `[HOST:]PORT`, for IPv6 `[::1]:9100`; without a host it is loopback. Raises MetricsError."""
     host, colon, port = text.rpartition(":")
@@ -122,7 +126,8 @@ class MetricsServer:
     """Serves the last snapshot of the counters, from a thread of its own."""
 
     def __init__(self, host: str, port: int, labels: Mapping[str, str]) -> None:
-        """Starts to listen. Raises MetricsError where the address is in use or not of this machine."""
+        """Starts to listen. Raises ListenError where the address is in use or not of this machine."""
+        self._host = host
         self._labels = dict(labels)
         self._text = b""
         self._published_s = time.monotonic()
@@ -150,7 +155,7 @@ class MetricsServer:
         try:
             self._server = Server((host, port), Handler)
         except OSError as error:
-            raise MetricsError(f"{host}:{port}: {error.strerror or error}", "metrics") from error
+            raise ListenError(f"{host}:{port}: {error.strerror or error}", "metrics") from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="bb-metrics", daemon=True
         )
@@ -160,6 +165,12 @@ class MetricsServer:
     def port(self) -> int:
         """The port that is listened on; the system chose it if 0 was asked for."""
         return int(self._server.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Where the counters are."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}/metrics"
 
     def due(self, now_ns: int) -> bool:
         """Returns whether it is time for a snapshot; for the driver's thread."""

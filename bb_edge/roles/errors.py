@@ -31,6 +31,10 @@ class ComponentError(RoleError):
     """
 
 
+class ConstructionFailed(ComponentError):
+    """The code of a component raised something unforeseen while it was built; `__cause__` is what."""
+
+
 class ComponentStateError(ComponentError):
     """Bytes from which a component cannot be restored: damaged, or of another type."""
 

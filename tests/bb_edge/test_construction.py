@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bb_edge.cli.endings import Exit, exit_of_refusal
 from bb_edge.construction import build
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import Codec, ComponentEnv, ComponentError, Setting
@@ -47,6 +48,15 @@ def test_what_construct_raises(case: str) -> None:
     assert said in text
     assert "test_construction.py:" in text
     assert "it has level; --set codec.KEY=VALUE" in text
+
+
+def test_what_the_machine_refused_a_component_may_pass_and_what_its_code_refuses_does_not() -> None:
+    ends = {}
+    for case, (construct, _) in CASES.items():
+        with pytest.raises(ComponentError) as caught:
+            build(made(construct), ComponentEnv("codec", "Client", {"level": 3}))
+        ends[case] = exit_of_refusal(caught.value)
+    assert ends == dict.fromkeys(CASES, Exit.REFUSED) | {"OSError": Exit.FAILED}
 
 
 def test_construct_that_gives_nothing() -> None:

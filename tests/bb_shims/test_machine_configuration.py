@@ -17,6 +17,8 @@ from brokers import Broker
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from bb_edge.cli.endings import Exit
+
 SHIMS = Path(__file__).parents[2] / "firmware_shims"
 SYSTEMD_ANALYZE, MOSQUITTO, OPENSSL = (
     shutil.which(name) for name in ("systemd-analyze", "mosquitto", "openssl")
@@ -43,6 +45,7 @@ def test_the_unit_is_watched_restarted_and_limited() -> None:
     expected = {
         "Type": "notify",
         "Restart": "always",
+        "RestartPreventExitStatus": f"{Exit.USAGE:d} {Exit.REFUSED:d}",
         "StateDirectory": "bb-edge/%i",
         "StartLimitIntervalSec": "0",
     }

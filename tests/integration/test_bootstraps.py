@@ -191,7 +191,7 @@ def test_ops_wait_for_a_bootstrap_that_runs_and_the_log_says_so_once(
 def test_without_its_input_the_server_does_not_start(federation, booted):
     f = federation("mqtt://127.0.0.1:1")
     child = f.run("server", booted / "Server.onnx", "Server")
-    assert f.ended(child) == 1
+    assert f.ended(child) == 3
     (line,) = child.tail.splitlines()
     assert line.startswith("bb-edge: error: ") and "--bootstrap Server.p=VALUE" in line
 

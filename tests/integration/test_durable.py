@@ -185,7 +185,7 @@ def test_a_server_that_is_done_says_so_again_after_a_restart(mosquitto_broker, d
 def test_a_durable_program_without_a_folder_is_refused(durable):
     d = durable("mqtt://127.0.0.1:1")
     child = d.f.client(0)
-    assert d.f.ended(child) == 1
+    assert d.f.ended(child) == 3
     assert "--state" in child.tail.splitlines()[-1]
 
 
@@ -196,5 +196,5 @@ def test_a_folder_of_another_node_is_refused(mosquitto_broker, durable):
     assert d.f.end(first)[0] == 0
     second = d.f.client(1, *d.f.state("client-0"))
     found = d.f.wait(lambda e: isinstance(e, Ended) and e.child is second, "it ends")
-    assert found.code == 1
+    assert found.code == 3
     assert "move this one aside" in second.tail.splitlines()[-1]

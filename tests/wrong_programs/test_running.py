@@ -17,7 +17,7 @@ from refusals import refused
 from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
-from bb_edge.cli.run import backend_notes
+from bb_edge.cli.launch import backend_notes
 from bb_edge.config_file import ConfigFileError, RunConfig, load_config
 from bb_edge.transport.broker import BrokerUrlError
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
@@ -146,7 +146,7 @@ def test_inputs_of_a_bootstrap_that_is_done(run) -> None:
 
 def test_inputs_of_a_bootstrap_that_is_not_done(run) -> None:
     done = run()
-    assert done.returncode == 1 and "--bootstrap Starts.p=VALUE" in done.stderr
+    assert done.returncode == 3 and "--bootstrap Starts.p=VALUE" in done.stderr
 
 
 # --- command lines and configurations -----------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_a_file_without_a_name_in_a_configuration(key, tmp_path) -> None:
     ],
 )
 def test_flags_that_would_be_ignored(flags, words, capsys) -> None:
-    assert main([*COMMAND, *flags]) == 1
+    assert main([*COMMAND, *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in words)
 
@@ -242,6 +242,9 @@ def test_large_numbers_that_fit() -> None:
 
 
 # --- dry runs -----------------------------------------------------------------------------------------------
+
+MAY_PASS = {"metrics: no host of ours"}
+"""Refusals that can be gone at the next try: `run` ends with 1, and is started again."""
 
 WRONG_SURROUNDINGS: dict[str, tuple[dict[str, object], str]] = {
     "metrics: a word": ({"metrics": "x"}, "'x' is not an address"),
@@ -309,7 +312,7 @@ def configured(artifacts: dict[str, bytes], tmp_path: Path) -> Callable[..., lis
 @pytest.mark.parametrize("case", WRONG_SURROUNDINGS)
 def test_what_run_refuses_a_dry_run_refuses(case, verb, configured, capsys) -> None:
     changes, words = WRONG_SURROUNDINGS[case]
-    assert main([verb, *configured(**changes)]) == 1
+    assert main([verb, *configured(**changes)]) == (3 if verb == "run" and case not in MAY_PASS else 1)
     said = "".join(capsys.readouterr())
     assert words in said and "Traceback" not in said
 

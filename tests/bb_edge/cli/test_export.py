@@ -367,12 +367,12 @@ def test_a_node_without_a_model_is_refused(tmp_path, capsys):
         "--broker",
         "mqtt://localhost",
     ]
-    assert main([*command, "--save-model", str(tmp_path / "m")]) == 1
+    assert main([*command, "--save-model", str(tmp_path / "m")]) == 3
     err = capsys.readouterr().err
     assert "no model with named parameters" in err and "leave the flag out" in err
     assert not (tmp_path / "m").exists()
-    assert main([*command, "--every", "2"]) == 1
+    assert main([*command, "--every", "2"]) == 3
     assert "--every is given without --save-model" in capsys.readouterr().err
-    assert main([*command, "--save-model", str(tmp_path / "m"), "--every", "0"]) == 1
+    assert main([*command, "--save-model", str(tmp_path / "m"), "--every", "0"]) == 3
     assert "every 0 rounds" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["p.onnx"]

@@ -4,110 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import signal
 import socket
-import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from node_processes import PATIENCE_S
 
 from bb_edge.cli import main
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.probe import ProbeError, probe
-
-PROGRAM = """program P {module=P, targets="Main"}
-function program.Main() -> () {entry=1, partition=Main}
-  t: Trigger = syscall.Interval<period_ns=20000000>()
-  syscall.AppEmit<name="tick">(t)
-  down: Trigger = syscall.LifecyclePhase<phase=1>()
-  syscall.AppNotify<name="down">(down)
-  snapshot: Trigger = syscall.LifecyclePhase<phase=2>()
-  syscall.AppNotify<name="saved">(snapshot)
-"""
-PATIENCE_S = 60
-
-
-class Process:
-    """A `bb-edge` with its output, waited for by what it says."""
-
-    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "bb_edge.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append(line)
-                self._changed.notify_all()
-
-    def says(self, pattern: str) -> str:
-        def found() -> str | None:
-            return next((line for line in self.lines if re.search(pattern, line)), None)
-
-        with self._changed:
-            assert self._changed.wait_for(lambda: found() is not None, PATIENCE_S), "".join(self.lines)
-            return found() or ""
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
-
-
-@pytest.fixture
-def start() -> Iterator:
-    started: list[Process] = []
-
-    def make(*words: str, env: dict[str, str] | None = None) -> Process:
-        started.append(Process(*words, env=env))
-        return started[-1]
-
-    yield make
-    for process in started:
-        assert process.process.stdout is not None
-        if not process.process.stdout.closed:
-            process.end(signal.SIGKILL)
-
-
-@pytest.fixture
-def configured(tmp_path, compile_text, mosquitto_broker):
-    """`configured(**changes)`: the path of a configuration whose node ticks."""
-
-    def make(**changes: object) -> Path:
-        (tmp_path / "program.onnx").write_bytes(compile_text(PROGRAM))
-        values = {
-            "artifact": "program.onnx",
-            "targets": ["Main"],
-            "peer": "kitchen",
-            "broker": f"mqtt://{mosquitto_broker.host}:{mosquitto_broker.port}",
-            **changes,
-        }
-        path = tmp_path / "kitchen.json"
-        path.write_text(json.dumps(values))
-        return path
-
-    return make
 
 
 @pytest.mark.broker
@@ -190,9 +98,9 @@ def test_two_nodes_do_not_share_a_state_folder(configured, start):
 def test_a_wrong_configuration_is_an_error_not_a_traceback(tmp_path, capsys):
     path = tmp_path / "x.json"
     path.write_text('{"brokr": 1}')
-    assert main(["run", "--config", str(path)]) == 1
+    assert main(["run", "--config", str(path)]) == 3
     assert "brokr" in capsys.readouterr().err
-    assert main(["run", "a.onnx", "--target", "T", "--peer", "p", "--broker", "http://x"]) == 1
+    assert main(["run", "a.onnx", "--target", "T", "--peer", "p", "--broker", "http://x"]) == 3
     assert "mqtt://" in capsys.readouterr().err
 
 

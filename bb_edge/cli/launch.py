@@ -1,0 +1,349 @@
+"""What `bb-edge run` makes before a node runs, step by step.
+
+`run` makes every step and ends at the first refusal. The dry run of `check --config` and `doctor --config`
+makes the same steps for trial: it collects every refusal, starts nothing, sends nothing and throws all away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from bb_edge.cli.endings import BoardFailure, MayPass
+from bb_edge.cli.render import Log
+from bb_edge.cli.run_settings import require
+from bb_edge.ir.address import Address
+from bb_edge.ir.errors import BBError, SeveralErrors
+from bb_edge.ir.ids import PeerId
+from bb_edge.registry import load_all
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
+    from bb_edge.engine.program.program import Program, Target
+    from bb_edge.node import Node
+    from bb_edge.observe.metrics import MetricsServer
+    from bb_edge.observe.trace import Trace
+    from bb_edge.state.store import StateStore
+    from bb_edge.transport.broker import Broker
+    from bb_edge.transport.mqtt import MqttTransport
+    from bb_shims import Board
+
+TRIAL_PEER = "check"
+"""Who a dry run is where its configuration names nobody."""
+
+
+class NothingStarts(BBError):
+    """Nothing would ever start any of the targets: the artifact is for `open_model`, not for `run`."""
+
+
+class ArtifactUnreadable(BBError):
+    """The file of the artifact cannot be read."""
+
+
+class Step(NamedTuple):
+    """One step of a launch; it is made only if the steps in `needs` were made, where they are steps of it."""
+
+    name: str
+    make: Callable[[], object]
+    needs: tuple[str, ...] = ()
+
+
+class Launch:
+    """Makes a node and everything around it from one configuration; the fields hold what was made.
+
+    What is opened is closed with `stack`. `log` takes warnings, and what was restored. With `trial` nothing
+    is created or changed, and a state folder or port that a running node has is left to it.
+    """
+
+    def __init__(self, config: RunConfig, log: Log, stack: ExitStack, *, trial: bool = False) -> None:
+        self.config = config
+        self._log = log
+        self._stack = stack
+        self._trial = trial
+        self.peer = PeerId.from_name(config.peer or TRIAL_PEER)
+        self.board: Board
+        self.broker: Broker
+        self.program: Program
+        self.targets: tuple[Target, ...]
+        self.node: Node
+        self.transport: MqttTransport
+        self.store: StateStore | None = None
+        self.metrics: MetricsServer | None = None
+        self.trace: Trace | None = None
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, in the order in which they are made; each raises a BBError where it refuses."""
+        config = self.config
+        yield Step("board", self._board)
+        yield Step("peer", partial(require, config, "peer"))
+        yield Step("federation", self._federation)
+        yield Step("broker", self._broker)
+        yield Step("settings", self._settings)
+        for name in config.load:
+            yield Step("modules", partial(load_all, (name,)))
+        yield Step("artifact", self._artifact)
+        yield Step("targets", self._targets, ("artifact",))
+        if config.state is not None:
+            yield Step("state", self._state)
+        yield Step("node", self._node, ("board", "modules", "targets", "state"))
+        yield Step("bootstraps", self._bootstraps, ("node",))
+        if config.save_model is not None:
+            yield Step("save_model", self._save_model, ("node",))
+        yield Step("transport", self._transport, ("node", "broker", "federation"))
+        if config.trace is not None:
+            yield Step("trace", self._trace, ("board",))
+        if config.metrics is not None:
+            yield Step("metrics", self._metrics)
+
+    def make(self) -> None:
+        """Makes all steps. Raises what the first one raises that refuses."""
+        for step in self.steps():
+            step.make()
+
+    def refusals(self) -> list[BBError]:
+        """Makes all steps that can be made, and returns everything that keeps the node from running."""
+        found: list[BBError] = []
+        failed: set[str] = set()
+        for step in self.steps():
+            if failed.intersection(step.needs):
+                failed.add(step.name)
+                continue
+            try:
+                step.make()
+            except BBError as error:
+                found += error.errors if isinstance(error, SeveralErrors) else (error,)
+                failed.add(step.name)
+        return found
+
+    # --- the steps ------------------------------------------------------------------------------------
+
+    def _board(self) -> None:
+        from bb_shims import ShimError, detect
+
+        try:
+            self.board = detect()
+        except ShimError as error:
+            raise BoardFailure(str(error), "board") from error
+
+    def _federation(self) -> None:
+        from bb_edge.transport.topics import check_federation
+
+        check_federation(self.config.federation)
+
+    def _broker(self) -> None:
+        require(self.config, "broker")
+        self.broker = self.config.broker_record()
+        self.broker.tls_context()
+
+    def _settings(self) -> None:
+        from bb_edge.config_file import checked_every, checked_interval
+
+        config = self.config
+        checked_interval(config.snapshot_interval_s)
+        checked_every(config.save_every, config.save_model)
+        config.transport_options(config.node_config())
+        config.store_limits()
+        for idle in config.unused():
+            self._log("warning", idle)
+
+    def _artifact(self) -> None:
+        from bb_edge.loading import load
+
+        require(self.config, "artifact")
+        path = self.config.artifact
+        assert path is not None
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ArtifactUnreadable(
+                f"{path} cannot be read: {error.strerror or error}",
+                "artifact",
+                "name the compiled .onnx file",
+            ) from error
+        self.program = load(data)
+
+    def _targets(self) -> None:
+        from bb_edge.targets import chosen_targets
+
+        config = self.config
+        require(config, "targets")
+        assert config.artifact is not None
+        self.targets = chosen_targets(self.program, config.targets)
+        for idle in what_nothing_starts(self.targets, self.program, config.artifact):
+            self._log("warning", idle)
+
+    def _state(self) -> None:
+        from bb_edge.cli.kept import check_folder, check_writable
+
+        folder = self.config.state
+        assert folder is not None
+        check_folder(folder, "--state")
+        check_writable(folder)
+
+    def _node(self) -> None:
+        from bb_edge.cli.kept import in_use, open_kept
+        from bb_shims import ShimError
+
+        folder = self.config.state
+        if folder is None or (self._trial and not folder.exists()):
+            self.node = self._installed(None)
+            return
+        try:
+            self.node, self.store = open_kept(
+                self.config, self.board, self._log, self._installed, self._stack
+            )
+        except ShimError as error:
+            if not (self._trial and in_use(error)):
+                raise BoardFailure(str(error), "state") from error
+            self._log("warning", f"a running node has {folder} open: what it holds is not looked at")
+            self.node = self._installed(None)
+
+    def _installed(self, snapshot: bytes | None) -> Node:
+        from bb_edge.installer import install
+
+        config, board, peer = self.config, self.board, self.peer
+        assert config.artifact is not None
+        now_ns = board.clock.monotonic_ns()
+        return install(
+            peer,
+            (Address.empty().with_peer(peer).to_bytes(),),
+            self.program,
+            config.targets,
+            config.node_config(),
+            components=with_tuning(config.components, self.program, config.targets, config.artifact),
+            clock_offset_ns=board.clock.wall_ns() - now_ns,
+            seed=board.entropy.bytes(16) if config.seed is None else config.seed,
+            # A restart with the same seed is a new incarnation, whose sequence numbers start again.
+            incarnation=board.entropy.bytes(16),
+            durable=config.state is not None,
+            snapshot=snapshot,
+            now_ns=now_ns,
+        )
+
+    def _bootstraps(self) -> None:
+        from bb_edge.cli.bootstraps import inputs_of
+
+        config, node = self.config, self.node
+        for note in backend_notes(node):
+            self._log("warning", note)
+        if config.run_bootstraps:
+            states = node.bootstraps
+            node.keep_bootstrapping(
+                inputs_of(self.program, self.targets, config.bootstrap, states, self._log)
+            )
+        elif any(not state.status.over for state in node.bootstraps):
+            self._log(
+                "warning", "bootstraps are not started (--no-bootstrap); what waits for them does not run"
+            )
+
+    def _save_model(self) -> None:
+        from bb_edge.cli.saved_models import check_saved
+
+        assert self.config.save_model is not None
+        check_saved(self.config.save_model, self.config.state, self.node)
+
+    def _transport(self) -> None:
+        from bb_edge.transport.mqtt import MqttTransport
+
+        config, node = self.config, self.node
+        self.transport = MqttTransport(
+            node,
+            self.broker,
+            config.federation,
+            on_log=self._log,
+            options=config.transport_options(node.config),
+            meta={"name": config.peer},
+            version=config.mqtt_version,
+        )
+        if self._trial:
+            self.transport.stop()
+
+    def _trace(self) -> None:
+        from bb_edge.observe.trace import Trace, TraceError
+
+        path = self.config.trace
+        assert path is not None
+        if not self._trial:
+            self.trace = Trace(path, self.config.peer or "", self.board.clock.monotonic_ns)
+            self._stack.callback(self.trace.close)
+        elif path.is_dir() or not path.parent.is_dir():
+            raise TraceError(f"{path} is not a file that can be written", "trace")
+
+    def _metrics(self) -> None:
+        from bb_edge.observe.metrics import ListenError, MetricsServer, parse_address
+
+        config = self.config
+        host, port = parse_address(config.metrics or "")
+        labels = {"node": config.peer or "", "federation": config.federation}
+        try:
+            # A running node may have the port, so a trial takes another one.
+            self.metrics = MetricsServer(host, 0 if self._trial else port, labels)
+        except ListenError as error:
+            raise MayPass(error.what, error.where, error.hint) from error
+        self._stack.callback(self.metrics.close)
+
+
+def dry_run(config: RunConfig, log: Log) -> list[BBError]:
+    """Everything that keeps `bb-edge run` from running this configuration here; empty if nothing does."""
+    with ExitStack() as stack:
+        return Launch(config, log, stack, trial=True).refusals()
+
+
+def backend_notes(node: Node) -> list[str]:
+    """The notes of TFLite backends: what runs each model, and why."""
+    return [
+        note
+        for target in node.targets
+        for slot, binding in node.program.targets[target].bindings.items()
+        if binding.type_name == "bb.TFLiteBackend"
+        for note in node.component(slot, target).notes
+    ]
+
+
+def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:
+    """Returns a warning per target that nothing starts; raises NothingStarts if that is all of them.
+
+    Such a target waits for an `invoke` by a host, which `bb-edge run` never makes.
+    """
+    idle = [target.name for target in targets if not _starts(program, target)]
+    what = "nothing ever starts it: it has no round, timer, bootstrap or port that peers send to"
+    if len(idle) == len(targets):
+        raise NothingStarts(
+            what,
+            f"{artifact.name}, target {', '.join(idle)}",
+            f"run it with `bb-edge bench {artifact}`, or call it in Python: "
+            f"bb_edge.open_model({str(artifact)!r})",
+        )
+    return [f"target {name}: {what}" for name in idle]
+
+
+def _starts(program: Program, target: Target) -> bool:
+    from bb_edge.cli.bootstraps import own_bootstraps
+    from bb_edge.ir import keys
+    from bb_edge.ir.opsets import OpKind
+
+    return (
+        target.bootstrap is not None
+        or any(op.kind is OpKind.ENTRY for op in program.graphs[target.main].ops)
+        or any(b.role == keys.ROLE_PROTOCOL for b in target.bindings.values())
+        or bool(own_bootstraps(target))
+    )
+
+
+def with_tuning(
+    components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
+) -> dict[str, Mapping[str, object]]:
+    """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
+    from bb_edge.inference import tuning_of
+
+    configured: dict[str, Mapping[str, object]] = dict(components)
+    place = tuning_of(artifact)
+    for name in targets if place is not None else ():
+        target = program.targets.get(name)
+        for slot, binding in ({} if target is None else target.bindings).items():
+            if binding.type_name == "bb.TFLiteBackend":
+                configured[slot] = {"tuning": place, **configured.get(slot, {})}
+    return configured

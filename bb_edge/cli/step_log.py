@@ -1,0 +1,103 @@
+"""Writes what a node's polls report: events to stdout, everything else as lines of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bb_edge.cli.render import Output, step_record, unix_time
+from bb_edge.engine import steps
+
+if TYPE_CHECKING:
+    from bb_edge.node import Node
+    from bb_edge.transport.base import Transport
+
+
+class StepLog:
+    """Takes each step that is not an envelope, as the driver's `report`.
+
+    `unfinished` is the number of `Repeat` ops with an end that have not come to it.
+    """
+
+    def __init__(self, name: str, node: Node, transport: Transport, output: Output) -> None:
+        self._name = name
+        self._node = node
+        self._transport = transport
+        self._output = output
+        self._waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
+        self.unfinished = node.open_rounds
+
+    def __call__(self, step: steps.EngineStep) -> None:
+        output = self._output
+        if isinstance(step, steps.AppEvent):
+            self._event(step)
+        elif isinstance(step, steps.RoundsCompleted):
+            self.unfinished -= 1
+            output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
+        elif isinstance(step, steps.BootstrapStarted | steps.BootstrapComplete):
+            self._waiting.clear()
+            self._bootstrap(step)
+        elif isinstance(step, steps.WaitingOnBootstrap):
+            level = "debug" if step.target in self._waiting else "info"
+            self._waiting.add(step.target)
+            output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
+        else:
+            output.log(_LEVEL.get(type(step), "debug"), type(step).__name__, **_fields(step))
+            if isinstance(step, steps.OpFailed):
+                self._traceback(step)
+
+    def _event(self, step: steps.AppEvent) -> None:
+        record = {"event": step.topic, "time": unix_time(), "node": self._name, **_fields(step)}
+        if step.omitted_bytes:
+            self._output.log(
+                "warning",
+                f"{step.topic}: the value is left out because it is larger than app_event_bytes",
+                bytes=step.omitted_bytes,
+                app_event_bytes=self._node.config.app_event_bytes,
+            )
+        else:
+            del record["omitted_bytes"]
+        # The traffic so far, so that a host sees what a round costs.
+        wire = self._transport.counters
+        self._output.record(record | {key: wire[key] for key in ("sent_bytes", "received_bytes")})
+
+    def _bootstrap(self, step: steps.BootstrapStarted | steps.BootstrapComplete) -> None:
+        from bb_edge.engine.entries.bootstrap import seconds
+
+        whose = {"target": step.target} | ({"slot": step.slot} if step.slot else {})
+        if isinstance(step, steps.BootstrapStarted):
+            self._output.log("info", "bootstrap started", **whose)
+        elif not step.failed:
+            self._output.log("info", "bootstrap done", **whose)
+        else:
+            again = {"next_try": f"in {seconds(step.wait_ns)}"} if step.wait_ns else {}
+            self._output.log("error", "bootstrap failed", **whose, **again, error=step.reason)
+
+    def _traceback(self, step: steps.OpFailed) -> None:
+        """Logs the traceback of an op that failed in a component's code, at level debug."""
+        if step.origin and self._output.tells("debug") and step.error.__traceback__ is not None:
+            import traceback
+
+            lines = "".join(traceback.format_exception(step.error)).rstrip()
+            self._output.log("debug", f"traceback of {step.op}:\n{lines}")
+
+
+def _fields(step: steps.EngineStep) -> dict[str, object]:
+    record = step_record(step)
+    del record["step"]
+    return record
+
+
+_LEVEL = {
+    steps.OpFailed: "error",
+    steps.WireReceiveFailed: "warning",
+    steps.PeerResolveFailed: "warning",
+    steps.IngressDropped: "warning",
+    steps.OutboundDropped: "warning",
+    steps.ExecutionStarved: "warning",
+    steps.RoundBackedOff: "info",
+    steps.PeerUp: "info",
+    steps.PeerDown: "info",
+    steps.PeerBlocked: "warning",
+    steps.StateForgotten: "warning",
+    steps.StorageFailed: "error",
+}

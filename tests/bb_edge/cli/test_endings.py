@@ -1,0 +1,127 @@
+"""How `bb-edge run` ends, in real processes: what a service manager and a script can tell by the code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+
+import pytest
+
+from bb_edge.cli import main
+from bb_edge.cli.endings import Exit
+
+ANOTHER_PROGRAM = """program P {module=P, targets="Main"}
+function program.Main() -> () {entry=1, partition=Main}
+  t: Trigger = syscall.Interval<period_ns=20000000>()
+  syscall.AppEmit<name="tick">(t)
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_asked_to_stop_is_done(number, configured, start):
+    node = start("run", "--config", str(configured()))
+    node.says("tick")
+    assert node.end(number) == Exit.DONE
+
+
+@pytest.mark.broker
+def test_a_hangup_is_logged_and_ends_nothing(configured, start):
+    node = start("run", "--config", str(configured()))
+    node.says("tick")
+    node.process.send_signal(signal.SIGHUP)
+    node.says("warning SIGHUP is ignored: restart the node")
+    assert node.process.poll() is None
+    assert node.end() == Exit.DONE
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("changes", "flags", "code", "says"),
+    [
+        ({}, ["--nonsense"], Exit.USAGE, "unrecognized arguments"),
+        ({"peer": None}, [], Exit.USAGE, "--peer is missing"),
+        ({}, ["--set", "nonsense"], Exit.USAGE, "SLOT.KEY=VALUE"),
+        ({"brokr": 1}, [], Exit.REFUSED, "brokr"),
+        ({"artifact": "nowhere.onnx"}, [], Exit.REFUSED, "nowhere.onnx cannot be read: No such file"),
+        ({"artifact": "kitchen.json"}, [], Exit.REFUSED, "not a serialized ONNX model"),
+        ({"targets": ["Mian"]}, [], Exit.REFUSED, "did you mean 'Main'?"),
+        ({"load": ["nowhere"]}, [], Exit.REFUSED, "there is no module 'nowhere'"),
+        ({"state": "program.onnx"}, [], Exit.REFUSED, "it is not a folder"),
+        ({"broker": {"url": "mqtts://h", "ca": "nowhere.crt"}}, [], Exit.REFUSED, "nowhere.crt"),
+    ],
+)
+def test_what_ends_in_the_same_way_again_has_codes_of_its_own(changes, flags, code, says, configured, start):
+    node = start("run", "--config", str(configured(**changes)), *flags)
+    assert node.process.wait(60) == code
+    node.says(says)
+
+
+@pytest.mark.broker
+def test_a_port_that_another_process_has_may_be_free_at_the_next_try(configured, start):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        path = configured(metrics=str(taken.getsockname()[1]))
+        node = start("run", "--config", str(path))
+        assert node.process.wait(60) == Exit.FAILED
+        node.says("in use")
+        assert main(["check", "--config", str(path)]) == 0  # it may be the running node
+
+
+@pytest.mark.broker
+def test_a_folder_that_a_running_node_has_open(configured, start, capsys):
+    path = configured(state="state")
+    first = start("run", "--config", str(path))
+    first.says("tick")
+    second = start("run", "--config", str(path))
+    assert second.process.wait(60) == Exit.FAILED
+    second.says("error: .*another storage has this folder open")
+    assert main(["check", "--config", str(path)]) == 0
+    assert "a running node has" in capsys.readouterr().err
+    assert first.end() == Exit.DONE
+
+
+@pytest.mark.broker
+def test_the_state_of_another_program_is_refused_and_a_dry_run_says_so(
+    configured, start, compile_text, capsys
+):
+    path = configured(state="state")
+    first = start("run", "--config", str(path))
+    first.says("tick")
+    assert first.end() == Exit.DONE
+    files = sorted((path.parent / "state").iterdir())
+    assert main(["check", "--config", str(path)]) == 0
+    (path.parent / "program.onnx").write_bytes(compile_text(ANOTHER_PROGRAM))
+    assert main(["check", "--config", str(path)]) == 1
+    assert "its snapshot" in capsys.readouterr().out
+    assert sorted((path.parent / "state").iterdir()) == files
+    second = start("run", "--config", str(path))
+    assert second.process.wait(60) == Exit.REFUSED
+    second.says("its snapshot")
+
+
+@pytest.mark.broker
+def test_a_dry_run_names_everything_that_it_refuses(configured, capsys):
+    wrong = {
+        "load": ["nowhere", "nowhere_else"],
+        "targets": ["Mian"],
+        "federation": "a/b",
+        "metrics": "nonsense",
+        "trace": "nowhere/trace.json",
+        "state": "program.onnx",
+        "broker": {"url": "http://h"},
+    }
+    path = str(configured(**wrong))
+    assert main(["check", "--config", path]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused: ")]
+    for word in ("'nowhere'", "'nowhere_else'", "Mian", "a/b", "nonsense", "trace.json", "folder", "http"):
+        assert sum(word in line for line in lines) == 1, (word, lines)
+    assert main(["check", "--json", "--config", path]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], len(found["problems"])) == (False, len(lines))
+    assert main(["doctor", "--json", "--config", path]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    failed = [c for c in checks if (c["check"], c["status"]) == ("configuration", "failed")]
+    assert len(failed) == len(lines)
