@@ -9,7 +9,7 @@ from typing import Any
 from bb_edge.engine.engine import Phase
 from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.cohort import Cohort
-from bb_edge.engine.net.durable import Durable, NothingDurable
+from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
@@ -416,9 +416,7 @@ def _unit(unit: Unit) -> Row:
     }
 
 
-def _outbox(durable: NothingDurable) -> Row:
-    if not isinstance(durable, Durable):
-        return {"records": [], "waiting": [], "writing": [], "needs_snapshot": [], "bytes": 0}
+def _outbox(durable: Durable) -> Row:
     return {
         "records": [{**_key(key), "settled": durable.outbox.settled(key)} for key in durable.outbox],
         "waiting": [_unit(unit) for unit in durable.waiting],

@@ -19,14 +19,14 @@ from bb_edge.engine.errors import LoadError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
-from bb_edge.engine.net.durable import Durable, NothingDurable
+from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.ingress import Ingress
-from bb_edge.engine.net.journal import Journal, NoJournal
+from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
-from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
+from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.parts import Core, Parts
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -96,10 +96,8 @@ def core(runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], durabl
     waiting = WaitingRoom(runtime, components, pool, ingress)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
     peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())))
-    wish = SnapshotWish(runtime) if durable else NoWish(runtime)
-    kept = NothingDurable()
-    if durable:
-        kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
+    wish = SnapshotWish(runtime, durable)
+    kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
     ctx = OpContext(runtime, components, peers, control, waiting)
@@ -137,7 +135,7 @@ def node(
         core.control.calls,
         core.outgoing,
         routing,
-        Journal(runtime, core.links) if durable else NoJournal(),
+        Journal(runtime, core.links, durable),
     )
     try:
         sources = Sources(runtime, scheduler, core.ingress, core.control, core.wish.want, bound.entries)

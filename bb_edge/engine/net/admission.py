@@ -19,7 +19,7 @@ from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
 from bb_edge.engine.net.ingress import Entry, Ingress
-from bb_edge.engine.net.journal import Journal, JournalRecord, NoJournal
+from bb_edge.engine.net.journal import Journal, JournalRecord
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates, backoff_notice
 from bb_edge.engine.net.requests import Requests
@@ -70,7 +70,7 @@ class Admission:
     _calls: Calls
     _outgoing: Outgoing
     _routing: Routing
-    journal: Journal | NoJournal
+    journal: Journal
     noticed: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # peer -> (last notice, how many)
     _ledger: Ledger = field(init=False)
     _own: PeerId = field(init=False)

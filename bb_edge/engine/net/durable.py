@@ -9,14 +9,14 @@ that asks: a node that comes back would not know what the answers are for. What 
 again after it finds the number that its envelope went out under (`Outbox.find`), and sends nothing new.
 
 `Durable` publishes and loses nothing by itself: it says what became of a unit (`Fate`), and `Outgoing`, which
-holds it, acts on that. `NothingDurable` is its place holder on a node whose driver keeps nothing on disk.
+holds it, acts on that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bb_edge.engine import steps
@@ -56,81 +56,41 @@ class Writing:
     retry_ns: int = RETRY_NS
 
 
-class NothingDurable:
-    """The durable half of what leaves, where nothing is kept: units that want it are sent like any other."""
+@dataclass(slots=True, eq=False)
+class Durable:
+    """The durable half of what leaves; every queue of it is bounded by the outbox or the outbound queue.
 
-    quiet = True
-    busy = False
-    waiting: Sequence[Unit] = ()
+    `quiet` says that the driver keeps nothing on disk: then units that want it are sent like any other.
+    """
 
-    def send(self, unit: Unit, now_ns: int) -> Fate | None:
-        """None: the caller sends the unit as it sends others."""
-        return None
+    _runtime: Runtime
+    _links: Links
+    _peers: PeerStates
+    outbox: Outbox
+    _wish: SnapshotWish
+    quiet: bool = field(init=False)
+    needs_snapshot: UntilSnapshot[EnvelopeKey] = field(init=False)
+    waiting: deque[Unit] = field(default_factory=deque)  # for room in the peer's window, or in the outbox
+    writing: dict[int, Writing] = field(default_factory=dict)
+    _room: bool = False  # a snapshot has made some, for what waits
+    _next_token: int = 1
 
-    def resume(self, now_ns: int) -> Iterable[tuple[Unit, Fate]]:
-        """Nothing waits."""
-        return ()
-
-    def publishable(self, now_ns: int) -> Iterable[tuple[PeerId, bytes, int]]:
-        """Nothing is on disk."""
-        return ()
-
-    def settled(self, keys: Iterable[EnvelopeKey]) -> None:
-        """No records are kept of them."""
-
-    def persisted(self, token: int) -> None:
-        """Nobody has asked for it."""
-
-    def persist_failed(self, token: int, error: BaseException) -> None:
-        """Nobody has asked for it."""
-
-    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
-        """No records may go."""
-        return []
-
-    def adopt(
-        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
-    ) -> list[tuple[int, EnvelopeKey]]:
-        """Ignores what another incarnation has left on disk."""
-        return []
-
-    def save(self) -> dict[str, Any]:
-        """Nothing, as plain values."""
-        return {}
-
-    def restore(self, data: Any, shift: Shift) -> None:
-        """Ignores what a node wrote that kept something."""
-
-
-class Durable(NothingDurable):
-    """The durable half of what leaves; every queue of it is bounded by the outbox or the outbound queue."""
-
-    quiet = False
-
-    def __init__(
-        self, runtime: Runtime, links: Links, peers: PeerStates, outbox: Outbox, wish: SnapshotWish
-    ) -> None:
-        self._runtime = runtime
-        self._links = links
-        self._peers = peers
-        self._wish = wish
-        self.needs_snapshot: UntilSnapshot[EnvelopeKey] = wish.until("a durable request")
-        self.outbox = outbox
-        self.waiting: deque[Unit] = deque()  # for room in the peer's window, or in the outbox
-        self.writing: dict[int, Writing] = {}
-        self._room = False  # a snapshot has made some, for what waits
-        self._next_token = 1
-        runtime.callbacks.register("outbox.retry", self._retry)
+    def __post_init__(self) -> None:
+        self.quiet = not self._wish.kept
+        self.needs_snapshot = self._wish.until("a durable request")
+        self._runtime.callbacks.register("outbox.retry", self._retry)
 
     @property
-    def busy(self) -> bool:  # type: ignore[override]
+    def busy(self) -> bool:
         """Whether the next poll has something to publish."""
         return self._room or bool(self.needs_snapshot.ready)
 
     # --- sending --------------------------------------------------------------------------------------
 
-    def send(self, unit: Unit, now_ns: int) -> Fate:
-        """Takes a unit: it leaves once, and not before it is on disk."""
+    def send(self, unit: Unit, now_ns: int) -> Fate | None:
+        """Takes a unit: it leaves once, and not before it is on disk. None: the caller sends it."""
+        if self.quiet:
+            return None
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
             return _NOTHING_TO_DO
@@ -257,6 +217,8 @@ class Durable(NothingDurable):
 
     def settled(self, keys: Iterable[EnvelopeKey]) -> None:
         """These are acknowledged, expired, or nobody waits for them any more."""
+        if self.quiet:
+            return
         for key in keys:
             self.outbox.settle(key)
             self.needs_snapshot.drop(key)
@@ -273,8 +235,10 @@ class Durable(NothingDurable):
         """Takes records over from disk. Each is due at once, unless it has expired or `awaits` says that
         nobody waits for the answers to its request id. Gives the requests that are repeated.
 
-        What the links hold and the disk does not is not sent again.
+        What the links hold and the disk does not is not sent again. Nothing is taken where nothing is kept.
         """
+        if self.quiet:
+            return []
         asks: list[tuple[int, EnvelopeKey]] = []
         for record in records:
             message = envelope.decode(record.encoded, self._runtime.config.caps)
@@ -301,6 +265,8 @@ class Durable(NothingDurable):
 
     def save(self) -> dict[str, Any]:
         """What waits for room, and what is being written, as plain values; `restore` takes them."""
+        if self.quiet:
+            return {}
         return {
             "waiting": [unit.save() for unit in self.waiting],
             "writing": [
@@ -311,7 +277,7 @@ class Durable(NothingDurable):
 
     def restore(self, data: Any, shift: Shift) -> None:
         """Takes what `save` gave. What was being written is asked for again."""
-        if "writing" not in data:  # written down by a node that kept nothing
+        if self.quiet or "writing" not in data:  # this node keeps nothing, or the one that wrote did not
             return
         self.waiting.extend(Unit.restored(row, shift) for row in data["waiting"])
         for token, row, is_request, retry_ns in data["writing"]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
@@ -63,19 +63,25 @@ class JournalRecord:
             raise JournalRecordError(f"damaged: {error}", "journal", "drop the file") from error
 
 
+@dataclass(slots=True, eq=False)
 class Journal:
-    """What waits to be written, and what is written and waits for the next poll; bounded by the ingress."""
+    """What waits to be written, and what is written and waits for the next poll; bounded by the ingress.
 
-    def __init__(self, runtime: Runtime, links: Links) -> None:
-        self._runtime = runtime
-        self._links = links
-        self.held: dict[int, Arrival] = {}
-        self.accepted: deque[Arrival] = deque()
-        self.replaying: deque[JournalRecord] = deque()
-        self._next_token = -1  # below 0: the outbox has the numbers above
+    Unless the driver has `kept` it, nothing is written: durable envelopes are like any other.
+    """
+
+    _runtime: Runtime
+    _links: Links
+    _kept: bool = True
+    held: dict[int, Arrival] = field(default_factory=dict)
+    accepted: deque[Arrival] = field(default_factory=deque)
+    replaying: deque[JournalRecord] = field(default_factory=deque)
+    _next_token: int = -1  # below 0: the outbox has the numbers above
 
     def hold(self, arrival: Arrival, now_ns: int) -> bool:
         """Takes the envelope's number, and asks the driver to write it down; True: it is delivered later."""
+        if not self._kept:
+            return False
         raw = arrival.raw
         self._links.mark(raw.peer, arrival.message, now_ns, hold_ack=True)
         token = self._next_token
@@ -110,7 +116,8 @@ class Journal:
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Queues the records of a journal, in their order. JournalRecordError, queueing none."""
-        self.replaying.extend([JournalRecord.from_bytes(data) for data in records])
+        if self._kept:
+            self.replaying.extend([JournalRecord.from_bytes(data) for data in records])
 
     def save(self) -> dict[str, list[Any]]:
         """Plain values for a snapshot; it keeps what is held, whatever becomes of the journal's record."""
@@ -122,39 +129,11 @@ class Journal:
 
     def restore(self, data: Any, shift: Shift, ledger: Ledger, kind_of: KindOf) -> None:
         """Takes what `save` gave, and charges its bytes. EnvelopeError for what the caps do not let in."""
+        if not self._kept:
+            return  # what a durable node had written down comes again with its journal
         for *row, deadline_ns in data["accepted"]:
             raw = Raw.restored(row)
             ledger.recharge(raw.peer, len(raw.data))
             message = envelope.decode(raw.data, self._runtime.config.caps)
             self.accepted.append(Arrival(raw, message, kind_of(message), shift.time(deadline_ns)))
         self.replay(data["replaying"])
-
-
-class NoJournal:
-    """Stands for the journal on a node whose driver keeps nothing: durable envelopes are like any other."""
-
-    def __init__(self) -> None:
-        self.held: dict[int, Arrival] = {}
-        self.accepted: deque[Arrival] = deque()
-        self.replaying: deque[JournalRecord] = deque()
-
-    def hold(self, arrival: Arrival, now_ns: int) -> bool:
-        """False: the envelope is delivered at once."""
-        return False
-
-    def persisted(self, token: int) -> bool:
-        """False: no token is ours."""
-        return False
-
-    def persist_failed(self, token: int, error: BaseException) -> None:
-        """Nothing: no token is ours."""
-
-    def replay(self, records: Iterable[bytes]) -> None:
-        """Nothing: there was nobody to write records."""
-
-    def save(self) -> dict[str, list[Any]]:
-        """The empty lists of a journal that holds nothing."""
-        return {"accepted": [], "replaying": []}
-
-    def restore(self, data: Any, shift: Shift, ledger: Ledger, kind_of: KindOf) -> None:
-        """Nothing: what a durable node had written down comes again with its journal."""

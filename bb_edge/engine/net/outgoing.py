@@ -8,7 +8,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
-from bb_edge.engine.net.durable import Fate, NothingDurable
+from bb_edge.engine.net.durable import Durable, Fate
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.plain import Shift
@@ -39,7 +39,7 @@ class Outgoing:
         runtime: Runtime,
         links: Links,
         peers: PeerStates,
-        durable: NothingDurable,
+        durable: Durable,
         local: Callable[[bytes], bool],
     ) -> None:
         self._runtime = runtime

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bb_edge.engine import steps
@@ -16,17 +17,15 @@ from bb_edge.engine.runtime import Runtime
 K = TypeVar("K", bound=Hashable)
 
 
+@dataclass(slots=True, eq=False)
 class UntilSnapshot(Generic[K]):
     """Keys in the order of `add`. A snapshot that was taken later and is on disk makes them ready."""
 
-    __slots__ = ("_covered", "_reason", "_waiting", "_wish", "ready")
-
-    def __init__(self, wish: SnapshotWish, reason: str) -> None:
-        self._wish = wish
-        self._reason = reason
-        self._waiting: dict[K, None] = {}
-        self._covered: tuple[K, ...] = ()
-        self.ready: deque[K] = deque()  # the same object for ever: whoever goes on with keys takes them out
+    _wish: SnapshotWish
+    _reason: str
+    _waiting: dict[K, None] = field(default_factory=dict)
+    _covered: tuple[K, ...] = ()
+    ready: deque[K] = field(default_factory=deque)  # the same object for ever: whoever goes on takes keys out
 
     def __contains__(self, key: K) -> bool:
         """Whether the key waits."""
@@ -38,9 +37,10 @@ class UntilSnapshot(Generic[K]):
         return tuple(self._waiting)
 
     def add(self, key: K) -> None:
-        """Has a key wait for a snapshot, and asks for one."""
-        self._waiting[key] = None
-        self._wish.want(self._reason)
+        """Has a key wait for a snapshot, and asks for one. Without a driver that keeps any, nothing waits."""
+        if self._wish.kept:
+            self._waiting[key] = None
+            self._wish.want(self._reason)
 
     def drop(self, key: K) -> None:
         """Waits no more. A key that does not wait is fine."""
@@ -65,17 +65,18 @@ class UntilSnapshot(Generic[K]):
             self._wish.want(self._reason)
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotWish:
-    """Asks the driver for a snapshot, once until it is written."""
+    """Asks the driver for a snapshot, once until it is written; nobody, unless the driver keeps things."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._wanted = False
-        self._waits: list[UntilSnapshot[Any]] = []
+    _runtime: Runtime
+    kept: bool = True
+    _wanted: bool = False
+    _waits: list[UntilSnapshot[Any]] = field(default_factory=list)
 
     def want(self, reason: str) -> None:
         """Wants a snapshot. The driver hears the reason of the first who does."""
-        if not self._wanted:
+        if self.kept and not self._wanted:
             self._wanted = True
             self._runtime.emit(steps.SnapshotWanted(reason))
 
@@ -95,21 +96,3 @@ class SnapshotWish:
         self._wanted = False
         for queue in self._waits:
             queue.written()
-
-
-class NoWish(SnapshotWish):
-    """Stands for the wish on a node whose driver keeps nothing on disk: nobody waits for a snapshot."""
-
-    def want(self, reason: str) -> None:
-        """Asks nobody."""
-
-    def until(self, reason: str) -> UntilSnapshot[Any]:
-        """A queue in which nothing waits."""
-        return _NothingWaits(self, reason)
-
-
-class _NothingWaits(UntilSnapshot[Any]):
-    __slots__ = ()
-
-    def add(self, key: Any) -> None:
-        """The caller goes on at once."""

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.calls import CALL, Calls
-from bb_edge.engine.net.durable import NothingDurable
+from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -20,6 +21,7 @@ from bb_edge.roles import ProtocolComponent
 from bb_edge.wire import envelope
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.outbox import Outbox
 from tests.aids.transitions import assert_decides_by
 
 S = 1_000_000_000
@@ -55,7 +57,8 @@ class World:
         if known:
             self.peers.presence(THERE, True, 1, (), (ADDRESS,), {})
             self.peers.take_changes()
-        self.outgoing = Outgoing(self.runtime, links, self.peers, NothingDurable(), lambda _data: True)
+        kept = Durable(self.runtime, links, self.peers, Outbox(1, 1), SnapshotWish(self.runtime, kept=False))
+        self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
         self.calls = Calls(self.runtime, self.outgoing, self.peers)
         self.asker = Asker()
         self.outlet = Outlet(self.runtime, self.outgoing, 1, self.asker, "Main", "asker")

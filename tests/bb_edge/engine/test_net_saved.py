@@ -12,11 +12,11 @@ from kinds_of_steps import of
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.durable import Durable, NothingDurable
+from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates, backoff_notice
 from bb_edge.engine.net.units import Unit
-from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish
+from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
@@ -49,10 +49,8 @@ class Net:
         self.runtime.advance(now_ns)
         links = Links(1, 2)
         self.peers = PeerStates(self.runtime, links, ("Main",))
-        wish = SnapshotWish(self.runtime) if durable else NoWish(self.runtime)
-        kept = NothingDurable()
-        if durable:
-            kept = Durable(self.runtime, links, self.peers, Outbox(outbox, 1 << 20), wish)
+        wish = SnapshotWish(self.runtime, durable)
+        kept = Durable(self.runtime, links, self.peers, Outbox(outbox, 1 << 20), wish)
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
 
     def asked(self) -> list[tuple[int, bytes]]:
@@ -171,7 +169,7 @@ def test_what_is_queued_waits_and_is_being_written_comes_back(
 def test_a_node_that_keeps_nothing_takes_what_is_queued_and_no_more(queued: list[Unit]) -> None:
     before, nothing = Net(NOW), Net(NOW, durable=False)
     before.outgoing.units.extend(queued)
-    before.outgoing.durable.waiting.append(Unit(PEERS[0], [], durable=True))  # type: ignore[attr-defined]
+    before.outgoing.durable.waiting.append(Unit(PEERS[0], [], durable=True))
     nothing.outgoing.restore(plain(before.outgoing.save()), Shift(0))
     assert list(nothing.outgoing.units) == queued and not nothing.outgoing.durable.waiting
     keeps = Net(NOW)

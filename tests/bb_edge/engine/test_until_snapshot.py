@@ -7,7 +7,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.until_snapshot import NoWish, SnapshotWish, UntilSnapshot
+from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 
@@ -104,7 +104,7 @@ def test_a_snapshot_is_asked_for_once_until_it_is_written_and_again_for_what_cam
 
 def test_where_nothing_is_kept_nothing_waits_and_nobody_is_asked() -> None:
     runtime = a_runtime()
-    wish = NoWish(runtime)
+    wish = SnapshotWish(runtime, kept=False)
     until = wish.until("keys")
     until.add(1)
     wish.want("anything")
