@@ -18,7 +18,7 @@ from bb_edge.engine.net.routing import ports_of
 from bb_edge.engine.parts import Core
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph
-from bb_edge.engine.run.flows import find_claims, touch_set
+from bb_edge.engine.run.claims import find_claims, touch_set
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError

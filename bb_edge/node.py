@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine import replay, snapshot, steps
+from bb_edge.engine import snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine
@@ -19,9 +19,8 @@ from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.frames import Execution
-from bb_edge.engine.run.observing import OpObserver
 from bb_edge.engine.run.straight import schedules_of
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
@@ -359,7 +358,7 @@ class Node:
         outbox records that may go.
         """
         self._parts.wish.written()
-        return tuple(self._parts.outgoing.durable.snapshot_written(replay.may_run(self._parts)))
+        return tuple(self._parts.outgoing.durable.snapshot_written(snapshot.may_run(self._parts)))
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.

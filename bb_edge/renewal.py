@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bb_edge.engine.binding import BindEnv
 from bb_edge.engine.parts import Core
-from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.observing import OpObserver
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import bind, bound_bootstrap
 

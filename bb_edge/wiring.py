@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bb_edge.engine.binding import BindEnv
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import BindEnv, OpContext
 from bb_edge.engine.engine import Engine
 from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
 from bb_edge.engine.entries.bootstraps import Bootstraps
@@ -29,11 +28,9 @@ from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.parts import Core, Parts
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
+from bb_edge.engine.run.components import Components, OpStates
 from bb_edge.engine.run.naming import Naming
-from bb_edge.engine.run.observing import OpObserver
-from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import WaitingRoom
@@ -90,7 +87,7 @@ def core(runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], durabl
     )
     places = config.ingress_entries + config.answer_entries
     ledger = Ledger(places, config.ingress_entries, config.ingress_bytes)
-    components = Components(list(slots.components.values()), slots.numbers, peer_classes)
+    components = Components(tuple(slots.components.values()), slots.numbers, peer_classes)
     pool = ExecutionPool(config.max_executions, config.max_children)
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)

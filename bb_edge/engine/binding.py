@@ -1,22 +1,30 @@
-"""How an op implementation is tied to one node: `bind(op, env) -> run`, called once per op at install."""
+"""What ops are given: at install what they are bound to, and the `ctx` of each call."""
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
+from bb_edge.engine.net.surroundings import ControlContext, Surroundings
 from bb_edge.engine.program.program import FunctionKey, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
+from bb_edge.roles.completion import Later
 
 Run = Callable[..., Any]
 Bind = Callable[[BoundOp, "BindEnv"], Run]
@@ -55,3 +63,61 @@ def make_gather(sites: Sequence[int], absent: int) -> Callable[[list[Any]], Sequ
 def done(op: BoundOp) -> object:
     """What an op gives back whose only output says that it has run: None where nobody reads that."""
     return TRIGGER if op.mode else None
+
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import ProtocolCtx
+
+
+class OpContext(Surroundings):
+    """`execution`, `frame` and `op` are those of the op that runs."""
+
+    __slots__ = ("_control", "execution", "frame", "later_token", "op", "waiting")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        components: Components,
+        peers: PeerStates,
+        control: ControlPlane,
+        waiting: WaitingRoom,
+    ) -> None:
+        super().__init__(runtime, components, peers, control.calls)
+        self._control = control
+        self.waiting = waiting
+        self.later_token = 0
+        self.execution: Execution
+        self.frame: Frame
+        self.op: BoundOp
+
+    @property
+    def outlet(self) -> Outlet:
+        """The outlet of the component whose op runs. OpError where it is no protocol."""
+        return self._control.outlet_of(self.op.component)
+
+    @property
+    def target(self) -> str:
+        """The target that the op belongs to."""
+        return self.op.target
+
+    @property
+    def exec_id(self) -> int:
+        """The execution that the op runs in; numbers are never given twice."""
+        return self.execution.id
+
+    @property
+    def random(self) -> random.Random:
+        """The node's random numbers, for ops; components have `rng`."""
+        return self.runtime.rng
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """Parks the op; the handle is fulfilled from any thread.
+
+        `deadline_ns` is relative, None: the op's or the node's own.
+        """
+        return self.waiting.later(self, deadline_ns)
+
+
+if TYPE_CHECKING:
+    # Holds the type checker to what components are promised.
+    _PROMISED: tuple[type[ProtocolCtx], ...] = (OpContext, ControlContext)

@@ -1,4 +1,4 @@
-"""What a timer, a queued entry or an execution calls later, by name.
+"""What is called later, by name: by a timer, a queued entry or the end of an execution.
 
 A closure cannot be written down. So whatever the engine keeps for later is a registered callable and plain
 arguments: a snapshot holds the name and the arguments, and the node that is restored looks the name up.
@@ -6,6 +6,7 @@ arguments: a snapshot holds the name and the arguments, and the node that is res
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -66,3 +67,121 @@ class Callbacks:
     def load(self, name: str, plain: Any, shift: Shift) -> Args:
         """The arguments that `dump` wrote; absolute times among them are moved by `shift`."""
         return self._written.get(name, VALUES).load(plain, shift)
+
+
+class Due(NamedTuple):
+    """`callback(now_ns, *args)`."""
+
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+
+
+class Timer(NamedTuple):
+    """A timer that runs, as a snapshot sees it."""
+
+    token: int
+    when_ns: int
+    due: Due
+
+
+class TimersFull(BBError):
+    """No place for one more timer: names the bound."""
+
+
+class Timers:
+    """Callbacks run in order of their time, equal times in order of their making.
+
+    Cancelling is lazy: a cancelled entry stays in the heap until its time, but the bound counts live ones
+    only. The heap is rebuilt when the dead outnumber the living.
+    """
+
+    __slots__ = ("_bound", "_live", "_next", "heap")
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self.heap: list[tuple[int, int]] = []
+        """(when, token): the first is the earliest, cancelled ones among them. To be read only."""
+        self._live: dict[int, Due] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    @property
+    def full(self) -> bool:
+        """Whether the bound is reached."""
+        return len(self._live) >= self._bound
+
+    def at(self, when_ns: int, callback: Callable[..., object], *args: object, reserved: bool = False) -> int:
+        """Calls `callback(now_ns, *args)` in the first poll at or after `when_ns`; returns a token for
+        `cancel`.
+
+        `reserved` timers never raise TimersFull: there is one per thing that has a bound of its own (an open
+        request, a parked op, a Repeat), which must not be left without its end.
+        """
+        if len(self._live) >= self._bound and not reserved:
+            raise TimersFull(
+                f"{self._bound} timers run already", where="timers", hint="raise NodeConfig.max_timers"
+            )
+        token = self._next
+        self._next += 1
+        self._live[token] = Due(callback, args)
+        heapq.heappush(self.heap, (when_ns, token))
+        return token
+
+    def cancel(self, token: int) -> None:
+        """Forgets a timer; an unknown or past token is fine."""
+        if self._live.pop(token, None) is not None and len(self.heap) > 2 * len(self._live) + 16:
+            self.heap[:] = [entry for entry in self.heap if entry[1] in self._live]
+            heapq.heapify(self.heap)
+
+    def next_ns(self) -> int | None:
+        """When the earliest live timer is due, None where there is none."""
+        heap, live = self.heap, self._live
+        while heap and heap[0][1] not in live:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_ns: int) -> bool:
+        """Whether a timer's time has come."""
+        when = self.next_ns()
+        return when is not None and when <= now_ns
+
+    def pop_due(self, now_ns: int) -> Due | None:
+        """The earliest timer that is due, removed; None where none is."""
+        when = self.next_ns()
+        if when is None or when > now_ns:
+            return None
+        _, token = heapq.heappop(self.heap)
+        return self._live.pop(token)
+
+    # --- snapshot -------------------------------------------------------------------------------------
+
+    def running(self) -> list[Timer]:
+        """All live timers in the order in which they are due."""
+        live = sorted(entry for entry in self.heap if entry[1] in self._live)
+        return [Timer(token, when_ns, self._live[token]) for when_ns, token in live]
+
+    def save(self, callbacks: Callbacks) -> list[Any]:
+        """[next token, timers], as plain values.
+
+        Timers whose callback has no name are left out: they are components' own callables, gone with the
+        process.
+        """
+        named = [(timer, callbacks.name_of(timer.due.callback)) for timer in self.running()]
+        return [
+            self._next,
+            [
+                [timer.token, timer.when_ns, name, callbacks.dump(name, timer.due.args)]
+                for timer, name in named
+                if name is not None
+            ],
+        ]
+
+    def restore(self, plain: Any, shift: Shift, callbacks: Callbacks) -> None:
+        """Takes what `save` gave, under the same tokens; for a wheel without timers."""
+        self._next, rows = plain
+        for token, when_ns, name, args in rows:
+            self._live[token] = Due(callbacks.get(name), callbacks.load(name, args, shift))
+            self.heap.append((when_ns + shift.delta_ns, token))
+        self.heap.sort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import OpContext
 from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.net.admission import Admission
@@ -15,8 +15,8 @@ from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.net.until_snapshot import SnapshotWish
+from bb_edge.engine.run.components import OpStates
 from bb_edge.engine.run.naming import Naming
-from bb_edge.engine.run.op_states import OpStates
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.delivery import Links

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 from numpy import ndarray
 
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.callbacks import Callbacks
+from bb_edge.engine.callbacks import Callbacks, Timers
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
-from bb_edge.engine.timers import Timers
 from bb_edge.ir.ids import PeerId
 
 

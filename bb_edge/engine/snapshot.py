@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.run import saved_components, saved_executions, saved_waiting
+from bb_edge.engine.run import saved_waiting
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import ComponentStateError
-from bb_edge.wire import cbor
+from bb_edge.wire import cbor, envelope
+from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.outbox import Cause
 
 MAGIC = b"BBSNAP\r\n"
 VERSION = 3
@@ -44,98 +47,71 @@ _MISFITS = (
 """What reading a part of another shape than expected ends in."""
 
 
-def _save_core(p: Parts) -> dict[str, Any]:
-    return {
-        **p.runtime.save(),
-        **p.scheduler.save(),
-        "generators": [dump(ctx.generator_state) for ctx in p.contexts],
-        "rings": p.states.save_rings(),
-    }
+def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Callable[[Any], object]], ...]:
+    """The body in the order in which it is restored: each item's name, what writes it, and what reads it.
 
+    A section has the name that it was given first.
+    """
+    run, pool, naming, callbacks = p.scheduler, p.scheduler.pool, p.naming, p.runtime.callbacks
+    claims, ingress, timers = run.waiting.claims, p.ingress, p.runtime.timers
 
-def _restore_core(p: Parts, plain: Any, _: Shift) -> None:
-    p.runtime.restore(plain)
-    p.scheduler.restore(plain)
-    for ctx, state in zip(p.contexts, plain["generators"], strict=True):
-        ctx.generator_state = load(state)
-    p.states.restore_rings(plain["rings"])
+    def save_core() -> dict[str, Any]:
+        generators = [dump(ctx.generator_state) for ctx in p.contexts]
+        return {**p.runtime.save(), **run.save(), "generators": generators, "rings": p.states.save_rings()}
 
+    def restore_core(plain: Any) -> None:
+        p.runtime.restore(plain)
+        run.restore(plain)
+        for ctx, state in zip(p.contexts, plain["generators"], strict=True):
+            ctx.generator_state = load(state)
+        p.states.restore_rings(plain["rings"])
 
-def _restore_components(p: Parts, plain: Any, _: Shift) -> None:
-    for step in saved_components.restore(p.scheduler.components, plain):
-        p.runtime.emit(step)
+    def restore_components(plain: Any) -> None:
+        p.runtime.steps.extend(run.components.restore(plain))
 
+    def restore_neighbours(plain: Any) -> None:
+        p.peers.restore(plain, shift)
+        p.admission.restore(plain["noticed"], shift)
 
-def _restore_neighbours(p: Parts, plain: Any, shift: Shift) -> None:
-    p.peers.restore(plain, shift)
-    p.admission.restore(plain["noticed"], shift)
+    def restore_executions(plain: Any) -> None:
+        pool.restore(plain, shift, naming, callbacks, p.bootstraps.find)
+        for execution in pool.active.values():
+            run.ledger.recharge(execution.source, execution.bytes_held)
+            run.ledger.recharge(None, execution.answer_bytes)
 
+    def restore_ingress(plain: Any) -> None:
+        ingress.restore(plain, shift, callbacks)
+        p.admission.restore_journal(plain, shift)
 
-def _restore_executions(p: Parts, plain: Any, shift: Shift) -> None:
-    pool, ledger = p.scheduler.pool, p.scheduler.ledger
-    saved_executions.restore(pool, p.runtime, plain, shift, p.naming, p.bootstraps.find)
-    for execution in pool.active.values():
-        ledger.recharge(execution.source, execution.bytes_held)
-        ledger.recharge(None, execution.answer_bytes)
-
-
-def _save_ingress(p: Parts) -> dict[str, Any]:
-    return {**p.ingress.save(p.runtime.callbacks), **p.admission.journal.save()}
-
-
-def _restore_ingress(p: Parts, plain: Any, shift: Shift) -> None:
-    p.ingress.restore(plain, shift, p.runtime.callbacks)
-    p.admission.restore_journal(plain, shift)
-
-
-class Section(NamedTuple):
-    """One item of the body, which one owner or several have written."""
-
-    name: str
-    save: Callable[[Parts], Any]
-    restore: Callable[[Parts, Any, Shift], None]
-
-
-SECTIONS = (
-    Section("core", _save_core, _restore_core),
-    Section("components", lambda p: saved_components.save(p.scheduler.components), _restore_components),
-    Section("neighbours", lambda p: {**p.peers.save(), "noticed": p.admission.save()}, _restore_neighbours),
-    Section(
-        "links",
-        lambda p: p.links.snapshot(p.runtime.now_ns),
-        lambda p, plain, _: p.links.restore(plain, p.runtime.now_ns, same_outbox=True),
-    ),
-    Section("executions", lambda p: saved_executions.save(p.scheduler.pool, p.runtime), _restore_executions),
-    Section(
-        "requests",
-        lambda p: p.requests.save(),
-        lambda p, plain, shift: p.requests.restore(plain, shift, p.naming),
-    ),
-    Section(
-        "parked",
-        lambda p: saved_waiting.save(p.scheduler.waiting),
-        lambda p, plain, _: saved_waiting.restore(p.scheduler, plain, p.naming),
-    ),
-    Section(
-        "claims",
-        lambda p: p.scheduler.waiting.claims.save(),
-        lambda p, plain, _: p.scheduler.waiting.claims.restore(plain, p.naming),
-    ),
-    Section("ops", lambda p: p.states.save(), lambda p, plain, _: p.states.restore(plain)),
-    Section("cycle", lambda p: p.sources.save(), lambda p, plain, _: p.sources.restore(plain)),
-    Section("bootstraps", lambda p: p.bootstraps.save(), lambda p, plain, _: p.bootstraps.restore(plain)),
-    Section("ingress", _save_ingress, _restore_ingress),
-    Section(
-        "outbound", lambda p: p.outgoing.save(), lambda p, plain, shift: p.outgoing.restore(plain, shift)
-    ),
-    Section("control", lambda p: p.control.save(), lambda p, rows, _: p.control.restore(rows)),
-    Section(
-        "timers",
-        lambda p: p.runtime.timers.save(p.runtime.callbacks),
-        lambda p, plain, shift: p.runtime.timers.restore(plain, shift, p.runtime.callbacks),
-    ),
-)
-"""The body, in the order in which it is restored. A section has the name that it was given first."""
+    return (
+        ("core", save_core, restore_core),
+        ("components", run.components.save, restore_components),
+        ("neighbours", lambda: {**p.peers.save(), "noticed": p.admission.save()}, restore_neighbours),
+        (
+            "links",
+            lambda: p.links.snapshot(p.runtime.now_ns),
+            lambda plain: p.links.restore(plain, p.runtime.now_ns, same_outbox=True),
+        ),
+        ("executions", lambda: pool.save(p.runtime), restore_executions),
+        ("requests", p.requests.save, lambda plain: p.requests.restore(plain, shift, naming)),
+        (
+            "parked",
+            lambda: saved_waiting.save(run.waiting),
+            lambda plain: saved_waiting.restore(run, plain, naming),
+        ),
+        ("claims", claims.save, lambda plain: claims.restore(plain, naming)),
+        ("ops", p.states.save, p.states.restore),
+        ("cycle", p.sources.save, p.sources.restore),
+        ("bootstraps", p.bootstraps.save, p.bootstraps.restore),
+        (
+            "ingress",
+            lambda: {**ingress.save(callbacks), **p.admission.journal.save()},
+            restore_ingress,
+        ),
+        ("outbound", p.outgoing.save, lambda plain: p.outgoing.restore(plain, shift)),
+        ("control", p.control.save, p.control.restore),
+        ("timers", lambda: timers.save(callbacks), lambda plain: timers.restore(plain, shift, callbacks)),
+    )
 
 
 class SnapshotError(BBError):
@@ -174,9 +150,9 @@ class Identity:
 def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
     """The bytes of a node. SnapshotError where a value in a slot has no written form; names the part."""
     body: dict[str, object] = {"identity": identity.plain(), "now_ns": now_ns}
-    for name, write, _ in SECTIONS:
+    for name, write, _ in _sections(parts, Shift(0)):
         try:
-            body[name] = write(parts)
+            body[name] = write()
         except BBError as error:
             raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
     body["slots"] = _slots(parts)
@@ -240,8 +216,8 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
         section = "slots"
         if body.get("slots", _slots(parts)) != _slots(parts):  # absent where an older runtime wrote
             raise ValueError("other slots than the artifact's")
-        for section, _, take in SECTIONS:
-            take(parts, body[section], shift)
+        for section, _, take in _sections(parts, shift):
+            take(body[section])
     except ComponentStateError as error:
         raise SnapshotDamagedError(f"{error.where}: {error.what}", "snapshot", error.hint) from error
     except _MISFITS as error:
@@ -249,3 +225,39 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
             f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"
         ) from error
     parts.requests.ask_again()
+
+
+def may_run(parts: Parts) -> Callable[[Cause], bool]:
+    """Tells of a cause whether something of it is still to come; for use before the next poll."""
+    rounds = {rounds.own_number: rounds for rounds in parts.sources.rounds}
+    present = set(_present(parts))
+
+    def still(cause: Cause) -> bool:
+        source = rounds.get(cause.epoch) if cause.peer == parts.runtime.own_peer else None
+        return source.may_run(cause.seq) if source is not None else cause in present
+
+    return still
+
+
+def _present(parts: Parts) -> Iterator[Cause | None]:
+    """The causes of all that has begun or waits to begin."""
+    for execution in parts.scheduler.pool.active.values():
+        yield execution.cause
+    for cohort in parts.requests.cohorts.values():
+        for answer in cohort.waiting:
+            yield answer.cause
+    for entry in parts.ingress.entries:
+        if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
+            yield cause_of(entry.args[0], entry.args[1])
+    for unit in (*parts.outgoing.units, *parts.outgoing.durable.waiting):
+        yield unit.cause
+    received = [(raw.peer, raw.data) for raw in parts.ingress.envelopes]
+    journal = parts.admission.journal
+    for arrival in (*journal.accepted, *journal.held.values()):
+        yield cause_of(arrival.raw.peer, arrival.message)
+    received += [(record.peer, record.data) for record in journal.replaying]
+    for peer, data in received:
+        try:
+            yield cause_of(peer, envelope.decode(data, parts.runtime.config.caps))
+        except BBError:  # the poll that takes it will say so
+            continue

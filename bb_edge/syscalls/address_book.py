@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run, done
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run, done
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir.address import Address

@@ -6,8 +6,7 @@ callee is written to the caller's frame.
 
 from __future__ import annotations
 
-from bb_edge.engine.binding import BindEnv, Run
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import BindEnv, OpContext, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import OpContext
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import ContributionRefused

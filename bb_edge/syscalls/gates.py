@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.run.bound import BoundOp
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from bb_edge.engine.binding import BindEnv, Run, make_gather
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.run.bound import BoundGraph, BoundOp

@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import Bind, BindEnv, Run, done
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run, done
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.binding import BindEnv, Run, make_gather
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp, PlainCall
 from bb_edge.ir import keys

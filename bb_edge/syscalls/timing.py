@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING

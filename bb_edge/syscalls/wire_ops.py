@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine.binding import Bind, BindEnv, Run
-from bb_edge.engine.context import OpContext
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.units import Unit

@@ -22,7 +22,6 @@ MODULES = (
     "bb_edge/wire/outbox.py",
     "bb_edge/state/*.py",
     "bb_edge/engine/callbacks.py",
-    "bb_edge/engine/replay.py",
     "bb_edge/engine/net/durable.py",
     "bb_edge/engine/net/journal.py",
     "bb_edge/engine/plain.py",
@@ -30,7 +29,9 @@ MODULES = (
     "bb_edge/engine/net/units.py",
     "bb_edge/engine/net/until_snapshot.py",
     "bb_edge/engine/run/naming.py",
-    "bb_edge/engine/run/saved_*.py",
+    "bb_edge/engine/run/components.py",
+    "bb_edge/engine/run/pool.py",
+    "bb_edge/engine/run/saved_waiting.py",
 )
 SAVED = ("bb_edge/engine/", "bb_edge/syscalls/", "bb_edge/wire/")
 SAVED_BY = {"save", "restore", "restored"}
