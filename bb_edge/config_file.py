@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bb_edge.engine.config import ConfigError, NodeConfig
+from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.plain_values import NestedTooDeep, shallow
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import Broker, MqttOptions
@@ -26,6 +28,9 @@ from bb_edge.wire.caps import EnvelopeCaps
 
 MAX_BYTES = 1024 * 1024
 """Bytes of the largest configuration: they are written by hand, so a larger file is a wrong file."""
+
+MAX_PASSWORD = 65_535
+"""Bytes of the largest password that MQTT has."""
 
 OUTBOX_RECORD_BYTES = 256
 """Most bytes that a record of the outbox takes on disk beside its envelope."""
@@ -139,19 +144,22 @@ class RunConfig:
 def load_config(path: Path) -> RunConfig:
     """Reads a `.json` or `.toml` file. Raises ConfigFileError, which says what is wrong with it."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
+    except FileRefused as error:
+        raise ConfigFileError(error.what, error.where, error.hint) from error
     except OSError as error:
         raise ConfigFileError(f"it cannot be read: {error.strerror}", str(path)) from error
-    if len(data) > MAX_BYTES:
-        raise ConfigFileError(f"it is larger than {MAX_BYTES} bytes", str(path), "is it the right file?")
     parse = _parsers().get(path.suffix.lower())
     if parse is None:
         raise ConfigFileError(f"it ends in {path.suffix!r}", str(path), "write .json or .toml")
     try:
         text = data.decode("utf-8")
-        parsed = parse(text, path)
-    except (ValueError, RecursionError) as error:
+        parsed = shallow(parse(text, path))
+    except RecursionError as error:
+        raise ConfigFileError(
+            f"it does not parse: {NestedTooDeep()}", str(path), "write it flatter"
+        ) from error
+    except ValueError as error:
         raise ConfigFileError(f"it does not parse: {error}", str(path)) from error
     return _Reader(path).config(parsed)
 
@@ -225,10 +233,10 @@ class _Reader:
 
     def _file(self, table: Mapping[str, Any], key: str, name: str) -> Path | None:
         text = self._text(table, key, name)
-        if text == "":
+        if text == "" or "\0" in (text or ""):
             raise self._fail(
                 f"{key}.{name}" if key else name,
-                "'' is not the name of a file",
+                f"{text!r} is not the name of a file",
                 "name one, or leave the key out",
             )
         return None if text is None else self._path.parent / text
@@ -339,7 +347,9 @@ class _Reader:
                 what = "password and password_file are both given"
                 raise self._fail("broker", what, "write one of them")
             try:
-                settings["password"] = secret.read_text(encoding="utf-8").rstrip("\r\n")
+                settings["password"] = read_regular(secret, MAX_PASSWORD).decode().rstrip("\r\n")
+            except FileRefused as error:
+                raise self._fail("broker.password_file", f"{secret}: {error.what}", error.hint) from error
             except (OSError, UnicodeDecodeError) as error:
                 raise self._fail("broker.password_file", f"{secret} cannot be read: {error}") from error
         return settings

@@ -5,13 +5,11 @@ docs/design/artifact.md, "Construction state", describes its forms.
 
 from __future__ import annotations
 
-import json
 from typing import Any
-
-import cbor2
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto
+from bb_edge.ir.plain_values import from_cbor, from_json
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
 from bb_edge.roles.component import Component, ComponentEnv
@@ -62,9 +60,9 @@ def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, ob
         config: dict[str, object] = {}
         for entry in state.g.metadata_props:
             try:
-                config[entry.key] = json.loads(entry.value)
+                config[entry.key] = from_json(entry.value)
             except ValueError as error:
-                raise LoadError(f"config {entry.key!r} is not JSON", where=where) from error
+                raise LoadError(f"config {entry.key!r} is not JSON: {error}", where, _AGAIN) from error
         return config, {t.name: from_tensor_proto(t) for t in state.g.initializer}
     if state.type == AttributeProto.TENSOR:
         return {}, {state.t.name or "value": from_tensor_proto(state.t)}
@@ -73,9 +71,12 @@ def construction(state: AttributeProto | None, where: str) -> tuple[dict[str, ob
     if not state.s:
         return {}, {}
     try:
-        decoded = cbor2.loads(state.s)
-    except (cbor2.CBORError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise LoadError("its construction state is not CBOR", where=where) from error
+        decoded = from_cbor(state.s)
+    except ValueError as error:
+        raise LoadError(f"its construction state is not CBOR: {error}", where, _AGAIN) from error
     if not isinstance(decoded, dict) or not all(isinstance(k, str) for k in decoded):
-        raise LoadError("its construction state is not a map with names as keys", where=where)
+        raise LoadError("its construction state is not a map with names as keys", where, _AGAIN)
     return decoded, {}
+
+
+_AGAIN = "copy the artifact again, or compile it again"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
@@ -146,8 +147,8 @@ def open_model(
     """Opens a compiled artifact (a path, its bytes, or what `load` returned) and makes a target callable.
 
     `target` can be left out if the artifact has only one. `components` overrides the configuration of slots,
-    for example `{"backend": {"arena_limit": 1 << 20}}`. Raises OSError, InferenceError, and what `load` and
-    `install` raise.
+    for example `{"backend": {"arena_limit": 1 << 20}}`. Raises InferenceError, and what `load` and `install`
+    raise.
     """
     # The objects made here live on, so runs of the garbage collector would only cost time.
     collecting = gc.isenabled()
@@ -176,8 +177,7 @@ def _open(
     tuning = None
     if not isinstance(data, bytes):
         tuning = tuning_of(data)
-        with open(data, "rb") as file:
-            data = file.read()
+        data = read_artifact(data)
     model = None if components else _without_engine(data, target, tuning)
     if model is not None:
         return model

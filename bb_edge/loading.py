@@ -15,6 +15,7 @@ from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.program.nodes import metadata
 from bb_edge.engine.program.program import Binding, FunctionKey, Identity, Program, Target
 from bb_edge.engine.program.records import GraphSlot
+from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
@@ -49,7 +50,7 @@ def load(data: bytes | str | os.PathLike[str]) -> Program:
     """Parses, checks and resolves an artifact, given as its bytes or its path.
 
     Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError, and nothing else, whatever the
-    bytes. Raises OSError where the path cannot be read.
+    bytes. Of a path also FileRefused, where it is no regular file, and OSError where it cannot be read.
     """
     return load_as(Program, data)
 
@@ -57,8 +58,7 @@ def load(data: bytes | str | os.PathLike[str]) -> Program:
 def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
     """Does what `load` does, and gives the program as a subclass of Program."""
     if isinstance(data, str | os.PathLike):
-        with open(data, "rb") as file:
-            data = file.read()
+        data = read_artifact(data)
     if not data:
         raise DamagedArtifact("the artifact is empty", "artifact")
     try:

@@ -163,7 +163,9 @@ def _guarded(load: Callable[[], object], name: str) -> ModuleType:
     except SyntaxError as error:
         place = f"{shown_path(error.filename)}:{error.lineno}" if error.filename and error.lineno else name
         raise UserModuleError(f"SyntaxError: {error.msg}", place, "correct that line") from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and _is_asked_for(error.name, name):
             hint = f"give a file (--load ./{name.rpartition('.')[2]}.py) or a module that Python can find; "
             raise UserModuleError(

@@ -426,9 +426,10 @@ def _graph(arguments: argparse.Namespace) -> int:
 
 
 def _symbolize(arguments: argparse.Namespace) -> int:
+    from bb_edge.input_files import read_artifact
     from bb_host.edge.symbolize import SourceMap
 
-    found = SourceMap(arguments.map.read_bytes(), str(arguments.map))
+    found = SourceMap(read_artifact(arguments.map), str(arguments.map))
     with contextlib.ExitStack() as stack:
         # A log that was cut in the middle of a character is a log all the same.
         log = (

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import AuthoringError, BBError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import is_ours
@@ -97,11 +98,12 @@ def _read_program(path: Path) -> Source:
 
 
 def read_model(path: Path) -> Any:
-    """The ModelProto in a file, external data included."""
+    """The ModelProto in a file, external data included. Raises SourceFileError and FileRefused."""
     import onnx
     from google.protobuf.message import DecodeError
     from onnx.external_data_helper import load_external_data_for_model
 
+    refuse_special(path)
     try:
         model = onnx.load(str(path), load_external_data=False)
     except OSError as error:

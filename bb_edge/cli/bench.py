@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.array_files import ArrayFileError, read_arrays
 from bb_edge.cli.arguments import file_name
 from bb_edge.inference import InferenceError, Model, open_model
+from bb_edge.input_files import FileRefused, refuse_special
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
@@ -130,17 +132,14 @@ def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = 
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with path.open("rb") as stream:  # np.load would leave a damaged file open
-            file = np.load(stream, allow_pickle=False)
-            if not isinstance(file, np.ndarray):
-                return {name: file[name] for name in file.files}
-    except OSError:
-        raise
-    except Exception as error:  # zipfile and NumPy raise many kinds for damaged files
+        arrays = read_arrays(path)
+    except (ArrayFileError, FileRefused) as error:
+        raise InferenceError(error.what, str(path), error.hint) from error
+    if "" in arrays:
         raise InferenceError(
-            "it is damaged, or not an .npz file of numbers", str(path), "write it with np.savez"
-        ) from error
-    raise InferenceError("it holds one array, not one per input by name", str(path), "write it with np.savez")
+            "it holds one array, not one per input by name", str(path), "write it with np.savez"
+        )
+    return arrays
 
 
 def _tune(arguments: argparse.Namespace) -> int:
@@ -176,6 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = model.run(inputs)
     first = (time.perf_counter() - began) * 1000
     if arguments.outputs:
+        refuse_special(arguments.outputs)
         with open(arguments.outputs, "wb") as target:  # given a name, np.savez would add a suffix to it
             np.savez(target, **outputs)  # type: ignore[arg-type]
     figures: dict[str, object] = {

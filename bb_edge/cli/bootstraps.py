@@ -6,15 +6,17 @@ the bootstrap declares before a node is made.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.array_files import ArrayFileError, read_arrays
+from bb_edge.cli.run_settings import given_value
 from bb_edge.engine.entries.bootstrap import seconds
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus
+from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from bb_edge.engine.program.program import Program, Target
 
 Array = np.ndarray[Any, np.dtype[Any]]
+MAX_BYTES = 1 << 30
+"""Bytes of the largest file that is given for an input of bytes: what a board could hold at all."""
+
 RawInputs = Mapping[str, Mapping[str, object]]
 """Target → input → a number, a list, or the `Path` of a file."""
 
@@ -47,10 +52,7 @@ def parse_flags(texts: Sequence[str]) -> dict[str, dict[str, object]]:
         target, dot, port = name.rpartition(".")
         if not equals or not dot or not target or not port or not value:
             raise BootstrapInputError(f"{text!r} is not TARGET.INPUT=VALUE", "--bootstrap", f"write {FLAG}")
-        try:
-            parsed: object = json.loads(value)
-        except ValueError:
-            parsed = Path(value)
+        parsed = given_value(f"--bootstrap {name}", value)
         inputs = values.setdefault(target, {})
         if port in inputs:
             raise BootstrapInputError(f"{name} is given twice", "--bootstrap", "leave one of the two out")
@@ -214,7 +216,9 @@ def _shown(raw: object) -> str:
 
 def _bytes_of(path: Path, where: str) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, MAX_BYTES)
+    except FileRefused as error:
+        raise _unreadable(path, error.what, where) from error
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error), where) from error
 
@@ -226,19 +230,15 @@ def _unreadable(path: Path, why: str, where: str) -> BootstrapInputError:
 def _array_of(path: Path, port: str, where: str) -> Array:
     """The array of an `.npy` file; of an `.npz` file the one named like the input, else its only one."""
     try:
-        with path.open("rb") as stream:  # np.load would leave a damaged file open
-            loaded = np.load(stream, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            name = port if port in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
-            if name is not None:
-                array: Array = loaded[name]
-                return array
-            held = ", ".join(loaded.files)
+        arrays = read_arrays(path)
+    except (ArrayFileError, FileRefused) as error:
+        raise _unreadable(path, error.what, where) from error
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error), where) from error
-    except Exception as error:  # zipfile and NumPy raise many kinds for damaged files
-        raise _unreadable(path, "it is damaged, or not an .npy or .npz file of numbers", where) from error
+    name = port if port in arrays else next(iter(arrays)) if len(arrays) == 1 else None
+    if name is not None:
+        return arrays[name]
+    held = ", ".join(arrays)
     if not held:
         raise BootstrapInputError(f"{path} holds no array", where, "write it with np.savez")
     raise BootstrapInputError(

@@ -202,7 +202,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise AssertionError
     else:
         load_all(config.load)
-        looked_at = verdicts(load(config.artifact.read_bytes()), config)
+        looked_at = verdicts(load(config.artifact), config)
     fine = not refused and all(verdict.runs for verdict in looked_at)
     if arguments.json:
         record = {
@@ -245,7 +245,7 @@ def _sizes_of_targets(config: RunConfig) -> list[Verdict]:
     if config.artifact is None or not config.targets:
         return []
     try:
-        program = load(config.artifact.read_bytes())
+        program = load(config.artifact)
         targets = chosen_targets(program, config.targets)
     except (BBError, OSError):
         return []

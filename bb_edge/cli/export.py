@@ -152,14 +152,14 @@ def _parameters(state: bytes) -> dict[str, Array] | None:
     They are one vector, `params`, and a list of names and shapes, `tensors`. Raises ValueError where the two
     have different sizes.
     """
-    import cbor2
     import numpy as np
 
+    from bb_edge.ir.plain_values import from_cbor
     from bb_edge.ir.tensors import decode_tensor
 
     try:
-        fields = cbor2.loads(state)
-    except (cbor2.CBORError, ValueError, EOFError, RecursionError):
+        fields = from_cbor(state)
+    except ValueError:
         return None  # a component may save its state in a form of its own
     if not isinstance(fields, dict) or not {"params", "tensors"} <= fields.keys():
         return None

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from bb_edge.loading import load
 
     load_all(arguments.load)
-    program = describe(load(arguments.artifact.read_bytes()))
+    program = describe(load(arguments.artifact))
     if arguments.json:
         print(json.dumps(program))
         return 0

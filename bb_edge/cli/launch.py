@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bb_edge.cli.endings import BoardFailure, MayPass
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
+from bb_edge.input_files import read_artifact, refuse_special
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
@@ -156,7 +157,7 @@ class Launch:
         path = self.config.artifact
         assert path is not None
         try:
-            data = path.read_bytes()
+            data = read_artifact(path)
         except OSError as error:
             raise ArtifactUnreadable(
                 f"{path} cannot be read: {error.strerror or error}",
@@ -269,7 +270,9 @@ class Launch:
         if not self._trial:
             self.trace = Trace(path, self.config.peer or "", self.board.clock.monotonic_ns)
             self._stack.callback(self.trace.close)
-        elif path.is_dir() or not path.parent.is_dir():
+            return
+        refuse_special(path)
+        if path.is_dir() or not path.parent.is_dir():
             raise TraceError(f"{path} is not a file that can be written", "trace")
 
     def _metrics(self) -> None:

@@ -39,20 +39,29 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
 
     A value is JSON if it parses as JSON, else a text. Raises ArgumentError for anything else.
     """
-    import json
-
     components: dict[str, dict[str, object]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         slot, dot, key = name.partition(".")
         if not equals or not dot or not slot or not key:
             raise ArgumentError(f"--set {text!r}", hint="write --set SLOT.KEY=VALUE")
-        try:
-            parsed: object = json.loads(value)
-        except ValueError:
-            parsed = value
-        components.setdefault(slot, {})[key] = parsed
+        components.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
     return components
+
+
+def given_value(name: str, text: str) -> object:
+    """Returns the value of a flag: JSON if it parses as JSON, else the text.
+
+    Raises ArgumentError for JSON that is nested too deep to be a setting.
+    """
+    from bb_edge.ir.plain_values import NestedTooDeep, from_json
+
+    try:
+        return from_json(text)
+    except NestedTooDeep as error:
+        raise ArgumentError(str(error), name, "give a flatter value") from error
+    except ValueError:
+        return text
 
 
 def merged(

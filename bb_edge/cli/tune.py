@@ -23,8 +23,10 @@ from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.backends.tflite.tuning import Choice, save_tuning
 from bb_edge.inference import TUNING_SUFFIX
+from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_reader import read_model
+from bb_edge.loading import load
 from bb_edge.roles.errors import BackendError
 from bb_edge.roles.programs import BackendProgram
 
@@ -57,12 +59,16 @@ def tune(artifact: Path) -> tuple[list[Tuned], Path]:
         raise TFLiteInterpreterError(
             f"there is {chosen}", "bench --tune", "install bytesandbrains-edge[litert] or [tflite]"
         )
-    proto: Any = read_model(artifact.read_bytes())
+    data = read_artifact(artifact)
+    load(data)  # says what is wrong with an artifact
+    proto: Any = read_model(data)
     functions = {(f.domain, f.name): f for f in proto.functions}
     tuned: dict[str, Tuned] = {}
     for node in _models(proto):
         attributes = {attribute.name: attribute.s for attribute in node.attribute}
-        digest = attributes["sha256"].decode()
+        if not {"model", "sha256"} <= attributes.keys():
+            raise BackendError("a flatbuffer of it is damaged", str(artifact), "compile it again")
+        digest = attributes["sha256"].decode("utf-8", "replace")
         if digest not in tuned:
             ways = _ways(node, attributes, functions)
             tuned[digest] = _measured(digest, attributes.get("ops", b"").decode(), ways)

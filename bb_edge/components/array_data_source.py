@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from bb_edge.array_files import ArrayFileError, TooManyBytes, read_arrays
 from bb_edge.components.state import StateReader, pack_state
+from bb_edge.input_files import FileRefused
 from bb_edge.ir.types import tensor_type
 from bb_edge.ir.values import TRIGGER, Trigger
 from bb_edge.roles.component import ComponentEnv
@@ -216,25 +216,18 @@ def _one_hot(y: Array | None, classes: int, where: str) -> Array:
 
 def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[Array, Array | None]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
-        if "x" not in members:
-            raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
-        nbytes = members["x"] + members.get("y", 0)
-        if nbytes > max_bytes:
-            raise env.error(f"{path} holds {nbytes} bytes, max_bytes is {max_bytes}", "max_bytes")
-        with np.load(path, allow_pickle=False) as arrays:
-            x, y = arrays["x"], arrays["y"] if "y" in members else None
+        arrays = read_arrays(path, max_bytes, ("x", "y"))
     except FileNotFoundError as error:
         raise env.error(f"there is no file {path}", "path") from error
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-    ) as error:
-        raise env.error(f"{path} cannot be read as an .npz file: {error}", "path") from error
-    return x, y
+    except TooManyBytes as error:
+        hint = "raise max_bytes, or save fewer samples"
+        raise env.error(
+            f"{path} holds {error.nbytes} bytes, max_bytes is {max_bytes}", "max_bytes", hint
+        ) from error
+    except (ArrayFileError, FileRefused) as error:
+        raise env.error(f"{path} cannot be read: {error.what}", "path", error.hint) from error
+    except OSError as error:
+        raise env.error(f"{path} cannot be read: {error.strerror or error}", "path") from error
+    if "x" not in arrays:
+        raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
+    return arrays["x"], arrays.get("y")

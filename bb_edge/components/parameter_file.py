@@ -68,23 +68,22 @@ def pack(arrays: Mapping[str, Array], meta: Mapping[str, object]) -> bytes:
 def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
     """Reads the parameters in a file. ParameterFileError where it is damaged, or its arrays were changed."""
     import io
-    import json
-    import zipfile
-    import zlib
+
+    from bb_edge.array_files import ArrayFileError, unpacked
+    from bb_edge.ir.plain_values import from_json
 
     try:
-        loaded: Any = np.load(io.BytesIO(data), allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            raise ParameterFileError(
-                "one array without a name", where, "save parameters by name: np.savez(file, **arrays)"
-            )
-        with loaded as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = unpacked(io.BytesIO(data), where)
         text = arrays.pop(METADATA, None)
-        meta = {} if text is None else json.loads(str(text))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+        meta = {} if text is None else from_json(str(text))
+    except (ArrayFileError, ValueError) as error:
         hint = "give the .npz of bb-edge export or --save-model, and copy it again if it is one"
-        raise ParameterFileError(f"no file of parameters: {error}", where, hint) from error
+        what = error.what if isinstance(error, ArrayFileError) else str(error)
+        raise ParameterFileError(f"no file of parameters: {what}", where, hint) from error
+    if "" in arrays:
+        raise ParameterFileError(
+            "one array without a name", where, "save parameters by name: np.savez(file, **arrays)"
+        )
     if not isinstance(meta, dict):
         raise ParameterFileError("its metadata is not a JSON object", where, "export the parameters again")
     if not arrays:

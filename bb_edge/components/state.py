@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import ComponentStateError
@@ -71,12 +72,10 @@ class StateReader:
     """Reads a state field by field; ComponentStateError where anything is not as it was written."""
 
     def __init__(self, component: Component, version: int, state: bytes) -> None:
-        import cbor2
-
         self._where = f"state of {component.TYPE_NAME}"
         try:
-            loaded = cbor2.loads(state)
-        except (cbor2.CBORError, ValueError, EOFError, RecursionError) as error:
+            loaded = from_cbor(state)
+        except ValueError as error:
             raise ComponentStateError(f"it is damaged: {error}", self._where) from error
         if not isinstance(loaded, dict) or loaded.get("type") != component.TYPE_NAME:
             raise ComponentStateError("another component wrote it", self._where)

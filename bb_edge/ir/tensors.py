@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+MAX_ARRAY_RANK = 32
+"""Highest rank of a tensor in an artifact: that of NumPy 1, whatever NumPy is here."""
+
 MAX_RANK = 8
 """Highest rank on the wire, in both directions: models have at most 5 or 6 axes, and each costs bytes."""
 
@@ -100,6 +103,8 @@ def from_tensor_proto(proto: TensorProto) -> Array:
     if proto.data_location == _EXTERNAL or proto.HasField("segment"):
         raise TensorError("its data lies outside the file", where, "save the model with its data inside")
     shape = tuple(proto.dims)
+    if len(shape) > MAX_ARRAY_RANK:
+        raise TensorError(f"rank {len(shape)}, an array has {MAX_ARRAY_RANK} at most", where)
     count = _count(shape, where)
     if proto.HasField("raw_data"):
         if len(proto.raw_data) != count * dtype.itemsize:

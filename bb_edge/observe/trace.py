@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from bb_edge.engine import steps
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
+from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import BBError
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -37,7 +38,10 @@ class Trace:
     def __init__(
         self, path: Path | str, name: str, clock_ns: Callable[[], int], max_bytes: int = MAX_BYTES
     ) -> None:
-        """Opens the file; viewers show `name`. Raises TraceError where it cannot be written."""
+        """Opens the file; viewers show `name`. Raises TraceError where it cannot be written.
+
+        Raises FileRefused for a FIFO, which would be waited for, or a device.
+        """
         self._clock_ns = clock_ns
         self._began_ns = clock_ns()
         self._left = max_bytes
@@ -46,6 +50,7 @@ class Trace:
         """Events that were left out because they are beyond the limit."""
         self.error = ""
         """Why the trace has ended early; empty if it has not."""
+        refuse_special(path)
         try:
             self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
         except OSError as error:

@@ -71,20 +71,20 @@ class Setting(NamedTuple):
     def wrong(self, value: object) -> str:
         """Returns what is wrong with a value; "" where nothing is."""
         if self.kind == "flag":
-            return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
+            return "" if isinstance(value, bool) else f"must be true or false, not {value!r:.60}"
         if self.kind == "text":
             if not isinstance(value, str):
-                return f"must be a text, not {value!r}"
+                return f"must be a text, not {value!r:.60}"
             wrong = self.choices and value not in self.choices
-            return f"must be one of {', '.join(self.choices)}, not {value!r}" if wrong else ""
+            return f"must be one of {', '.join(self.choices)}, not {value!r:.60}" if wrong else ""
         if self.kind == "integer":
             if isinstance(value, bool) or not isinstance(value, int):
-                return f"must be an integer, not {value!r}"
+                return f"must be an integer, not {value!r:.60}"
             inside = self.minimum <= value <= self.maximum
             return "" if inside else f"must lie in [{self.minimum}, {self.maximum}], not {value}"
         if self.kind == "number":
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                return f"must be a number, not {value!r}"
+                return f"must be a number, not {value!r:.60}"
             if self.minimum <= value <= self.maximum and -_INF < value < _INF:
                 return ""
             if self.maximum < _INF:

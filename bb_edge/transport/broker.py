@@ -6,6 +6,7 @@ import ssl
 from dataclasses import dataclass, fields
 from urllib.parse import unquote, urlsplit
 
+from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import BBError
 
 KIB = 1024
@@ -45,8 +46,11 @@ class Broker:
 
         Raises BrokerUrlError for any other text, and for files that do not fit the URL.
         """
-        parts = urlsplit(url)
         hint = "for example mqtt://192.168.1.10:1883"
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:  # its text may quote the URL, with the password
+            raise BrokerUrlError("its host is not well formed", "broker", hint) from error
         # A URL may hold a password, so no message repeats it whole.
         shown = f"{parts.netloc.rpartition('@')[2]}{parts.path.rpartition('@')[2]}"
         if parts.scheme:
@@ -55,7 +59,9 @@ class Broker:
             port = parts.port
         except ValueError as error:
             raise BrokerUrlError(f"{shown!r}: {error}", "broker", hint) from error
-        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
+        host = parts.hostname or ""
+        sound = host.isprintable() and parts.path in ("", "/") and port != 0
+        if parts.scheme not in ("mqtt", "mqtts") or not host or not sound:
             raise BrokerUrlError(f"{shown!r} is not a broker URL", "broker", hint)
         tls = parts.scheme == "mqtts"
         named = [name.removesuffix("_file") for name, value in files.items() if value is not None]
@@ -70,7 +76,7 @@ class Broker:
                 "a key without a certificate", "broker", "give the certificate of the key as cert"
             )
         return cls(
-            parts.hostname,
+            host,
             port or (8883 if tls else 1883),
             tls,
             unquote(parts.username) if parts.username else None,
@@ -85,11 +91,14 @@ class Broker:
         """The context that checks the broker's certificate and presents ours; None without TLS.
 
         TLS 1.2 is the oldest version that is accepted. Raises BrokerFileError where a file cannot be read or
-        is not PEM.
+        is not PEM, and FileRefused for a FIFO or device.
         """
         if not self.tls:
             return None
         name = self.ca_file
+        for file in (self.ca_file, self.cert_file, self.key_file):
+            if file is not None:
+                refuse_special(file)
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             context.minimum_version = ssl.TLSVersion.TLSv1_2

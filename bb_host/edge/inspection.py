@@ -11,6 +11,7 @@ import numpy as np
 
 from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
+from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
 from bb_host.edge.arrivals import is_constant
@@ -135,8 +136,6 @@ def _slots(program: Program, function: Function) -> list[dict[str, Any]]:
 
 def _state(slot: Slot) -> dict[str, Any]:
     """Configuration, and the size of what tensors there are."""
-    import cbor2
-
     if isinstance(slot.state, Subgraph):
         tensors = [array_of(t) for t in slot.state.initializers.values()]
         return {
@@ -146,8 +145,10 @@ def _state(slot: Slot) -> dict[str, Any]:
         }
     if isinstance(slot.state, bytes):
         try:
-            config = cbor2.loads(slot.state)
-        except (cbor2.CBORDecodeError, ValueError):
+            config = from_cbor(slot.state)
+        except ValueError:
+            config = None
+        if not isinstance(config, dict):
             return {"config": f"damaged CBOR, {len(slot.state)} bytes"}
         return (
             {"config": {str(k): v if _is_plain(v) else repr(v) for k, v in config.items()}} if config else {}

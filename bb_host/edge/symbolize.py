@@ -6,13 +6,13 @@ that was written beside the artifact knows which of the author's ops these are (
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.plain_values import from_json
 from bb_host.edge.source_map import VERSION
 
 __all__ = ["SourceMap", "SourceMapError", "Source", "message_of"]
@@ -45,7 +45,7 @@ class SourceMap:
     def __init__(self, data: bytes, where: str = "source map") -> None:
         """SourceMapError where the bytes are no source map that this version reads."""
         try:
-            content = json.loads(data)
+            content: Any = from_json(data)
             version = content["version"]
             if version != VERSION:
                 raise SourceMapError(f"version {version}, {VERSION} is read here", where, "update bb-host")
@@ -57,7 +57,7 @@ class SourceMap:
             for function in functions.values():
                 for name, entries in function["ops"].items():
                     self._ops.setdefault(name, []).extend(Source(**entry) for entry in entries)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SourceMapError("it is no source map", where, "give the artifact's .map.json") from error
         longest_first = sorted(self._ops, key=lambda name: (-len(name), name))
         # A name is found as a whole, not within a longer one; names have dots in them ("Hold.Stash_3").
@@ -85,8 +85,8 @@ def message_of(line: str) -> str:
     """What a line of a log says: of one in JSON the values, with their escapes undone."""
     if line.startswith("{"):
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record: Any = from_json(line)
+        except ValueError:
             return line
         return " ".join(str(value) for value in record.values())
     return line

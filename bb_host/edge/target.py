@@ -25,8 +25,10 @@ import onnx.checker
 from google.protobuf.message import DecodeError
 
 from bb_edge.engine.program.program import Program as LoadedProgram
+from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
+from bb_edge.ir.plain_values import from_json
 from bb_edge.loading import load
 from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
@@ -355,9 +357,9 @@ def _with_origin(source_map: bytes, origin: str, structure: str) -> bytes:
 def _origin_of(path: Path) -> dict[str, str]:
     """What a file says it was compiled from: its source map where there is one, else its own metadata."""
     try:
-        content = json.loads(path.with_name(_map_name(path.name)).read_bytes())
+        content: Any = from_json(read_artifact(path.with_name(_map_name(path.name))))
         return {key: str(content.get(key, "")) for key in ("module", "source", "structure")}
-    except (OSError, ValueError, AttributeError):
+    except (FileRefused, OSError, ValueError, AttributeError):
         pass  # no source map: the file itself knows less
     try:
         model = onnx.load(str(path), load_external_data=False)

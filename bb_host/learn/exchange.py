@@ -18,6 +18,7 @@ import onnx.checker
 from onnx import numpy_helper
 
 from bb_edge.components.parameter_file import ParameterFile, ParameterFileError, unpack
+from bb_edge.input_files import FileRefused, read_artifact, refuse_special
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.learn.errors import LearnError
@@ -51,7 +52,9 @@ class ParameterMismatchError(LearnError):
 def read_parameters(path: str | Path) -> ParameterFile:
     """The parameters in a file of `bb-edge export`, `--save-model` or `np.savez`. ParameterFileError."""
     try:
-        data = Path(path).read_bytes()
+        data = read_artifact(path)
+    except FileRefused as error:
+        raise ParameterFileError(error.what, error.where, error.hint) from error
     except OSError as error:
         hint = "give the .npz of bb-edge export or --save-model"
         raise ParameterFileError(error.strerror or str(error), str(path), hint) from error
@@ -88,6 +91,7 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
 
 def has_external_data(path: str | Path) -> bool:
     """Whether the weights of a model lie in a file of their own."""
+    refuse_special(path)
     model = onnx.load(str(path), load_external_data=False)
     return any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
 

@@ -16,6 +16,7 @@ import onnx.version_converter
 from google.protobuf.message import DecodeError
 
 from bb_edge.components.parameter_file import METADATA
+from bb_edge.input_files import refuse_special
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
@@ -103,6 +104,7 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
     where = str(source) if isinstance(source, (str, Path)) else "model"
     try:
         if isinstance(source, (str, Path)):
+            refuse_special(source)
             model = onnx.load(str(source))
         elif isinstance(source, bytes):
             model = onnx.ModelProto.FromString(source)

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 import pytest
 
 from bb_edge.cli.endings import Exit, exit_of_refusal
-from bb_edge.construction import build
+from bb_edge.construction import build, construction
+from bb_edge.engine.errors import LoadError
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.roles import Codec, ComponentEnv, ComponentError, Setting
 
 
@@ -95,3 +98,60 @@ def test_keys_are_checked_before_the_code_runs() -> None:
 def test_an_error_of_another_room_is_said_with_the_slot() -> None:
     with pytest.raises(ComponentError, match=r"slot 'codec': acme\.Made cannot be built: PeerIdError: "):
         build(made(lambda cls, env: PeerId.from_text("nobody")), ComponentEnv("codec"))
+
+
+# --- construction state ------------------------------------------------------------------------------
+
+
+DEEP = {
+    "unclosed": "[" * 100_000,
+    "closed": "[" * 3_000 + "]" * 3_000,
+    "objects": '{"a":' * 3_000 + "1" + "}" * 3_000,
+    "below Python's limit": "[" * 100 + "]" * 100,
+    "no JSON": "{'a': 1}",
+    "a number of 5,000 digits": "9" * 5_000,
+}
+
+
+@pytest.mark.parametrize("value", DEEP.values(), ids=DEEP)
+def test_a_graph_state_whose_configuration_is_hostile(value: str) -> None:
+    state = AttributeProto(name="model", type=AttributeProto.GRAPH)
+    state.g.metadata_props.add(key="sound", value="[1, 2]")
+    assert construction(state, "slot 'model'") == ({"sound": [1, 2]}, {})
+    state.g.metadata_props.add(key="layers", value=value)
+    with pytest.raises(LoadError, match="config 'layers' is not JSON") as caught:
+        construction(state, "slot 'model'")
+    assert caught.value.where == "slot 'model'"
+    assert "compile it again" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x81" * 3_000 + b"\x00",
+        b"\x81" * 100 + b"\x00",
+        b"\xff",
+        b"\x9b" + b"\xff" * 8,
+        b"\xa1\x80\x00",
+        b"\x05",
+    ],
+)
+def test_a_text_state_that_is_hostile(data: bytes) -> None:
+    state = AttributeProto(name="codec", type=AttributeProto.STRING, s=data)
+    with pytest.raises(LoadError, match="its construction state is not") as caught:
+        construction(state, "slot 'codec'")
+    assert caught.value.hint
+
+
+def test_a_state_tensor_of_too_high_a_rank() -> None:
+    state = AttributeProto(name="data", type=AttributeProto.TENSOR)
+    state.t.data_type = 1
+    state.t.dims.extend([1] * 102)
+    for field in ("raw_data", "float_data"):
+        state.t.ClearField("raw_data")
+        if field == "raw_data":
+            state.t.raw_data = bytes(4)
+        else:
+            state.t.float_data.append(1)
+        with pytest.raises(BBError, match="rank 102, an array has 32 at most"):
+            construction(state, "slot 'data'")

@@ -250,11 +250,10 @@ def test_capacities_beyond_all_bounds(limits) -> None:
 
 
 def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys) -> None:
-    def full(path: Path) -> bytes:
+    def full(path: Path) -> Any:
         raise MemoryError
 
-    (tmp_path / "net.onnx").write_bytes(b"")
-    monkeypatch.setattr(Path, "read_bytes", full)
+    monkeypatch.setattr("bb_edge.loading.load", full)
     assert main(["check", str(tmp_path / "net.onnx")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "not enough memory" in line and "limits" in line

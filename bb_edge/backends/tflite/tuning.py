@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bb_edge.backends.tflite.probe import MAX_THREADS, Interpreter
+from bb_edge.input_files import FileRefused, read_regular
+from bb_edge.ir.plain_values import from_json
 from bb_edge.roles.errors import BackendError
 
 __all__ = ["Choice", "TuningError", "load_tuning", "save_tuning", "signature"]
@@ -74,18 +76,16 @@ def load_tuning(path: Path, interpreter: Interpreter) -> dict[str, Choice]:
     """The choices in a file. Raises TuningError where it is damaged, too large, or of another device."""
     where = str(path)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise TuningError(f"it is larger than {MAX_BYTES} bytes", where, "tune again")
-        content: Any = json.loads(data)
+        content: Any = from_json(read_regular(path, MAX_BYTES))
         if content["format"] != FORMAT:
             raise TuningError(f"it has format {content['format']!r}, {FORMAT} is known", where, "tune again")
         device, counts = content["device"], content["threads"]
         choices = {str(digest): Choice(int(threads)) for digest, threads in counts.items()}
+    except FileRefused as error:
+        raise TuningError(error.what, where, "tune again") from error
     except OSError as error:
         raise TuningError(error.strerror or str(error), where) from error
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise TuningError("it is not a tuning file", where, "tune again") from error
     if device != signature(interpreter):
         raise TuningError("it was measured on another device or with other versions", where, "tune again")

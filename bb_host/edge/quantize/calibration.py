@@ -13,15 +13,15 @@ float32, has no range.
 from __future__ import annotations
 
 import dataclasses
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from bb_edge.array_files import ArrayFileError, read_arrays
 from bb_edge.backends import NumPyBackend
+from bb_edge.input_files import FileRefused
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType, dtype_of_elem
@@ -49,8 +49,6 @@ BATCH = 32
 
 HEADROOM = 1 / 8
 """Enough for most of what calibration has not seen; where it was not needed a grid is an eighth coarser."""
-
-_DAMAGED = (zipfile.BadZipFile, zlib.error, NotImplementedError, KeyError)
 
 Range = tuple[float, float]
 FunctionKey = tuple[str, str]
@@ -82,16 +80,16 @@ class Observation:
 
 def read_calibration(path: str | Path) -> dict[str, Array]:
     """The arrays of an `.npz` file. CalibrationError where it is none, or holds objects."""
+    hint = "write it with numpy.savez"
     try:
-        # Opened here: NumPy leaves a file open that is no archive.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        arrays = read_arrays(path)
+    except (ArrayFileError, FileRefused) as error:
+        raise CalibrationError(f"no .npz file of arrays: {error.what}", str(path), hint) from error
     except OSError as error:
         raise CalibrationError(error.strerror or str(error), str(path)) from error
-    except (ValueError, EOFError, TypeError, AttributeError, *_DAMAGED) as error:
-        raise CalibrationError(
-            f"no .npz file of arrays: {error}", str(path), "write it with numpy.savez"
-        ) from error
+    if "" in arrays:
+        raise CalibrationError("no .npz file of arrays: it holds one without a name", str(path), hint)
+    return arrays
 
 
 def batches(data: Mapping[str, Array], main: Function, target: str) -> Iterator[dict[str, Array]]:

@@ -95,7 +95,7 @@ def test_bench_with_inputs_that_do_not_fit(
     assert "'s'" in capsys.readouterr().err
     path.write_bytes(b"nonsense")
     assert main(["bench", str(artifact()), "--inputs", str(path)]) == 1
-    assert "not an .npz file" in capsys.readouterr().err
+    assert "not an .npy or .npz file" in capsys.readouterr().err
 
 
 # --- check ----------------------------------------------------------------------------------------
