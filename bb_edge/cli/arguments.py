@@ -1,11 +1,17 @@
-"""Types of command line values that argparse does not have."""
+"""Reads values of the command line that argparse does not know."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-__all__ = ["file_name"]
+from bb_edge.ir.errors import BBError
+
+__all__ = ["ArgumentError", "file_name", "given_value"]
+
+
+class ArgumentError(BBError):
+    """A value on the command line is wrong, or one is missing."""
 
 
 def file_name(text: str) -> Path:
@@ -13,3 +19,18 @@ def file_name(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("'' is not the name of a file or folder")
     return Path(text)
+
+
+def given_value(name: str, text: str) -> object:
+    """Returns the value of a flag: JSON if it parses as JSON, else the text.
+
+    Raises ArgumentError for JSON that is nested too deep to be a setting.
+    """
+    from bb_edge.ir.plain_values import NestedTooDeep, from_json
+
+    try:
+        return from_json(text)
+    except NestedTooDeep as error:
+        raise ArgumentError(str(error), name, "give a flatter value") from error
+    except ValueError:
+        return text

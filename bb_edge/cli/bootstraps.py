@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.array_files import ArrayFileError, read_arrays
-from bb_edge.cli.run_settings import given_value
+from bb_edge.cli.arguments import given_value
 from bb_edge.engine.entries.bootstrap import seconds
 from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus
 from bb_edge.input_files import FileRefused, read_regular

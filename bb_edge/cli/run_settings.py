@@ -9,14 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.ir.errors import BBError
+from bb_edge.cli.arguments import ArgumentError, given_value
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
-
-
-class ArgumentError(BBError):
-    """A value on the command line is wrong, or one is missing."""
 
 
 class MissingArgument(ArgumentError):
@@ -47,21 +43,6 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
             raise ArgumentError(f"--set {text!r}", hint="write --set SLOT.KEY=VALUE")
         components.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
     return components
-
-
-def given_value(name: str, text: str) -> object:
-    """Returns the value of a flag: JSON if it parses as JSON, else the text.
-
-    Raises ArgumentError for JSON that is nested too deep to be a setting.
-    """
-    from bb_edge.ir.plain_values import NestedTooDeep, from_json
-
-    try:
-        return from_json(text)
-    except NestedTooDeep as error:
-        raise ArgumentError(str(error), name, "give a flatter value") from error
-    except ValueError:
-        return text
 
 
 def merged(
