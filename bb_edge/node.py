@@ -166,6 +166,11 @@ class Node:
         """The peers of a class that are up, as the node knows it."""
         return self._peers.up_peers(peer_class)
 
+    def peer_meta(self, peer: PeerId) -> Mapping[str, object]:
+        """What the last presence of a peer says besides classes and addresses; empty where there is none."""
+        presence = self._peers.presences.get(peer)
+        return {} if presence is None else presence.meta
+
     def observe_ops(self, wrap: Callable[[BoundOp], Run]) -> None:
         """Has every op run through what `wrap(op)` makes of its `run`; for tracers, before the first poll.
 

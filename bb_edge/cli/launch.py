@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.cli.endings import BoardFailure, MayPass
+from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
 from bb_edge.input_files import read_artifact, refuse_special
@@ -70,6 +71,7 @@ class Launch:
         self.program: Program
         self.targets: tuple[Target, ...]
         self.node: Node
+        self.names: PeerNames
         self.transport: MqttTransport
         self.store: StateStore | None = None
         self.metrics: MetricsServer | None = None
@@ -250,11 +252,13 @@ class Launch:
         from bb_edge.transport.mqtt import MqttTransport
 
         config, node = self.config, self.node
+        known = (config.peer or TRIAL_PEER, *configured_names(config.components))
+        self.names = PeerNames(node.peer_meta, known)
         self.transport = MqttTransport(
             node,
             self.broker,
             config.federation,
-            on_log=self._log,
+            on_log=self.names.log_to(self._log),
             options=config.transport_options(node.config),
             meta={"name": config.peer},
             version=config.mqtt_version,

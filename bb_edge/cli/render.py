@@ -12,10 +12,12 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol, TextIO
 
 import numpy as np
 
+from bb_edge.cli.line_limits import LineLimits
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -25,22 +27,24 @@ MAX_ELEMENTS = 64
 """Elements up to which an array is shown whole, so that its line fits a screen; else shape and dtype."""
 
 
-def plain(value: object) -> object:
-    """Converts any value of a program to what JSON can write."""
+def plain(value: object, named: Callable[[PeerId], str] = str) -> object:
+    """Converts any value of a program to what JSON can write; `named` writes peers."""
     if isinstance(value, np.ndarray):
         if value.size > MAX_ELEMENTS:
             return {"shape": list(value.shape), "dtype": str(value.dtype)}
-        return plain(value.tolist())
+        return plain(value.tolist(), named)
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, PeerId | Address):
+    if isinstance(value, PeerId):
+        return named(value)
+    if isinstance(value, Address):
         return str(value)
     if isinstance(value, Composite):
-        return [plain(child) for child in value.values]
+        return [plain(child, named) for child in value.values]
     if isinstance(value, tuple | list):
-        return [plain(child) for child in value]
+        return [plain(child, named) for child in value]
     if isinstance(value, bytes | bytearray | memoryview):
         return {"bytes": len(value)}
     if isinstance(value, Trigger):
@@ -50,26 +54,30 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def step_record(step: steps.EngineStep) -> dict[str, object]:
-    """Converts a step to a flat record of its kind and fields; a failure becomes one text with its origin."""
+def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) -> dict[str, object]:
+    """Converts a step to a flat record of its kind and fields; a failure becomes one text with its origin.
+
+    `named` writes peers.
+    """
     record: dict[str, object] = {"step": type(step).__name__}
     if isinstance(step, steps.OpFailed):
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
         if step.peer is not None:
             record["peer"] = str(step.peer)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
-    return record | {name: plain(getattr(step, name)) for name in step.__match_args__}
+    return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
 
 
-def unix_time() -> float:
-    """Seconds since 1970 by the wall clock of this machine, rounded to milliseconds."""
-    return round(time.time(), 3)
+def utc_time() -> str:
+    """The time by the wall clock, as ISO 8601 in UTC with milliseconds: `2026-11-22T18:20:01.123Z`."""
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 1_000_000:03}Z"
 
 
 class Log(Protocol):
     """Takes one line of the log, with what belongs to it by name; `Output.log` is one."""
 
-    def __call__(self, level: str, message: str, **more: object) -> None: ...
+    def __call__(self, level: str, message: str, *, kind: str = "", **more: object) -> None: ...
 
 
 class Output:
@@ -87,6 +95,7 @@ class Output:
         self._out: TextIO | None = out or sys.stdout
         self._err: TextIO | None = err or sys.stderr
         self._fails = False
+        self._limits = LineLimits()
         self.lost = 0
         """Lines that could not be written, to a full disk for example; without those after a reader left."""
 
@@ -111,8 +120,20 @@ class Output:
                 self.log("warning", "stdout can be written again", lost=self.lost)
             self._fails = False
 
+    def beat(self, now_ns: int) -> None:
+        """Tells of the lines that were left out; called once per turn of the driver's loop."""
+        for summary in self._limits.due(now_ns):
+            self.line(summary.level, str(summary))
+
+    @property
+    def omitted(self) -> int:
+        """Lines of the log that were left out, because there were many of their kind."""
+        return self._limits.omitted
+
     def close(self) -> None:
-        """Logs how many lines were lost."""
+        """Logs how many lines were left out, and how many were lost."""
+        for summary in self._limits.close():
+            self.line(summary.level, str(summary))
         if self.lost:
             self.log("error", f"{self.lost} lines could not be written to stdout")
         if self._fails and self._out is not None:
@@ -122,12 +143,26 @@ class Output:
         """Whether lines of this level are written."""
         return LEVELS.index(level) >= self._rank
 
-    def log(self, level: str, message: str, **more: object) -> None:
-        """Writes one line to stderr if its level is to be written."""
-        if not self.tells(level):
-            return
+    def admits(self, level: str, kind: str, about: str = "") -> bool:
+        """Whether a line is written now; counted where it is not because there were many of its kind.
+
+        `about` is whom or what it is about. Debug lines have no limit: who asks for them wants all.
+        """
+        return self.tells(level) and (level == "debug" or self._limits.admit(level, kind, about))
+
+    def log(self, level: str, message: str, *, kind: str = "", **more: object) -> None:
+        """Writes one line to stderr if its level, and the limits of its kind, let it through.
+
+        `kind` is the message itself where it is always the same. A `peer` or `target` among `more` is whom
+        the line is about.
+        """
+        if self.admits(level, kind or message, str(more.get("peer") or more.get("target") or "")):
+            self.line(level, message, **more)
+
+    def line(self, level: str, message: str, **more: object) -> None:
+        """Writes one line to stderr, whatever its level and kind."""
         if self._json:
-            record = {"time": unix_time(), "level": level, "message": message}
+            record = {"time": utc_time(), "level": level, "message": message}
             line = json.dumps(record | {key: plain(value) for key, value in more.items()}, allow_nan=False)
         else:
             extra = "".join(f" {key}={value}" for key, value in more.items())

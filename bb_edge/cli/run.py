@@ -154,7 +154,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
 
     config, board, node, transport = launch.config, launch.board, launch.node, launch.transport
     name = config.peer or ""
-    report = StepLog(name, node, transport, output)
+    report = StepLog(name, node, transport, output, launch.names)
     keeper = None
     if launch.store is not None:
         keeper = keeper_of(node, launch.store, config.snapshot_interval_s, report)
@@ -170,6 +170,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
 
         def beat(now_ns: int) -> None:
             service.beat(now_ns)
+            output.beat(now_ns)
             if hangups.untold:
                 hangups.tell(output.log)
             if saved is not None:
@@ -204,6 +205,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
                 "peak_rss_bytes": memory.peak_rss_bytes,
                 "protocol": transport.protocol,
                 "polls": driver.polls,
+                "log_lines_omitted": output.omitted,
                 "transport": dict(transport.counters),
                 "counters": node.counters
                 | counts(node.bootstraps)

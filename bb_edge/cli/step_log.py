@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bb_edge.cli.render import Output, step_record, unix_time
+from bb_edge.cli.render import Output, step_record, utc_time
 from bb_edge.engine import steps
+from bb_edge.ir.ids import PeerId
 
 if TYPE_CHECKING:
+    from bb_edge.cli.peer_names import PeerNames
     from bb_edge.node import Node
     from bb_edge.transport.base import Transport
 
@@ -18,11 +20,12 @@ class StepLog:
     `unfinished` is the number of `Repeat` ops with an end that have not come to it.
     """
 
-    def __init__(self, name: str, node: Node, transport: Transport, output: Output) -> None:
+    def __init__(self, name: str, node: Node, transport: Transport, output: Output, names: PeerNames) -> None:
         self._name = name
         self._node = node
         self._transport = transport
         self._output = output
+        self._names = names
         self._waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
         self.unfinished = node.open_rounds
 
@@ -41,16 +44,40 @@ class StepLog:
             self._waiting.add(step.target)
             output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
         else:
-            output.log(_LEVEL.get(type(step), "debug"), type(step).__name__, **_fields(step))
+            level, kind = _LEVEL.get(type(step), "debug"), type(step).__name__
+            # Asked first: in a flood, the fields of a line cost more than the line that is not written.
+            if output.admits(level, kind, self._about(step)):
+                output.line(level, kind, **self._fields(step))
             if isinstance(step, steps.OpFailed):
                 self._traceback(step)
 
+    def _about(self, step: steps.EngineStep) -> str:
+        """Whom a line is about, for its limit: a peer, else an op, else a target."""
+        peer = getattr(step, "peer", None)
+        if isinstance(peer, PeerId):
+            return self._names(peer)
+        return str(getattr(step, "op", "") or getattr(step, "target", ""))
+
+    def _fields(self, step: steps.EngineStep) -> dict[str, object]:
+        """The fields of a step, as its line has them: peers by name, in texts as well."""
+        names = self._names
+        record = step_record(step, names)
+        del record["step"]
+        for name, value in record.items():
+            if isinstance(value, str) and name != "peer":
+                record[name] = names.in_text(value)
+        return record
+
     def _event(self, step: steps.AppEvent) -> None:
-        record = {"event": step.topic, "time": unix_time(), "node": self._name, **_fields(step)}
+        record = step_record(step, self._names)
+        del record["step"]
+        record = {"event": step.topic, "time": utc_time(), "node": self._name, **record}
         if step.omitted_bytes:
             self._output.log(
                 "warning",
                 f"{step.topic}: the value is left out because it is larger than app_event_bytes",
+                kind="value left out",
+                target=step.target,
                 bytes=step.omitted_bytes,
                 app_event_bytes=self._node.config.app_event_bytes,
             )
@@ -70,7 +97,9 @@ class StepLog:
             self._output.log("info", "bootstrap done", **whose)
         else:
             again = {"next_try": f"in {seconds(step.wait_ns)}"} if step.wait_ns else {}
-            self._output.log("error", "bootstrap failed", **whose, **again, error=step.reason)
+            self._output.log(
+                "error", "bootstrap failed", **whose, **again, error=self._names.in_text(step.reason)
+            )
 
     def _traceback(self, step: steps.OpFailed) -> None:
         """Logs the traceback of an op that failed in a component's code, at level debug."""
@@ -79,12 +108,6 @@ class StepLog:
 
             lines = "".join(traceback.format_exception(step.error)).rstrip()
             self._output.log("debug", f"traceback of {step.op}:\n{lines}")
-
-
-def _fields(step: steps.EngineStep) -> dict[str, object]:
-    record = step_record(step)
-    del record["step"]
-    return record
 
 
 _LEVEL = {

@@ -19,6 +19,7 @@ OWN = (
     "gates",
     "ingress",
     "journal",
+    "log_lines",
     "mqtt",
     "node",
     "ops",

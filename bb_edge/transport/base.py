@@ -63,6 +63,15 @@ class DrivenNode(Protocol):
         """
 
 
+class Log(Protocol):
+    """Takes what a transport tells people: `message`, at a level from debug to error.
+
+    `kind` names lines that say the same, which a log may limit together; `peer` is whom the line is about.
+    """
+
+    def __call__(self, level: str, message: str, *, kind: str = "", peer: PeerId | None = None) -> None: ...
+
+
 class Transport(Protocol):
     """Carries envelopes for one node, on the driver's thread; what arrives goes into the node."""
 

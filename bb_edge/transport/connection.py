@@ -24,6 +24,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from bb_edge.ir.transitions import Table
+from bb_edge.transport.base import Log
 from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
@@ -126,9 +127,6 @@ VERSION = Table(
 )
 HANGUPS = 2
 """One hang-up can be a broker that just died, so the version is changed after this many in a row."""
-
-Log = Callable[[str, str], None]
-"""Takes (level, message)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +354,7 @@ class Connection:
         wait = self._retry_s * (0.5 + self._jitter.random())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
         self._retry_at = time.monotonic() + wait
-        self._log("warning", f"{reason}; next try in {wait:.1f} s")
+        self._log("warning", f"{reason}; next try in {wait:.1f} s", kind="no connection")
 
     def _no_connack(self) -> None:
         """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
@@ -375,6 +373,7 @@ class Connection:
         self._log(
             "warning",
             f"broker {self._broker} does not speak MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
+            kind="MQTT 3.1.1",
         )
         self._retry_s = RETRY_FIRST_S
         self._retry_at = time.monotonic()
@@ -407,7 +406,8 @@ class Connection:
                 packet_bytes=min(named, self._options.max_packet_bytes),
             )
         )
-        self._log("info", f"connected to {self._broker}, MQTT {'5' if self.v5 else '3.1.1'}")
+        version = "5" if self.v5 else "3.1.1"
+        self._log("info", f"connected to {self._broker}, MQTT {version}", kind="connected")
 
     def _on_subscribe(
         self, client: paho.Client, _data: object, mid: int, reasons: Any, properties: Any
@@ -415,7 +415,11 @@ class Connection:
         for name, reason in zip(self._filters, reasons):  # noqa: B905 (a broker may answer fewer)
             if reason.is_failure:
                 self._counters["refused"] += 1
-                self._log("error", f"broker {self._broker} refuses the subscription to {name}: {reason}")
+                self._log(
+                    "error",
+                    f"broker {self._broker} refuses the subscription to {name}: {reason}",
+                    kind="subscription refused",
+                )
 
     def _on_disconnect(
         self, client: paho.Client, _data: object, flags: Any, reason: Any, properties: Any
@@ -431,12 +435,20 @@ class Connection:
                 self._retry_s = RETRY_FIRST_S
             if flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER:
                 self._retry_s = RETRY_MAX_S
-                self._log("error", f"another client at {self._broker} uses the name {self._client_id}")
+                self._log(
+                    "error",
+                    f"another client at {self._broker} uses the name {self._client_id}",
+                    kind="name in use",
+                )
             self._later(f"connection to {self._broker} lost: {reason}")
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
-                self._log("error", f"broker {self._broker} refuses the connection: {self._refusal}")
+                self._log(
+                    "error",
+                    f"broker {self._broker} refuses the connection: {self._refusal}",
+                    kind="connection refused",
+                )
                 self._later(f"broker {self._broker} does not let this node in")
         elif before is State.GREETING:
             # Some brokers that know 3.1.1 only answer CONNECT that way.

@@ -23,7 +23,7 @@ from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.base import DrivenNode
+from bb_edge.transport.base import DrivenNode, Log
 from bb_edge.transport.broker import (
     MAX_PACKET_BYTES,
     Broker,
@@ -33,7 +33,7 @@ from bb_edge.transport.broker import (
     MqttOptions,
 )
 from bb_edge.transport.chunks import HEADER_BYTES, ChunkError, Reassembly
-from bb_edge.transport.connection import INCOMING_ALIASES, Connection, Granted, Log
+from bb_edge.transport.connection import INCOMING_ALIASES, Connection, Granted
 from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
 from bb_edge.transport.packets import (
     FAILURE,
@@ -93,8 +93,8 @@ COUNTERS = (
 )
 
 
-def _silent(_level: str, _message: str) -> None:
-    return None
+def _silent(level: str, message: str, *, kind: str = "", peer: PeerId | None = None) -> None:
+    """Logs nothing."""
 
 
 class _Held(NamedTuple):
@@ -124,8 +124,8 @@ class MqttTransport:
         """Makes a transport that does not dial before `start`.
 
         `version` is ``"5"``, ``"3.1.1"``, or ``"auto"``: 5 first, else 3.1.1. `meta` is added to the
-        presence; `on_log` takes (level, message). Raises BrokerFileError where a certificate cannot be used,
-        TopicError for a federation name that a topic cannot hold.
+        presence; `on_log` takes what people should know. Raises BrokerFileError where a certificate cannot be
+        used, TopicError for a federation name that a topic cannot hold.
         """
         self._node = node
         options = options or MqttOptions()
@@ -315,7 +315,12 @@ class MqttTransport:
             return False
         if reason >= FAILURE:
             topic = item.topic.decode(errors="replace")
-            self._log("warning", f"the broker refused a publish to {topic}: reason {reason:#04x}")
+            self._log(
+                "warning",
+                f"the broker refused a publish to {topic}: reason {reason:#04x}",
+                kind="publish refused",
+                peer=item.peer,
+            )
             if item.peer is not None:
                 with contextlib.suppress(IngressFull):  # only a hint: a busy node can do without
                     self._node.peer_failed(item.peer)
@@ -374,7 +379,7 @@ class MqttTransport:
             self._counters["foreign"] += 1
             if error.federation not in self._foreign and len(self._foreign) < MAX_FOREIGN:
                 self._foreign.add(error.federation)  # logged once per federation
-                self._log("warning", str(error))
+                self._log("warning", str(error), kind="foreign federation")
         except TopicError as error:
             self._malformed(str(error))
         else:
@@ -402,7 +407,7 @@ class MqttTransport:
         except IngressFull as error:
             self._counters["dropped"] += 1
             reason = QUOTA_EXCEEDED if self._connection.v5 else 0
-            self._log("warning", f"an envelope is dropped: {error}")
+            self._log("warning", f"an envelope is dropped: {error}", kind="envelope dropped", peer=held.peer)
         if held.mid:
             shared.queue(puback(held.mid, reason))
         try:
@@ -418,7 +423,7 @@ class MqttTransport:
             whole = self._chunks.add(peer, chunk, time.monotonic_ns())
         except ChunkError as error:
             self._counters["chunks_refused"] += 1
-            self._log("warning", f"a chunk from {peer.short()} is refused: {error}")
+            self._log("warning", f"a chunk is refused: {error}", kind="chunk refused", peer=peer)
             return None
         if whole is not None:
             self._counters["joined"] += 1
@@ -428,7 +433,11 @@ class MqttTransport:
         self, shared: SharedSocket, size: int, first: int, data: bytearray, body: int, end: int
     ) -> None:
         self._counters["oversize"] += 1
-        self._log("warning", f"a packet of {size} bytes is dropped; the limit is {self._largest} bytes")
+        self._log(
+            "warning",
+            f"a packet of {size} bytes is dropped; the limit is {self._largest} bytes",
+            kind="packet too large",
+        )
         if first & 0xF0 != PUBLISH:
             raise PacketError(f"a packet of type {first >> 4} with {size} bytes", "broker")
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
@@ -436,9 +445,9 @@ class MqttTransport:
             # Without an acknowledgement the broker would send it again at each connection.
             shared.queue(puback(data[topic_end] << 8 | data[topic_end + 1]))
 
-    def _malformed(self, what: str) -> None:
+    def _malformed(self, what: str, peer: PeerId | None = None) -> None:
         self._counters["malformed"] += 1
-        self._log("warning", what)
+        self._log("warning", what, kind="malformed message", peer=peer)
 
     def _deliver(self, kind: Kind, peer: PeerId, payload: bytes) -> None:
         """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
@@ -446,7 +455,7 @@ class MqttTransport:
             try:
                 self._on_presence(peer, payload)
             except PresenceError as error:
-                self._malformed(str(error))
+                self._malformed(str(error), peer)
             return
         self._node.deliver_inbound(payload, peer, self._topics.names(peer).address)
         self._counters["received"] += 1

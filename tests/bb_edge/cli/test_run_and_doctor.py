@@ -9,8 +9,10 @@ import socket
 import sys
 import urllib.request
 
+import paho.mqtt.client as paho
 import pytest
 from node_processes import PATIENCE_S
+from paho.mqtt.enums import CallbackAPIVersion
 
 from bb_edge.cli import main
 from bb_edge.ir.ids import PeerId
@@ -93,6 +95,36 @@ def test_two_nodes_do_not_share_a_state_folder(configured, start):
     assert second.process.wait(PATIENCE_S) == 1
     second.says("error: .*another storage has this folder open")
     assert first.end() == 0
+
+
+FLOOD = 10_000
+
+
+@pytest.mark.broker
+def test_a_flood_of_bad_messages_is_a_bounded_number_of_lines(configured, start, mosquitto_broker):
+    node = start("run", "--config", str(configured(summary=True, federation="home")))
+    node.says("connected to")
+    evil, own = PeerId.from_name("evil"), PeerId.from_name("kitchen")
+    sender = paho.Client(CallbackAPIVersion.VERSION2)
+    sender.max_inflight_messages_set(1_000)
+    sender.connect(mosquitto_broker.host, mosquitto_broker.port)
+    sender.loop_start()
+    for number in range(FLOOD):
+        sender.publish(f"bb/home/{own}/from/{evil}", b"envelope %d" % number, qos=1)
+        sender.publish(f"bb/home/presence/{PeerId.from_int(number)}", b"presence", qos=1)
+    last = sender.publish(f"bb/home/{own}/from/{evil}", b"last", qos=1)
+    last.wait_for_publish(PATIENCE_S)
+    sender.disconnect()
+    sender.loop_stop()
+    node.says(f"WireReceiveFailed.*{evil}")
+    assert node.end() == 0
+    lines = [line for line in node.lines if "tick" not in line]
+    assert len(lines) < 300, "".join(lines[:400])
+    summary = json.loads(next(line for line in node.lines if line.startswith('{"summary"')))
+    refused = summary["counters"].get("wire.malformed", 0) + summary["transport"]["malformed"]
+    assert refused > 1_000  # mosquitto drops what is beyond its queue
+    assert summary["log_lines_omitted"] > refused - 200
+    assert re.search(r"and [0-9,]+ more in \d+ s", "".join(lines))
 
 
 def test_a_wrong_configuration_is_an_error_not_a_traceback(tmp_path, capsys):

@@ -60,7 +60,7 @@ class Loop:
             doors,
             url if isinstance(url, Broker) else Broker.from_url(url),
             federation,
-            on_log=lambda _, m: self.logs.append(m),
+            on_log=lambda _, m, **_more: self.logs.append(m),
             options=options,
             version=version,
         )

@@ -79,7 +79,7 @@ class Driven:
             filters=("bb/test/test/from/+",),
             largest=4096,
             counters=self.counters,
-            log=lambda _, message: self.logs.append(message),
+            log=lambda _, message, **_more: self.logs.append(message),
             jitter=random.Random(1),
             wake=lambda: None,
             opened=lambda: self.events.append("opened"),
