@@ -112,6 +112,7 @@ class Node:
             "executions.peak": scheduler.pool.peak,
             "frames.grown": scheduler.pool.frames.grown,
             "ingress.bytes": scheduler.ledger.bytes,
+            "outbound.bytes": self._parts.links.pending_bytes,
             "requests.open": len(self._parts.requests),
         }
 

@@ -52,16 +52,28 @@ def failure_text(error: BaseException, origin: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class SendEnvelope(EngineStep):
-    """Hand these bytes to the transport.
+    """Hand an envelope to the transport: `body`, which envelopes to other peers share, and then `rest`.
 
-    `expires_in_ns` is how long the envelope is worth delivering (0 = for ever); `resent` tells a repetition.
+    An envelope with small fills has no body. `expires_in_ns` is how long it is worth delivering (0 = for
+    ever); `resent` tells a repetition.
     """
 
     peer: PeerId
-    payload: bytes
+    rest: bytes
     expires_in_ns: int = 0
     durable: bool = False
     resent: bool = False
+    body: bytes = b""
+
+    @property
+    def payload(self) -> bytes:
+        """The whole envelope: a copy, where it has a body."""
+        return self.body + self.rest if self.body else self.rest
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole envelope."""
+        return len(self.body) + len(self.rest)
 
 
 class _AppEvent(NamedTuple):

@@ -42,6 +42,7 @@ GAUGES = frozenset(
         "executions.active",
         "executions.peak",
         "ingress.bytes",
+        "outbound.bytes",
         "requests.open",
         "mqtt.connected",
         "mqtt.waiting",

@@ -169,7 +169,7 @@ class Trace:
 def _arguments(step: steps.EngineStep) -> dict[str, object]:
     arguments: dict[str, object] = {}
     if isinstance(step, steps.SendEnvelope):
-        return {"peer": str(step.peer), "bytes": len(step.payload), "resent": step.resent}
+        return {"peer": str(step.peer), "bytes": step.size, "resent": step.resent}
     for name in ("target", "execution", "op", "peer", "reason", "topic", "round", "port", "failed", "error"):
         value = getattr(step, name, None)
         if value is not None:

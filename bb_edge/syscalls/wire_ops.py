@@ -20,6 +20,7 @@ from bb_edge.ir.address import site_suffix
 from bb_edge.ir.tensors import MAX_RANK, encode_tensor
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
+from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.codecs import encode_value, tensor_dtype
 from bb_edge.wire.envelope import Fill
 
@@ -53,11 +54,12 @@ class _Port:
         wire_id = meta.get(keys.WIRE_ID_KEY, "")
         self.wire_id = int(wire_id) if wire_id.isdigit() else 0
 
-    def fills(self, payloads: tuple[object, ...]) -> list[Fill]:
-        """Encodes the payloads, once for all peers."""
+    def fills(self, payloads: tuple[object, ...]) -> tuple[list[Fill], bytes]:
+        """Encodes the payloads, once for all peers: fills, and the body of large ones."""
         if self.trigger_only:
-            return [Fill(suffix, b"", True, 0) for suffix in self.suffixes]
+            return [Fill(suffix, b"", True, 0) for suffix in self.suffixes], b""
         fills = []
+        size = 0
         named = zip(self.suffixes, self.types, self.dtypes, payloads, strict=True)
         for suffix, type_hash, dtype, value in named:
             if type(value) is np.ndarray and value.dtype == dtype and value.ndim <= MAX_RANK:
@@ -65,7 +67,8 @@ class _Port:
             else:
                 type_hash, data = encode_value(value, type_hash or None)
             fills.append(Fill(suffix, data, False, type_hash))
-        return fills
+            size += len(data)
+        return fills, envelope.shared_body(fills) if size >= SHARED_FROM else b""
 
 
 def _remaining(ctx: OpContext, own_ns: int) -> int:
@@ -82,13 +85,14 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, peers = inputs
-        fills = port.fills(tuple(payloads))
+        fills, body = port.fills(tuple(payloads))
         deadline = _remaining(ctx, port.deadline_ns)
         key = None if group is None else (*group, ctx.execution.id)
         for peer in dict.fromkeys(peers):
             unit = Unit(
                 peer,
                 fills,
+                body=body,
                 deadline_ns=deadline,
                 durable=port.durable,
                 group=key,
@@ -114,12 +118,14 @@ def _send_req(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, gated, asked = inputs
+        fills, body = port.fills(tuple(payloads))
         return requests.ask(
             ctx.frame,
             op,
-            port.fills(tuple(payloads)),
+            fills,
             gated,
             asked,
+            body=body,
             deadline_ns=port.deadline_ns,
             wire_id=port.wire_id,
             region=region,
@@ -137,9 +143,11 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
         if len(sender) != 1:
             raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
         deadline = _remaining(ctx, port.deadline_ns)
+        fills, body = port.fills(tuple(payloads))
         unit = Unit(
             sender[0],
-            port.fills(tuple(payloads)),
+            fills,
+            body=body,
             kind=envelope.RESPONSE,
             wire_req_id=req_id,
             deadline_ns=deadline,

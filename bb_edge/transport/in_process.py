@@ -174,12 +174,15 @@ class Simulation:
 
     def _handle(self, node: DrivenNode, step: steps.EngineStep) -> None:
         if isinstance(step, steps.SendEnvelope):
-            self._send(node.peer_id, step.peer, step.payload)
+            self._send(node.peer_id, step)
         else:
             self.seen.append(Seen(self.now_ns, node.peer_id, step))
 
-    def _send(self, source: PeerId, target: PeerId, data: bytes) -> None:
-        self._trace.update(self.now_ns.to_bytes(8, "big") + source.to_bytes() + target.to_bytes() + data)
+    def _send(self, source: PeerId, step: steps.SendEnvelope) -> None:
+        target, body, rest = step.peer, step.body, step.rest
+        self._trace.update(self.now_ns.to_bytes(8, "big") + source.to_bytes() + target.to_bytes())
+        self._trace.update(body)
+        self._trace.update(rest)
         delay = self._latency_ns + (self._random.randrange(self._jitter_ns) if self._jitter_ns else 0)
         when = max(self.now_ns + delay, self._arrival.get((source, target), 0))
         self._arrival[source, target] = when
@@ -191,7 +194,8 @@ class Simulation:
                 self.lost += 1
                 return
             try:
-                node.deliver_inbound(data, source, observed)
+                # Joined here and not before: copies for all peers at once would be many.
+                node.deliver_inbound(body + rest, source, observed)
                 self.delivered += 1
             except IngressFull:
                 self.lost += 1

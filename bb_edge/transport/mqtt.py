@@ -209,7 +209,8 @@ class MqttTransport:
         self._outgoing.put(
             Item(
                 names.envelope,
-                step.payload,
+                step.rest,
+                body=step.body,
                 peer=step.peer,
                 expires_ns=time.monotonic_ns() + step.expires_in_ns if step.expires_in_ns else 0,
                 durable=step.durable,

@@ -14,6 +14,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import MAX_PACKET_BYTES
 from bb_edge.transport.chunks import HEADER_BYTES, Chunk, cut
 from bb_edge.transport.packets import FAILURE, NO_MATCHING_SUBSCRIBERS, publish_header
+from bb_edge.wire.bodies import HeldBodies
 
 FIRST_MID, LAST_MID = 1024, 65_535
 """The packet identifiers that we use; paho uses lower ones, one per SUBSCRIBE."""
@@ -25,6 +26,9 @@ envelopes a second.
 """
 AT_ONCE = 256 * 1024
 """Bytes in the socket's queue above which no more packets are made: a Linux socket buffer or so."""
+JOINED_UP_TO = 4096
+"""Bytes of a PUBLISH up to which its parts are joined: a page, which is copied in less time than a second
+buffer takes."""
 MAX_OVERHEAD = 32
 """Most bytes of a PUBLISH beside topic and payload: fixed header, lengths, identifier and properties."""
 LEAST_CHUNK = 256
@@ -36,9 +40,13 @@ ALIAS_PATIENCE = 8
 
 
 class Item:
-    """One PUBLISH before it is sent: an envelope, a chunk of one, or a presence."""
+    """One PUBLISH before it is sent: an envelope, a chunk of one, or a presence.
+
+    What it carries is `body`, which items to other peers may share, and then `payload`.
+    """
 
     __slots__ = (
+        "body",
         "chunk",
         "chunk_topic",
         "durable",
@@ -63,8 +71,10 @@ class Item:
         retain: bool = False,
         chunk_topic: bytes = b"",
         head: bytes = b"",
+        body: bytes = b"",
     ) -> None:
         self.topic = topic
+        self.body = body
         self.payload = payload
         self.peer = peer
         self.expires_ns = expires_ns  # monotonic nanoseconds; 0: never
@@ -73,7 +83,7 @@ class Item:
         self.chunk_topic = chunk_topic  # topic of its chunks; empty: it is never cut
         self.head = head  # the header of a chunk; empty for a whole envelope
         self.chunk = bool(head)
-        self.size = len(head) + len(payload)
+        self.size = len(head) + len(body) + len(payload)
         self.mid = 0
 
 
@@ -122,6 +132,7 @@ class Outgoing:
         self._cut: Iterator[Chunk] | None = None
         self._whole: Item | None = None  # the envelope that is being cut
         self._bytes = 0
+        self._bodies = HeldBodies()
         self._next_mid = FIRST_MID
         self._next_transfer = 0
         self._same_session = False
@@ -135,7 +146,7 @@ class Outgoing:
 
     @property
     def bytes_held(self) -> int:
-        """Payload bytes of everything that waits or is under way."""
+        """Payload bytes of everything that waits or is under way; a body that items share counts once."""
         return self._bytes
 
     @property
@@ -147,16 +158,16 @@ class Outgoing:
 
     def put(self, item: Item) -> None:
         """Takes an item. At the bound the oldest best-effort item is dropped, else this one."""
-        while self._over(item.size):
+        while self._over(item.size - len(item.body) + self._bodies.adds(item.body)):
             if not self._drop_oldest():
                 self._counters["dropped"] += 1
                 return
-        self._bytes += item.size
+        self._hold(item)
         self._waiting.append(item)
 
     def put_first(self, item: Item) -> None:
         """Takes an item that is sent before all others and never dropped; for presence only."""
-        self._bytes += item.size
+        self._hold(item)
         self._first.append(item)
 
     def _over(self, size: int) -> bool:
@@ -172,8 +183,18 @@ class Outgoing:
                 return True
         return False
 
-    def _gone(self, item: Item, counter: str) -> None:
+    def _hold(self, item: Item) -> None:
+        self._bytes += item.size
+        if item.body:
+            self._bytes += self._bodies.hold(item.body) - len(item.body)
+
+    def _let_go(self, item: Item) -> None:
         self._bytes -= item.size
+        if item.body:
+            self._bytes += len(item.body) - self._bodies.drop(item.body)
+
+    def _gone(self, item: Item, counter: str) -> None:
+        self._let_go(item)
         self._counters[counter] += 1
 
     # --- connections -----------------------------------------------------------------------------------
@@ -197,7 +218,7 @@ class Outgoing:
         again = [item for item in self._flying.values() if not item.retain]
         for item in self._flying.values():
             if item.retain:  # each connection sends a presence of its own
-                self._bytes -= item.size
+                self._let_go(item)
         self._flying.clear()
         self._first = deque([*again, *(item for item in self._first if not item.retain)])
         self._window = 0
@@ -216,10 +237,12 @@ class Outgoing:
             counters["sent"] += not (item.chunk or item.retain)
             counters["chunks_sent"] += item.chunk
             counters["sent_bytes"] += len(header) + item.size
-            if len(item.payload) <= 4096:
-                yield b"".join((header, item.head, item.payload))
+            if item.size <= JOINED_UP_TO:
+                yield b"".join((header, item.head, item.body, item.payload))
             else:
                 yield header + item.head
+                if item.body:
+                    yield item.body
                 yield item.payload
 
     def _take(self, now_ns: int) -> Item | None:
@@ -242,7 +265,7 @@ class Outgoing:
                     durable=whole.durable,
                     head=chunk.head,
                 )
-                self._bytes += item.size
+                self._hold(item)
             elif self._waiting:
                 item = self._waiting.popleft()
             else:
@@ -260,7 +283,8 @@ class Outgoing:
                 continue
             self._end_cut("cut")  # of a transfer that a broken connection has left
             self._next_transfer = (self._next_transfer + 1) & 0xFFFF_FFFF_FFFF_FFFF
-            self._cut, self._whole = cut(item.payload, room, self._next_transfer), item
+            whole_bytes = item.body + bytes(item.payload) if item.body else item.payload
+            self._cut, self._whole = cut(whole_bytes, room, self._next_transfer), item
 
     def _end_cut(self, counter: str) -> None:
         whole, self._cut, self._whole = self._whole, None, None
@@ -301,7 +325,7 @@ class Outgoing:
         item = self._flying.pop(mid, None)
         if item is None:
             return None
-        self._bytes -= item.size
+        self._let_go(item)
         if reason >= FAILURE:
             self._counters["refused"] += 1
         elif reason == NO_MATCHING_SUBSCRIBERS:

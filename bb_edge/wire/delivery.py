@@ -144,9 +144,12 @@ class Links:
         link = self._links.get(peer)
         return link is None or self._durable_room(link)
 
-    def sent(self, peer: PeerId, key: EnvelopeKey, encoded: bytes, armed: bool = True) -> None:
+    def sent(
+        self, peer: PeerId, key: EnvelopeKey, encoded: bytes, armed: bool = True, body: bytes = b""
+    ) -> None:
         """Stores the bytes for repetitions; the first one is due `resend_ns` after `stamp`.
 
+        `body` are those that the envelope begins with and shares with others; it is held once.
         With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk).
         Nothing happens for an envelope that holds no place. Raises PendingFullError, and gives the number up,
         where the bytes do not fit.
@@ -155,7 +158,7 @@ class Links:
         if pending is None:
             return
         try:
-            self._queue.keep(pending, encoded)
+            self._queue.keep(pending, encoded, body)
         except PendingFullError:
             self.cancel(key)
             raise
@@ -172,11 +175,11 @@ class Links:
         """Returns whether the envelope waits for its acknowledgement."""
         return self._find(key) is not None
 
-    def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, int] | None:
+    def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, bytes, int] | None:
         """Returns the bytes of an envelope that `sent` stored unarmed, and starts its repetitions.
 
-        Returns (envelope, nanoseconds until its deadline, 0 without one); None where nobody waits for it any
-        more.
+        Returns (body, the rest, nanoseconds until its deadline, 0 without one); None where nobody waits for
+        it any more.
         """
         pending = self._find(key)
         if pending is None:
@@ -186,7 +189,7 @@ class Links:
             return None  # `due` drops it
         pending.handed_out = True
         self._queue.arm(pending, now_ns + pending.interval_ns)
-        return repeated(pending.encoded, remaining), remaining
+        return pending.body, repeated(pending.encoded, remaining), remaining
 
     def cancel(self, key: EnvelopeKey) -> bool:
         """Frees an envelope that nobody waits for any more. Returns False where it was over before."""
@@ -336,7 +339,8 @@ class Links:
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
             payload = repeated(pending.encoded, remaining)
             again, pending.handed_out = pending.handed_out, True
-            out.append(Outgoing(pending.key.peer, payload, pending.key, pending.durable, remaining, again))
+            key, body = pending.key, pending.body
+            out.append(Outgoing(key.peer, payload, key, pending.durable, remaining, again, body))
             self.counters["resent"] += 1
             pending.interval_ns = min(2 * pending.interval_ns, self._queue.longest_ns)
             self._queue.arm(pending, now_ns + pending.interval_ns)
@@ -380,6 +384,7 @@ class Links:
         now_ns: int,
         expires_ns: int = 0,
         acknowledged: bool = False,
+        body: bytes = b"",
     ) -> EnvelopeKey:
         """Takes a durable envelope over from the outbox on disk, which is newer than any snapshot.
 
@@ -398,16 +403,17 @@ class Links:
         elif pending is None:
             pending = Pending(key, NONE, True, expires_ns, self.config.resend_ns)
             pending.handed_out = False
-            pending.encoded = encoded
+            pending.body, pending.encoded = body, encoded
             self._take_over(link, pending, now_ns)
         return key
 
     def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
         self._queue.reserve()
         encoded, pending.encoded = pending.encoded, b""
+        body, pending.body = pending.body, b""
         link.pending.add(pending)
         try:
-            self._queue.keep(pending, encoded)
+            self._queue.keep(pending, encoded, body)
         except PendingFullError:
             self._remove(pending)
             raise

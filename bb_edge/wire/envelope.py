@@ -8,10 +8,12 @@ not, repeated (the last one counts) or unknown (skipped, and counted).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from bb_edge.ir.address import Route, route_of
 from bb_edge.ir.varint import encoded as _v
+from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_records import (
     NONE,
@@ -40,6 +42,7 @@ __all__ = [
     "encode",
     "decode",
     "repeated",
+    "shared_body",
 ]
 
 # One byte: field << 3 | wire type. Two bytes from field 16 on, as varints: 101 << 3 | 0 = 808 = A8 06, …
@@ -60,13 +63,16 @@ def _hash_field(type_hash: int) -> bytes:
 # --- out ----------------------------------------------------------------------------------------------------
 
 
-def encode(envelope: Envelope) -> bytes:
-    """Returns the envelope's protobuf bytes, with the fields in the order of their numbers."""
+def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
+    """Returns the envelope's protobuf bytes, with the fields in the order of their numbers.
+
+    Without the fills, it is what follows a body (`shared_body`).
+    """
     parts: list[bytes | memoryview] = []
     add = parts.append
     for address in envelope.dest_addresses:
         add(b"\x0a" + _v(len(address)) + address)
-    for fill in envelope.fills:
+    for fill in envelope.fills if with_fills else ():
         suffix, payload = fill.dest_suffix, fill.payload
         size = len(payload)
         head = b"\x0a" + _v(len(suffix)) + suffix if suffix else b""
@@ -104,6 +110,24 @@ def encode(envelope: Envelope) -> bytes:
     if envelope.base:
         add(_BASE + _v(envelope.base))
     return b"".join(parts)
+
+
+def shared_body(fills: Sequence[Fill]) -> bytes:
+    """Returns large fills as the bytes that the envelopes to all their peers begin with; b"" for small ones.
+
+    The payloads become views of it, so that they are in memory once.
+    """
+    if sum([len(fill.payload) for fill in fills]) < SHARED_FROM:
+        return b""
+    pieces = [encode(Envelope([fill], schema_version=0)) for fill in fills]
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    view, end = memoryview(body), 0
+    for fill, piece in zip(fills, pieces, strict=True):
+        end += len(piece)
+        after = end - (2 if fill.trigger_only else 0)
+        after -= len(_hash_field(fill.type_hash)) if fill.type_hash else 0
+        fill.payload = view[after - len(fill.payload) : after]
+    return body
 
 
 def repeated(encoded: bytes, remaining_deadline_ns: int) -> bytes:

@@ -155,7 +155,7 @@ def _pending_row(pending: Pending, now_ns: int) -> list[Any]:
         key.seq,
         pending.kind,
         pending.durable,
-        pending.encoded,
+        pending.body + pending.encoded,
         remaining,
         pending.interval_ns,
     ]

@@ -19,6 +19,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
+from bb_edge.wire.bodies import HeldBodies
 from bb_edge.wire.resend import EnvelopeKey
 
 RECORD_VERSION = 1
@@ -99,8 +100,9 @@ class Cause(NamedTuple):
 class OutboxRecord:
     """A durable envelope as it is written down.
 
-    `expires_wall_ns` is wall time, because monotonic time does not outlive a restart; 0 is never. `cause` is
-    None for an envelope that a timer, the host or the like set off.
+    Its bytes are `body`, which it may share with others, and then `encoded`. `expires_wall_ns` is wall time,
+    because monotonic time does not outlive a restart; 0 is never. `cause` is None for an envelope that a
+    timer, the host or the like set off.
     """
 
     key: EnvelopeKey
@@ -108,6 +110,7 @@ class OutboxRecord:
     wire_id: int = 0
     cause: Cause | None = None
     expires_wall_ns: int = 0
+    body: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Returns the record as canonical CBOR, which `from_bytes` reads."""
@@ -118,7 +121,7 @@ class OutboxRecord:
                 self.key.peer.to_bytes(),
                 self.key.epoch,
                 self.key.seq,
-                self.encoded,
+                self.body + self.encoded,
                 self.wire_id,
                 [cause.peer.to_bytes(), cause.epoch, cause.seq] if cause is not None else None,
                 self.expires_wall_ns,
@@ -154,6 +157,7 @@ class Outbox:
     """The records of one node, as they are on disk; bounded in number and in bytes."""
 
     __slots__ = (
+        "_bodies",
         "_by_cause",
         "_bytes",
         "_max_bytes",
@@ -176,6 +180,7 @@ class Outbox:
         self._states: dict[EnvelopeKey, RecordState] = {}  # of the same keys
         self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
         self._settled: dict[EnvelopeKey, None] = {}  # the keys in state SETTLED, in the order of settling
+        self._bodies = HeldBodies()
         self._bytes = 0
         self._settled_bytes = 0
 
@@ -226,7 +231,7 @@ class Outbox:
         key = record.key
         if key in self._records:
             return
-        size = len(record.encoded)
+        size = len(record.encoded) + self._bodies.adds(record.body)
         if len(self._records) >= self._max_records or self._bytes + size > self._max_bytes:
             raise OutboxFullError(
                 f"{len(self._records)} records with {self._bytes} bytes, {size} bytes requested",
@@ -236,6 +241,7 @@ class Outbox:
         self._records[key] = record
         self._states[key] = RECORD.start
         self._bytes += size
+        self._bodies.hold(record.body)
         if record.cause is not None:
             self._by_cause[key.peer, record.cause, record.wire_id] = key
             if ahead:
@@ -246,7 +252,7 @@ class Outbox:
         record = self._records.pop(key, None)
         if record is None:
             return False
-        self._bytes -= len(record.encoded)
+        self._bytes -= len(record.encoded) + self._bodies.drop(record.body)
         del self._states[key]
         if key in self._settled:
             del self._settled[key]

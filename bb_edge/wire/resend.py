@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
+from bb_edge.wire.bodies import HeldBodies
 
 
 class PendingState(enum.IntEnum):
@@ -73,6 +74,8 @@ class EnvelopeKey(NamedTuple):
 class Outgoing:
     """Bytes that are due to go to a peer: a repetition, or acknowledgements alone (then without `key`).
 
+    `payload` follows `body`, where it has one.
+
     `expires_in_ns` is what remains of the deadline in nanoseconds, 0 without one. `resent` is False for the
     first repetition after a restart: there is no original that could still wait in the transport.
     """
@@ -83,12 +86,17 @@ class Outgoing:
     durable: bool
     expires_in_ns: int
     resent: bool
+    body: bytes = b""
 
 
 class Pending:
-    """An envelope without acknowledgement. Times are monotonic nanoseconds; `expires_ns` 0 is never."""
+    """An envelope without acknowledgement. Times are monotonic nanoseconds; `expires_ns` 0 is never.
+
+    Its bytes are `body` (empty where it shares none) and then `encoded`.
+    """
 
     __slots__ = (
+        "body",
         "due_ns",
         "durable",
         "encoded",
@@ -105,6 +113,7 @@ class Pending:
         self.key = key
         self.kind = kind
         self.durable = durable
+        self.body = b""
         self.encoded = b""
         self.state = PENDING.start
         self.handed_out = True
@@ -137,7 +146,16 @@ class Unacknowledged(dict[int, dict[int, Pending]]):
 class ResendQueue:
     """All pending envelopes of a node by time, as a heap whose outdated entries are skipped."""
 
-    __slots__ = ("_heap", "_max_bytes", "_max_pending", "_ticket", "bytes_in_use", "count", "longest_ns")
+    __slots__ = (
+        "_bodies",
+        "_heap",
+        "_max_bytes",
+        "_max_pending",
+        "_ticket",
+        "bytes_in_use",
+        "count",
+        "longest_ns",
+    )
 
     def __init__(self, max_pending: int, max_bytes: int, longest_ns: int) -> None:
         """At most `max_pending` envelopes and `max_bytes` bytes wait; intervals double up to `longest_ns`."""
@@ -146,6 +164,7 @@ class ResendQueue:
         self.longest_ns = longest_ns
         self._heap: list[tuple[int, int, Pending]] = []
         self._ticket = 0
+        self._bodies = HeldBodies()
         self.count = 0
         self.bytes_in_use = 0
 
@@ -164,9 +183,14 @@ class ResendQueue:
             )
         self.count += 1
 
-    def keep(self, pending: Pending, encoded: bytes) -> None:
-        """Charges the bytes of an envelope that holds a place. PendingFullError where they do not fit."""
+    def keep(self, pending: Pending, encoded: bytes, body: bytes = b"") -> None:
+        """Charges the bytes of an envelope that holds a place. PendingFullError where they do not fit.
+
+        A body that other envelopes share is charged once.
+        """
         size, free = len(encoded), self._max_bytes - self.bytes_in_use
+        if body:
+            size += self._bodies.adds(body)
         if size > free:
             raise PendingFullError(
                 f"{size} bytes requested, {free} available of {self._max_bytes}",
@@ -175,6 +199,9 @@ class ResendQueue:
             )
         self.bytes_in_use += size
         pending.encoded = encoded
+        if body:
+            self._bodies.hold(body)
+            pending.body = body
 
     def arm(self, pending: Pending, next_ns: int) -> None:
         """Plans the envelope's next repetition for `next_ns`; it has been published, or is about to be."""
@@ -195,6 +222,9 @@ class ResendQueue:
         self.bytes_in_use -= len(pending.encoded)
         pending.encoded = b""
         pending.due_ns = -1
+        if pending.body:
+            self.bytes_in_use -= self._bodies.drop(pending.body)
+            pending.body = b""
 
     def next_ns(self) -> int | None:
         """Returns when `pop` has something, in monotonic nanoseconds; None while nothing is planned."""

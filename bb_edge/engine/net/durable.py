@@ -118,15 +118,16 @@ class Durable:
             key = links.stamp(unit.peer, message, now_ns, durable=True, deadline_ns=unit.deadline_ns)
         except DeliveryError:
             return None
-        data = envelope.encode(message)
-        limits = self._peers.limits_of(unit.peer)
-        if len(data) > limits.total_bytes:
+        body = unit.body
+        data = envelope.encode(message, not body)
+        size, limits = len(body) + len(data), self._peers.limits_of(unit.peer)
+        if size > limits.total_bytes:
             links.cancel(key)
-            return Fate(lost=limits.too_large(len(data)), too_large=True)
+            return Fate(lost=limits.too_large(size), too_large=True)
         expires = unit.deadline_ns + self._runtime.clock_offset_ns if unit.deadline_ns else 0
-        record = OutboxRecord(key, data, unit.wire_id, cause, expires)
+        record = OutboxRecord(key, data, unit.wire_id, cause, expires, body)
         try:
-            links.sent(unit.peer, key, data, armed=False)
+            links.sent(unit.peer, key, data, armed=False, body=body)
             self.outbox.add(record)
         except (DeliveryError, OutboxError):
             links.cancel(key)
@@ -171,8 +172,9 @@ class Durable:
             else:
                 yield unit, fate
 
-    def publishable(self, now_ns: int) -> Iterator[tuple[PeerId, bytes, int]]:
-        """The envelopes that are on disk and may leave: (peer, bytes, how long they are worth delivering).
+    def publishable(self, now_ns: int) -> Iterator[tuple[PeerId, bytes, bytes, int]]:
+        """The envelopes that are on disk and may leave: (peer, body, the rest of the bytes, how long they are
+        worth delivering).
 
         The time is 0 where an envelope is worth delivering for ever. The caller takes them all.
         """
@@ -241,7 +243,7 @@ class Durable:
             return []
         asks: list[tuple[int, EnvelopeKey]] = []
         for record in records:
-            message = envelope.decode(record.encoded, self._runtime.config.caps)
+            message = envelope.decode(record.encoded, self._runtime.config.caps)  # the body has fills alone
             is_request = message.kind == envelope.REQUEST
             awaited = not is_request or awaits(message.wire_req_id)
             self._adopt(record, now_ns, wall_ns, awaited)
@@ -259,7 +261,7 @@ class Durable:
         expires_ns = now_ns + remaining if limited and not over else 0
         key = record.key
         gone = over or not awaited
-        self._links.adopt(key.peer, key.epoch, key.seq, record.encoded, now_ns, expires_ns, gone)
+        self._links.adopt(key.peer, key.epoch, key.seq, record.encoded, now_ns, expires_ns, gone, record.body)
         if gone:
             self.outbox.settle(key)
 

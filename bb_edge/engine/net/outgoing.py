@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
@@ -150,8 +150,8 @@ class Outgoing:
         if not self.durable.quiet:
             for unit, fate in self.durable.resume(now_ns):  # what waited goes before what comes now
                 self._follow(unit, fate)
-            for peer, data, expires_in_ns in self.durable.publishable(now_ns):
-                self._publish(peer, data, expires_in_ns)
+            for peer, body, data, expires_in_ns in self.durable.publishable(now_ns):
+                self._publish(peer, body, data, expires_in_ns)
         if self.units:
             for unit, limits in self._joined():
                 taken = self.durable.send(unit, now_ns) if unit.durable else None
@@ -169,10 +169,12 @@ class Outgoing:
         for due in due_now:
             self._runtime.count("wire.resent" if due.key is not None else "wire.acks_alone")
             if due.peer == self._runtime.own_peer:
-                self._local(due.payload)
+                self._local(due.body + due.payload)
                 continue
             self._runtime.emit(
-                steps.SendEnvelope(due.peer, due.payload, due.expires_in_ns, due.durable, due.resent)
+                steps.SendEnvelope(
+                    due.peer, due.payload, due.expires_in_ns, due.durable, due.resent, due.body
+                )
             )
 
     def _follow(self, unit: Unit, fate: Fate) -> None:
@@ -182,14 +184,14 @@ class Outgoing:
         elif fate.lost:
             self._lose(unit, fate.lost, fate.too_large)
 
-    def _publish(self, peer: PeerId, data: bytes, expires_in_ns: int) -> None:
+    def _publish(self, peer: PeerId, body: bytes, data: bytes, expires_in_ns: int) -> None:
         """Hands out a durable envelope for the first time."""
         self._runtime.count("wire.sent")
-        self._runtime.count("wire.sent_bytes", len(data))
+        self._runtime.count("wire.sent_bytes", len(body) + len(data))
         if peer == self._runtime.own_peer:
-            self._local(data)  # where it finds no place it is repeated, as to any peer
+            self._local(body + data)  # where it finds no place it is repeated, as to any peer
         else:
-            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False))
+            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False, body))
 
     def _joined(self) -> list[tuple[Unit, PeerLimits]]:
         """All queued units in order, with what their peers take; those that may travel together are one.
@@ -197,6 +199,7 @@ class Outgoing:
         Those that their peer does not take are dropped.
         """
         joined: list[tuple[Unit, PeerLimits]] = []
+        large: dict[tuple[int, int], _Joined] = {}  # by the identity of the two that it joins
         open_groups: dict[object, tuple[Unit, int]] = {}
         for unit in self.units:
             # Before it is joined: what is too large must not take its siblings along.
@@ -216,7 +219,10 @@ class Outgoing:
                 together = len(first.fills) + len(unit.fills)
                 fits = together <= told.fills and first_size + size <= told.total_bytes // 2
             if first is not None and fits:
-                first.fills = [*first.fills, *unit.fills]
+                if first.body or unit.body:
+                    _join_large(first, unit, large)
+                else:
+                    first.fills = [*first.fills, *unit.fills]
                 open_groups[key] = (first, first_size + size)
             else:
                 joined.append((unit, limits))
@@ -244,32 +250,35 @@ class Outgoing:
         except DeliveryError as error:
             self._lose(unit, error.what)
             return
-        data = envelope.encode(message)
-        if greets and len(data) > limits.total_bytes:
+        body = unit.body
+        data = envelope.encode(message, not body)
+        size = len(body) + len(data)
+        if greets and size > limits.total_bytes:
             greets = False  # what it carries matters more; a smaller envelope tells the addresses
             message.src_addresses = ()
-            data = envelope.encode(message)
-        if len(data) > limits.total_bytes:
-            self._lose(unit, limits.too_large(len(data)), too_large=True)
+            data = envelope.encode(message, not body)
+            size = len(body) + len(data)
+        if size > limits.total_bytes:
+            self._lose(unit, limits.too_large(size), too_large=True)
             if resend:
                 self._links.cancel(key)
             return
         self._runtime.count("wire.sent")
-        self._runtime.count("wire.sent_bytes", len(data))
+        self._runtime.count("wire.sent_bytes", size)
         if to_self:
-            if not self._local(data):
+            if not self._local(body + data):
                 self._lose(unit, "own ingress queue full")
                 return
         else:
             if resend:
                 try:
-                    self._links.sent(key.peer, key, data)
+                    self._links.sent(key.peer, key, data, body=body)
                 except DeliveryError:  # no room to keep it for repetition: it goes out once only
                     self._links.cancel(key)
                     self._runtime.count("outbound.not_kept")
                 if unit.kind == envelope.REQUEST:
                     self._asks[unit.wire_req_id] = key
-            self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False))
+            self._runtime.emit(steps.SendEnvelope(unit.peer, data, remaining, False, False, body))
         if greets:
             forget_oldest(self._greeted, self._runtime.config.max_peers)
             self._greeted[unit.peer] = None
@@ -288,6 +297,24 @@ class Outgoing:
         """Takes what `save` gave; deadlines move by `shift`."""
         self.units.extend(Unit.restored(row, shift) for row in data["units"])
         self.durable.restore(data, shift)
+
+
+class _Joined(NamedTuple):
+    """Large fills that travel together to several peers, and the two lists that they were."""
+
+    fills: list[Fill]
+    body: bytes
+    of: tuple[Sequence[Fill], Sequence[Fill]]
+
+
+def _join_large(first: Unit, unit: Unit, known: dict[tuple[int, int], _Joined]) -> None:
+    """Adds a unit's fills to the first of its group; those that go to several peers are joined once."""
+    names = id(first.fills), id(unit.fills)
+    joined = known.get(names)
+    if joined is None:
+        fills = [*first.fills, *unit.fills]
+        joined = known[names] = _Joined(fills, envelope.shared_body(fills), (first.fills, unit.fills))
+    first.fills, first.body = joined.fills, joined.body
 
 
 def _may_exceed(unit: Unit, limits: PeerLimits) -> bool:

@@ -80,8 +80,11 @@ class Requests:
         deadline_ns: int,
         wire_id: int,
         region: BoundRegion | None,
+        body: bytes = b"",
     ) -> int:
         """Sends the fills to each gated peer, under a request id of its own, and gives the cohort's number.
+
+        `body` are large fills as bytes, the same for all.
 
         A request that asks nobody closes at once. Raises CapacityError at `max_requests`, OpError where there
         is no deadline.
@@ -102,11 +105,12 @@ class Requests:
         execution, outgoing = cohort.execution, self._outgoing
         if not cohort.durable:
             own = self._runtime.own_peer
-            cohort.ask = Unit(own, fills, kind=envelope.REQUEST, deadline_ns=until)
+            cohort.ask = Unit(own, fills, body=body, kind=envelope.REQUEST, deadline_ns=until)
         for number, peer in cohort.by_req_id.items():
             unit = Unit(
                 peer,
                 fills,
+                body=body,
                 kind=envelope.REQUEST,
                 wire_req_id=number,
                 deadline_ns=until,

@@ -17,6 +17,7 @@ from bb_edge.wire.outbox import Cause
 class Unit:
     """Fills for one peer from one firing of one op.
 
+    `body` are large fills as bytes, which the units to other peers share (`envelope.shared_body`).
     `deadline_ns` is absolute, 0: none. `group` lets plain sends of one burst share an envelope. `wire_id` and
     `cause` (the durable envelope, or the round, that the sending execution came from) tell a durable unit
     from its repetition after a restart.
@@ -25,6 +26,7 @@ class Unit:
     peer: PeerId
     fills: Sequence[Fill]
     _: KW_ONLY
+    body: bytes = b""
     kind: int = envelope.NONE
     wire_req_id: int = 0
     deadline_ns: int = 0
@@ -52,9 +54,11 @@ class Unit:
     def restored(cls, row: Any, shift: Shift) -> Unit:
         """The unit that `save` wrote, with its deadline moved by `shift`."""
         peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause = row
+        read = [Fill(*fill) for fill in fills]
         return cls(
             load(peer),
-            [Fill(*fill) for fill in fills],
+            read,
+            body=envelope.shared_body(read),
             kind=kind,
             wire_req_id=req_id,
             deadline_ns=shift.time(deadline_ns),

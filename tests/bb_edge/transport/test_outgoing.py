@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bb_edge.ir.ids import PeerId
 from bb_edge.transport import outgoing
 from bb_edge.transport.chunks import Reassembly
 from bb_edge.transport.mqtt import COUNTERS
@@ -213,8 +214,6 @@ def test_an_envelope_above_the_broker_s_limit_goes_in_chunks_that_fit():
     wire.out.put(item(data, chunk_topic=b"chunks"))
     wire.out.put(item(b"small"))
     into, whole, after = Reassembly(1, 1 << 20, 1 << 20, S), None, []
-    from bb_edge.ir.ids import PeerId
-
     peer = PeerId.from_name("a")
     while sent := wire.sent():
         for _, packet, size in sent:
@@ -247,3 +246,33 @@ def test_what_fits_no_packet_at_all_is_dropped_by_name(wire):
     wire.out.put(item(b"next"))
     assert wire.payloads() == [b"next"]
     assert wire.counters["too_large"] == 1
+
+
+def test_a_body_that_items_share_counts_once_and_travels_with_each():
+    wire = Wire(max_bytes=6_000)
+    body = bytes(5_000)
+    for number in range(100):
+        wire.out.put(item(b"%d" % number, body=body))
+    assert len(wire.out) == 100 and wire.out.bytes_held == 5_000 + 190
+    wire.connect(window=10)
+    for number in range(100):
+        if number % 10 == 0:
+            sent = wire.sent()
+        _, packet, _ = sent[number % 10]
+        assert packet.payload == body + b"%d" % number
+        wire.out.acknowledged(packet.mid, 0)
+    assert (wire.out.bytes_held, wire.counters["dropped"], wire.counters["sent"]) == (0, 0, 100)
+
+
+def test_an_envelope_with_a_body_is_cut_into_chunks_like_any_other():
+    wire = Wire(max_bytes=1 << 20)
+    wire.connect(packet_bytes=1024, window=1)
+    body = bytes(range(256)) * 20
+    wire.out.put(item(b"rest", body=body, chunk_topic=b"chunks"))
+    into, whole = Reassembly(1, 1 << 20, 1 << 20, S), None
+    while sent := wire.sent():
+        for _, packet, _ in sent:
+            whole = into.add(PeerId.from_name("a"), packet.payload, 0) or whole
+            wire.out.acknowledged(packet.mid, 0)
+    assert whole == body + b"rest"
+    assert (wire.out.bytes_held, len(wire.out)) == (0, 0)

@@ -1,0 +1,42 @@
+"""Bodies: the fills of an envelope as bytes, which the envelopes to all peers of one fan-out share.
+
+What else an envelope says (its number, its deadline, acknowledgements) stands behind the fills, in some sixty
+bytes of its own. So an envelope with large fills is kept and handed on in two parts, `body` and the rest;
+together they are its bytes. One with small fills has no body: two parts would cost more than a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARED_FROM: Final = 4096
+"""Bytes of payloads from which an envelope has a body: a page, which is copied in less time than a second
+piece takes on its way to the socket."""
+
+
+class HeldBodies:
+    """Which bodies are held by how many envelopes: the bytes of each count once."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}  # by identity: whoever holds a body keeps it alive
+
+    def adds(self, body: bytes) -> int:
+        """How many bytes one more envelope with that body adds."""
+        return 0 if id(body) in self._holders else len(body)
+
+    def hold(self, body: bytes) -> int:
+        """Counts one more envelope with that body; returns the bytes that it adds."""
+        size = self.adds(body)
+        self._holders[id(body)] = self._holders.get(id(body), 0) + 1
+        return size
+
+    def drop(self, body: bytes) -> int:
+        """Counts one less, before it lets go of the body; returns the bytes that are free with it."""
+        left = self._holders[id(body)] - 1
+        if left:
+            self._holders[id(body)] = left
+            return 0
+        del self._holders[id(body)]
+        return len(body)
