@@ -52,3 +52,8 @@ class NodeProcess:
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
+
+
+def id_of(shown: str) -> str:
+    """The id of a peer that an event shows, `kitchen (QmYw…)` or the id alone."""
+    return shown.rpartition("(")[2].rstrip(")")

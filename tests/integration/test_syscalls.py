@@ -209,7 +209,7 @@ def test_every_syscall_in_processes(mosquitto_broker, federation, programs):
     assert len(set(heard("random"))) == ROUNDS
     assert len({token for pair in heard("tokens") for token in pair}) == 2 * ROUNDS
     me = str(PeerId.from_name("server"))
-    assert heard("me") == [me] * ROUNDS
+    assert heard("me") == [f"server ({me})"] * ROUNDS
     assert heard("count") == [2] * ROUNDS
     assert heard("book") == [[f"/p2p/{me}"]] * ROUNDS
     for topic in ("triggered", "won", "let in", "dropped"):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from brokers import mosquitto
+from node_processes import id_of
 from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -140,7 +141,7 @@ class Flood:
                 self._summary = event.record
             if event.record.get("event") == "report":
                 value: Any = event.record["value"]
-                found += value[0] == [self._leaf]
+                found += list(map(id_of, value[0])) == [self._leaf]
         return found
 
     def _flood(self, seconds: float, least_bytes: int) -> int:

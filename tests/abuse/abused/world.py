@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from brokers import mosquitto
+from node_processes import id_of
 
 from bb_edge.ir.ids import PeerId
 from federated_digits.processes import Child, Ended, Events, Line
@@ -118,10 +119,10 @@ class World:
             if value[2] or value[3]:  # else nobody was up to be asked: the round's number comes again
                 self.told[value[0]].append(value)
         elif record.get("event") == "tick":
-            self.ticks[str(PeerId.from_name(event.child.name)), value[0]] = list(value[1])
+            self.ticks[str(PeerId.from_name(event.child.name)), value[0]] = list(map(id_of, value[1]))
         elif record.get("event") == "report":
             (sender,) = value[1]
-            self.reported[sender, value[0]] += 1
+            self.reported[id_of(sender), value[0]] += 1
 
     @property
     def due(self) -> set[tuple[str, int]]:
@@ -201,9 +202,9 @@ class World:
                 inside = have // number
                 if bin(inside).count("1") != count or inside >= 2**self.clients:
                     found.append(f"round {number}: {count} counted, the sum is that of {inside:b}")
-                if any(inside & powers[peer] for peer in missing):
+                if any(inside & powers[id_of(peer)] for peer in missing):
                     found.append(f"round {number}: who is missing is in the sum {inside:b}")
-                absent = sum(powers[peer] for peer in missing)
+                absent = sum(powers[id_of(peer)] for peer in missing)
                 if self.durable and inside + absent != 2**self.clients - 1:
                     found.append(
                         f"round {number}: {inside:b} counted, {absent:b} missing: somebody is neither"
