@@ -15,7 +15,7 @@ from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapS
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_state import FEATURES, FEATURES_META, LIMITS_META
 from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
@@ -95,8 +95,11 @@ class Node:
 
     @property
     def presence_meta(self) -> dict[str, object]:
-        """What the node's presence says of it beside classes and addresses: what it accepts."""
-        return {LIMITS_META: PeerLimits.of(self._runtime.config.caps).meta()}
+        """What the node's presence says of it beside classes and addresses: what it accepts and reads."""
+        return {
+            LIMITS_META: PeerLimits.of(self._runtime.config.caps).meta(),
+            FEATURES_META: list(FEATURES),
+        }
 
     @property
     def counters(self) -> dict[str, int]:

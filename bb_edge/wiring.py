@@ -19,6 +19,7 @@ from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.durable import Durable
+from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.outgoing import Outgoing
@@ -114,7 +115,8 @@ def node(
     """Makes the rest, on top of bound ops. LoadError for entry ops with attributes that are none."""
     runtime, scheduler = core.runtime, core.scheduler
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
-    routing = Routing(runtime, scheduler, bound.ports, acknowledges=durable)
+    failures = Failures(runtime, core.peers, core.outgoing)
+    routing = Routing(runtime, scheduler, failures, bound.ports, acknowledges=durable)
     routing.register(0, BACKOFF_OP, core.peers.told_to_back_off)
     for slot, (ref, target) in slots.refs.items():
         component = slots.components[slot]

@@ -44,7 +44,9 @@ class StepLog:
             self._waiting.add(step.target)
             output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
         else:
-            level, kind = _LEVEL.get(type(step), "debug"), type(step).__name__
+            kind = type(step).__name__
+            lacks = isinstance(step, steps.RequestClosed) and step.missing
+            level = "info" if lacks else _LEVEL.get(type(step), "debug")
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
             if output.admits(level, kind, self._about(step)):
                 output.line(level, kind, **self._fields(step))
@@ -117,6 +119,7 @@ _LEVEL = {
     steps.IngressDropped: "warning",
     steps.OutboundDropped: "warning",
     steps.ExecutionStarved: "warning",
+    steps.RequestFailed: "warning",
     steps.RoundBackedOff: "info",
     steps.PeerUp: "info",
     steps.PeerDown: "info",

@@ -15,6 +15,7 @@ from bb_edge.engine.errors import CapacityError
 from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.life import State
+from bb_edge.ir.missing import MissingReason
 
 
 class While:
@@ -183,7 +184,7 @@ class Engine:
                 self.sources.peer_up()
         for req_id, peer in self.outgoing.take_lost():
             if not self.calls.lost(req_id, peer):
-                self.requests.settle_peer(req_id, peer)
+                self.requests.settle_peer(req_id, peer, MissingReason.NOT_SENT)
         self.calls.tell_overdue()
 
     def _spent(self) -> bool:

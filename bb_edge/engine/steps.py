@@ -199,7 +199,11 @@ class ExecutionEnded(_ExecutionEnded, EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class RequestClosed(EngineStep):
-    """A request is settled: how many were asked (after the gates) and how many answers were accepted."""
+    """A request is settled: how many were asked (after the gates) and how many answers count.
+
+    `missing` names the others of those that the program asked for, each with the reason
+    (`bb_edge.ir.missing`).
+    """
 
     target: str
     execution: int
@@ -207,6 +211,20 @@ class RequestClosed(EngineStep):
     asked: int
     answered: int
     reason: str
+    missing: tuple[tuple[PeerId, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed(EngineStep):
+    """A peer answered that it has no reply to a request: nobody waits for it any longer.
+
+    `code` is the name of its `FailureCode`, `detail` what the peer says about it.
+    """
+
+    peer: PeerId
+    code: str
+    detail: str
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,31 @@ class Ack(message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
+class Failure(message.Message):
+    """In place of a reply, in an envelope of kind RESPONSE without fills: the asked node will give none.
+    code: 1 an op failed, 2 ops of it starved, 3 refused, 4 the reply is too large for the asker.
+    """
+
+    DESCRIPTOR: descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    code: builtins.int
+    detail: builtins.str
+    """UTF-8, 200 bytes at most"""
+    def __init__(
+        self,
+        *,
+        code: builtins.int = ...,
+        detail: builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "detail", b"detail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+@typing.final
 class WireEnvelope(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -161,6 +186,7 @@ class WireEnvelope(message.Message):
     SEQ_FIELD_NUMBER: builtins.int
     ACKS_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
     remaining_deadline_ns: builtins.int
     src_peer_bytes: builtins.bytes
     schema_version: builtins.int
@@ -179,6 +205,8 @@ class WireEnvelope(message.Message):
     def src_peer_addresses(self) -> containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     @builtins.property
     def acks(self) -> containers.RepeatedCompositeFieldContainer[Ack]: ...
+    @builtins.property
+    def failure(self) -> Failure: ...
     def __init__(
         self,
         *,
@@ -194,9 +222,10 @@ class WireEnvelope(message.Message):
         seq: builtins.int = ...,
         acks: abc.Iterable[Ack] | None = ...,
         base: builtins.int = ...,
+        failure: Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", b"correlation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", b"correlation", "failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", b"acks", "base", b"base", "correlation", b"correlation", "dest_peer_addresses", b"dest_peer_addresses", "edge_rtt_reports", b"edge_rtt_reports", "epoch", b"epoch", "fills", b"fills", "remaining_deadline_ns", b"remaining_deadline_ns", "schema_version", b"schema_version", "seq", b"seq", "src_peer_addresses", b"src_peer_addresses", "src_peer_bytes", b"src_peer_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", b"acks", "base", b"base", "correlation", b"correlation", "dest_peer_addresses", b"dest_peer_addresses", "edge_rtt_reports", b"edge_rtt_reports", "epoch", b"epoch", "failure", b"failure", "fills", b"fills", "remaining_deadline_ns", b"remaining_deadline_ns", "schema_version", b"schema_version", "seq", b"seq", "src_peer_addresses", b"src_peer_addresses", "src_peer_bytes", b"src_peer_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

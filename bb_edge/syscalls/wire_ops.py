@@ -142,6 +142,9 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
         *payloads, sender, req_id = inputs
         if len(sender) != 1:
             raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
+        if not ctx.execution.replies(req_id):
+            env.runtime.count("requests.replied_twice")
+            return TRIGGER
         deadline = _remaining(ctx, port.deadline_ns)
         fills, body = port.fills(tuple(payloads))
         unit = Unit(

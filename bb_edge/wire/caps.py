@@ -143,6 +143,9 @@ EDGE_CAPS = EnvelopeCaps(
     total_bytes=256 * KIB, fills=16, fill_bytes=64 * KIB, suffix_bytes=512, ceiling_bytes=4 * MIB
 )
 
+# Of bytes whose number was checked before: reads from a refused envelope whose answer it was to be.
+UNBOUNDED_CAPS = EnvelopeCaps(*4 * (1 << 62,))
+
 # For a peer that tells no limits: refuse only what no node would take.
 UNTOLD_LIMITS = PeerLimits(
     HOST_CAPS.total_bytes, HOST_CAPS.fills, HOST_CAPS.ceiling_bytes, HOST_CAPS.ceiling_bytes

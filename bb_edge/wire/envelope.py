@@ -24,6 +24,7 @@ from bb_edge.wire.envelope_records import (
     Envelope,
     EnvelopeError,
     EnvelopeErrorKind,
+    Failure,
     Fill,
     RttReport,
 )
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 # One byte: field << 3 | wire type. Two bytes from field 16 on, as varints: 101 << 3 | 0 = 808 = A8 06, …
-_EPOCH, _SEQ, _ACK, _BASE = b"\xa8\x06", b"\xb0\x06", b"\xba\x06", b"\xc0\x06"
+_EPOCH, _SEQ, _ACK, _BASE, _FAILURE = b"\xa8\x06", b"\xb0\x06", b"\xba\x06", b"\xc0\x06", b"\xca\x06"
 
 
 @lru_cache(maxsize=256)
@@ -109,6 +110,9 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
         add(_ACK + _v(len(body)) + body)
     if envelope.base:
         add(_BASE + _v(envelope.base))
+    if envelope.failure is not None:
+        body = envelope.failure.encoded()
+        add(_FAILURE + _v(len(body)) + body)
     return b"".join(parts)
 
 
@@ -254,9 +258,10 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     destinations: list[bytes] = []
     acks: list[Ack] = []
     reports: list[RttReport] = []
+    failure: Failure | None = None
     strays = _Strays(caps.stray_fields)
-    # The seven fields that count once may be repeated, as far as stray fields go.
-    single = 7 + caps.stray_fields
+    # The eight fields that count once may be repeated, as far as stray fields go.
+    single = 8 + caps.stray_fields
     pos = 0
     while pos < end:
         tag = data[pos]
@@ -323,6 +328,9 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
                 raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_RTT_REPORTS, f"{caps.rtt_reports} at most")
             reports.append(_decode_report(data, pos, stop, strays))
             pos = stop
+        elif tag == 842:
+            single -= 1
+            failure, pos = _decode_failure(data, *_span(data, pos, end), strays, failure)
         else:
             strays.one()
             pos = _skip(data, pos, end, tag)
@@ -348,6 +356,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
         base,
         version,
         tuple(reports),
+        failure,
     )
 
 
@@ -423,6 +432,28 @@ def _correlation(
             strays.one()
             pos = _skip(data, pos, end, tag)
     return kind, wire_req_id
+
+
+def _decode_failure(
+    data: bytes, pos: int, end: int, strays: _Strays, before: Failure | None
+) -> tuple[Failure, int]:
+    """Reads a failure, merged into what an earlier occurrence said, as protobuf does."""
+    code, detail = (0, "") if before is None else (before.code, before.detail)
+    fields = 0
+    while pos < end:
+        tag, pos = _varint(data, pos, end)
+        fields += 1
+        if fields > 2:
+            strays.one()
+        if tag == 0x08:
+            code, pos = _varint(data, pos, end)
+        elif tag == 0x12:
+            start, pos = _span(data, pos, end)
+            detail = Failure.read_detail(data[start:pos])
+        else:
+            strays.one()
+            pos = _skip(data, pos, end, tag)
+    return Failure(code & 0xFFFFFFFF, detail), end
 
 
 def _decode_ack(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Ack:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir.address import Route
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.varint import encoded as varint
 
 NONE, REQUEST, RESPONSE = 0, 1, 2
 """Correlation kinds."""
@@ -31,6 +32,7 @@ class EnvelopeErrorKind(enum.Enum):
     TOO_MANY_ACK_NUMBERS = "has an ack with too many numbers"
     TOO_MANY_RTT_REPORTS = "has too many round-trip reports"
     TOO_MANY_STRAY_FIELDS = "has too many unknown or repeated fields"
+    FAILURE_TOO_LONG = "has a failure with too long a detail"
     UNKNOWN_CORRELATION = "has a correlation of an unknown kind"
     UNSUPPORTED_VERSION = "has a newer schema"
 
@@ -82,6 +84,61 @@ class RttReport:
     sample_count: int = 0
 
 
+class FailureCode(enum.IntEnum):
+    """Why a request gets no reply, as the asked node says. Peers may send codes of later versions."""
+
+    OP_FAILED = 1
+    """An op failed on the way to the reply."""
+    STARVED = 2
+    """The execution ended, and something that the reply needs had not come."""
+    REFUSED = 3
+    """The asked node does not take this request, now or later."""
+    TOO_LARGE = 4
+    """The reply is larger than the asker takes."""
+
+
+FAILURE_DETAIL_BYTES = 200
+"""The longest detail of a failure, in UTF-8: a line of a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The answer of a node that has no reply, and will have none. `code` is one of `FailureCode`'s."""
+
+    code: int
+    detail: str = ""
+
+    @classmethod
+    def of(cls, code: FailureCode, detail: str) -> Failure:
+        """A failure with as much of the detail as it may hold."""
+        cut = detail.encode(errors="replace")[:FAILURE_DETAIL_BYTES]
+        return cls(code, cut.decode(errors="ignore"))
+
+    def encoded(self) -> bytes:
+        """The fields of the message."""
+        detail = self.detail.encode()
+        body = b"\x08" + varint(self.code) if self.code else b""
+        return body + b"\x12" + varint(len(detail)) + detail if detail else body
+
+    @staticmethod
+    def read_detail(data: bytes) -> str:
+        """The detail that these bytes are. EnvelopeError for more of them than there may be, or no UTF-8."""
+        if len(data) > FAILURE_DETAIL_BYTES:
+            most = f"{len(data)} bytes, {FAILURE_DETAIL_BYTES} at most"
+            raise EnvelopeError(EnvelopeErrorKind.FAILURE_TOO_LONG, most)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise EnvelopeError(EnvelopeErrorKind.MALFORMED, "a failure that is not UTF-8") from error
+
+    @property
+    def name(self) -> str:
+        """The name of the code; its number where this version has no name for it."""
+        return FailureCode(self.code).name if self.code in _FAILURE_CODES else str(self.code)
+
+
+_FAILURE_CODES = frozenset(FailureCode)
+
 FURTHEST_NS = 1 << 62
 """The longest deadline that counts, 146 years: a longer one is cut, so that times stay within 64 bits."""
 
@@ -91,7 +148,8 @@ class Envelope:
     """What one node sends to another. Numbers are unsigned 64-bit; times relative nanoseconds, 0 for none.
 
     `seq` 0 means that the envelope has no number: it holds acks alone, or its sender neither wants acks nor
-    minds repetition. `base` above 0 marks a durable envelope. Empty byte strings and zeros are not written.
+    minds repetition. `base` above 0 marks a durable envelope. `failure` stands in place of the fills of a
+    reply. Empty byte strings and zeros are not written.
     """
 
     fills: Sequence[Fill] = field(default_factory=list)
@@ -107,6 +165,7 @@ class Envelope:
     base: int = 0
     schema_version: int = SCHEMA_VERSION
     rtt_reports: tuple[RttReport, ...] = ()
+    failure: Failure | None = None
 
     def deadline_after(self, now_ns: int) -> int:
         """Returns the deadline of an envelope that arrived at `now_ns`, in the same clock; 0 without one."""

@@ -28,8 +28,10 @@ from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import envelope
 from bb_edge.wire.bounds import forget_oldest
+from bb_edge.wire.caps import UNBOUNDED_CAPS
 from bb_edge.wire.codecs import WireReceiveError
 from bb_edge.wire.delivery import Links, Verdict
 from bb_edge.wire.envelope import RESPONSE, Envelope, EnvelopeError
@@ -90,6 +92,7 @@ class Admission:
             message = envelope.decode(raw.data, self._runtime.config.caps)
         except EnvelopeError as error:
             self._malformed(peer, error)
+            self._settle_unread(raw)
             self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
             self._ledger.release(peer, len(raw.data))
             return None
@@ -126,6 +129,17 @@ class Admission:
     def _malformed(self, peer: PeerId, error: EnvelopeError) -> None:
         self._runtime.count("wire.malformed")
         self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
+
+    def _settle_unread(self, raw: Raw) -> None:
+        """Nobody waits for a peer whose answer cannot be read, because it is too large."""
+        if not self._requests.by_req_id:
+            return
+        try:
+            message = envelope.decode(raw.data, UNBOUNDED_CAPS)
+        except EnvelopeError:
+            return
+        if message.kind == RESPONSE and self._requests.expects(message.wire_req_id, raw.peer):
+            self._requests.settle_peer(message.wire_req_id, raw.peer, MissingReason.TOO_LARGE)
 
     def _refuse(self, raw: Raw, refusal: Refusal) -> None:
         name, tells = refusal.value
@@ -207,13 +221,16 @@ class Admission:
         """An answer that an execution waits for; a bad one settles its peer."""
         peer, message = arrival.raw.peer, arrival.message
         req_id = message.wire_req_id
-        cohort = self._requests.by_req_id[req_id]
-        size = len(arrival.raw.data)
+        cohort, size = self._requests.by_req_id[req_id], len(arrival.raw.data)
+        if message.failure is not None:
+            self._requests.failed(req_id, peer, message.failure)
+            self._ledger.release(peer, size)
+            return
         try:
             values = self._routing.answer(peer, message, cohort.mode)
         except WireReceiveError as error:
             self._routing.failed(peer, error)
-            self._requests.settle_peer(req_id, peer)
+            self._requests.settle_peer(req_id, peer, MissingReason.REFUSED)
             self._ledger.release(peer, size)
             return
         self._requests.answer(req_id, Answer(peer, values, cause_of(peer, message), size))

@@ -153,6 +153,11 @@ class Calls:
     def answer(self, number: int, message: Envelope) -> None:
         """Takes an expected answer. One that is not the single fill of the op asked for counts as none."""
         call, fills = self.waiting[number], message.fills
+        if message.failure is not None:
+            failure = message.failure
+            self._runtime.emit(steps.RequestFailed(call.peer, failure.name, failure.detail, call.op))
+            self._settle(number, CallEvent.ANSWERED, None)
+            return
         good = len(fills) == 1 and fills[0].dest_suffix == call.outlet.fill(call.op, b"").dest_suffix
         if not good:
             self._runtime.count("wire.receive_errors")

@@ -18,6 +18,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.naming import Naming, frame_name, op_name, region_name
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.ir.transitions import Table
 from bb_edge.ir.types import ValueType
 from bb_edge.roles import TRIGGER
@@ -40,7 +41,9 @@ class CohortEvent(enum.Enum):
 
     ANSWERED = "answered"
     SETTLED = "settled"
-    """A peer will not answer: it is down, could not be reached, or sent what could not be read."""
+    """A peer will not answer: it says so, is down, could not be reached, or sent what could not be read."""
+    COUNTED = "counted"
+    """The execution that an answer ran in has ended: it counts, or was refused."""
     ENOUGH = "enough"
     ALL_SETTLED = "all settled"
     NOBODY_ASKED = "nobody asked"
@@ -57,6 +60,8 @@ REQUEST: Final = Table(
     {
         (_OPEN, CohortEvent.ANSWERED): _OPEN,
         (_OPEN, CohortEvent.SETTLED): _OPEN,
+        (_OPEN, CohortEvent.COUNTED): _OPEN,
+        (_CLOSED, CohortEvent.COUNTED): _CLOSED,
         (_OPEN, CohortEvent.ENOUGH): _CLOSED,
         (_OPEN, CohortEvent.ALL_SETTLED): _CLOSED,
         (_OPEN, CohortEvent.NOBODY_ASKED): _CLOSED,
@@ -85,6 +90,9 @@ class Cohort:
 
     The execution of `frame` asks the `gated` peers, of those that were `asked` for. `region` is what runs
     once for each answer; None where answers are kept, or not read.
+
+    `settled` are the peers that nobody waits for, `final` those of them that have said what they have to
+    say, `accepted` those whose answers count. `reasons` tell of others why they are missing.
     """
 
     id: int
@@ -102,6 +110,7 @@ class Cohort:
     state: CohortState = REQUEST.start
     by_req_id: dict[int, PeerId] = field(default_factory=dict)
     settled: set[PeerId] = field(default_factory=set)
+    final: set[PeerId] = field(default_factory=set)
     accepted: set[PeerId] = field(default_factory=set)
     answers: list[tuple[object, ...]] = field(default_factory=list)
     waiting: deque[Answer] = field(default_factory=deque)
@@ -109,6 +118,8 @@ class Cohort:
     collector: tuple[int, int] | None = None  # (token, number of stacks) of the parked RecvRespBatched
     timer: int = 0
     reason: str = ""
+    cut: bool = False  # its deadline is that of whoever asked this node
+    reasons: dict[PeerId, MissingReason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         meta = self.op.spec.meta
@@ -130,22 +141,57 @@ class Cohort:
         self.state = REQUEST.next(self.state, event)
 
     @property
+    def held_back(self) -> tuple[PeerId, ...]:
+        """The peers that were asked for and did not pass the gates."""
+        if len(self.gated) == len(self.asked):
+            return ()
+        gated = frozenset(self.gated)
+        return tuple(peer for peer in self.asked if peer not in gated)
+
+    def answered(self, peer: PeerId) -> None:
+        """The peer's answer has come, and no other one of it is taken."""
+        self.settled.add(peer)
+        self.final.add(peer)
+        self.reasons.pop(peer, None)
+
+    def settle(self, peer: PeerId, reason: MissingReason) -> None:
+        """Nobody waits for the peer; the first reason counts."""
+        self.settled.add(peer)
+        self.reasons.setdefault(peer, reason)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether one more answer may be worked on, as far as it is needed."""
+        return not self.enough or self.running + len(self.accepted) < self.enough
+
+    @property
     def over(self) -> CohortEvent | None:
         """Why the request need not wait for more answers; None while it must."""
-        if self.enough and len(self.accepted) >= self.enough:
+        if self.has_enough:
             return CohortEvent.ENOUGH
-        if len(self.settled) < len(self.gated):
+        if len(self.settled) < len(self.gated) or (self.enough and (self.running or self.waiting)):
             return None
         return CohortEvent.ALL_SETTLED if self.gated else CohortEvent.NOBODY_ASKED
 
     @property
+    def has_enough(self) -> bool:
+        """Whether as many answers count as were wanted; False where all are wanted."""
+        return 0 < self.enough <= len(self.accepted)
+
+    @property
     def lacks_answers(self) -> bool:
         """Whether it ended without somebody's answer, though not because it had enough of them."""
-        return self.reason != CohortEvent.ENOUGH.value and not self.accepted.issuperset(self.gated)
+        answered = self.final.difference(self.reasons)
+        return self.reason != CohortEvent.ENOUGH.value and not answered.issuperset(self.gated)
+
+    @property
+    def missing(self) -> tuple[PeerId, ...]:
+        """The peers that were asked for and whose answers do not count, once it has fired."""
+        return tuple(p for p in self.asked if p not in self.accepted)
 
     def result(self, stacks: int) -> tuple[object, ...]:
         """(closed, missing peers, *stacks): what `RecvRespBatched` gives. OpError where answers differ."""
-        missing = tuple(p for p in self.asked if p not in self.accepted)
+        missing = self.missing
         if self.answers:
             columns = ([answer[i] for answer in self.answers] for i in range(stacks))
             return (TRIGGER, missing, *(_stack(column, self.port) for column in columns))
@@ -164,7 +210,10 @@ class Cohort:
             "gated": dump(self.gated),
             "by_req_id": [[number, dump(peer)] for number, peer in self.by_req_id.items()],
             "settled": sorted(peer.to_bytes() for peer in self.settled),
+            "final": sorted(peer.to_bytes() for peer in self.final),
             "accepted": sorted(peer.to_bytes() for peer in self.accepted),
+            "reasons": [[peer.to_bytes(), reason.value] for peer, reason in self.reasons.items()],
+            "cut": self.cut,
             "answers": [dump(answer) for answer in self.answers],
             "waiting": [[*map(dump, answer)] for answer in self.waiting],
             "running": self.running,
@@ -185,7 +234,10 @@ class Cohort:
         cohort.by_req_id = {number: load(peer) for number, peer in row["by_req_id"]}
         by_bytes = {peer.to_bytes(): peer for peer in (*cohort.asked, *cohort.gated)}
         cohort.settled = {by_bytes[peer] for peer in row["settled"]}
+        cohort.final = {by_bytes[peer] for peer in row["final"]}
         cohort.accepted = {by_bytes[peer] for peer in row["accepted"]}
+        cohort.reasons = {by_bytes[peer]: MissingReason(reason) for peer, reason in row["reasons"]}
+        cohort.cut = row["cut"]
         cohort.answers = [load(answer) for answer in row["answers"]]
         cohort.waiting = deque(Answer(*map(load, answer)) for answer in row["waiting"])
         cohort.running = row["running"]

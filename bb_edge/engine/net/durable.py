@@ -111,9 +111,7 @@ class Durable:
         if not links.durable_room(unit.peer):
             return None
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0
-        message = Envelope(
-            fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
-        )
+        message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
         try:
             key = links.stamp(unit.peer, message, now_ns, durable=True, deadline_ns=unit.deadline_ns)
         except DeliveryError:

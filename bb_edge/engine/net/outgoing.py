@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bb_edge.engine import steps
@@ -21,6 +22,7 @@ from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope_records import Failure, FailureCode
 from bb_edge.wire.outbox import OutboxRecord
 
 _UNIT = Written(lambda args: [args[0].save()], lambda plain, shift: (Unit.restored(plain[0], shift),))
@@ -55,6 +57,7 @@ class Outgoing:
         self._planned: dict[bytes, int] = {}
         self._asks: dict[int, EnvelopeKey] = {}  # open request id -> its envelope, while it may be repeated
         self.lost: list[tuple[int, PeerId]] = []
+        self._instead: list[Unit] = []  # failures, in place of replies that their askers do not take
         runtime.callbacks.register("reply.put_off", self._put_off_is_over, _UNIT)
 
     @property
@@ -142,6 +145,9 @@ class Outgoing:
         self._runtime.emit(steps.OutboundDropped(unit.peer, reason))
         if unit.kind == envelope.REQUEST:
             self.lost.append((unit.wire_req_id, unit.peer))
+        elif too_large and unit.kind == envelope.RESPONSE and self._peers.reads_failures(unit.peer):
+            failure = Failure.of(FailureCode.TOO_LARGE, reason)
+            self._instead.append(replace(unit, fills=(), body=b"", failure=failure))
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -152,13 +158,15 @@ class Outgoing:
                 self._follow(unit, fate)
             for peer, body, data, expires_in_ns in self.durable.publishable(now_ns):
                 self._publish(peer, body, data, expires_in_ns)
-        if self.units:
+        while self.units:
             for unit, limits in self._joined():
                 taken = self.durable.send(unit, now_ns) if unit.durable else None
                 if taken is None:
                     self._send(unit, limits, now_ns)
                 else:
                     self._follow(unit, taken)
+            self.units.extend(self._instead)
+            self._instead.clear()
         if self._links.quiet:
             return
         due_now = self._links.due(now_ns)
@@ -237,9 +245,7 @@ class Outgoing:
             if remaining <= 0:
                 self._runtime.count("deadlines.expired")
                 return
-        message = Envelope(
-            fills=unit.fills, kind=unit.kind, wire_req_id=unit.wire_req_id, remaining_deadline_ns=remaining
-        )
+        message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
         to_self = unit.peer == self._runtime.own_peer
         greets = bool(self._runtime.local_addresses) and unit.peer not in self._greeted
         if greets:

@@ -32,6 +32,12 @@ BACKOFF_OP = "Backoff"
 _BACKOFF_SUFFIX = Address.empty().with_component(0, BACKOFF_OP).to_bytes()
 LIMITS_META = "limits"
 """Where a node's presence says what it accepts (`PeerLimits.meta`)."""
+FEATURES_META = "features"
+"""Where a node's presence names what it understands beyond the first version of the wire, as texts."""
+FAILURES = "failures"
+"""The feature of a node that reads failures in place of replies."""
+FEATURES = (FAILURES,)
+"""What this node says of itself."""
 
 Change = steps.PeerUp | steps.PeerDown
 
@@ -207,6 +213,12 @@ class PeerStates:
     def limits_told(self, peer: PeerId) -> PeerLimits:
         """The same, but of a peer that says nothing what the node itself takes."""
         return self.limits.get(peer, self._own_limits)
+
+    def reads_failures(self, peer: PeerId) -> bool:
+        """Whether the peer's presence says that it reads failures in place of replies."""
+        presence = self.presences.get(peer)
+        features = None if presence is None else presence.meta.get(FEATURES_META)
+        return peer == self._runtime.own_peer or (isinstance(features, list) and FAILURES in features)
 
     # --- addresses and round-trip times ---------------------------------------------------------------
 

@@ -7,9 +7,11 @@ fires: `RecvRespBatched` in the asking execution goes on.
 A durable one that closes without somebody's answer stays closed until a snapshot holds that: clocks and
 presence decide who is missing, and a node that comes back must not find otherwise.
 
-A peer is settled once it answered, is down, could not be reached, or sent an answer that could not be
-decoded; what a settled peer answers all the same counts while the request is open. Accepted answers run as
-children (mode `each`, at most `max_children` at once, further ones wait) or are kept (mode `batch`).
+A peer is settled once it answered or said that it will not, is down, could not be reached, or sent what
+could not be read; what a settled peer answers all the same counts while the request is open. The first reply
+or failure of a peer is final. Answers run as children (mode `each`, at most `max_children` at once and no
+more than are needed, further ones wait) or are kept (mode `batch`). An answer counts once its child has ended
+without a failed op; what a child refused is missing.
 """
 
 from __future__ import annotations
@@ -35,9 +37,17 @@ from bb_edge.engine.run.waiting import PENDING, Running
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Fill
+from bb_edge.wire.envelope_records import Failure, FailureCode
+
+_REASONS: dict[int, MissingReason] = {
+    FailureCode.REFUSED: MissingReason.REFUSED,
+    FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
+}
+"""What makes a peer missing that answers with such a failure; every other one is FAILED."""
 
 
 class Requests:
@@ -102,6 +112,9 @@ class Requests:
             )
         until = self._runtime.now_ns + deadline_ns
         cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region), until)
+        for peer in cohort.held_back:
+            down = not self._peers.is_up(peer)
+            cohort.reasons[peer] = MissingReason.DOWN if down else MissingReason.BACKING_OFF
         execution, outgoing = cohort.execution, self._outgoing
         if not cohort.durable:
             own = self._runtime.own_peer
@@ -118,8 +131,9 @@ class Requests:
                 wire_id=wire_id,
             )
             if not outgoing.add(unit, execution, op):
-                cohort.settled.add(peer)
-        cohort.settled.update(peer for _, peer in outgoing.take_lost(cohort.by_req_id))
+                cohort.settle(peer, MissingReason.NOT_SENT)
+        for _, peer in outgoing.take_lost(cohort.by_req_id):
+            cohort.settle(peer, MissingReason.NOT_SENT)
         self._check(cohort)
         return cohort.id
 
@@ -144,7 +158,7 @@ class Requests:
         down = [peer for peer in cohort.gated if not self._peers.is_up(peer)]
         if len(down) < len(cohort.gated):
             for peer in down:
-                cohort.settled.add(peer)
+                cohort.settle(peer, MissingReason.FAILING)
                 self._peers.tried(peer)
 
     def ask_again(self) -> None:
@@ -169,7 +183,7 @@ class Requests:
             cohort is not None
             and cohort.allows(CohortEvent.ANSWERED)
             and cohort.by_req_id[req_id] == peer
-            and peer not in cohort.accepted
+            and peer not in cohort.final
         )
 
     def awaits(self, req_id: int) -> bool:
@@ -184,37 +198,49 @@ class Requests:
         """
         cohort = self.by_req_id[req_id]
         cohort.happens(CohortEvent.ANSWERED)
-        cohort.settled.add(answer.peer)
-        cohort.accepted.add(answer.peer)
-        self._runtime.count("requests.answers")
+        cohort.answered(answer.peer)
         ledger = self._scheduler.ledger
         if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
             cohort.waiting.append(answer)
             self._run_waiting(cohort)
-        elif cohort.mode == keys.ANSWER_BATCH:
-            cohort.answers.append(answer.values)
-            ledger.disown(answer.peer, answer.size)
-            cohort.execution.charge_answer(answer.size)
         else:
-            ledger.release(answer.peer, answer.size)
+            if cohort.mode == keys.ANSWER_BATCH:
+                cohort.answers.append(answer.values)
+                ledger.disown(answer.peer, answer.size)
+                cohort.execution.charge_answer(answer.size)
+            else:
+                ledger.release(answer.peer, answer.size)
+            self._accept(cohort, answer.peer)
         self._check(cohort)
 
-    def settle_peer(self, req_id: int, peer: PeerId) -> None:
+    def _accept(self, cohort: Cohort, peer: PeerId) -> None:
+        cohort.accepted.add(peer)
+        self._runtime.count("requests.answers")
+
+    def failed(self, req_id: int, peer: PeerId, failure: Failure) -> None:
+        """Takes an expected answer that says that there will be no reply: nobody waits for the peer."""
+        cohort = self.by_req_id[req_id]
+        self._runtime.count("requests.failed")
+        self._runtime.emit(steps.RequestFailed(peer, failure.name, failure.detail, cohort.port))
+        cohort.final.add(peer)
+        self._settle(cohort, peer, _REASONS.get(failure.code, MissingReason.FAILED))
+
+    def settle_peer(self, req_id: int, peer: PeerId, reason: MissingReason) -> None:
         """The asked peer will not answer this one: unreachable, or its answer was broken."""
         cohort = self.by_req_id.get(req_id)
         if cohort is not None and cohort.by_req_id[req_id] == peer:
-            self._settle(cohort, peer)
+            self._settle(cohort, peer, reason)
 
     def peer_down(self, peer: PeerId) -> None:
         """Nobody waits for a peer that is down."""
         for cohort in tuple(self.cohorts.values()):
             if peer in cohort.gated and peer not in cohort.settled:
-                self._settle(cohort, peer)
+                self._settle(cohort, peer, MissingReason.DOWN)
 
-    def _settle(self, cohort: Cohort, peer: PeerId) -> None:
+    def _settle(self, cohort: Cohort, peer: PeerId, reason: MissingReason) -> None:
         if cohort.allows(CohortEvent.SETTLED):
             cohort.happens(CohortEvent.SETTLED)
-            cohort.settled.add(peer)
+            cohort.settle(peer, reason)
             self._check(cohort)
 
     def _check(self, cohort: Cohort) -> None:
@@ -235,10 +261,15 @@ class Requests:
         for number, peer in cohort.by_req_id.items():
             self.by_req_id.pop(number, None)
             self._outgoing.forget_ask(number)
-            if event is CohortEvent.DEADLINE and peer not in cohort.settled:
-                self._runtime.count("requests.unanswered")
-                if self._peers.failed(peer):
-                    self.peer_down(peer)  # before this request fires, others that wait for the peer close
+            if peer in cohort.settled:
+                continue
+            if event is not CohortEvent.DEADLINE:
+                cohort.reasons.setdefault(peer, MissingReason.ENOUGH)
+                continue
+            cohort.reasons.setdefault(peer, MissingReason.DEADLINE)
+            self._runtime.count("requests.unanswered")
+            if self._peers.failed(peer):
+                self.peer_down(peer)  # before this request fires, others that wait for the peer close
         if cohort.durable and cohort.lacks_answers:
             self._unsaved.add(cohort.id)
         self._maybe_fire(cohort)
@@ -256,7 +287,7 @@ class Requests:
         region = cohort.region
         assert region is not None
         entry = region.graph.ops[region.region.entry]
-        while cohort.waiting and cohort.running < self._runtime.config.max_children:
+        while cohort.waiting and cohort.may_run and cohort.running < self._runtime.config.max_children:
             peer, values, cause, size = cohort.waiting.popleft()
             tail = (*values, (peer,), TRIGGER)  # the trigger is optional
             outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
@@ -272,9 +303,26 @@ class Requests:
             self.cohorts.pop(number, None)
         cohort = self.of_child.pop(execution.id, None)
         if cohort is not None:
-            cohort.running -= 1
-            self._run_waiting(cohort)
-            self._maybe_fire(cohort)
+            self._child_ended(cohort, execution)
+
+    def _child_ended(self, cohort: Cohort, child: Execution) -> None:
+        peer = child.source
+        assert peer is not None
+        cohort.happens(CohortEvent.COUNTED)
+        cohort.running -= 1
+        if child.failed:
+            cohort.reasons[peer] = MissingReason.REFUSED
+            self._runtime.count("requests.refused")
+        else:
+            self._accept(cohort, peer)
+        if cohort.has_enough:
+            for answer in cohort.waiting:
+                cohort.reasons[answer.peer] = MissingReason.ENOUGH
+                self._scheduler.ledger.release(answer.peer, answer.size)
+            cohort.waiting.clear()
+        self._run_waiting(cohort)
+        self._check(cohort)
+        self._maybe_fire(cohort)
 
     # --- firing ---------------------------------------------------------------------------------------
 
@@ -303,6 +351,7 @@ class Requests:
                 len(cohort.gated),
                 len(cohort.accepted),
                 cohort.reason,
+                tuple((peer, cohort.reasons[peer].text) for peer in cohort.missing),
             )
         )
         execution.asked(cohort.id)

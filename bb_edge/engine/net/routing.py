@@ -12,21 +12,23 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Written
 from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.outlets import Remote
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.frames import Execution, Frame, ReplyPort
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.opsets.wire import OP_RECV_REQ
+from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_SEND_RESP
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.roles import TRIGGER, Backend, BackendError
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value, tensor_dtype
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope_records import FailureCode
 from bb_edge.wire.outbox import Cause
 
 
@@ -36,6 +38,7 @@ class Port:
 
     `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
+    `reply` is the op that answers what it asks.
     """
 
     graph: BoundGraph
@@ -48,6 +51,7 @@ class Port:
     backend: Backend | None
     behind: tuple[int, ...] = ()
     asks: bool = False
+    reply: ReplyPort | None = None
     dtype: np.dtype[Any] | None = None
 
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
@@ -113,15 +117,45 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
             backend,
             op.outs[len(texts) :],
             op.spec.op_type == OP_RECV_REQ,
+            _reply_to(graph, op),
             tensor_dtype(type_hash) if backend is None else None,
         )
         ports.append((int(text, 16), port))
     return ports
 
 
+def _reply_to(graph: BoundGraph, op: BoundOp) -> ReplyPort | None:
+    """The op that replies to what this one receives; None for what is no request, or has no reply here."""
+    wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
+    if op.spec.op_type != OP_RECV_REQ or wire_id is None:
+        return None
+    for other in graph.ops:
+        if other.spec.op_type == OP_SEND_RESP and other.spec.meta.get(keys.WIRE_REQUEST_KEY) == wire_id:
+            text = other.spec.meta.get(keys.WIRE_ID_KEY, "")
+            defers = not _comes_from(graph, other.spec.inputs[-1], op)
+            return ReplyPort(other, int(text) if text.isdigit() else 0, defers)
+    return None
+
+
+def _comes_from(graph: BoundGraph, site: int, op: BoundOp) -> bool:
+    """Whether nothing but gates of the wire stands between an op and a site, so that no other execution
+    can have brought what is there.
+    """
+    while site not in op.outs:
+        maker = next((other for other in graph.ops if site in other.outs), None)
+        if maker is None or maker.spec.domain != keys.GATE_DOMAIN:
+            return False
+        site = maker.spec.inputs[maker.outs.index(site)]
+    return True
+
+
 def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
     return Cause(peer, message.epoch, message.seq) if message.base else None
+
+
+NOT_HERE = "this node has nothing of that name: another version of the program?"
+"""What a peer is told that asks for a site or an op which is not there."""
 
 
 def _dump_arrival(args: tuple[Any, ...]) -> list[Any]:
@@ -133,11 +167,17 @@ class Routing:
     """The way of each fill, once its envelope is taken."""
 
     def __init__(
-        self, runtime: Runtime, scheduler: Scheduler, ports: Mapping[int, Port], acknowledges: bool
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        failures: Failures,
+        ports: Mapping[int, Port],
+        acknowledges: bool,
     ) -> None:
         """`ports` are by site. With `acknowledges`, senders of durable envelopes do not repeat them."""
         self._runtime = runtime
         self._scheduler = scheduler
+        self._failures = failures
         self._ports = ports
         self._acknowledges = acknowledges
         self._caps = runtime.config.caps
@@ -171,16 +211,26 @@ class Routing:
     def fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
         acknowledged = self._acknowledges and message.base > 0
-        execution.came_from(peer, cause_of(peer, message), deadline_ns, acknowledged)
+        cause = cause_of(peer, message)
+        if message.kind == envelope.REQUEST:
+            first = self._ports.get(message.fills[0].route.site) if message.fills else None
+            reply = None if first is None else first.reply
+            execution.came_from(
+                peer, cause, deadline_ns, acknowledged, message.wire_req_id, reply, self._failures.ended
+            )
+        else:
+            execution.came_from(peer, cause, deadline_ns, acknowledged)
         reached: dict[BoundOp, tuple[Port, Frame]] = {}
         for fill in message.fills:
             port = self._port(peer, fill, message)
             if port is None:
+                execution.went_wrong(FailureCode.REFUSED, NOT_HERE)
                 continue
             try:
                 value = port.value_of(fill, self._caps)
             except WireReceiveError as error:
                 self.failed(peer, error)
+                execution.went_wrong(FailureCode.REFUSED, f"{error.kind.name}: {error.what}")
                 continue
             graph, op = port.graph, port.op
             execution.will_claim(graph.claims.get(op.index, ()))
@@ -238,12 +288,11 @@ class Routing:
     def _call(self, peer: PeerId, fill: Fill, message: Envelope) -> None:
         """Hands a fill to the remote op that it names; only ops declared `remote` can be named."""
         route = fill.route
-        if route.error:
-            self._unroutable(peer, route.error)
-            return
-        remote, _ = self._remote.get((route.component, route.op), (None, -1))
+        remote, _ = (None, -1) if route.error else self._remote.get((route.component, route.op), (None, -1))
         if remote is None:
-            self._unroutable(peer, f"no remote op {route.op!r} of component {route.component}")
+            self._unroutable(peer, route.error or f"no remote op {route.op!r} of component {route.component}")
+            if message.kind == envelope.REQUEST:
+                self._failures.refuse(peer, message, NOT_HERE)
             return
         try:
             remote(peer, fill, message)

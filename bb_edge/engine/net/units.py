@@ -10,6 +10,7 @@ from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Fill
+from bb_edge.wire.envelope_records import Failure
 from bb_edge.wire.outbox import Cause
 
 
@@ -20,7 +21,7 @@ class Unit:
     `body` are large fills as bytes, which the units to other peers share (`envelope.shared_body`).
     `deadline_ns` is absolute, 0: none. `group` lets plain sends of one burst share an envelope. `wire_id` and
     `cause` (the durable envelope, or the round, that the sending execution came from) tell a durable unit
-    from its repetition after a restart.
+    from its repetition after a restart. `failure` stands in place of the fills of a reply.
     """
 
     peer: PeerId
@@ -34,6 +35,7 @@ class Unit:
     group: tuple[object, ...] | None = None
     wire_id: int = 0
     cause: Cause | None = None
+    failure: Failure | None = None
 
     def save(self) -> list[Any]:
         """The unit as plain values; `restored` reads them."""
@@ -48,12 +50,13 @@ class Unit:
             dump(self.group),
             self.wire_id,
             dump(self.cause),
+            None if self.failure is None else [self.failure.code, self.failure.detail],
         ]
 
     @classmethod
     def restored(cls, row: Any, shift: Shift) -> Unit:
         """The unit that `save` wrote, with its deadline moved by `shift`."""
-        peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause = row
+        peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause, failure = row
         read = [Fill(*fill) for fill in fills]
         return cls(
             load(peer),
@@ -66,4 +69,5 @@ class Unit:
             group=load(group),
             wire_id=wire_id,
             cause=load(cause),
+            failure=None if failure is None else Failure(*failure),
         )

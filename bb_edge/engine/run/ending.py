@@ -16,6 +16,7 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.containment import contained
+from bb_edge.wire.envelope_records import FailureCode
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +57,7 @@ class Endings:
             ops = starved(execution)
             if ops:
                 execution.failed = True
+                execution.went_wrong(FailureCode.STARVED, ", ".join(ops))
                 runtime.count("executions.starved")
                 runtime.emit(steps.ExecutionStarved(execution.target, execution.id, ops))
         if execution.claim_set:

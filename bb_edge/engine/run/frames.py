@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.life import Hold, State
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.envelope_records import Failure, FailureCode
 from bb_edge.wire.outbox import Cause
 
 
@@ -24,6 +25,16 @@ class Asker(Protocol):
 
     def execution_ended(self, execution: Execution) -> None:
         """An execution that asked, or a child of one, has ended; its record is cleared after this call."""
+
+
+class ReplyPort(NamedTuple):
+    """The op that replies to a request: its wire id, and whether the request id may reach it in a later
+    execution than the one that the request started.
+    """
+
+    op: BoundOp
+    wire_id: int
+    defers: bool
 
 
 class Bootstrap(Protocol):
@@ -117,7 +128,9 @@ class Execution:
     `acknowledged` says that its sender will not repeat its envelope, so that no gate stops it. `cause` tells
     its durable sends from those of a later execution. `bytes_held` are those of the envelope that started
     it, charged to `source`; `answer_bytes` those of the answers to its requests. `refused` is why an
-    aggregator did not count what it brought, empty where none refused anything.
+    aggregator did not count what it brought, empty where none refused anything. `owes` is the id of the
+    request that started it (0: none), `reply` the op that answers it, `fault` the first thing that went
+    wrong, in place of a reply.
     """
 
     _free: FreeFrames
@@ -137,12 +150,16 @@ class Execution:
     claimed: bool = False
     asked_somebody: bool = False
     notify: bool = False
+    replied: bool = False
     claim_set: tuple[int, ...] = ()
     claim_timer: int = 0
     deadline_ns: int = 0
     bytes_held: int = 0
     answer_bytes: int = 0
     requests_made: int = 0
+    owes: int = 0
+    reply: ReplyPort | None = None
+    fault: Failure | None = None
     bootstrap: Bootstrap | None = None
     parent: Execution | None = None
     asker: Asker | None = None
@@ -155,11 +172,11 @@ class Execution:
         """Makes the record clean again, all but its state, and gives its frames back."""
         self.target, self.refused, self.claim_set = "", "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
-        self.asked_somebody = self.notify = False
+        self.asked_somebody = self.notify = self.replied = False
         self.id = self.claim_timer = self.deadline_ns = 0
-        self.bytes_held = self.answer_bytes = self.requests_made = 0
+        self.bytes_held = self.answer_bytes = self.requests_made = self.owes = 0
         self.bootstrap = self.parent = self.asker = self.source = self.cause = None
-        self.on_claimed = self.on_end = None
+        self.on_claimed = self.on_end = self.reply = self.fault = None
         for frame in self.frames:
             frame.reset()
             self._free[frame.region].append(frame)
@@ -168,8 +185,23 @@ class Execution:
 
     # --- how it begins --------------------------------------------------------------------------------
 
-    def came_from(self, source: PeerId, cause: Cause | None, deadline_ns: int, acknowledged: bool) -> None:
-        """Notes the envelope that it handles; `deadline_ns` is absolute, 0 for none."""
+    def came_from(
+        self,
+        source: PeerId,
+        cause: Cause | None,
+        deadline_ns: int,
+        acknowledged: bool,
+        request: int = 0,
+        reply: ReplyPort | None = None,
+        on_end: Callable[[Execution], None] | None = None,
+    ) -> None:
+        """Notes the envelope that it handles; `deadline_ns` is absolute, 0 for none.
+
+        That of a request has its id and the op that replies; `on_end`, a registered callback, is called where
+        the execution ends without a reply.
+        """
+        if request:
+            self.owes, self.reply, self.on_end = request, reply, on_end
         self.source = source
         self.cause = cause
         self.deadline_ns = deadline_ns
@@ -184,6 +216,26 @@ class Execution:
         """Reports its end with an `ExecutionEnded`, and calls `on_end`, a registered callback."""
         self.notify = True
         self.on_end = on_end
+
+    def replies(self, number: int) -> bool:
+        """Whether the reply to a request may be handed out: nobody has, here or in whoever asked in it.
+
+        The request may be that of an execution which has ended; nothing is known of it any more.
+        """
+        asked: Execution | None = self
+        while asked is not None:
+            if asked.owes == number != 0:
+                if asked.replied:
+                    return False
+                asked.replied, asked.on_end = True, None
+                return True
+            asked = asked.parent
+        return True
+
+    def went_wrong(self, code: FailureCode, detail: str) -> None:
+        """Notes what is answered in place of a reply; the first one counts."""
+        if self.owes and self.fault is None:
+            self.fault = Failure.of(code, detail)
 
     def charge_answer(self, size: int) -> None:
         """Keeps the bytes of an answer charged until the end."""

@@ -14,11 +14,12 @@ from typing import Any
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp
-from bb_edge.engine.run.frames import Bootstrap, Execution, Frame, FreeFrames
+from bb_edge.engine.run.frames import Bootstrap, Execution, Frame, FreeFrames, ReplyPort
 from bb_edge.engine.run.life import LIFE, Event, Hold, State
 from bb_edge.engine.run.naming import Naming, frame_name, names_of, op_name, region_name
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.envelope_records import Failure
 
 
 @dataclass(slots=True, eq=False)
@@ -197,6 +198,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
         "cause": dump(execution.cause),
         "cohorts": list(execution.cohorts),
         "bootstrap_of": None if bootstrap is None else [bootstrap.target, bootstrap.slot],
+        "owes": _owed(execution),
         "on_end": callbacks.name_of(execution.on_end),
         "on_claimed": callbacks.name_of(execution.on_claimed),
         "permits": [callbacks.name_of(release) for release in execution.permits],
@@ -204,6 +206,19 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
         "ready": names_of(execution.ready),
         "parked": names_of(execution.parked),
     }
+
+
+def _owed(execution: Execution) -> list[Any] | None:
+    """What an execution owes that a request started."""
+    if not execution.owes:
+        return None
+    reply, fault = execution.reply, execution.fault
+    return [
+        execution.owes,
+        execution.replied,
+        None if reply is None else [op_name(reply.op), reply.wire_id, reply.defers],
+        None if fault is None else [fault.code, fault.detail],
+    ]
 
 
 def _frame_row(frame: Frame) -> list[Any]:
@@ -242,6 +257,10 @@ def _tie(
         execution.on_claimed = get(row["on_claimed"])
         execution.hold(Hold.BOOTSTRAP)
     execution.on_end = None if row["on_end"] is None else get(row["on_end"])
+    if row["owes"] is not None:
+        execution.owes, execution.replied, reply, fault = row["owes"]
+        execution.reply = None if reply is None else ReplyPort(naming.op(reply[0]), *reply[1:])
+        execution.fault = None if fault is None else Failure(*fault)
     execution.permits.extend(get(name) for name in row["permits"])
     for frame, frame_row in zip(execution.frames, row["frames"], strict=True):
         _tie_frame(frame, frame_row, naming)

@@ -29,6 +29,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
+from bb_edge.wire.envelope_records import FailureCode
 
 
 @dataclass(slots=True, eq=False)
@@ -177,6 +178,8 @@ class Scheduler:
             execution.refused = execution.refused or str(error) or type(error).__name__
             peer = getattr(error, "peer", None) or peer
         failure = self.branch_failed(op, execution.id, error, peer)
+        if execution.owes:
+            execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {failure.text}")
         if execution.bootstrap is not None:
             execution.bootstrap.op_failed(failure)
 

@@ -134,6 +134,7 @@ def test_envelope_numbers_are_those_of_semantics_6():
         "seq": 102,
         "acks": 103,
         "base": 104,
+        "failure": 105,
     }
     assert [numbers[f"SlotFill.{n}"] for n in ("dest_suffix", "payload", "trigger_only", "type_hash")] == [
         1,

@@ -27,6 +27,7 @@ from bb_edge.wire.envelope import (
     encode,
     repeated,
 )
+from bb_edge.wire.envelope_records import Failure, FailureCode
 
 u64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
 u32 = st.integers(0, 2**32 - 1)
@@ -52,6 +53,7 @@ envelopes = st.builds(
     base=st.just(0),
     schema_version=st.sampled_from((0, 1)),
     rtt_reports=st.lists(st.builds(RttReport, u64, u64, u32, u64, u64, u64), max_size=2).map(tuple),
+    failure=st.none() | st.builds(Failure, u32, st.text(max_size=50)),
 ).flatmap(lambda e: st.integers(0, e.seq).map(lambda base: dataclasses.replace(e, base=base)))
 
 
@@ -80,6 +82,9 @@ def to_pb2(envelope: Envelope) -> bb_core_pb2.WireEnvelope:
         message.acks.add(epoch=ack.epoch, up_to=ack.up_to, also=ack.also)
     for report in envelope.rtt_reports:
         message.edge_rtt_reports.add(**dataclasses.asdict(report))
+    if envelope.failure is not None:
+        message.failure.SetInParent()
+        message.failure.code, message.failure.detail = envelope.failure.code, envelope.failure.detail
     return message
 
 
@@ -101,6 +106,9 @@ def from_pb2(message: bb_core_pb2.WireEnvelope) -> Envelope:
             RttReport(r.next_hop_site_id, r.chain_id, r.hop_index, r.srtt_ns, r.rttvar_ns, r.sample_count)
             for r in message.edge_rtt_reports
         ),
+        failure=Failure(message.failure.code, message.failure.detail)
+        if message.HasField("failure")
+        else None,
     )
 
 
@@ -119,6 +127,7 @@ def sample() -> Envelope:
         acks=(Ack(2**55, 17, (19, 400)),),
         base=290,
         rtt_reports=(RttReport(1, 2, 3, 4, 5, 6),),
+        failure=Failure(2, "Contribute_3, Äpfel"),
     )
 
 
@@ -353,10 +362,22 @@ def test_numbers_of_an_ack_unpacked() -> None:
         (b"\x38\x02", EnvelopeErrorKind.UNSUPPORTED_VERSION),
         (b"\xc0\x06\x02\xb0\x06\x01", EnvelopeErrorKind.MALFORMED),  # base above seq
         (b"\x12\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01", EnvelopeErrorKind.TRUNCATED),  # 2^63 + 1 bytes
+        (b"\xca\x06\x03\x12\x01\xff", EnvelopeErrorKind.MALFORMED),  # a detail that is not UTF-8
+        (b"\xca\x06\xcc\x01\x12\xc9\x01" + b"a" * 201, EnvelopeErrorKind.FAILURE_TOO_LONG),
     ],
 )
 def test_refusals_name_their_kind(data: bytes, kind: EnvelopeErrorKind) -> None:
     assert kind_of(data) is kind
+
+
+@pytest.mark.parametrize("detail", ["short", "x" * 500, "Ä" * 150, "x" + "Ä" * 150, "\ud800" * 300])
+def test_a_failure_is_as_long_as_it_may_be(detail: str) -> None:
+    made = Failure.of(FailureCode.TOO_LARGE, detail)
+    envelope = Envelope(kind=RESPONSE, wire_req_id=7, failure=made)
+    assert decode(encode(envelope), EDGE_CAPS).failure == made
+    assert 199 <= len(made.detail.encode()) <= 200 or made.detail == detail
+    assert made.name == "TOO_LARGE"
+    assert Failure(77).name == "77"
 
 
 def test_a_resent_envelope_carries_what_remains_of_its_deadline() -> None:

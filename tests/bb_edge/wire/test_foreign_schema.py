@@ -60,7 +60,7 @@ SCHEMA: dict[str, list[tuple[int, str, Any, bool]]] = {
 }
 
 NEWER = {
-    "WireEnvelope": [(9, "trace", BYTES, False), (105, "note", TEXT, True), (5000, "other", "Ack", False)],
+    "WireEnvelope": [(9, "trace", BYTES, False), (106, "note", TEXT, True), (5000, "other", "Ack", False)],
     "SlotFill": [(5, "checksum", U64, False), (6, "label", TEXT, False)],
     "WireCorrelation": [(3, "hint", U32, False)],
     "EdgeRttReport": [(7, "loss", U32, False)],

@@ -1,0 +1,48 @@
+"""Why a peer that was asked is among the missing of a request: what `r.missing_reasons` holds."""
+
+from __future__ import annotations
+
+import enum
+
+
+class MissingReason(enum.IntEnum):
+    """One reason per missing peer. Programs and snapshots hold the numbers."""
+
+    DEADLINE = 1
+    """It had not answered when the deadline had passed."""
+    DOWN = 2
+    """It went down, or was down when it was asked."""
+    FAILED = 3
+    """It answered that an op failed there, or that its reply starved."""
+    REFUSED = 4
+    """It refused the request, or what it answered was refused here."""
+    TOO_LARGE = 5
+    """Its reply is larger than this node takes."""
+    NOT_SENT = 6
+    """The request never left this node."""
+    CUT = 7
+    """The deadline of whoever asked this node left too little time."""
+    ENOUGH = 8
+    """Others had answered, and they were enough."""
+    FAILING = 9
+    """It has left requests unanswered: it was not asked, or tried without being waited for."""
+    BACKING_OFF = 10
+    """It has asked for patience, or is tried again later."""
+
+    @property
+    def text(self) -> str:
+        """The reason as logs and steps tell it."""
+        return self.name.lower().replace("_", " ")
+
+
+BLAMES_THE_PEER = frozenset(
+    {
+        MissingReason.DEADLINE,
+        MissingReason.DOWN,
+        MissingReason.FAILED,
+        MissingReason.REFUSED,
+        MissingReason.TOO_LARGE,
+        MissingReason.CUT,
+    }
+)
+"""Reasons after which a peer counts as one that left a request unanswered."""
