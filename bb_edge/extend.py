@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
     from bb_edge.backends.tflite.backend import TFLiteBackend
     from bb_edge.components.array_data_source import ArrayDataSource
+    from bb_edge.components.combining import Combiner, CombiningAggregator
     from bb_edge.components.constant_view import ConstantView
     from bb_edge.components.cyclon import Cyclon
     from bb_edge.components.fed_avg import FedAvg
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         ComponentError,
         ComponentStateError,
         ContractError,
+        ContributionRefused,
         MaterializeError,
         OptionalMethodError,
         UnsupportedOpsError,
@@ -129,12 +131,15 @@ __all__ = [
     "ComponentError",
     "ComponentStateError",
     "ContractError",
+    "ContributionRefused",
     "MaterializeError",
     "OptionalMethodError",
     "UnsupportedOpsError",
     "RegistryError",
     # components of the runtime, to derive from
     "ArrayDataSource",
+    "Combiner",
+    "CombiningAggregator",
     "ConstantView",
     "Cyclon",
     "FedAvg",
@@ -206,11 +211,14 @@ _HOMES = {
     "ComponentError": "bb_edge.roles.errors",
     "ComponentStateError": "bb_edge.roles.errors",
     "ContractError": "bb_edge.roles.errors",
+    "ContributionRefused": "bb_edge.roles.errors",
     "MaterializeError": "bb_edge.roles.errors",
     "OptionalMethodError": "bb_edge.roles.errors",
     "UnsupportedOpsError": "bb_edge.roles.errors",
     "RegistryError": "bb_edge.registry",
     "ArrayDataSource": "bb_edge.components.array_data_source",
+    "Combiner": "bb_edge.components.combining",
+    "CombiningAggregator": "bb_edge.components.combining",
     "ConstantView": "bb_edge.components.constant_view",
     "Cyclon": "bb_edge.components.cyclon",
     "FedAvg": "bb_edge.components.fed_avg",

@@ -106,6 +106,18 @@ class OpContext(Surroundings):
         return self.execution.id
 
     @property
+    def cohort(self) -> int:
+        """See `Ctx.cohort`."""
+        up = self.op.cohort
+        if up is None or up < 0:
+            return up or 0
+        execution = self.execution
+        for _ in range(up):
+            if execution.parent is not None:
+                execution = execution.parent
+        return execution.id
+
+    @property
     def random(self) -> random.Random:
         """The node's random numbers, for ops; components have `rng`."""
         return self.runtime.rng

@@ -141,6 +141,11 @@ ANSWER_EACH = "each"
 ANSWER_NONE = "none"
 TRIGGER_OUTPUT_KEY = f"{PREFIX}.wire.trigger_output"  # Recv side: "1" where the last output is a trigger
 WIRE_REQUEST_KEY = f"{PREFIX}.wire.request"  # reply side ops: wire_id of the ask they answer
+SHAPES_KEY = f"{PREFIX}.shapes"  # Recv side: shape per payload; Contribute: of the contribution
+COHORT_KEY = (
+    f"{PREFIX}.cohort"  # Contribute, Aggregate: "<levels up>" to the execution whose sum it is, or "round"
+)
+COHORT_ROUND = "round"
 SEND_SENTINEL_PREFIX = "__send_sentinel_"
 
 # --- attribute names ----------------------------------------------------------------------------------

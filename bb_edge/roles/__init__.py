@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         offers,
     )
     from bb_edge.roles.errors import (
+        AggregateNotFinite,
         BackendError,
         BackendMemoryError,
         BackendRunError,
@@ -94,6 +95,7 @@ __all__ = [
     "ContractError",
     "ComponentError",
     "ComponentStateError",
+    "AggregateNotFinite",
     "ContributionRefused",
     "OptionalMethodError",
     "CompletionError",
@@ -154,6 +156,7 @@ _HOMES = {
     ),
     **dict.fromkeys(
         (
+            "AggregateNotFinite",
             "BackendError",
             "BackendMemoryError",
             "BackendRunError",

@@ -73,6 +73,14 @@ class Ctx(Protocol):
         """The execution that the op runs in; ids are never reused."""
 
     @property
+    def cohort(self) -> int:
+        """Which sum `Contribute` and `Aggregate` are about, as the compiler fixed it for the slot.
+
+        Above 0: that of the execution of this number, which asked for the contributions; `execution_ended`
+        tells of its end. Below 0: that of the op's `round`. 0: there is one, and everywhere else.
+        """
+
+    @property
     def own_peer(self) -> PeerId:
         """The node's id."""
 

@@ -158,17 +158,23 @@ class Aggregator(_Contract):
         weight: Array | None = None,
         peer: Peers | None = None,
         round: Array | None = None,
+        sent: Array | None = None,
     ) -> Later | None:
-        """Adds a contribution; of those with the same (round, peer) the first counts.
+        """Adds a contribution to the sum of `ctx.cohort`; of those with the same (round, peer) the first
+        counts.
 
-        `weight` (1 where there is none) and `round` (i64) are 0-D.
+        `weight` (1 where there is none) and `round` (i64) are 0-D. `sent` is what the peer was asked with;
+        the engine has checked that the contribution is of its shape. Whatever is raised says that the
+        contribution does not count; the engine adds whose it was.
         """
 
     @abstractmethod
-    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array] | Later:
+    def aggregate(
+        self, ctx: Ctx, stack: object = None, round: Array | None = None
+    ) -> tuple[Array, Array] | Later:
         """Returns (aggregate, total weight 0-D f32), or (empty, 0) where nothing was contributed.
 
-        A tensor as `stack` contributes its rows first.
+        A tensor as `stack` contributes its rows first. The sum is that of `ctx.cohort`.
         """
 
     @abstractmethod

@@ -54,6 +54,20 @@ class ContributionRefused(ComponentError):
         self.peer = peer
 
 
+class AggregateNotFinite(ComponentError):
+    """Contributions whose combination holds inf or nan; it is dropped. `peers` are those that were in it."""
+
+    def __init__(self, peers: Iterable[PeerId], where: str = "") -> None:
+        self.peers = tuple(peers)
+        named = ", ".join(map(str, self.peers[:8])) or "nobody by name"
+        more = f" and {len(self.peers) - 8} more" if len(self.peers) > 8 else ""
+        super().__init__(
+            f"the aggregate holds inf or nan and is dropped; in it were {named}{more}",
+            where,
+            "set clip_norm and max_weight, and look at what these peers train on",
+        )
+
+
 class CompletionError(RoleError):
     """Base of the ways in which an op that answers later can fail."""
 

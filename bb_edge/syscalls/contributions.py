@@ -1,24 +1,62 @@
-"""The border of aggregators: what `Contribute` checks for every one of them, and whom a refusal names."""
+"""The border of aggregators: what is checked of each contribution, and whom a refusal names.
+
+A contribution has the layout of what the peer was asked with: of the input `sent` where the program gives it,
+else the shape that the compiler knows. The first that arrives decides nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bb_edge.engine.binding import OpContext
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles.errors import ContributionRefused
+from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
+from bb_edge.roles.errors import ComponentError, ContributionRefused
 
 
-def refusing(method: Callable[..., object]) -> Callable[..., object]:
-    """Returns the call of a `contribute` method whose typed errors name the peer."""
+def bind(op: BoundOp, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns the call of a `contribute` or `aggregate` method, and notes which sum the op is about.
+
+    OpError for stamps that are not the compiler's.
+    """
+    cohort, stamp = op.spec.meta.get(keys.COHORT_KEY, ""), op.spec.meta.get(keys.SHAPES_KEY, "")
+    try:
+        op.cohort = (-1 if cohort == keys.COHORT_ROUND else int(cohort)) if cohort else None
+        shapes = read_shapes(stamp)
+    except ValueError as error:
+        raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
+    if op.spec.op_type != "Contribute":
+        return method
+    return _refusing(method, shapes[0] if shapes else None)
+
+
+def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Callable[..., object]:
+    """Returns a `contribute` that holds the layout, and whose typed errors name the peer."""
 
     def contribute(
-        ctx: OpContext, contribution: Any, weight: Any = None, peer: Any = None, round: Any = None
+        ctx: OpContext,
+        contribution: Any,
+        weight: Any = None,
+        peer: Any = None,
+        round: Any = None,
+        sent: Any = None,
     ) -> object:
         try:
-            return method(ctx, contribution, weight, peer, round)
+            if sent is not None:
+                if contribution.shape != sent.shape:
+                    raise _misfit(contribution, shape_text(sent.shape), "what was sent")
+            elif stamped is not None and not fits(contribution.shape, stamped):
+                raise _misfit(contribution, shape_text(stamped), "what is asked for")
+            if not contribution.size:
+                raise ComponentError("it is empty", hint="did the peer train at all?")
+            return method(ctx, contribution, weight, peer, round, sent)
         except BBError as error:
             whose = _one_peer(peer) or ctx.execution.source
             raise ContributionRefused(
@@ -29,6 +67,11 @@ def refusing(method: Callable[..., object]) -> Callable[..., object]:
             ) from error
 
     return contribute
+
+
+def _misfit(contribution: np.ndarray[Any, Any], wanted: str, whose: str) -> ComponentError:
+    came = f"has shape {shape_text(contribution.shape)}" if contribution.size else "is empty"
+    return ComponentError(f"it {came}, {whose} has {wanted}", hint="does the peer run this program?")
 
 
 def _one_peer(peer: Any) -> PeerId | None:

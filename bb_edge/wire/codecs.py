@@ -49,6 +49,7 @@ class WireReceiveErrorKind(enum.Enum):
     """Why a fill could not be delivered; the other fills of its envelope still are."""
 
     TypeMismatch = "another type than the site takes"
+    ShapeMismatch = "another shape than the site takes"
     UnknownTypeHash = "a type that this node does not know"
     DecodeFailed = "bytes that are not a value of the type"
     AllocationFailed = "no memory for the value"

@@ -168,6 +168,10 @@ class DuplicatePort(PassError):
     """Two sends or requests of one name: their sites would be the same."""
 
 
+class MissingRound(PassError):
+    """An aggregator's sums are told apart by the round, and one of its ops has none."""
+
+
 class MissingDeadline(PassError):
     """A request without a deadline would wait for ever."""
 

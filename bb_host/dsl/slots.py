@@ -230,10 +230,10 @@ def _check_weight(g: Graph, weight: object) -> None:
     )
     if numbers is None or numbers.dtype.kind not in "biuf":
         return  # recording says what is wrong with it
-    if numbers.size != 1 or not 0 <= float(numbers.reshape(())) < float("inf"):
+    if numbers.size != 1 or not 0 < float(numbers.reshape(())) < float("inf"):
         raise g.error(
             ValueTypeError,
-            f"a weight is one number, finite and not below 0, not {weight!r}",
+            f"a weight is one number, finite and above 0, not {weight!r}",
             "the number of samples, for example",
         )
 
@@ -253,20 +253,31 @@ class AggregatorSlot(ComponentSlot):
         peer: Output | None = None,
         round: Value | None = None,
         *,
+        sent: Value | None = None,
         after: After = UNORDERED,
     ) -> Output:
-        """Counts once per (round, peer), first wins. `weight`, 0 or more, and `round`: 0-D. Yields a cmd."""
+        """Counts once per (round, peer), first wins. `weight`, above 0, and `round`: 0-D. Yields a cmd.
+
+        `sent` is what the peer was asked with, `params` as a rule: a contribution of another shape is
+        refused, and an aggregator that clips clips the difference to it.
+        """
         if weight is not None and not isinstance(weight, Output):
             _check_weight(g, weight)
-        return self._one(g, "Contribute", contribution, weight, peer, round, after=after)
+        return self._one(g, "Contribute", contribution, weight, peer, round, sent, after=after)
 
     def aggregate(
-        self, g: Graph, stack: Value | None = None, *, after: After = UNORDERED
+        self,
+        g: Graph,
+        stack: Value | None = None,
+        round: Value | None = None,
+        *,
+        after: After = UNORDERED,
     ) -> tuple[Output, Output]:
         """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
-        first.
+        first. What one round has asked for is one sum; `round` tells sums apart that several executions
+        fill, where `contribute` has it too.
         """
-        result, total = self._all(g, "Aggregate", stack, after=after)
+        result, total = self._all(g, "Aggregate", stack, round, after=after)
         return result, total
 
     def current_tensor(self, g: Graph, trigger: Output | None = None, *, after: After = UNORDERED) -> Output:

@@ -16,12 +16,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from bb_edge.extend import (
-    Aggregator,
     Array,
     Backend,
     BackendAttrs,
     BackendRunError,
     Codec,
+    Combiner,
+    CombiningAggregator,
     ComponentEnv,
     ComponentError,
     Ctx,
@@ -33,12 +34,10 @@ from bb_edge.extend import (
     NodeProto,
     Opset,
     OpTable,
-    PeerId,
     ProtocolComponent,
     Setting,
     StateReader,
     array_of,
-    pack_array,
     pack_state,
     register,
     register_codec,
@@ -135,68 +134,54 @@ class Fixed16(Codec):
 # --- aggregator: the mean without the extremes -----------------------------------------------------------
 
 
+class Trimmed(Combiner):
+    """Keeps every contribution, and leaves out the ends of each parameter."""
+
+    def __init__(self, size: int, trim: float) -> None:
+        super().__init__(size)
+        self._trim = trim
+        self._rows: list[Array] = []
+
+    def add(self, values: Array, weight: float) -> None:
+        self._rows.append(np.array(values, np.float32))
+
+    def result(self, total: float) -> Array:
+        rows = np.sort(np.stack(self._rows), axis=0)
+        cut = int(len(rows) * self._trim)
+        mean: Array = rows[cut : len(rows) - cut].mean(axis=0, dtype=np.float32)
+        return mean
+
+    def clear(self) -> None:
+        self._rows = []
+
+    def save(self) -> list[Array]:
+        return self._rows
+
+    def restore(self, arrays: list[Array]) -> None:
+        self._rows = arrays
+
+
 @register
-class TrimmedMean(Aggregator):
+class TrimmedMean(CombiningAggregator):
     """The mean of each parameter without its largest and smallest values: one broken peer changes little.
 
-    Configuration: `trim` (0.25), the share that is left out at either end. Weights count as samples only.
+    Configuration: `trim` (0.25), the share that is left out at either end, and that of every
+    `CombiningAggregator`. Weights count as samples only.
     """
 
     TYPE_NAME: ClassVar[str] = "own.TrimmedMean"
     CONFIG: ClassVar[Mapping[str, Setting]] = {"trim": Setting.number(0.25, 0.0, 0.49)}
-
-    def __init__(self, trim: float, where: str = "") -> None:
-        self._trim = trim
-        self._where = where
-        self._given: dict[bytes, Array] = {}
-        self._total = 0.0
-        self._current: Array = np.empty(0, np.float32)
+    trim = 0.25
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> TrimmedMean:
-        return cls(env.settings(cls)["trim"], f"slot {env.slot!r}")
+        agg = super().construct(env)
+        assert isinstance(agg, TrimmedMean)
+        agg.trim = env.settings(cls)["trim"]
+        return agg
 
-    def contribute(
-        self,
-        ctx: Ctx,
-        contribution: Array,
-        weight: Array | None = None,
-        peer: tuple[PeerId, ...] | None = None,
-        round: Array | None = None,
-    ) -> None:
-        if not np.isfinite(contribution).all():
-            raise ComponentError("a contribution holds inf or nan", self._where)
-        key = peer[0].to_bytes() if peer else len(self._given).to_bytes(4, "big")
-        if key not in self._given:  # once per peer, the first counts
-            self._given[key] = np.array(contribution, np.float32)
-            self._total += 1.0 if weight is None else float(weight)
-
-    def aggregate(self, ctx: Ctx, stack: object = None) -> tuple[Array, Array]:
-        if not self._given:
-            return np.empty(0, np.float32), np.array(0, np.float32)
-        rows = np.sort(np.stack(list(self._given.values())), axis=0)
-        cut = int(len(rows) * self._trim)
-        self._current = rows[cut : len(rows) - cut].mean(axis=0, dtype=np.float32)
-        total, self._total = self._total, 0.0
-        self._given.clear()
-        return self._current, np.array(total, np.float32)
-
-    def current_tensor(self, ctx: Ctx, trigger: object = None) -> Array:
-        return self._current
-
-    def serialize(self) -> bytes:
-        given = [[key, pack_array(value)] for key, value in self._given.items()]
-        fields = {"given": given, "total": self._total, "current": pack_array(self._current)}
-        return pack_state(self, 1, fields)
-
-    def restore(self, state: bytes) -> None:
-        read = StateReader(self, 1, state)
-        self._given = {}
-        for row in read.items("given"):
-            if not (isinstance(row, list) and len(row) == 2 and isinstance(row[0], bytes)):
-                raise read.error("a contribution is damaged")
-            self._given[row[0]] = read.decode(row[1])
-        self._total, self._current = read.number("total"), read.array("current")
+    def combiner(self, size: int) -> Combiner:
+        return Trimmed(size, self.trim)
 
 
 # --- model: a subclass with a key and a term of its own -----------------------------------------------------

@@ -101,7 +101,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class Calls:
-    exec_id, now_ns = 1, 0
+    exec_id, now_ns, cohort = 1, 0, 0
 
 
 def build(kind: Any, **config: object) -> Any:

@@ -61,6 +61,7 @@ CASES: list[tuple[type, tuple[str, ...], Body]] = [
     (ValueTypeError, ("I32",), lambda g: g.unbundle(g.bundle([x_of(g)]), ["I32"])),  # <-
     (ArityError, ("1 parts",), lambda g: g.unbundle(g.bundle([g.pulse()]), ["Trigger"] * 2)),  # <-
     (ValueTypeError, ("-1.0", "weight"), lambda g: agg.contribute(g, x_of(g), -1.0)),  # <-
+    (ValueTypeError, ("0", "above 0"), lambda g: agg.contribute(g, x_of(g), 0)),  # <-
     (ValueTypeError, ("[1.0, 2.0]",), lambda g: agg.contribute(g, x_of(g), [1.0, 2.0])),  # <-
     (ValueTypeError, ("nan",), lambda g: agg.contribute(g, x_of(g), np.float32("nan"))),  # <-
     (ValueTypeError, ("step of 0",), lambda g: g.input("p", "PeerIdVec")[0:1:0]),  # <-
@@ -101,7 +102,7 @@ def test_an_average_of_floats_compiles(module: Any, dtype: str) -> None:
 def test_the_largest_numbers_are_recorded(module: Any) -> None:
     def body(g: Graph) -> None:
         g.app_notify("a", g.threshold(2**63 - 1, g.interval(2**63 - 1)))
-        agg.contribute(g, x_of(g), 0.0)
+        agg.contribute(g, x_of(g), 5e-324)
         agg.contribute(g, x_of_again(g), np.float32([2.5]))
 
     def x_of_again(g: Graph) -> Any:

@@ -58,9 +58,9 @@ class Mean(Aggregator):
     TYPE_NAME = "acme.Mean"
     construct = classmethod(construct)
 
-    def contribute(self, ctx, contribution, weight=None, peer=None, round=None): ...
+    def contribute(self, ctx, contribution, weight=None, peer=None, round=None, sent=None): ...
 
-    def aggregate(self, ctx, stack=None): ...
+    def aggregate(self, ctx, stack=None, round=None): ...
 
     def current_tensor(self, ctx, trigger=None): ...
 
@@ -144,9 +144,12 @@ CLASSES = {
         "def evaluate(self, ctx, input, target)",
     ),
     "swapped inputs with defaults": (
-        of(Mean, contribute=lambda self, ctx, contribution, peer=None, weight=None, round=None: None),
+        of(
+            Mean,
+            contribute=lambda self, ctx, contribution, peer=None, weight=None, round=None, sent=None: None,
+        ),
         "in another order",
-        "contribution, weight, peer, round)",
+        "contribution, weight, peer, round, sent)",
     ),
     "swapped inputs of an own op": (
         of(Tells, sub=lambda self, ctx, b, a: None),

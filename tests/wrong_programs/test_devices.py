@@ -45,11 +45,17 @@ class Sum(Aggregator):
         return cls()
 
     def contribute(
-        self, ctx: Any, contribution: Any, weight: Any = None, peer: Any = None, round: Any = None
+        self,
+        ctx: Any,
+        contribution: Any,
+        weight: Any = None,
+        peer: Any = None,
+        round: Any = None,
+        sent: Any = None,
     ):
         return None
 
-    def aggregate(self, ctx: Any, stack: Any = None) -> Any:
+    def aggregate(self, ctx: Any, stack: Any = None, round: Any = None) -> Any:
         return type(self).gives(ctx)
 
     def current_tensor(self, ctx: Any, trigger: Any = None) -> Any:

@@ -638,10 +638,10 @@ class Sums(Aggregator):
     def construct(cls, env):
         return cls()
 
-    def contribute(self, ctx, contribution, weight, peer, round):
+    def contribute(self, ctx, contribution, weight, peer, round, sent):
         return None
 
-    def aggregate(self, ctx, stack):
+    def aggregate(self, ctx, stack, round):
         return stack, np.float32(0)
 
     def current_tensor(self, ctx, trigger):

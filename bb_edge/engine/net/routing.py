@@ -21,7 +21,8 @@ from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_SEND_RESP
+from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_RESP
+from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.roles import TRIGGER, Backend, BackendError
 from bb_edge.wire import envelope
@@ -37,6 +38,7 @@ class Port:
     """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op.
 
     `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
+    `shape` is what arrays must have, as far as the compiler knows it.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
     `reply` is the op that answers what it asks.
     """
@@ -53,6 +55,7 @@ class Port:
     asks: bool = False
     reply: ReplyPort | None = None
     dtype: np.dtype[Any] | None = None
+    shape: StampedShape | None = None
 
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
         """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
@@ -71,13 +74,14 @@ class Port:
             backend = self.backend
             try:
                 # A slot holds arrays: its other readers know nothing of a backend's handles.
-                return backend.to_array(backend.materialize_from_wire(fill.type_hash, fill.payload))
+                value = backend.to_array(backend.materialize_from_wire(fill.type_hash, fill.payload))
             except BackendError as error:
                 raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
             # The border to users' backends: whatever they raise, this fill alone is lost.
             except Exception as error:
                 what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
                 raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
+            return self._held(value)
         if self.dtype is not None:
             try:
                 array = decode_tensor(fill.payload)
@@ -85,8 +89,29 @@ class Port:
                 pass  # `decode_value` says what is wrong
             else:
                 if array.dtype == self.dtype:
-                    return array
-        return decode_value(fill.type_hash, fill.payload, caps)
+                    return array if self.shape is None else self._held(array)
+        return self._held(decode_value(fill.type_hash, fill.payload, caps))
+
+    def _held(self, value: object) -> object:
+        """A value as it came, held to the shape. WireReceiveError for another one.
+
+        An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
+        """
+        shape = self.shape
+        if shape is None or not isinstance(value, np.ndarray) or fits(value.shape, shape):
+            return value
+        if value.shape == (0,) and shape and self.op.spec.op_type != OP_RECV_RESP_BATCHED:
+            return value
+        came, wanted = shape_text(value.shape), shape_text(shape)
+        raise WireReceiveError(
+            WireReceiveErrorKind.ShapeMismatch, f"{came} for {self.name}, {wanted} is expected"
+        )
+
+    @property
+    def name(self) -> str:
+        """Which payload it is, by the author's name of the wire op."""
+        port = self.op.spec.meta.get(keys.PORT_KEY, self.op.spec.name)
+        return f"payload {self.index} of {port!r}"
 
 
 def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
@@ -100,11 +125,12 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
         return []
     hashes = meta.get(keys.WIRE_TYPES_KEY, "")
     expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
+    shapes = read_shapes(meta.get(keys.SHAPES_KEY, ""))
     trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
     ports = []
     texts = sites.split(",")
     for index, text in enumerate(texts):
-        first = 2 if op.spec.op_type == "RecvRespBatched" else 0
+        first = 2 if op.spec.op_type == OP_RECV_RESP_BATCHED else 0
         type_hash = expected[index] if index < len(expected) else 0
         port = Port(
             graph,
@@ -119,6 +145,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
             op.spec.op_type == OP_RECV_REQ,
             _reply_to(graph, op),
             tensor_dtype(type_hash) if backend is None else None,
+            shapes[index] if index < len(shapes) else None,
         )
         ports.append((int(text, 16), port))
     return ports

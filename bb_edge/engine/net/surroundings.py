@@ -95,6 +95,11 @@ class Surroundings:
         raise NotImplementedError
 
     @property
+    def cohort(self) -> int:
+        """See `Ctx.cohort`: timers, hooks and remote ops belong to none."""
+        return 0
+
+    @property
     def now_ns(self) -> int:
         """Monotonic time of this poll, nanoseconds."""
         return self.runtime.now_ns

@@ -44,6 +44,8 @@ class BoundOp:
     bootstrap may lock and an execution may have to claim, never a backend; `busy_key` the one that takes
     one op at a time. `takes_first` says that a tuple that comes later has the op's several outputs, of
     which the node names the first. `later_ns` is the deadline of a `Later` (0: the node's default).
+    `cohort` tells of an aggregator's op how many executions up the one is whose sum it is about; -1: its
+    round tells, None: there is one sum.
     `forward` tells of a call of a function which sites of the caller each of its outputs goes to.
     `is_plain_call` says of a backend call that `run(None, …)` needs no context and always gives its
     values at once, `plain` how it is called where it computes one value from one or two; `emits` is the
@@ -69,6 +71,7 @@ class BoundOp:
     yields_command: bool = False
     takes_first: bool = False
     later_ns: int = 0
+    cohort: int | None = None
     forward: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     is_plain_call: bool = False
     plain: PlainCall | None = None

@@ -93,19 +93,19 @@ _m.op(
 _a = Table(keys.ROLE_AGGREGATOR_DOMAIN)
 _a.op(
     "Contribute",
-    "contribution:Tensor, weight:Tensor?, peer:PeerIdVec?, round:Tensor<I64>?",
+    "contribution:Tensor, weight:Tensor?, peer:PeerIdVec?, round:Tensor<I64>?, sent:Tensor?",
     "cmd:CommandId",
     "",
-    "Adds a contribution; of those with the same (round, peer) the first counts.",
+    "Adds a contribution of the shape of `sent`; of those with the same (round, peer) the first counts.",
     effect=_W,
     may_suspend=True,
 )
 _a.op(
     "Aggregate",
-    "stack:Any?",
+    "stack:Any?, round:Tensor<I64>?",
     "result:Tensor, total:Tensor<F32>",
     "",
-    "Returns the aggregate and the total weight; a tensor input contributes its rows first.",
+    "Returns the aggregate and the total weight of a sum; a tensor input contributes its rows first.",
     effect=_W,
     may_suspend=True,
 )

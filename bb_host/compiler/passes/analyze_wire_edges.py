@@ -5,10 +5,12 @@
 2. Both halves carry the wire hash of each payload's type (0 where the type is abstract: any) and the largest
    size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel, neither
    alone nor in a bundle: `NotWireEligible`.
-3. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
+3. The receiving half carries the shapes of tensors as far as they are numbers, so that the device refuses
+   others. A size that the compiler does not know, or knows by a symbol alone, is open.
+4. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
-4. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
-5. An open port is stamped by itself. Needs partitions; changes no op but wire ops.
+5. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
+6. An open port is stamped by itself. Needs partitions; changes no op but wire ops.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
+from bb_edge.ir.stamped_shapes import write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import Bundles
@@ -103,7 +106,7 @@ class _Analysis:
             self.arrives[receiver.name].update(found)
         self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
         common = _stamp(edge.send, payloads, kinds, trigger)
-        self._put(edge.recv, common)
+        self._put(edge.recv, {**common, **({} if trigger else _shapes(kinds))})
         self._put(edge.send, common)
         for name, site in zip(payloads, arrive, strict=True):
             if site:
@@ -146,12 +149,13 @@ class _Analysis:
             self._bundled(op, function, names, kinds)
         if op.op_type == OP_RECV_RESP_BATCHED:
             kinds = [ValueType(k.node, None if k.shape is None else k.shape[1:]) for k in kinds]
-        self._put(op, _stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)))
+        shapes = {} if flow.is_send_flavored(op) else _shapes(kinds)
+        self._put(op, {**_stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)), **shapes})
 
     def _put(self, op: Op, stamps: Mapping[str, str]) -> None:
         self.stamps.setdefault(id(op), {}).update(stamps)
 
-    # --- rule 3
+    # --- rule 4
 
     def _group(self, op: Op, function: Function, groups: dict[tuple[str, str], int]) -> None:
         key = (
@@ -215,6 +219,12 @@ def _stamp(op: Op, names: Sequence[str], kinds: Sequence[ValueType], trigger: bo
         keys.WIRE_TYPES_KEY: ",".join(f"{h:x}" for h in hashes),
         keys.WIRE_MAX_BYTES_KEY: ",".join(str(_largest(kind)) for kind in kinds),
     }
+
+
+def _shapes(kinds: Sequence[ValueType]) -> dict[str, str]:
+    """Rule 3: nothing where nothing is known."""
+    stamp = write_shapes([kind.shape for kind in kinds])
+    return {keys.SHAPES_KEY: stamp} if stamp else {}
 
 
 def _hash(op: Op, name: str, kind: ValueType) -> int:

@@ -4,7 +4,8 @@
 2. `binding.<target>.<slot> = <role>|<TYPE_NAME>|<slot id>` for every bound slot of every target.
 3. An inbound op whose payload flows into an op on a slot, through gates or straight, says that slot's id
    (`recv_site_to_slot_id`); one that flows into ONNX operators, the backend's.
-4. The model imports all opsets that its functions do, and those of the functions' own domains.
+4. Ops of aggregators say which sum they are about, and which shape they are given (bb_host/compiler/sums.py).
+5. The model imports all opsets that its functions do, and those of the functions' own domains.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
+from bb_host.compiler.sums import with_sums
 from bb_host.program import Function, Op, Program
 
 NAME = "stamp_compilation_metadata"
@@ -38,6 +40,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
                 meta[f"{keys.BINDING_PREFIX}{target.main.name}.{name}"] = text
                 stats.count("bindings")
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
+    functions = with_sums(functions)
     imports = _imports(functions, program)
     if (
         meta == program.meta

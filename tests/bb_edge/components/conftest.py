@@ -26,6 +26,7 @@ class Surroundings:
     """A `Ctx` whose parts a test sets."""
 
     exec_id: int = 1
+    cohort: int = 0
     now_ns: int = 0
     own_class: str = "Server"
     local_addresses: tuple[bytes, ...] = ()

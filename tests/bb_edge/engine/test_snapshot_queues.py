@@ -228,13 +228,19 @@ class Sum(Aggregator):
         return cls()
 
     def contribute(
-        self, ctx: Any, contribution: Any, weight: Any = None, peer: Any = None, round: Any = None
+        self,
+        ctx: Any,
+        contribution: Any,
+        weight: Any = None,
+        peer: Any = None,
+        round: Any = None,
+        sent: Any = None,
     ) -> Any:
         self.calls.append((contribution.tolist(), weight, peer, round))
         self.open.append(ctx.later(100 * S))
         return self.open[-1]
 
-    def aggregate(self, ctx: Any, stack: Any = None) -> Any:
+    def aggregate(self, ctx: Any, stack: Any = None, round: Any = None) -> Any:
         return f32(), np.float32(0)
 
     def current_tensor(self, ctx: Any, trigger: Any = None) -> Any:

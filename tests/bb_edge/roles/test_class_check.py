@@ -74,7 +74,7 @@ def _misspelt() -> type:
 
         def contribut(self, ctx: Any, contribution: Any) -> None: ...
 
-        def aggregate(self, ctx: Any, stack: Any = None) -> Any: ...
+        def aggregate(self, ctx: Any, stack: Any = None, round: Any = None) -> Any: ...
 
         def current_tensor(self, ctx: Any, trigger: Any = None) -> Any: ...
 
@@ -93,7 +93,7 @@ def _with_ops(notation: tuple[str, ...], **members: Any) -> type:
 CASES: dict[str, tuple[type, str, str]] = {
     "a misspelt method": (
         _misspelt(),
-        "the class lacks contribute(self, ctx, contribution, weight, peer, round)",
+        "the class lacks contribute(self, ctx, contribution, weight, peer, round, sent)",
         "it has 'contribut': did you mean 'contribute'?",
     ),
     "no construct": (
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[type, str, str]] = {
     ),
     "an argument of the contract that is left out": (
         _made(FedAvg, contribute=lambda self, ctx, contribution, weight=None: None),
-        "cannot be called as contribute(ctx, contribution, weight, peer, round)",
+        "cannot be called as contribute(ctx, contribution, weight, peer, round, sent)",
         "def contribute(self, ctx, contribution, weight, peer, round)",
     ),
     "an attribute that is left out": (

@@ -113,7 +113,7 @@ def test_answers_feed_the_aggregator_with_weight_peer_and_round(record: Callable
         "round_1",
     )
     aggregate = _op(program, "aggregate_result_1")
-    assert aggregate.inputs == ("", "global_closed_1")
+    assert aggregate.inputs == ("", "", "global_closed_1")
     assert aggregate.meta[keys.CONTROL_INPUTS_KEY] == "1"
     assert program.functions[0].types["aggregate_total_1"] == ValueType(types.TENSOR_F32, ())
 

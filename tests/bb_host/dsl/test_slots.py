@@ -87,7 +87,7 @@ def test_optional_inputs_left_out_are_empty_names(record: Record) -> None:
         ("x",),
         ("x", "", "peer"),
         ("x", "const_1", "", "const_2"),
-        ("", "t"),
+        ("", "", "t"),
         ("x",),
         (),
     ]

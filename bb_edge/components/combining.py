@@ -1,0 +1,270 @@
+"""The base of aggregators that combine contributions by a rule: `FedAvg`, and what users write beside it.
+
+`CombiningAggregator` decides what counts: finite numbers of the right layout, weighted within bounds, clipped
+where it is told to, once per peer, in the sum that they belong to. A `Combiner` makes one vector of what
+counts, and sees nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_edge.components.open_sums import OpenSums, Sum
+from bb_edge.components.state import StateReader, pack_array, pack_state
+from bb_edge.components.update_norm import clipped, is_finite, update_norm
+from bb_edge.roles.contracts import Aggregator
+from bb_edge.roles.errors import AggregateNotFinite, ComponentError
+from bb_edge.roles.settings import Setting
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
+    from bb_edge.ir.tensors import Array
+    from bb_edge.ir.values import Trigger
+    from bb_edge.roles.component import ComponentEnv
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["Combiner", "CombiningAggregator"]
+
+MAX_WEIGHT = 2**31
+"""What a contribution may weigh where nothing is configured: more samples than a device holds."""
+
+_VERSION = 2
+
+
+class Combiner(ABC):
+    """How the contributions to one sum become one vector. There is one object per open sum.
+
+    All vectors are 1-D; what is added was checked, and clipped where that is configured.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Begins with nothing, for contributions of `size` numbers."""
+        self.size = size
+
+    @abstractmethod
+    def add(self, values: Array, weight: float) -> None:
+        """Takes a contribution of floating point; `values` are not ours to keep or change: copy them."""
+
+    @abstractmethod
+    def result(self, total: float) -> Array:
+        """Returns the combination, f32; `total` is the sum of all weights, above 0.
+
+        It may overflow: what is not finite is dropped by the caller.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Begins again with nothing; memory may be kept."""
+
+    @abstractmethod
+    def save(self) -> list[Array]:
+        """Returns what it holds."""
+
+    @abstractmethod
+    def restore(self, arrays: list[Array]) -> None:
+        """Takes what `save` gave. ValueError where that does not fit."""
+
+
+class CombiningAggregator(Aggregator):
+    """Counts each contribution once, in the sum that it belongs to, and combines a sum when it is asked to.
+
+    Configuration: `max_weight` (2³¹), `clip_norm` (0: none), `remembered_rounds` (8), `max_peers` (4096 per
+    sum), `allow_nonfinite` (false).
+
+    Refused, by a ComponentError, are contributions that are not of floating point or not finite, whose
+    shape differs from those that count already, whose weight is not above 0 and at most `max_weight`, and
+    those whose sum is closed. A refused contribution leaves no trace, and its peer may send another.
+
+    With `clip_norm` an update whose L2 norm is larger is scaled to that norm. The update is the difference to
+    `sent`; the contribution itself, where `Contribute` has no `sent`.
+
+    One without `peer` always counts. Which sum a contribution belongs to is `ctx.cohort`: an execution, the
+    round, or the only one there is (`OpenSums`).
+
+    Where the combination is not finite, `aggregate` raises AggregateNotFinite, which names the peers that
+    were in it; the sum is gone, and `current_tensor` stays.
+    """
+
+    CONFIG: ClassVar[Mapping[str, Setting]] = {
+        "max_weight": Setting.number(float(MAX_WEIGHT), 0.0),
+        "clip_norm": Setting.number(0.0, 0.0),
+        "remembered_rounds": Setting.integer(8, 1, 1024),
+        "max_peers": Setting.integer(4096, 1),
+        "allow_nonfinite": Setting.flag(False),
+    }
+
+    def __init__(
+        self,
+        *,
+        where: str = "",
+        max_weight: float = MAX_WEIGHT,
+        clip_norm: float = 0.0,
+        remembered_rounds: int = 8,
+        max_peers: int = 4096,
+        allow_nonfinite: bool = False,
+    ) -> None:
+        self._where = where
+        self._max_weight = max_weight
+        self._clip_norm = clip_norm
+        self._allow_nonfinite = allow_nonfinite
+        self._sums = OpenSums(self.combiner, where, remembered_rounds, max_peers)
+        self._current: Array = np.empty(0, np.float32)
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> CombiningAggregator:
+        read = env.settings(cls)
+        return cls(where=f"slot {env.slot!r}", **{key: read[key] for key in CombiningAggregator.CONFIG})
+
+    @classmethod
+    def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
+        """Returns that contributions are of floating point."""
+        return {"Contribute.contribution": "Float"}
+
+    @abstractmethod
+    def combiner(self, size: int) -> Combiner:
+        """Returns the rule for one sum of vectors of that size; a subclass says no more than this."""
+
+    @property
+    def duplicates(self) -> int:
+        """Contributions that were left out because their peer's had counted already."""
+        return self._sums.duplicates
+
+    @property
+    def stale(self) -> int:
+        """Contributions that were refused because their sum was closed."""
+        return self._sums.stale
+
+    # --- the Contract ----------------------------------------------------------------------------------
+
+    def contribute(
+        self,
+        ctx: Ctx,
+        contribution: Array,
+        weight: Array | None = None,
+        peer: tuple[PeerId, ...] | None = None,
+        round: Array | None = None,
+        sent: Array | None = None,
+    ) -> None:
+        """Adds a contribution. ComponentError for one that does not count; its peer may send another."""
+        number = None if round is None else self._integer(round)
+        factor = 1.0 if weight is None else self._weight(weight)
+        whose = None if peer is None else self._one(peer)
+        sums = self._sums
+        found = sums.of(ctx.cohort, number, whose)
+        if whose is not None and sums.counted(found, whose, number):
+            return
+        self._check_form(contribution, found)
+        values = self._checked(contribution.reshape(-1), sent)
+        if whose is not None:
+            sums.mark(found, whose, number)
+        found.add(contribution.shape, values, factor)
+
+    def aggregate(self, ctx: Ctx, stack: object = None, round: Array | None = None) -> tuple[Array, Array]:
+        """Returns the combination and the total weight of a sum, and closes it.
+
+        The rows of a tensor count first, each with weight 1 and without a peer.
+        """
+        found = self._sums.of(ctx.cohort, None if round is None else self._integer(round), None, True)
+        if isinstance(stack, np.ndarray):
+            self._add_rows(stack, found)
+        total = found.total
+        result: Array = np.empty(0, np.float32)
+        try:
+            if found.combiner is not None and total > 0.0:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    result = found.combiner.result(total).reshape(found.shape)
+                if not self._allow_nonfinite and not is_finite(result.reshape(-1)):
+                    raise AggregateNotFinite(found.peers, self._where)
+                result.setflags(write=False)  # it is handed out more than once
+                self._current = result
+        finally:
+            self._sums.close(found)
+        return result, np.array(total, np.float32)
+
+    def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array:
+        return self._current
+
+    # --- one contribution ------------------------------------------------------------------------------
+
+    def _integer(self, value: Array) -> int:
+        if np.size(value) != 1 or np.asarray(value).dtype.kind not in "iu":
+            raise self._error(f"the round must be one integer, not {value!r}")
+        return int(np.asarray(value).reshape(()))
+
+    def _weight(self, value: Array) -> float:
+        if np.size(value) != 1:
+            raise self._error(f"the weight must be one number, not {list(np.shape(value))}")
+        weight = float(np.asarray(value).reshape(()))
+        if not 0.0 < weight < float("inf"):
+            raise self._error(f"the weight must be finite and above 0, not {weight:g}")
+        if weight > self._max_weight:
+            raise self._error(
+                f"a weight of {weight:g} is above max_weight, {self._max_weight:g}",
+                "raise max_weight where peers have as many samples",
+            )
+        return weight
+
+    def _one(self, peer: tuple[PeerId, ...]) -> PeerId:
+        if len(peer) != 1:
+            raise self._error(f"a contribution comes from one peer, not {len(peer)}")
+        return peer[0]
+
+    def _check_form(self, contribution: Array, found: Sum) -> None:
+        if contribution.dtype.kind != "f":
+            raise self._error(f"a contribution is {contribution.dtype}, not floating point")
+        if found.count and contribution.shape != found.shape:
+            raise self._error(
+                f"a contribution has shape {list(contribution.shape)}, those before it {list(found.shape)}"
+            )
+
+    def _checked(self, values: Array, sent: Array | None = None) -> Array:
+        """Returns what counts of a contribution: itself, or clipped."""
+        if self._clip_norm:
+            base = None if sent is None or sent.size != values.size else sent.reshape(-1)
+            norm = update_norm(values, base)
+            if norm > self._clip_norm:
+                if not self._allow_nonfinite and not is_finite(values):
+                    raise self._not_finite()
+                return clipped(values, base, self._clip_norm / norm)
+            if norm == norm:
+                return values
+        if not self._allow_nonfinite and not is_finite(values):
+            raise self._not_finite()
+        return values
+
+    def _not_finite(self) -> ComponentError:
+        return self._error(
+            "a contribution holds inf or nan",
+            "lower the learning rate of the peer's training, or look at what its parameters began with",
+        )
+
+    def _add_rows(self, stack: Array, found: Sum) -> None:
+        if stack.ndim == 0:
+            raise self._error("expected a stack with rows, got a scalar")
+        for row in stack:  # all of it, before any of it counts
+            self._check_form(row, found)
+            if not self._allow_nonfinite and not is_finite(row.reshape(-1)):
+                raise self._not_finite()
+        for row in stack:
+            found.add(row.shape, self._checked(row.reshape(-1)), 1.0)
+
+    def _error(self, what: str, hint: str = "") -> ComponentError:
+        return ComponentError(what, self._where, hint)
+
+    # --- executions and snapshots ----------------------------------------------------------------------
+
+    def execution_ended(self, exec_id: int) -> None:
+        self._sums.execution_ended(exec_id)
+
+    def serialize(self) -> bytes:
+        return pack_state(self, _VERSION, {"current": pack_array(self._current), **self._sums.save()})
+
+    def restore(self, state: bytes) -> None:
+        read = StateReader(self, _VERSION, state)
+        current = read.array("current")
+        self._sums.restore(read)
+        self._current = current

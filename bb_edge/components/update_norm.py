@@ -1,0 +1,66 @@
+"""Norms of updates: whether a vector is finite, how long an update is, and a shorter one in its direction."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+CHUNK = 16 * 1024
+"""Elements that are worked on at a time, so that scratch memory stays in a second-level cache."""
+
+
+def is_finite(values: Array) -> bool:
+    """Returns whether a 1-D vector of floating point holds neither inf nor nan, in float32 at most.
+
+    Squares do not cancel each other, so that a finite sum of them is proof, at two thirds of the time of
+    looking at each element; only large values overflow it, and are then looked at.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if values.dtype == np.float64:
+            values = values.astype(np.float32)
+        return math.isfinite(float(np.dot(values, values))) or bool(np.isfinite(values).all())
+
+
+def update_norm(values: Array, base: Array | None) -> float:
+    """Returns the L2 norm of values − base (of the values, where there is no base), all 1-D.
+
+    nan where an element is nan; inf where one is, or where the norm is larger than a float64.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = _squares(values, base, values.dtype)
+        if not math.isfinite(squares):
+            squares = _squares(values, base, np.dtype(np.float64))
+    return math.sqrt(squares)
+
+
+def _squares(values: Array, base: Array | None, dtype: np.dtype[Any]) -> float:
+    if base is None and values.dtype == dtype:
+        return float(np.dot(values, values))
+    total, scratch = 0.0, np.empty(min(CHUNK, values.size), dtype)
+    for start in range(0, values.size, CHUNK):
+        part = values[start : start + CHUNK]
+        room = scratch[: part.size]
+        if base is None:
+            room[:] = part
+        else:
+            np.subtract(part, base[start : start + CHUNK], out=room, dtype=dtype, casting="same_kind")
+        total += float(np.dot(room, room))
+    return total
+
+
+def clipped(values: Array, base: Array | None, share: float) -> Array:
+    """Returns base + share · (values − base), f32; without a base share · values."""
+    if base is None:
+        shorter: Array = (values * np.float64(share)).astype(np.float32)
+        return shorter
+    result = np.empty(values.size, np.float32)
+    for start in range(0, values.size, CHUNK):
+        end = start + CHUNK
+        part = base[start:end].astype(np.float64)
+        result[start:end] = part + (values[start:end] - part) * share
+    return result

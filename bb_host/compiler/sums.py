@@ -1,0 +1,113 @@
+"""Which sum each op of an aggregator is about, and the layout of what it is given.
+
+1. One sum per asking execution, where that is plain: a slot has one `Aggregate`; all its `Contribute`s run in
+   that execution or handle answers to its requests, one of them at least the latter; and a single entry
+   starts it all. Each op says how many executions up the asking one is.
+2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
+3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
+4. A `Contribute` says which shape it is given, as far as it is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from bb_edge.ir import keys
+from bb_edge.ir.stamped_shapes import write_shapes
+from bb_host.compiler import flow
+from bb_host.compiler.errors import MissingRound
+from bb_host.compiler.joins import Joins, check_joins
+from bb_host.program import Function, Op, walk_ops
+
+_ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
+"""Where the ops have their round."""
+
+
+def with_sums(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """Returns the functions with their aggregators' ops stamped; the same ones where there are none."""
+    return tuple(_stamped(f, functions) if flow.is_main(f) and any(_all_of(f)) else f for f in functions)
+
+
+def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
+    """The `Contribute`s and `Aggregate`s of a function, with their places."""
+    for index, op in enumerate(function.ops):
+        if op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT:
+            yield index, op
+
+
+def _stamped(function: Function, functions: tuple[Function, ...]) -> Function:
+    by_slot: dict[str, list[tuple[int, Op]]] = {}
+    for index, op in _all_of(function):
+        by_slot.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append((index, op))
+    joins = check_joins(function)
+    ops = list(function.ops)
+    for slot, found in by_slot.items():
+        elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
+        for index, op in found:
+            stamps = {keys.COHORT_KEY: "" if elsewhere else _cohort(found, op, joins)}
+            if op.op_type == "Contribute" and (known := function.types.get(op.inputs[0])) is not None:
+                stamps[keys.SHAPES_KEY] = write_shapes([known.shape])
+            new = {key: text for key, text in stamps.items() if text and op.meta.get(key) != text}
+            ops[index] = op.with_meta(new) if new else op
+    if all(a is b for a, b in zip(ops, function.ops, strict=True)):
+        return function
+    return dataclasses.replace(function, ops=tuple(ops))
+
+
+def _beside(other: Function, main: Function) -> bool:
+    """Whether a function belongs to the target of `main`: itself, and its bootstrap."""
+    return other is main or other.name == main.name + keys.BOOTSTRAP_SUFFIX
+
+
+def _uses(function: Function, slot: str) -> int:
+    """How often a slot is contributed to or aggregated in a function, its branches included."""
+    return sum(
+        op.domain == keys.ROLE_AGGREGATOR_DOMAIN
+        and op.op_type in _ROUND_INPUT
+        and op.meta.get(keys.SLOT_KEY, "") == slot
+        for op in walk_ops(function.ops)
+    )
+
+
+def _cohort(found: list[tuple[int, Op]], op: Op, joins: Joins | None) -> str:
+    """The stamp of an op, of all that use its slot. MissingRound where sums and rounds do not meet."""
+    closing = [each for _, each in found if each.op_type == "Aggregate"]
+    giving = [each for _, each in found if each.op_type == "Contribute"]
+    if joins is not None and len(closing) == 1 and giving:
+        asking = _entry(closing[0], joins)
+        ups = {id(each): _levels(_entry(each, joins), asking, joins) for _, each in found}
+        if None not in ups.values() and any(ups.values()):
+            return str(ups[id(op)])
+    if any(map(_has_round, closing)):
+        without = next((each for _, each in found if not _has_round(each)), None)
+        if without is not None:
+            raise MissingRound(
+                "another op of its slot has a round, which chooses the sum",
+                hint="give round=… to every contribute and aggregate of the slot",
+                op=without,
+            )
+        return keys.COHORT_ROUND
+    return ""
+
+
+def _entry(op: Op, joins: Joins) -> int | None:
+    """The only entry that starts the executions in which an op runs; None where there are several."""
+    where = joins.values.get(op.outputs[0]) if op.outputs else None
+    return next(iter(where)) if where is not None and len(where) == 1 else None
+
+
+def _levels(entry: int | None, asking: int | None, joins: Joins) -> int | None:
+    """How many executions above that of `entry` the one of `asking` is; None where it is not above."""
+    levels = 0
+    while entry is not None and asking is not None:
+        if entry == asking:
+            return levels
+        above = joins.parents.get(entry, frozenset())
+        entry, levels = (next(iter(above)) if len(above) == 1 else None), levels + 1
+    return None
+
+
+def _has_round(op: Op) -> bool:
+    inputs, place = flow.data_inputs(op), _ROUND_INPUT[op.op_type]
+    return len(inputs) > place and bool(inputs[place])

@@ -1,0 +1,127 @@
+"""Which sum the ops of an aggregator are about, as the compiler stamps it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bb_edge.components import ConstantView, FedAvg
+from bb_edge.ir import keys
+from bb_host import MS, AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
+from bb_host.compiler.errors import MissingRound
+from bb_host.dsl import Graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no op uses")
+
+Body = Callable[[Any, Graph], None]
+
+
+class Summing(Module):
+    """A server with an aggregator, and the body that a test gives."""
+
+    name, home = "Summing", "Server"
+    clients = PeerSelectorSlot("clients", peer_class="Client")
+    agg = AggregatorSlot("agg", at="Server")
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self._body = body
+
+    def body(self, g: Graph) -> None:
+        self._body(self, g)
+
+    def asked(self, g: Graph, start: Any, port: str = "ask") -> Any:
+        """A request for a vector of four numbers."""
+        peers = self.clients.sample(g, n=2, after=start)
+        r = g.request(port, peers, g.onnx.cast(start.round, to=1), deadline_ns=S)
+        r.reply(g.onnx.expand(r.value, g.constant([4])))
+        return r
+
+
+def stamps(body: Body) -> dict[str, list[tuple[str, str]]]:
+    """(cohort, shapes) of each op of the aggregator, by kind."""
+    compiler = Compiler().bind_aggregator("agg", FedAvg).bind_peer_selector("clients", ConstantView)
+    found: dict[str, list[tuple[str, str]]] = {}
+    for function in compiler.compile_program(Summing(body)).functions:
+        for op in function.ops:
+            if op.domain == keys.ROLE_AGGREGATOR_DOMAIN:
+                row = op.meta.get(keys.COHORT_KEY, ""), op.meta.get(keys.SHAPES_KEY, "")
+                found.setdefault(op.op_type, []).append(row)
+    return found
+
+
+def test_one_asking_execution_and_its_answers() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            r = m.asked(g, start)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, round=start.round)
+            m.agg.contribute(g, g.constant([0.0, 0.0, 0.0, 0.0]), after=start)  # its own, in no child
+            g.app_emit("mean", m.agg.aggregate(g, after=r.closed)[0])
+
+    assert stamps(body) == {"Contribute": [("1", "[4]"), ("0", "[4]")], "Aggregate": [("0", "")]}
+
+
+def test_answers_to_a_question_in_an_answer_are_two_executions_below() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            first = m.asked(g, start)
+            peers = m.clients.sample(g, n=2, after=first.answer)
+            second = g.request("again", peers, first.answer, deadline_ns=500 * MS)
+            second.reply(second.value)
+            m.agg.contribute(g, second.answer, peer=second.answer.sender)
+            g.app_emit("mean", m.agg.aggregate(g, after=first.closed)[0])
+
+    assert stamps(body) == {"Contribute": [("2", "[4]")], "Aggregate": [("0", "")]}
+
+
+def test_rounds_tell_sums_apart_that_several_executions_fill() -> None:
+    def body(m: Any, g: Graph) -> None:
+        x, number = g.input("x", "F32", (4,)), g.input("round", "I64", ())
+        m.agg.contribute(g, x, round=number)
+        g.app_emit("mean", m.agg.aggregate(g, round=g.input("over", "I64", ()))[0])
+
+    assert stamps(body) == {"Contribute": [("round", "[4]")], "Aggregate": [("round", "")]}
+
+
+def test_a_round_that_only_one_side_has_is_refused_at_the_authors_line() -> None:
+    def body(m: Any, g: Graph) -> None:
+        m.agg.contribute(g, g.input("x", "F32", (4,)))
+        g.app_emit("mean", m.agg.aggregate(g, round=g.input("over", "I64", ()))[0])
+
+    with pytest.raises(MissingRound, match=r"test_sums.py:.*Contribute.*give round="):
+        stamps(body)
+
+
+def test_a_round_on_contributions_alone_leaves_one_sum() -> None:
+    def body(m: Any, g: Graph) -> None:
+        m.agg.contribute(g, g.input("x", "F32"), round=g.input("round", "I64", ()))
+        g.app_emit("mean", m.agg.aggregate(g, after=g.interval(S))[0])
+
+    assert stamps(body) == {"Contribute": [("", "")], "Aggregate": [("", "")]}
+
+
+def test_two_aggregates_of_one_slot_are_one_sum() -> None:
+    """The first of them would close the sum of the second."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            for port in ("one", "two"):
+                r = m.asked(g, start, port)
+                m.agg.contribute(g, r.answer, peer=r.answer.sender)
+                g.app_emit(port, m.agg.aggregate(g, after=r.closed)[0])
+
+    assert {cohort for rows in stamps(body).values() for cohort, _ in rows} == {""}
+
+
+def test_a_sum_that_each_answer_may_close_is_one() -> None:
+    """The n-th answer aggregates what n executions have given."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            r = m.asked(g, start)
+            given = m.agg.contribute(g, r.answer, peer=r.answer.sender)
+            g.app_emit("mean", m.agg.aggregate(g, after=g.threshold(2, given))[0])
+
+    assert {cohort for rows in stamps(body).values() for cohort, _ in rows} == {""}

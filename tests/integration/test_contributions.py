@@ -1,0 +1,212 @@
+"""A server of rounds, and peers whose answers a test writes by hand: what counts, and whose does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import f32
+from kinds_of_steps import of
+
+pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+from bb_edge.components import ConstantView, FedAvg
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.installer import install
+from bb_edge.ir import keys
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import ContributionRefused
+from bb_edge.wire import envelope
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
+from bb_host import AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
+from bb_host.dsl import Graph
+
+HONEST = [PeerId.from_name(f"honest-{n}") for n in range(3)]
+EVIL = PeerId.from_name("evil")
+CAPS = NodeConfig.host().caps
+
+
+class Averaging(Module):
+    """A round asks everybody with a vector, and averages what they make of it."""
+
+    name, home = "Averaging", "Server"
+    clients = PeerSelectorSlot("clients", peer_class="Client")
+    agg = AggregatorSlot("agg", at="Server")
+
+    def __init__(self, known: bool = True, sent: bool = False) -> None:
+        """Whether the compiler knows how long the vector is, and whether contributions are held to `sent`."""
+        super().__init__()
+        self.known, self.sent = known, sent
+
+    def body(self, g: Graph) -> None:
+        params = g.input("params", "F32", (4,) if self.known else None)
+        peers = self.clients.sample(g, n=10, after=params)
+        r = g.request("ask", peers, params, deadline_ns=5 * S)
+        r.reply([r.value, g.onnx.reshape(g.onnx.reduce_sum(r.value), g.constant(np.zeros(0, np.int64)))])
+        value, weight = r.answer
+        self.agg.contribute(
+            g, value, weight=weight, peer=r.answer.sender, **({"sent": params} if self.sent else {})
+        )
+        mean, total = self.agg.aggregate(g, after=r.closed)
+        g.app_emit("round", g.bundle([mean, total, r.missing]))
+
+
+class Server:
+    """The server's node, and its peers' side of each request."""
+
+    def __init__(self, module: Module, peers: Sequence[PeerId], **config: object) -> None:
+        compiler = (
+            Compiler().bind_aggregator("agg", FedAvg, config).bind_peer_selector("clients", ConstantView)
+        )
+        data = compiler.compile(module)
+        meta = {
+            p.key: p.value
+            for f in data.functions
+            for n in f.node
+            if n.op_type == "RecvResp"
+            for p in n.metadata_props
+        }
+        self._sites = [int(site, 16) for site in meta[keys.SITE_IDS_KEY].split(",")]
+        self.node = install(
+            PeerId.from_name("server"),
+            (),
+            data.SerializeToString(),
+            ["Server"],
+            components={"clients": {"peers": [str(peer) for peer in peers]}},
+            seed=1,
+        )
+        self.now, self.seq = 0, 0
+        self.seen: list[Any] = []
+        self.asked: list[tuple[PeerId, int]] = []
+        for peer in peers:
+            address = Address.empty().with_peer(peer).to_bytes()
+            self.node.peer_presence(peer, True, (address,), {}, epoch=1, classes=("Client",))
+        self.poll()
+
+    def poll(self) -> None:
+        self.now += 1_000_000
+        for step in self.node.poll(self.now):
+            self.seen.append(step)
+            if isinstance(step, steps.SendEnvelope):
+                message = envelope.decode(step.payload, CAPS)
+                if message.kind == envelope.REQUEST:
+                    self.asked.append((step.peer, message.wire_req_id))
+
+    def round(self, params: np.ndarray) -> dict[PeerId, int]:
+        """Asks, and gives under which number each peer was asked."""
+        self.asked = []
+        self.node.invoke("Server", {"params": params})
+        self.poll()
+        return dict(self.asked)
+
+    def answer(self, peer: PeerId, number: int, value: np.ndarray, weight: Any = 1.0) -> None:
+        self.seq += 1
+        fills = []
+        for site, each in zip(self._sites, (value, np.asarray(weight, np.float32)), strict=True):
+            type_hash, payload = encode_value(each)
+            fills.append(Fill(site_suffix(site), payload, False, type_hash))
+        message = Envelope(
+            fills, RESPONSE, wire_req_id=number, epoch=1, seq=self.seq, src_peer=peer.to_bytes()
+        )
+        self.node.deliver_inbound(envelope.encode(message), peer)
+        self.poll()
+
+    @property
+    def rounds(self) -> list[tuple[list[float], float]]:
+        """(mean, total weight) of every round that is over."""
+        return [(e.value.values[0].tolist(), float(e.value.values[1])) for e in of(steps.AppEvent, self.seen)]
+
+    @property
+    def refused(self) -> list[tuple[PeerId | None, str]]:
+        """Whose contributions were refused, and what was said."""
+        failures = of(steps.OpFailed, self.seen)
+        assert all(isinstance(f.error, ContributionRefused) for f in failures), failures
+        return [(f.peer, f.text) for f in failures]
+
+    @property
+    def unread(self) -> list[tuple[PeerId | None, str]]:
+        return [(s.peer, s.kind) for s in of(steps.WireReceiveFailed, self.seen)]
+
+
+PARAMS = f32(1, 2, 3, 4)
+
+SHAPES: dict[str, np.ndarray] = {
+    "one number": f32(7),
+    "two dimensions": np.ones((4, 1), np.float32),
+    "longer": np.ones(5, np.float32),
+    "empty": f32(),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("known", "sent"), [(True, False), (True, True), (False, True)])
+def test_another_layout_is_refused_alone_though_it_comes_first(known: bool, sent: bool, shape: str) -> None:
+    server = Server(Averaging(known, sent), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], SHAPES[shape])
+    for number, peer in enumerate(HONEST):
+        server.answer(peer, asked[peer], PARAMS + number)
+    assert server.rounds == [([2, 3, 4, 5], 3)]
+    if known and shape != "empty":
+        assert server.unread == [(EVIL, "ShapeMismatch")] and not server.refused
+    else:
+        ((whose, text),) = server.refused
+        assert whose == EVIL and str(EVIL) in text and "slot 'agg'" in text
+        assert ("is empty" if shape == "empty" else "what was sent has [4]") in text
+
+
+BAD: dict[str, tuple[Callable[[], np.ndarray], float]] = {
+    "nan": (lambda: f32(1, 2, np.nan, 4), 1.0),
+    "inf": (lambda: f32(1, 2, np.inf, 4), 1.0),
+    "a weight below 0": (lambda: PARAMS, -1.0),
+    "no weight": (lambda: PARAMS, 0.0),
+    "a weight that is no number": (lambda: PARAMS, float("nan")),
+    "a weight beyond all": (lambda: PARAMS, 2.0**62),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_no_aggregate_may_hold_is_refused_and_named(what: str) -> None:
+    value, weight = BAD[what]
+    server = Server(Averaging(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], value(), weight)
+    for peer in HONEST:
+        server.answer(peer, asked[peer], PARAMS)
+    assert server.rounds == [(PARAMS.tolist(), 3)]
+    assert [whose for whose, _ in server.refused] == [EVIL]
+
+
+@pytest.mark.parametrize("value", [f32(*[3e38] * 4), f32(*[1e4] * 4)])
+def test_a_clipped_update_moves_the_model_by_its_share_at_most(value: np.ndarray) -> None:
+    server = Server(Averaging(sent=True), (EVIL, *HONEST), clip_norm=0.5)
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], value)
+    for peer in HONEST:
+        server.answer(peer, asked[peer], PARAMS)
+    ((mean, total),) = server.rounds
+    assert total == 4 and not server.refused
+    assert abs(np.linalg.norm(np.asarray(mean) - PARAMS) - 0.5 / 4) < 1e-4
+
+
+def test_rounds_that_overlap_do_not_mix() -> None:
+    """Answers of the first round come while the second one runs, and the other way round."""
+    server = Server(Averaging(sent=True), HONEST)
+    first, second = server.round(PARAMS), server.round(10 * PARAMS)
+    a, b, c = HONEST
+    server.answer(a, first[a], PARAMS)
+    server.answer(b, second[b], 20 * PARAMS)
+    server.answer(c, first[c], 3 * PARAMS, 2.0)
+    server.answer(a, second[a], 10 * PARAMS)
+    server.answer(c, second[c], 30 * PARAMS)
+    server.answer(b, first[b], PARAMS)
+    assert server.rounds == [
+        ((20 * PARAMS).tolist(), 3),
+        ((2 * PARAMS).tolist(), 4),
+    ]
+    assert not server.refused
