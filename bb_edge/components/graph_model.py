@@ -16,6 +16,7 @@ import numpy as np
 
 from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
+from bb_edge.components.update_norm import is_finite
 from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -287,9 +288,15 @@ class GraphModel(Model):
             self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
-        """Sets the parameters. ComponentError for another length or dtype, or the hash of another layout."""
+        """Sets the parameters.
+
+        ComponentError, and the old ones stay, for another length or dtype, the hash of another layout, inf or
+        nan.
+        """
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector")
+            if not is_finite(params):
+                raise self._error("the parameter vector holds inf or nan; the old parameters stay")
             np.copyto(self._flat, params)
             self.updates += 1
 

@@ -75,7 +75,7 @@ def test_the_page_has_one_example_per_kind_and_all_of_them_run() -> None:
     """In a process of its own: what the page registers stays there."""
     pytest.importorskip("onnx")
     code = "\n".join(blocks("python"))
-    kinds = "Aggregator Codec DataSource GraphModel PeerSelector Index Backend ProtocolComponent"
+    kinds = "CombiningAggregator Codec DataSource GraphModel PeerSelector Index Backend ProtocolComponent"
     for base in kinds.split():
         assert f"({base}):" in code, base
     code += (

@@ -276,6 +276,17 @@ def test_params_is_a_copy(ctx: Ctx, x: np.ndarray) -> None:
     np.testing.assert_array_equal(model.forward(ctx, x), before)
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_parameters_that_are_not_finite_are_not_loaded(ctx: Ctx, bad: float) -> None:
+    model = build()
+    before = model.params(ctx)
+    poisoned = before.copy()
+    poisoned[-1] = bad
+    with pytest.raises(ComponentError, match="inf or nan; the old parameters stay"):
+        model.load_parameters(ctx, poisoned)
+    np.testing.assert_array_equal(model.params(ctx), before)
+
+
 @pytest.mark.parametrize("method", ["load_parameters", "apply_delta", "step"])
 @pytest.mark.parametrize("wrong", ["length", "rank", "dtype", "hash"])
 def test_vectors_that_do_not_fit_are_refused_and_change_nothing(ctx: Ctx, method: str, wrong: str) -> None:
