@@ -137,7 +137,6 @@ class Execution:
     state: State = State.IDLE
     id: int = 0
     target: str = ""
-    refused: str = ""
     ready: deque[tuple[Frame, BoundOp]] = field(default_factory=deque)
     parked: list[tuple[Frame, BoundOp]] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -170,7 +169,7 @@ class Execution:
 
     def clear(self) -> None:
         """Makes the record clean again, all but its state, and gives its frames back."""
-        self.target, self.refused, self.claim_set = "", "", ()
+        self.target, self.claim_set = "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
         self.asked_somebody = self.notify = self.replied = False
         self.id = self.claim_timer = self.deadline_ns = 0

@@ -147,7 +147,6 @@ class ExecutionPool:
             failed, expired, _, acknowledged, _, claimed, notify, asked_somebody, _ = row["flags"]
             execution.failed, execution.expired, execution.claimed = failed, expired, claimed
             execution.notify, execution.asked_somebody = notify, asked_somebody
-            execution.refused = row["refused"]
             claim_timer, execution.bytes_held, execution.answer_bytes, requests_made = row["numbers"]
             execution.claim_timer, execution.requests_made = claim_timer, requests_made
             execution.came_from(
@@ -190,7 +189,6 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
             execution.answer_bytes,
             execution.requests_made,
         ],
-        "refused": execution.refused,
         "deadline_ns": execution.deadline_ns,
         "claim_set": list(execution.claim_set),
         "parent": execution.parent.id if execution.parent is not None else 0,

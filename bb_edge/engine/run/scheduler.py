@@ -173,10 +173,7 @@ class Scheduler:
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
         execution.failed = True
-        peer = execution.source
-        if op.spec.op_type == "Contribute" and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
-            execution.refused = execution.refused or str(error) or type(error).__name__
-            peer = getattr(error, "peer", None) or peer
+        peer = getattr(error, "peer", None) or execution.source  # a refused contribution names its own
         failure = self.branch_failed(op, execution.id, error, peer)
         if execution.owes:
             execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {failure.text}")
