@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
     from bb_edge.backends.tflite.backend import TFLiteBackend
     from bb_edge.components.array_data_source import ArrayDataSource
-    from bb_edge.components.combining import Combiner, CombiningAggregator
+    from bb_edge.components.combiner import Combiner
+    from bb_edge.components.combining import CombiningAggregator
     from bb_edge.components.constant_view import ConstantView
     from bb_edge.components.cyclon import Cyclon
     from bb_edge.components.fed_avg import FedAvg
@@ -217,7 +218,7 @@ _HOMES = {
     "UnsupportedOpsError": "bb_edge.roles.errors",
     "RegistryError": "bb_edge.registry",
     "ArrayDataSource": "bb_edge.components.array_data_source",
-    "Combiner": "bb_edge.components.combining",
+    "Combiner": "bb_edge.components.combiner",
     "CombiningAggregator": "bb_edge.components.combining",
     "ConstantView": "bb_edge.components.constant_view",
     "Cyclon": "bb_edge.components.cyclon",

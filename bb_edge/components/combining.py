@@ -7,12 +7,13 @@ counts, and sees nothing else.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from bb_edge.components.combiner import Combiner
 from bb_edge.components.open_sums import OpenSums, Sum
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped, is_finite, update_norm
@@ -27,46 +28,12 @@ if TYPE_CHECKING:
     from bb_edge.roles.component import ComponentEnv
     from bb_edge.roles.context import Ctx
 
-__all__ = ["Combiner", "CombiningAggregator"]
+__all__ = ["CombiningAggregator"]
 
 MAX_WEIGHT = 2**31
 """What a contribution may weigh where nothing is configured: more samples than a device holds."""
 
 _VERSION = 2
-
-
-class Combiner(ABC):
-    """How the contributions to one sum become one vector. There is one object per open sum.
-
-    All vectors are 1-D; what is added was checked, and clipped where that is configured.
-    """
-
-    def __init__(self, size: int) -> None:
-        """Begins with nothing, for contributions of `size` numbers."""
-        self.size = size
-
-    @abstractmethod
-    def add(self, values: Array, weight: float) -> None:
-        """Takes a contribution of floating point; `values` are not ours to keep or change: copy them."""
-
-    @abstractmethod
-    def result(self, total: float) -> Array:
-        """Returns the combination, f32; `total` is the sum of all weights, above 0.
-
-        It may overflow: what is not finite is dropped by the caller.
-        """
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Begins again with nothing; memory may be kept."""
-
-    @abstractmethod
-    def save(self) -> list[Array]:
-        """Returns what it holds."""
-
-    @abstractmethod
-    def restore(self, arrays: list[Array]) -> None:
-        """Takes what `save` gave. ValueError where that does not fit."""
 
 
 class CombiningAggregator(Aggregator):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bb_edge.components.combining import Combiner, CombiningAggregator
+from bb_edge.components.combiner import Combiner
+from bb_edge.components.combining import CombiningAggregator
 from bb_edge.components.update_norm import CHUNK
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
-    from bb_edge.components.combining import Combiner
+    from bb_edge.components.combiner import Combiner
     from bb_edge.ir.tensors import Array
 
 PER_PEER = 2

@@ -28,7 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import CompletionExpiredError
+from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
 
 
@@ -173,7 +173,7 @@ class Scheduler:
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
         execution.failed = True
-        peer = getattr(error, "peer", None) or execution.source  # a refused contribution names its own
+        peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
         failure = self.branch_failed(op, execution.id, error, peer)
         if execution.owes:
             execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {failure.text}")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bb_edge.components import FedAvg
-from bb_edge.components.combining import Combiner, CombiningAggregator
+from bb_edge.components.combiner import Combiner
+from bb_edge.components.combining import CombiningAggregator
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import AggregateNotFinite, ComponentEnv, ComponentError, ComponentStateError
 

@@ -1,0 +1,45 @@
+"""How contributions become one: what a rule of aggregation has to say (docs/components.md)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["Combiner"]
+
+
+class Combiner(ABC):
+    """How the contributions to one sum become one vector. There is one object per open sum.
+
+    All vectors are 1-D; what is added was checked, and clipped where that is configured.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Begins with nothing, for contributions of `size` numbers."""
+        self.size = size
+
+    @abstractmethod
+    def add(self, values: Array, weight: float) -> None:
+        """Takes a contribution of floating point; `values` are not ours to keep or change: copy them."""
+
+    @abstractmethod
+    def result(self, total: float) -> Array:
+        """Returns the combination, f32; `total` is the sum of all weights, above 0.
+
+        It may overflow: what is not finite is dropped by the caller.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Begins again with nothing; memory may be kept."""
+
+    @abstractmethod
+    def save(self) -> list[Array]:
+        """Returns what it holds."""
+
+    @abstractmethod
+    def restore(self, arrays: list[Array]) -> None:
+        """Takes what `save` gave. ValueError where that does not fit."""
