@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True, eq=False)
 class Bus:
     """Events published since the last poll, bounded; the oldest goes, counted.
 
@@ -21,12 +23,9 @@ class Bus:
     CAPACITY = 256
     """Events between two polls: one per entry that a node holds by default."""
 
-    __slots__ = ("dropped", "events", "subscribed")
-
-    def __init__(self) -> None:
-        self.events: deque[int] = deque()
-        self.dropped = 0
-        self.subscribed: set[int] = set()
+    events: deque[int] = field(default_factory=deque)
+    dropped: int = 0
+    subscribed: set[int] = field(default_factory=set)
 
     def publish(self, kind: int) -> None:
         """Queues an event for the next bus phase; kinds that nobody subscribed to cost nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bb_edge.engine.plain import Shift, dump, load
@@ -32,15 +33,13 @@ class UnknownCallbackError(BBError):
     """A snapshot names something that this node has not got."""
 
 
+@dataclass(slots=True, eq=False)
 class Callbacks:
     """The callables of one node; names are fixed at install and equal on every node of the same artifact."""
 
-    __slots__ = ("_by_name", "_names", "_written")
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Callback] = {}
-        self._names: dict[Callback | None, str] = {}
-        self._written: dict[str, Written] = {}
+    _by_name: dict[str, Callback] = field(default_factory=dict)
+    _names: dict[Callback | None, str] = field(default_factory=dict)
+    _written: dict[str, Written] = field(default_factory=dict)
 
     def register(self, name: str, callback: Callback, written: Written = VALUES) -> None:
         """Gives a callable its name, and tells how its arguments are written. Each name is given once."""
@@ -88,6 +87,7 @@ class TimersFull(BBError):
     """No place for one more timer: names the bound."""
 
 
+@dataclass(slots=True, eq=False)
 class Timers:
     """Callbacks run in order of their time, equal times in order of their making.
 
@@ -95,14 +95,11 @@ class Timers:
     only. The heap is rebuilt when the dead outnumber the living.
     """
 
-    __slots__ = ("_bound", "_live", "_next", "heap")
-
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self.heap: list[tuple[int, int]] = []
-        """(when, token): the first is the earliest, cancelled ones among them. To be read only."""
-        self._live: dict[int, Due] = {}
-        self._next = 1
+    _bound: int
+    heap: list[tuple[int, int]] = field(default_factory=list)
+    """(when, token): the first is the earliest, cancelled ones among them. To be read only."""
+    _live: dict[int, Due] = field(default_factory=dict)
+    _next: int = 1
 
     def __len__(self) -> int:
         return len(self._live)

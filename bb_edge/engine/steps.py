@@ -47,9 +47,6 @@ def failure_text(error: BaseException, origin: str = "") -> str:
     return f"{origin}: {said}" if origin else said
 
 
-# --- to be done by the driver -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SendEnvelope(EngineStep):
     """Hand an envelope to the transport: `body`, which envelopes to other peers share, and then `rest`.
@@ -100,11 +97,17 @@ class AppEvent(_AppEvent, EngineStep):
         return self._replace(value=copy.deepcopy(self.value))
 
 
-# --- faults -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class OpStep(EngineStep):
+    """Something of one op of one execution."""
+
+    target: str
+    execution: int
+    op: str
 
 
 @dataclass(frozen=True, slots=True)
-class OpFailed(EngineStep):
+class OpFailed(OpStep):
     """One op failed: its branch ends, the node goes on.
 
     `origin` names the component behind it: slot, type and method; empty where no component is. `source` is
@@ -112,9 +115,6 @@ class OpFailed(EngineStep):
     envelope the execution handles; None where no peer brought anything.
     """
 
-    target: str
-    execution: int
-    op: str
     error: BaseException
     origin: str = ""
     source: str = ""
@@ -128,10 +128,7 @@ class OpFailed(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class WireReceiveFailed(EngineStep):
-    """One fill, or a whole envelope, could not be taken in;
-
-    `kind` is a WireReceiveErrorKind or EnvelopeErrorKind name.
-    """
+    """A fill or envelope could not be taken; `kind` is a WireReceiveErrorKind or EnvelopeErrorKind name."""
 
     peer: PeerId | None
     kind: str
@@ -180,9 +177,6 @@ class CycleBudgetExceeded(EngineStep):
     """The poll ended early: `cycle_op_budget` ops had run; the rest goes on in the next poll."""
 
     ops: int
-
-
-# --- life ---------------------------------------------------------------------------------------------
 
 
 class _ExecutionEnded(NamedTuple):
@@ -297,13 +291,10 @@ class BootstrapComplete(EngineStep):
     wait_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingOnBootstrap(EngineStep):
+class WaitingOnBootstrap(OpStep):
     """A body op waits for a bootstrap that touches its component."""
 
-    target: str
-    execution: int
-    op: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,71 +305,49 @@ class Telemetry(EngineStep):
     value: object = None
 
 
-# --- tracing ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpCompleted(EngineStep):
+class OpCompleted(OpStep):
     """An op gave values, or nothing this time (an `Any` that had its first)."""
 
-    target: str
-    execution: int
-    op: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AsyncSuspended(EngineStep):
+class AsyncSuspended(OpStep):
     """An op was parked: a timer, a `Later`, a permit or an answer will resume it."""
 
-    target: str
-    execution: int
-    op: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpTrigger(EngineStep):
+class OpTrigger(OpStep):
     """An op fired: what it gave is a trigger alone."""
 
-    target: str
-    execution: int
-    op: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpSink(EngineStep):
+class OpSink(OpStep):
     """An op without outputs has run."""
 
-    target: str
-    execution: int
-    op: str
-
-
-# --- durability ---------------------------------------------------------------------------------------
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class PersistOutbox(EngineStep):
-    """Write this record to the outbox, then answer `Node.persisted(token)` or `persist_failed`.
-
-    Its envelope is published only then.
-    """
+class RecordStep(EngineStep):
+    """A record of an envelope that `Node.persisted(token)` or `persist_failed` answers."""
 
     token: int
     peer: PeerId
     record: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Journal(EngineStep):
-    """Write this record of a received envelope to the journal, then answer `Node.persisted(token)` or
-    `persist_failed`.
+class PersistOutbox(RecordStep):
+    """Write this record to the outbox: its envelope is published only when that is answered."""
 
-    The envelope is acknowledged, and what it starts runs, only then.
-    """
+    __slots__ = ()
 
-    token: int
-    peer: PeerId
-    record: bytes = field(repr=False)
+
+class Journal(RecordStep):
+    """Write this received envelope to the journal: it is acknowledged, and starts something, only then."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

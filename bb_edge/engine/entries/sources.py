@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from bb_edge.engine import steps
@@ -26,38 +27,32 @@ from bb_edge.roles import TRIGGER
 EntryOp = tuple[BoundGraph, BoundOp]
 
 
+@dataclass(slots=True, eq=False)
 class Sources:
-    """The entry ops of one node, and which targets have started."""
+    """The entry ops of one node, and which targets have started. `entries` are the entry ops by their type.
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        scheduler: Scheduler,
-        ingress: Ingress,
-        control: ControlPlane,
-        want_snapshot: Callable[[str], None],
-        entries: Mapping[str, Sequence[EntryOp]],
-    ) -> None:
-        """`entries` are the entry ops by their type.
+    LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
+    """
 
-        LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
-        """
-        self._runtime = runtime
-        self._scheduler = scheduler
-        self._ingress = ingress
-        self._control = control
-        self._want_snapshot = want_snapshot
-        self._ops = {(graph.index, op.index): (graph, op) for ops in entries.values() for graph, op in ops}
-        self._events: dict[int, list[EntryOp]] = {}
-        self._phases: dict[int, list[EntryOp]] = {}
-        self._beginnings: dict[str, list[Callable[[], None]]] = {}
-        self.rounds: list[Rounds] = []
-        self._ticks_waiting: set[tuple[int, int]] = set()
-        self._started: set[str] = set()
-        self.due_phases: deque[int] = deque()
-        self.to_start: list[str] = []
-        runtime.callbacks.register("entry.op", self._fill_op)
-        runtime.callbacks.register("interval.tick", self._tick, Written(dump, _load_tick))
+    _runtime: Runtime
+    _scheduler: Scheduler
+    _ingress: Ingress
+    _control: ControlPlane
+    _want_snapshot: Callable[[str], None]
+    entries: InitVar[Mapping[str, Sequence[EntryOp]]]
+    rounds: list[Rounds] = field(default_factory=list)
+    due_phases: deque[int] = field(default_factory=deque)
+    to_start: list[str] = field(default_factory=list)
+    _ops: dict[tuple[int, int], EntryOp] = field(default_factory=dict)
+    _events: dict[int, list[EntryOp]] = field(default_factory=dict)
+    _phases: dict[int, list[EntryOp]] = field(default_factory=dict)
+    _beginnings: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    _ticks_waiting: set[tuple[int, int]] = field(default_factory=set)
+    _started: set[str] = field(default_factory=set)
+
+    def __post_init__(self, entries: Mapping[str, Sequence[EntryOp]]) -> None:
+        self._runtime.callbacks.register("entry.op", self._fill_op)
+        self._runtime.callbacks.register("interval.tick", self._tick, Written(dump, _load_tick))
         kinds = {
             "EventSource": self._add_event,
             "LifecyclePhase": self._add_phase,
@@ -74,6 +69,7 @@ class Sources:
                 )
         for kind, add in kinds.items():
             for graph, op in entries.get(kind, ()):
+                self._ops[graph.index, op.index] = graph, op
                 add(graph, op)
 
     def _add_event(self, graph: BoundGraph, op: BoundOp) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bb_edge.engine.callbacks import Callbacks
@@ -57,19 +57,19 @@ Completion: TypeAlias = tuple[int, object, "BaseException | None"]
 """(token, result, error) of something that was parked."""
 
 
+@dataclass(slots=True, eq=False)
 class Ingress:
     """The inbound queues of one node. The engine looks at them for work: each stays the same object."""
 
-    def __init__(self, ledger: Ledger, max_notices: int) -> None:
-        self.ledger = ledger
-        self._lock = threading.Lock()
-        self._max_notices = max_notices
-        self.envelopes: deque[Raw] = deque()
-        self.notices: deque[Notice] = deque()
-        self.completions: deque[Completion] = deque()
-        self.late_completions: deque[int] = deque()
-        self._waker: Callable[[], None] | None = None
-        self.entries: deque[Entry] = deque()
+    ledger: Ledger
+    _max_notices: int
+    envelopes: deque[Raw] = field(default_factory=deque)
+    notices: deque[Notice] = field(default_factory=deque)
+    completions: deque[Completion] = field(default_factory=deque)
+    late_completions: deque[int] = field(default_factory=deque)
+    entries: deque[Entry] = field(default_factory=deque)
+    _waker: Callable[[], None] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # --- any thread -----------------------------------------------------------------------------------
 

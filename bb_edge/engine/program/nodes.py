@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -106,6 +107,7 @@ class Node(NamedTuple):
     writes: tuple[int, ...]
 
 
+@dataclass(eq=False)
 class Function:
     """A function that has been read.
 
@@ -113,16 +115,17 @@ class Function:
     LoadError where a value is written twice or read before it is written, or a constant has no value.
     """
 
-    def __init__(self, proto: FunctionProto) -> None:
-        self.proto = proto
-        self.where = f"function {proto.name}"
-        self.site_of: dict[str, int] = {}
-        self.constants: dict[int, object] = {}
-        self.producer: list[int] = []
-        self.nodes: list[Node] = []
-        for name in proto.input:
+    proto: FunctionProto
+    site_of: dict[str, int] = field(default_factory=dict)
+    constants: dict[int, object] = field(default_factory=dict)
+    producer: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.where = f"function {self.proto.name}"
+        for name in self.proto.input:
             self._new_site(name, -1)
-        for node in proto.node:
+        for node in self.proto.node:
             self._read(node)
 
     def where_of(self, node: NodeProto) -> str:

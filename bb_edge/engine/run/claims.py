@@ -22,8 +22,6 @@ from bb_edge.ir.opsets import OpKind
 class Claims:
     """`owners[component]` is the execution that holds it, or None."""
 
-    __slots__ = ("owners", "waiters")
-
     def __init__(self, components: int) -> None:
         self.owners: list[Execution | None] = [None] * components
         self.waiters: deque[Execution] = deque()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Execution, Frame
 
 
+@dataclass(frozen=True)
 class Naming:
     """Finds what a snapshot names: an op or region by its graph and place there, a frame by its execution.
 
@@ -16,27 +18,23 @@ class Naming:
     TypeError for a name that fits nothing here.
     """
 
-    def __init__(self, graphs: Mapping[int, BoundGraph], executions: Mapping[int, Execution]) -> None:
-        self._graphs = graphs
-        self._executions = executions
+    _graphs: Mapping[int, BoundGraph]
+    _executions: Mapping[int, Execution]
 
-    def op(self, name: Any) -> BoundOp:
-        """The op of a name [graph, op]."""
+    def op(self, name: Sequence[int]) -> BoundOp:
+        """The op of an `op_name`."""
         graph, index = name
-        op: BoundOp = self._graphs[graph].ops[index]
-        return op
+        return self._graphs[graph].ops[index]
 
-    def region(self, name: Any) -> BoundRegion:
-        """The region of a name [graph, region]."""
+    def region(self, name: Sequence[int]) -> BoundRegion:
+        """The region of a `region_name`."""
         graph, index = name
-        region: BoundRegion = self._graphs[graph].regions[index]
-        return region
+        return self._graphs[graph].regions[index]
 
-    def frame(self, name: Any) -> Frame:
-        """The frame of a name [execution, place among its frames]."""
+    def frame(self, name: Sequence[int]) -> Frame:
+        """The frame of a `frame_name`."""
         number, place = name
-        frame: Frame = self._executions[number].frames[place]
-        return frame
+        return self._executions[number].frames[place]
 
     def execution(self, number: int) -> Execution:
         """The execution of a number."""

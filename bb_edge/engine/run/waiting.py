@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bb_edge.engine import steps
@@ -63,28 +63,31 @@ def check_deadline(deadline_ns: int | None) -> None:
         raise OpError(f"a deadline of {deadline_ns} ns", hint="give nanoseconds from now on, or 0 for none")
 
 
+@dataclass(slots=True, eq=False)
 class WaitingRoom:
     """All that waits on one node. Parked ops are bounded by `pending_async`, the rest by executions.
 
     `sink` takes completions from any thread.
     """
 
-    def __init__(
-        self, runtime: Runtime, components: Components, pool: ExecutionPool, sink: CompletionSink
-    ) -> None:
-        self._runtime = runtime
-        self._components = components
-        self._pool = pool
-        self.sink = sink
-        self.parked: dict[int, Parked] = {}
-        self.next_token = 1
-        self.claims = Claims(len(components))
-        self._busy: list[bool] = [False] * len(components)
-        self.busy_waiters: list[deque[tuple[Frame, BoundOp]]] = [deque() for _ in components]
-        self.locked: dict[int, str] = {}  # component -> the bootstrap that holds it
-        self.locked_ops: list[tuple[Frame, BoundOp]] = []
-        self._unready: Mapping[int, Bootstrap] = {}  # component -> its bootstrap that is not done
-        runtime.callbacks.register("claim.expired", self._claim_expired)
+    _runtime: Runtime
+    _components: Components
+    _pool: ExecutionPool
+    sink: CompletionSink
+    parked: dict[int, Parked] = field(default_factory=dict)
+    next_token: int = 1
+    claims: Claims = field(init=False)
+    busy_waiters: list[deque[tuple[Frame, BoundOp]]] = field(init=False)
+    locked: dict[int, str] = field(default_factory=dict)  # component -> the bootstrap that holds it
+    locked_ops: list[tuple[Frame, BoundOp]] = field(default_factory=list)
+    _busy: list[bool] = field(init=False)
+    _unready: Mapping[int, Bootstrap] = field(default_factory=dict)  # component -> its bootstrap, not done
+
+    def __post_init__(self) -> None:
+        self.claims = Claims(len(self._components))
+        self.busy_waiters = [deque() for _ in self._components]
+        self._busy = [False] * len(self._components)
+        self._runtime.callbacks.register("claim.expired", self._claim_expired)
 
     # --- before an op runs ----------------------------------------------------------------------------
 
