@@ -221,7 +221,7 @@ def _execution(runtime: Runtime, execution: Execution, requests: Requests) -> Ro
         "fault": None if execution.fault is None else [execution.fault.name, execution.fault.detail],
         "source": _peer(execution.source),
         "cause": _cause(execution.cause),
-        "bootstrap": (execution.bootstrap.slot or execution.bootstrap.target)
+        "bootstrap": (execution.bootstrap[1] or execution.bootstrap[0])
         if execution.bootstrap is not None
         else "",
         "holds": {why.name.lower(): count for why, count in execution.held.items()},

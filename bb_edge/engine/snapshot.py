@@ -74,8 +74,10 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
         p.admission.restore(plain["noticed"], shift)
 
     def restore_executions(plain: Any) -> None:
-        pool.restore(plain, shift, naming, callbacks, p.bootstraps.find)
+        pool.restore(plain, shift, naming, callbacks)
         for execution in pool.active.values():
+            if execution.bootstrap is not None:
+                p.bootstraps.find(*execution.bootstrap)
             run.ledger.recharge(execution.source, execution.bytes_held)
             run.ledger.recharge(None, execution.answer_bytes)
 

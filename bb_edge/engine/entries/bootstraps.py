@@ -44,7 +44,7 @@ from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.frames import Execution
-from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.scheduler import BOOTSTRAP_OP_FAILED, Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.component import Component
@@ -84,6 +84,7 @@ class Bootstraps:
         register("bootstrap.begin", self._begin)
         register("bootstrap.ended", self._ended)
         register("bootstrap.retry", self._retry)
+        register(BOOTSTRAP_OP_FAILED, self._op_failed)
 
     @property
     def states(self) -> tuple[BootstrapState, ...]:
@@ -214,7 +215,7 @@ class Bootstraps:
         """Tells the engine what must not be touched yet, while somebody keeps the bootstraps going."""
         if self._keeps_going:
             still = [p for p in self.order if not p.done and p.status is not BootstrapStatus.RUNNING]
-            self._scheduler.waiting.refuse({component: p for p in still for component in p.touch_set})
+            self._scheduler.waiting.refuse({component: p.refusal for p in still for component in p.touch_set})
 
     def _free(self, target: str) -> bool:
         """Whether nothing that a target's slots are bound to waits for a bootstrap."""
@@ -264,21 +265,28 @@ class Bootstraps:
     def _fill(self, execution: Execution, target: str, slot: str) -> None:
         scheduler = self._scheduler
         bootstrap = self.find(target, slot)
-        execution.bootstrap = bootstrap
+        execution.bootstrap = target, slot
         if not bootstrap.lost:  # else who holds them waits for the bootstrap
             execution.will_claim(tuple(c for c in bootstrap.touch_set if not scheduler.components[c].shared))
         execution.on_end = self._ended
         scheduler.waiting.claim(execution, self._begin)
 
+    def _of(self, execution: Execution) -> Bootstrap:
+        assert execution.bootstrap is not None
+        return self.find(*execution.bootstrap)
+
+    def _op_failed(self, target: str, slot: str, failure: steps.OpFailed) -> None:
+        self.find(target, slot).op_failed(failure)
+
     def _begin(self, execution: Execution) -> None:
-        bootstrap = _bootstrap_of(execution)
+        bootstrap = self._of(execution)
         self._runtime.emit(steps.BootstrapStarted(bootstrap.target, bootstrap.slot))
         self._scheduler.waiting.lock(bootstrap.touch_set, bootstrap.name)
         bootstrap.begin(execution)
         self._tell()
 
     def _ended(self, execution: Execution) -> None:
-        bootstrap, failed = _bootstrap_of(execution), execution.failed
+        bootstrap, failed = self._of(execution), execution.failed
         if failed:
             bootstrap.fail(bootstrap.reason or "an op of it never got all its inputs")
             if self._keeps_going:
@@ -315,8 +323,3 @@ class Bootstraps:
 def _complete(bootstrap: Bootstrap, failed: bool) -> steps.BootstrapComplete:
     wait = bootstrap.wait_ns if bootstrap.next_try_ns else 0
     return steps.BootstrapComplete(bootstrap.target, failed, bootstrap.slot, bootstrap.reason, wait)
-
-
-def _bootstrap_of(execution: Execution) -> Bootstrap:
-    assert isinstance(execution.bootstrap, Bootstrap)
-    return execution.bootstrap

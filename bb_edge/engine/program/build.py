@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.nodes import Function, Node, Opener, metadata, node_regions
 from bb_edge.engine.program.records import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys, types
-from bb_edge.ir.onnx_pb2 import FunctionProto, NodeProto
+from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind, Ready, normalize_domain
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
@@ -33,7 +33,7 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
     values: list[object] = [None] * (len(read.producer) + 1)
     for site, value in read.constants.items():
         values[site] = value
-    input_types, output_types = _types(read)
+    input_types, output_types, stacks = _types(read)
     return GraphSlot(
         name=function.name,
         domain=function.domain,
@@ -48,30 +48,28 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
         meta=metadata(function),
         is_entry=is_entry,
         forwarded=frozenset(site for region in tables[1:] for site in region.imports),
-        stacks=_stacks(read),
+        stacks=stacks,
         output_types=output_types,
     )
 
 
+@dataclass(eq=False)
 class _Ops:
     """Makes the records of a function's ops, in the order of its nodes; `first` has each node's first one."""
 
-    def __init__(
-        self,
-        function: Function,
-        lazy: set[int],
-        behind: Mapping[int, tuple[int, ...]],
-        regions: Sequence[int],
-    ) -> None:
-        self._function = function
-        self._lazy = lazy
-        self._behind = behind
-        self._regions = regions
+    _function: Function
+    _lazy: set[int]
+    _behind: Mapping[int, tuple[int, ...]]
+    _regions: Sequence[int]
+    _read: set[int] = field(init=False)
+    _constant_arrivals: dict[int, list[int]] = field(default_factory=dict)  # of any-style nodes
+    _ops: list[OpSpec] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        function = self._function
         self._read = {site for node in function.nodes for site in node.reads}
         self._read.update(function.site_of.get(name, -1) for name in function.proto.output)
-        self._constant_arrivals: dict[int, list[int]] = {}  # per any-style node: its records of constants
-        self._ops: list[OpSpec] = []
-        self.first: list[int] = []
         for index, node in enumerate(function.nodes):
             self.first.append(len(self._ops))
             if node.definition is not None and any(p.ready is Ready.ANY for p in node.definition.inputs):
@@ -80,16 +78,10 @@ class _Ops:
                 self._add_op(index, node)
 
     def _add(
-        self,
-        index: int,
-        node: Node,
-        inputs: tuple[int, ...],
-        controls: tuple[int, ...],
-        waits: int,
-        pulls: tuple[int, ...],
-        port: int = -1,
-        proto: NodeProto | None = None,
+        self, node: Node, inputs: tuple[int, ...], waits: int, pulls: tuple[int, ...], port: int = -1
     ) -> None:
+        """One more record of the node that is added now."""
+        index = len(self.first) - 1
         kind = node.definition.kind if node.definition is not None else OpKind.PLAIN
         if kind is OpKind.SOURCE and (node.data or node.controls):
             kind = OpKind.PLAIN  # `after=` makes a source a plain op
@@ -102,7 +94,7 @@ class _Ops:
                 op_type=node.proto.op_type,
                 domain=node.proto.domain,
                 inputs=inputs,
-                controls=controls,
+                controls=node.controls if port < 0 else (),
                 outputs=node.outputs,
                 attrs=node.attrs,
                 meta=node.meta,
@@ -111,7 +103,7 @@ class _Ops:
                 region=self._regions[index],
                 waits=waits,
                 pulls=pulls,
-                proto=proto,
+                proto=node.proto if normalize_domain(node.proto.domain) == keys.ONNX_DOMAIN else None,
             )
         )
 
@@ -129,7 +121,7 @@ class _Ops:
                 self._constant_arrivals.setdefault(index, []).append(len(self._ops))
                 if is_unread:
                     waits, pulls = LAZY, (index,)
-            self._add(index, node, (site,), (), waits, pulls, port=port)
+            self._add(node, (site,), waits, pulls, port)
 
     def _add_op(self, index: int, node: Node) -> None:
         live = {site for site in node.reads if site not in self._function.constants}
@@ -144,8 +136,7 @@ class _Ops:
             sources = sorted(live & self._lazy)
             waits = len(live) - len(sources) + LAZY * len(sources)
             pulls = tuple(dict.fromkeys(n for site in sources for n in self._behind[site]))
-        is_onnx = normalize_domain(node.proto.domain) == keys.ONNX_DOMAIN
-        self._add(index, node, node.data, node.controls, waits, pulls, proto=node.proto if is_onnx else None)
+        self._add(node, node.data, waits, pulls)
 
     def surface_outputs(self) -> None:
         """Has each declared output surface as an app event named after it, whether an op reads it or not.
@@ -162,17 +153,11 @@ class _Ops:
                 OpSpec(
                     index=index,
                     origin=index,
-                    port=-1,
                     name=f"output {name}",
                     op_type=OUTPUT_OP,
                     domain=keys.SYSCALL_DOMAIN,
                     inputs=(site,),
-                    controls=(),
-                    outputs=(),
                     attrs={"name": name},
-                    meta={},
-                    definition=None,
-                    kind=OpKind.PLAIN,
                     region=next((op.region for op in self._ops if site in op.outputs), 0),
                     waits=LAZY if pulls else 1,
                     pulls=pulls,
@@ -228,44 +213,37 @@ def _regions(
     )
 
 
-def _types(function: Function) -> tuple[dict[str, ValueType], dict[int, ValueType]]:
-    """The types of the function's inputs, and those of what components' ops write, by site."""
+def _types(
+    function: Function,
+) -> tuple[dict[str, ValueType], dict[int, ValueType], dict[str, tuple[ValueType | None, ...]]]:
+    """The types of the function's inputs, of what components' ops write, by site, and of requests' batches.
+
+    None for a batch that the artifact says nothing about.
+    """
     declared = {info.name: info.type for info in function.proto.value_info}
     known: dict[bytes, ValueType] = {}  # most values are of a few types
 
-    def type_of(name: str) -> ValueType:
+    def type_of(name: str, where: str) -> ValueType | None:
+        if name not in declared:
+            return None
         content = declared[name].SerializeToString()
         if content not in known:
-            known[content] = from_type_proto(declared[name])
+            try:
+                known[content] = from_type_proto(declared[name])
+            except TypeProtoError as error:
+                raise LoadError(error.what, where=where) from error
         return known[content]
 
-    try:
-        inputs = {
-            name: type_of(name) if name in declared else ValueType(types.ANY) for name in function.proto.input
-        }
-        outputs = {
-            function.site_of[name]: type_of(name)
-            for node in function.nodes
-            if keys.SLOT_KEY in node.meta
-            for name in node.proto.output
-            if name in declared
-        }
-    except TypeProtoError as error:
-        raise LoadError(error.what, where=function.where) from error
-    return inputs, outputs
-
-
-def _stacks(function: Function) -> dict[str, tuple[ValueType | None, ...]]:
-    """The declared types of batches; None for one that the artifact says nothing about."""
-    stacks: dict[str, tuple[ValueType | None, ...]] = {}
+    inputs, outputs, stacks = {}, {}, {}
+    for name in function.proto.input:
+        found = type_of(name, function.where)
+        inputs[name] = ValueType(types.ANY) if found is None else found
     for node in function.nodes:
-        names = node.proto.output[2:]
-        if node.proto.domain == keys.WIRE_DOMAIN and node.proto.op_type == OP_RECV_RESP_BATCHED and names:
-            declared = {info.name: info.type for info in function.proto.value_info}
-            try:
-                stacks[node.meta.get(keys.WIRE_REQUEST_KEY, "")] = tuple(
-                    from_type_proto(declared[name]) if name in declared else None for name in names
-                )
-            except TypeProtoError as error:
-                raise LoadError(error.what, where=function.where_of(node.proto)) from error
-    return stacks
+        for name in node.proto.output if keys.SLOT_KEY in node.meta else ():
+            if (found := type_of(name, function.where)) is not None:
+                outputs[function.site_of[name]] = found
+        batches = node.proto.output[2:]
+        if node.proto.domain == keys.WIRE_DOMAIN and node.proto.op_type == OP_RECV_RESP_BATCHED and batches:
+            where = function.where_of(node.proto)
+            stacks[node.meta.get(keys.WIRE_REQUEST_KEY, "")] = tuple(type_of(n, where) for n in batches)
+    return inputs, outputs, stacks

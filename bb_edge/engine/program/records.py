@@ -33,7 +33,7 @@ OUTPUT_OP = "__output__"
 """op_type of the record that surfaces a declared output of a main as an AppEvent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
     """One op of a graph.
 
@@ -44,17 +44,17 @@ class OpSpec:
 
     index: int
     origin: int
-    port: int
+    port: int = -1
     name: str
     op_type: str
     domain: str
     inputs: tuple[int, ...]
-    controls: tuple[int, ...]
-    outputs: tuple[int, ...]
+    controls: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
     attrs: Mapping[str, object]
-    meta: Mapping[str, str]
-    definition: OpDef | None
-    kind: OpKind
+    meta: Mapping[str, str] = field(default_factory=dict)
+    definition: OpDef | None = None
+    kind: OpKind = OpKind.PLAIN
     region: int
     waits: int
     pulls: tuple[int, ...]

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from bb_edge.engine import steps
-from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.life import Hold, State
 from bb_edge.ir.ids import PeerId
@@ -35,24 +33,6 @@ class ReplyPort(NamedTuple):
     op: BoundOp
     wire_id: int
     defers: bool
-
-
-class Bootstrap(Protocol):
-    """The bootstrap that an execution runs."""
-
-    @property
-    def target(self) -> str:
-        """The target that it belongs to."""
-
-    @property
-    def slot(self) -> str:
-        """The slot of the component whose bootstrap it is; empty for a target's own."""
-
-    def refusal(self, now_ns: int) -> OpError:
-        """Why an op of a component cannot run before the bootstrap is done."""
-
-    def op_failed(self, failure: steps.OpFailed) -> None:
-        """An op of the bootstrap has failed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +139,7 @@ class Execution:
     owes: int = 0
     reply: ReplyPort | None = None
     fault: Failure | None = None
-    bootstrap: Bootstrap | None = None
+    bootstrap: tuple[str, str] | None = None  # the one that it runs: its target, and its slot or ""
     parent: Execution | None = None
     asker: Asker | None = None
     source: PeerId | None = None

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp
-from bb_edge.engine.run.frames import Bootstrap, Execution, Frame, FreeFrames, ReplyPort
+from bb_edge.engine.run.frames import Execution, Frame, FreeFrames, ReplyPort
 from bb_edge.engine.run.life import LIFE, Event, Hold, State
 from bb_edge.engine.run.naming import Naming, frame_name, names_of, op_name, region_name
 from bb_edge.engine.runtime import Runtime
@@ -87,11 +86,6 @@ class ExecutionPool:
         execution.clear()
         self._free.append(execution)
 
-    def passed(self) -> None:
-        """Counts an execution that ran straight from its start to its end, without a record."""
-        if self.entries >= self.peak:
-            self.peak = self.entries + 1
-
     # --- what can run ---------------------------------------------------------------------------------
 
     def wake(self, execution: Execution) -> None:
@@ -124,15 +118,8 @@ class ExecutionPool:
         rows = [_row(execution, runtime.callbacks) for execution in self.active.values()]
         return [self.next_id, self.peak, rows, [e.id for e in self.runnable]]
 
-    def restore(
-        self,
-        plain: Any,
-        shift: Shift,
-        naming: Naming,
-        callbacks: Callbacks,
-        bootstrap: Callable[[str, str], Bootstrap],
-    ) -> None:
-        """Takes what `save` gave; for a pool without executions. `bootstrap(target, slot)` finds a bootstrap.
+    def restore(self, plain: Any, shift: Shift, naming: Naming, callbacks: Callbacks) -> None:
+        """Takes what `save` gave; for a pool without executions.
 
         ValueError, TypeError or LookupError for rows that fit another artifact.
         """
@@ -157,7 +144,7 @@ class ExecutionPool:
             for frame_row in row["frames"]:
                 execution.new_frame(naming.region(frame_row[0]))
         for row in rows:  # afterwards, because frames refer to each other in circles
-            _tie(naming.execution(row["id"]), row, callbacks, naming, bootstrap)
+            _tie(naming.execution(row["id"]), row, callbacks, naming)
         self.runnable.extend(naming.execution(number) for number in runnable)
         self.next_id, self.peak = next_id, peak
 
@@ -167,7 +154,6 @@ UNUSED = False
 
 
 def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
-    bootstrap = execution.bootstrap
     return {
         "id": execution.id,
         "target": execution.target,
@@ -177,7 +163,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
             execution.expired,
             UNUSED,
             execution.acknowledged,
-            bootstrap is not None,
+            execution.bootstrap is not None,
             execution.claimed,
             execution.notify,
             execution.asked_somebody,
@@ -195,7 +181,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
         "source": dump(execution.source),
         "cause": dump(execution.cause),
         "cohorts": list(execution.cohorts),
-        "bootstrap_of": None if bootstrap is None else [bootstrap.target, bootstrap.slot],
+        "bootstrap_of": None if execution.bootstrap is None else list(execution.bootstrap),
         "owes": _owed(execution),
         "on_end": callbacks.name_of(execution.on_end),
         "on_claimed": callbacks.name_of(execution.on_claimed),
@@ -238,19 +224,14 @@ def _frame_row(frame: Frame) -> list[Any]:
     ]
 
 
-def _tie(
-    execution: Execution,
-    row: Any,
-    callbacks: Callbacks,
-    naming: Naming,
-    bootstrap: Callable[[str, str], Bootstrap],
-) -> None:
+def _tie(execution: Execution, row: Any, callbacks: Callbacks, naming: Naming) -> None:
     get: Any = callbacks.get
     if row["parent"]:
         execution.parent = naming.execution(row["parent"])
         execution.parent.hold(Hold.CHILD)
     if row["bootstrap_of"] is not None:
-        execution.bootstrap = bootstrap(*row["bootstrap_of"])
+        target, slot = row["bootstrap_of"]
+        execution.bootstrap = target, slot
     if row["on_claimed"] is not None:
         execution.on_claimed = get(row["on_claimed"])
         execution.hold(Hold.BOOTSTRAP)

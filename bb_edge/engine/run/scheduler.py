@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
@@ -30,6 +30,9 @@ from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
+
+BOOTSTRAP_OP_FAILED: Final = "bootstrap.op_failed"
+"""The registered callback `(target, slot, failure)`: an op of a bootstrap has failed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +154,7 @@ class Scheduler:
 
     def passes(self, ready: int) -> None:
         """Counts an execution that runs from its start to its end without a record; `ready` is its depth."""
-        self.pool.passed()
+        self.pool.peak = max(self.pool.peak, self.pool.entries + 1)
         if ready > self.depth_peak:
             self.depth_peak = ready
 
@@ -161,13 +164,11 @@ class Scheduler:
         return number
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
-        step: type[steps.OpCompleted | steps.AsyncSuspended | steps.OpTrigger | steps.OpSink]
+        step: type[steps.OpStep] = steps.OpCompleted if op.mode else steps.OpSink
         if result is PENDING:
             step = steps.AsyncSuspended
         elif result is TRIGGER:
             step = steps.OpTrigger
-        else:
-            step = steps.OpCompleted if op.mode else steps.OpSink
         self.runtime.emit(step(op.target, execution.id, op.spec.name))
 
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
@@ -178,7 +179,7 @@ class Scheduler:
         if execution.owes:
             execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {failure.text}")
         if execution.bootstrap is not None:
-            execution.bootstrap.op_failed(failure)
+            self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 
     def branch_failed(
         self, op: BoundOp, execution: int, error: BaseException, peer: PeerId | None = None
@@ -240,12 +241,8 @@ class Scheduler:
         """Starts the flows that no entry reaches: ops that read sources alone."""
         for op in frame.region.graph.ops:
             left = frame.waiting[op.index]
-            if (
-                op.spec.pulls
-                and left
-                and not left & EAGER_MASK
-                and op.spec.region == frame.region.region.index
-            ):
+            lacks_sources_alone = left and not left & EAGER_MASK
+            if op.spec.pulls and lacks_sources_alone and op.spec.region == frame.region.region.index:
                 self.pull(frame, op)
 
     def start_outputs(self, frame: Frame, entry: int) -> None:

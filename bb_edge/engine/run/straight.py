@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OutputMode
@@ -48,20 +49,19 @@ class Step(NamedTuple):
     work: Work
 
 
+@dataclass(slots=True, eq=False)
 class Schedule:
     """What the loop would do with a graph whose inputs `sites` are all given, in this order: `ops` ops."""
 
-    __slots__ = ("_ready", "_registers", "_start", "_steps", "ops", "sites")
+    sites: tuple[int, ...]
+    _registers: list[Any]  # the inputs' places first, then constants
+    _steps: tuple[Step, ...]
+    _ready: int  # ops that wait at the beginning
+    ops: int = field(init=False)
+    _start: tuple[object, ...] = field(init=False)
 
-    def __init__(
-        self, sites: tuple[int, ...], start: list[object], steps: tuple[Step, ...], ready: int
-    ) -> None:
-        self.sites = sites
-        self.ops = len(steps)
-        self._steps = steps
-        self._ready = ready  # ops that wait at the beginning
-        self._start = tuple(start)  # of the registers: the inputs' places first, then constants
-        self._registers: list[Any] = start
+    def __post_init__(self) -> None:
+        self.ops, self._start = len(self._steps), tuple(self._registers)
 
     def run(self, scheduler: Scheduler, target: str, number: int, values: dict[int, object]) -> int:
         """Runs an execution from its start to its end; returns how many ops ran. Empties `values`."""
@@ -213,6 +213,3 @@ class _Registers:
             self.of[site] = len(self.start)
             self.start.append(None)
         return self.of[site]
-
-
-__all__ = ["Schedule", "schedules_of"]

@@ -16,7 +16,7 @@ from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.claims import Claims
 from bb_edge.engine.run.components import Components
-from bb_edge.engine.run.frames import Bootstrap, Execution, Frame
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.runtime import Runtime
@@ -28,6 +28,10 @@ PENDING: Final = object()
 
 LATER_EXPIRED: Final = "later.expired"
 """The registered callback `(now_ns, token, wait_ns)` of a deadline: whoever resumes ops registers it."""
+
+
+Refusal = Callable[[int], OpError]
+"""`refusal(now_ns)`: why an op of a component cannot run before the component's bootstrap is done."""
 
 
 class Running(Protocol):
@@ -81,7 +85,7 @@ class WaitingRoom:
     locked: dict[int, str] = field(default_factory=dict)  # component -> the bootstrap that holds it
     locked_ops: list[tuple[Frame, BoundOp]] = field(default_factory=list)
     _busy: list[bool] = field(init=False)
-    _unready: Mapping[int, Bootstrap] = field(default_factory=dict)  # component -> its bootstrap, not done
+    _unready: Mapping[int, Refusal] = field(default_factory=dict)  # component -> why it serves nobody yet
 
     def __post_init__(self) -> None:
         self.claims = Claims(len(self._components))
@@ -94,7 +98,7 @@ class WaitingRoom:
     def holds_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
         """Whether the op must wait for a bootstrap, its execution's claims, or its component.
 
-        Raises what `Bootstrap.refusal` gives, where the component's bootstrap is not done and does not run.
+        Raises what `refuse` was told, where the component's bootstrap is not done and does not run.
         """
         component = op.touches
         if execution.bootstrap is None:
@@ -103,7 +107,7 @@ class WaitingRoom:
                 self._runtime.emit(steps.WaitingOnBootstrap(op.target, execution.id, op.spec.name))
                 return True
             if component in self._unready:
-                raise self._unready[component].refusal(self._runtime.now_ns)
+                raise self._unready[component](self._runtime.now_ns)
         claiming = not execution.claimed and component in execution.claim_set
         if claiming and not self.claims.acquire(execution):
             self._await_claims(execution, frame, op)
@@ -223,8 +227,8 @@ class WaitingRoom:
         for entry in waiting:
             self._pool.ready_again(entry, Hold.LOCK)
 
-    def refuse(self, unready: Mapping[int, Bootstrap]) -> None:
-        """Refuses body ops of these components, with what their bootstraps say. Replaces the last answer."""
+    def refuse(self, unready: Mapping[int, Refusal]) -> None:
+        """Refuses body ops of these components. Replaces the last answer."""
         self._unready = unready
 
     def claim(self, execution: Execution, then: Callable[[Execution], None]) -> None:
