@@ -257,7 +257,7 @@ def _bootstrapped(node: Node, target: str) -> int:
 
     Raises InferenceError where one fails, needs an input, or waits for something that never comes.
     """
-    from bb_edge.engine.entries.bootstrap_requests import BootstrapAll, MissingInput
+    from bb_edge.engine.entries.bootstrap import BootstrapAll, MissingInput
     from bb_edge.engine.steps import BootstrapComplete
 
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bb_edge.engine.engine import Phase
+from bb_edge.engine.engine import Parts, Phase
 from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.cohort import Cohort
 from bb_edge.engine.net.durable import Durable
@@ -14,7 +14,6 @@ from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.units import Unit
-from bb_edge.engine.parts import Parts
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
@@ -368,7 +367,7 @@ def _ingress(runtime: Runtime, ingress: Ingress) -> Row:
     name_of = runtime.callbacks.name_of
     return {
         "envelopes": [{"peer": str(raw.peer), "bytes": len(raw.data)} for raw in list(ingress.envelopes)],
-        "notices": [name_of(notice.act) for notice in list(ingress.notices)],
+        "notices": [name_of(act) for act, _ in list(ingress.notices)],
         "entries": [
             {
                 "target": entry.target,

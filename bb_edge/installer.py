@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from bb_edge import wiring
 from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
-from bb_edge.engine.binding import BindEnv, make_gather
+from bb_edge.engine.binding import BindEnv, Core, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.routing import ports_of
-from bb_edge.engine.parts import Core
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.claims import find_claims, touch_set
@@ -263,17 +262,12 @@ class _Installer:
             state = core.states.by_target[target.name] = {}
             for graph in graphs.values():
                 env = BindEnv(
-                    self.runtime,
-                    core.scheduler,
-                    core.peers,
-                    core.requests,
-                    core.outgoing,
-                    graph,
-                    state,
-                    core.states.rings,
-                    backends,
-                    self.program,
-                    graphs,
+                    **vars(core),
+                    graph=graph,
+                    state=state,
+                    backends=backends,
+                    program=self.program,
+                    graphs=graphs,
                 )
                 missing += _bind(graph, env)
                 bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]

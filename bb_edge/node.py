@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,12 @@ import numpy as np
 from bb_edge.engine import snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.engine import Engine
-from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.engine import Engine, Parts
+from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.net.peer_state import FEATURES, FEATURES_META, LIMITS_META
-from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp, OpObserver
@@ -33,37 +33,30 @@ from bb_edge.wire.envelope import RttReport
 from bb_edge.wire.outbox import OutboxRecord
 
 
+@dataclass(eq=False, repr=False)
 class Node:
     """One installed node.
 
     `deliver_*`, `invoke` and `peer_presence` may be called from any thread, the rest from the poller's.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        parts: Parts,
-        graphs: Sequence[BoundGraph],
-        mains: Mapping[str, BoundGraph],
-        program: Program,
-        observer: OpObserver,
-        raised_sites: tuple[RaisedSite, ...],
-    ) -> None:
-        self._engine = engine
-        self._parts = parts
-        self._runtime = parts.runtime
-        self._scheduler = parts.scheduler
-        self._peers = parts.peers
-        self._observer = observer
-        self._raised_sites = raised_sites
-        self._identity = snapshot.Identity.of(parts.runtime.own_peer, program, mains)
-        self._graphs = tuple(graphs)
-        self._mains = dict(mains)
+    _engine: Engine
+    _parts: Parts
+    _graphs: Sequence[BoundGraph]
+    _mains: Mapping[str, BoundGraph]
+    program: Program
+    _observer: OpObserver
+    raised_sites: tuple[RaisedSite, ...]
+    """Sites whose planned payloads lie above the cap of a fill, and what install granted them."""
+
+    def __post_init__(self) -> None:
+        parts, mains = self._parts, self._mains
+        self._runtime, self._scheduler, self._peers = parts.runtime, parts.scheduler, parts.peers
+        self.ingress = parts.ingress
+        self._identity = snapshot.Identity.of(parts.runtime.own_peer, self.program, mains)
         self._schedules = schedules_of(mains, parts.scheduler)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
-        self.ingress = parts.ingress
-        self.program = program
         parts.runtime.callbacks.register("invoke", self._fill_inputs)
 
     def __repr__(self) -> str:
@@ -123,11 +116,6 @@ class Node:
     def pending_sends(self) -> int:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
         return self._parts.links.pending + len(self._parts.outgoing.durable.waiting)
-
-    @property
-    def raised_sites(self) -> tuple[RaisedSite, ...]:
-        """Sites whose planned payloads lie above the cap of a fill, and what install granted them."""
-        return self._raised_sites
 
     @property
     def health_threshold(self) -> int:
@@ -248,7 +236,11 @@ class Node:
         Values are arrays, or encoded bytes for tensor inputs. Raises InvokeError and IngressFull, keeping
         nothing.
         """
-        graph = self._mains.get(target) or self._graph(target)
+        graph = self._mains.get(target)
+        if graph is None:
+            raise InvokeError(
+                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
+            )
         given = {} if inputs is None else inputs
         if type(given) is not dict and not isinstance(given, Mapping):
             raise InvokeError(f"inputs are given by name, not as {described(given)}", target, "{name: value}")
@@ -308,14 +300,6 @@ class Node:
     def deliver_event(self, target: str, input: str, value: object) -> int:
         """One host event: an `invoke` with a single input."""
         return self.invoke(target, {input: value})
-
-    def _graph(self, target: str) -> BoundGraph:
-        graph = self._mains.get(target)
-        if graph is None:
-            raise InvokeError(
-                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
-            )
-        return graph
 
     def _fill_inputs(
         self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from bb_edge.engine.binding import BindEnv
-from bb_edge.engine.parts import Core
+from bb_edge.engine.binding import BindEnv, Core
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import bind, bound_bootstrap

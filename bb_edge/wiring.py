@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from bb_edge.engine.binding import BindEnv, OpContext
-from bb_edge.engine.engine import Engine
+from bb_edge.engine.binding import BindEnv, Core, OpContext
+from bb_edge.engine.engine import Engine, Parts
 from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
 from bb_edge.engine.entries.bootstraps import Bootstraps
 from bb_edge.engine.entries.sources import EntryOp, Sources
@@ -27,7 +27,6 @@ from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.net.until_snapshot import SnapshotWish
-from bb_edge.engine.parts import Core, Parts
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.components import Components, OpStates

@@ -14,8 +14,7 @@ import numpy as np
 
 from bb_edge.array_files import ArrayFileError, read_arrays
 from bb_edge.cli.arguments import given_value
-from bb_edge.engine.entries.bootstrap import seconds
-from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus
+from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, seconds
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.surroundings import ControlContext, Surroundings
+from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.program.program import FunctionKey, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.components import Components, OpStates
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import WaitingRoom
@@ -25,29 +25,10 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.completion import Later
+from bb_edge.wire.delivery import Links
 
 Run = Callable[..., Any]
 Bind = Callable[[BoundOp, "BindEnv"], Run]
-
-
-@dataclass(slots=True)
-class BindEnv:
-    """What op implementations may hold on to.
-
-    `state` is shared by the ops of one target, keyed as they like; `rings` by all ops of the node.
-    """
-
-    runtime: Runtime
-    scheduler: Scheduler
-    peers: PeerStates
-    requests: Requests
-    outgoing: Outgoing
-    graph: BoundGraph
-    state: dict[object, Any]
-    rings: dict[str, deque[object]]
-    backends: Mapping[str, Backend]
-    program: Program
-    graphs: Mapping[FunctionKey, BoundGraph]
 
 
 def make_gather(sites: Sequence[int], absent: int) -> Callable[[list[Any]], Sequence[Any]]:
@@ -117,17 +98,40 @@ class OpContext(Surroundings):
                 execution = execution.parent
         return execution.id
 
-    @property
-    def random(self) -> random.Random:
-        """The node's random numbers, for ops; components have `rng`."""
-        return self.runtime.rng
-
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks the op; the handle is fulfilled from any thread.
 
         `deadline_ns` is relative, None: the op's or the node's own.
         """
         return self.waiting.later(self, deadline_ns)
+
+
+@dataclass(frozen=True)
+class Core:
+    """The parts of a node that ops may call, the lower floors first."""
+
+    runtime: Runtime
+    scheduler: Scheduler
+    ctx: OpContext
+    states: OpStates
+    ingress: Ingress
+    links: Links
+    peers: PeerStates
+    wish: SnapshotWish
+    outgoing: Outgoing
+    control: ControlPlane
+    requests: Requests
+
+
+@dataclass(frozen=True)
+class BindEnv(Core):
+    """What ops may hold on to; `state` is shared by the ops of one target, keyed as they like."""
+
+    graph: BoundGraph
+    state: dict[object, Any]
+    backends: Mapping[str, Backend]
+    program: Program
+    graphs: Mapping[FunctionKey, BoundGraph]
 
 
 if TYPE_CHECKING:

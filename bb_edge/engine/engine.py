@@ -8,14 +8,35 @@ where one has, and an invoke of tensor work runs straight where none has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bb_edge.engine import steps
+from bb_edge.engine.binding import Core
+from bb_edge.engine.entries.bootstraps import Bootstraps
+from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import CapacityError
-from bb_edge.engine.parts import Parts
+from bb_edge.engine.net.admission import Admission
+from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.life import State
+from bb_edge.engine.run.naming import Naming
 from bb_edge.ir.missing import MissingReason
+
+
+@dataclass(frozen=True)
+class Parts(Core):
+    """All parts of a node, for those who look at all: the engine, snapshots, tools."""
+
+    admission: Admission
+    sources: Sources
+    bootstraps: Bootstraps
+    naming: Naming
+
+    @property
+    def contexts(self) -> tuple[Surroundings, ...]:
+        """What ops and components see, in install order, the ops' own first."""
+        return self.ctx, *self.control.contexts
 
 
 class While:

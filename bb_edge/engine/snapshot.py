@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bb_edge.engine.engine import Parts
 from bb_edge.engine.net.routing import cause_of
-from bb_edge.engine.parts import Parts
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run import saved_waiting

@@ -44,7 +44,7 @@ def _notify(op: BoundOp, env: BindEnv) -> Run:
 
 def _record(op: BoundOp, env: BindEnv) -> Run:
     name = _name(op)
-    rings = env.rings
+    rings = env.states.rings
     if name not in rings and len(rings) >= env.runtime.config.metric_names:
         raise CapacityError(
             f"{len(rings)} rings exist already", where=op.spec.name, hint="raise NodeConfig.metric_names"

@@ -17,7 +17,7 @@ from kinds_of_steps import of
 from texts import compiled
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.engine.entries.bootstrap_requests import ModuleNames, Slots
+from bb_edge.engine.entries.bootstrap import ModuleNames, Slots
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
 from bb_edge.ir.address import Address
 from bb_edge.ir.opsets import Opset, Table

@@ -17,7 +17,7 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 from bb_edge import install, load
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.entries.bootstrap_requests import BootstrapAll
+from bb_edge.engine.entries.bootstrap import BootstrapAll
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId

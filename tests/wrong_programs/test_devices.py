@@ -19,7 +19,7 @@ from bb_edge.cli.bootstraps import BootstrapInputError, parse_flags, read_inputs
 from bb_edge.cli.launch import NothingStarts
 from bb_edge.config_file import ConfigFileError, load_config
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import MissingInput, UnknownInput, UnknownTarget
+from bb_edge.engine.entries.bootstrap import MissingInput, UnknownInput, UnknownTarget
 from bb_edge.inference import InferenceError
 from bb_edge.registry import Registry
 from bb_edge.roles import Aggregator, DataSource, PeerSelector

@@ -10,7 +10,7 @@ import pytest
 
 from bb_edge import NodeConfig, PeerId, install, open_model
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import BootstrapAll
+from bb_edge.engine.entries.bootstrap import BootstrapAll
 from bb_edge.inference import InferenceError
 from bb_edge.ir.values import TRIGGER
 from bb_host import MS, Graph, Module, S

@@ -16,7 +16,7 @@ from bb_edge import PeerId, install, open_model
 from bb_edge.cli import main
 from bb_edge.engine import steps
 from bb_edge.engine.config import ConfigError, NodeConfig
-from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
+from bb_edge.engine.entries.bootstrap import BootstrapStatus
 from bb_edge.engine.snapshot import SnapshotError
 from bb_edge.inference import InferenceError
 from bb_edge.registry import Registry

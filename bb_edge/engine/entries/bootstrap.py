@@ -1,4 +1,4 @@
-"""One bootstrap: its life as a table, what it touches, and how it runs.
+"""One bootstrap: what may be asked of it, its life as a table, what it touches, and how it runs.
 
 A target's bootstrap is a function, `<target>__bootstrap`; a component's is its `bootstrap` method, the one of
 slot "index" is called "index" here.
@@ -12,13 +12,98 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import BootstrapState, BootstrapStatus
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.plain import dump, load
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.transitions import Table
+
+
+class BootstrapError(BBError):
+    """A request that cannot be staged; nothing of it was."""
+
+
+class UnknownTarget(BootstrapError):
+    """No installed target of that name has a bootstrap."""
+
+
+class UnknownInput(BootstrapError):
+    """An input that the bootstrap does not declare."""
+
+
+class MissingInput(BootstrapError):
+    """A declared input that was not given."""
+
+
+class AlreadyTransitivelyQueued(BootstrapError):
+    """The bootstrap waits or runs already."""
+
+
+class BootstrapStatus(enum.Enum):
+    NONE = "none"
+    READY = "ready"
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing has to run any more."""
+        return self in (BootstrapStatus.NONE, BootstrapStatus.DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapAll:
+    """Every bootstrap that is not done, components' and targets', in install order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNames:
+    """These targets' bootstraps, without inputs."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapRequest:
+    """One target's bootstrap with values for its inputs."""
+
+    target: str
+    inputs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRequests:
+    """Several targets' bootstraps with inputs."""
+
+    requests: tuple[BootstrapRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The bootstraps of the components in these slots."""
+
+    slots: tuple[str, ...]
+
+
+BootstrapTarget = BootstrapAll | ModuleNames | ModuleRequests | Slots
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapState:
+    """One bootstrap as the outside sees it: `slot` is empty for a target's own.
+
+    `next_try_ns` is monotonic, 0 where nobody tries again; `reason` is why the last try failed.
+    """
+
+    target: str
+    slot: str
+    status: BootstrapStatus
+    next_try_ns: int = 0
+    reason: str = ""
 
 
 class NotBootstrapped(OpError):

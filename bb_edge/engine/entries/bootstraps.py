@@ -27,9 +27,9 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
-from bb_edge.engine.entries.bootstrap import Bootstrap
-from bb_edge.engine.entries.bootstrap_requests import (
+from bb_edge.engine.entries.bootstrap import (
     AlreadyTransitivelyQueued,
+    Bootstrap,
     BootstrapAll,
     BootstrapState,
     BootstrapStatus,

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.ledger import IngressFull, Ledger
@@ -46,18 +46,14 @@ class Entry:
     schedule: Schedule | None = None
 
 
-class Notice(NamedTuple):
-    """`act(*args)` in the next poll."""
-
-    act: Callable[..., object]
-    args: tuple[Any, ...]
-
+Notice: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
+"""(act, args): `act(*args)` in the next poll."""
 
 Completion: TypeAlias = tuple[int, object, "BaseException | None"]
 """(token, result, error) of something that was parked."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Ingress:
     """The inbound queues of one node. The engine looks at them for work: each stays the same object."""
 
@@ -116,7 +112,7 @@ class Ingress:
                     where="ingress",
                     hint="poll more often, or raise answer_entries",
                 )
-            self.notices.append(Notice(act, args))
+            self.notices.append((act, args))
         self._wake()
 
     def offer_invoke(self, entry: Entry) -> None:

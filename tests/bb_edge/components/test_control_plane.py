@@ -11,7 +11,7 @@ from simulations import S, advance
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.entries.bootstrap_requests import Slots
+from bb_edge.engine.entries.bootstrap import Slots
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.installer import install
 from bb_edge.ir.address import Address

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import (
+from bb_edge.engine.entries.bootstrap import (
     AlreadyTransitivelyQueued,
     BootstrapAll,
     BootstrapRequest,

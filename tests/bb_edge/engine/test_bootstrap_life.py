@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from bb_edge.engine.entries.bootstrap import LIFE, Bootstrap
-from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus
+from bb_edge.engine.entries.bootstrap import LIFE, Bootstrap, BootstrapStatus
 from bb_edge.ir.transitions import TransitionError
 from tests.aids.transitions import assert_decides_by
 

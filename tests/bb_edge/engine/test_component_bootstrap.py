@@ -11,7 +11,7 @@ import pytest
 from arrays import f32
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import (
+from bb_edge.engine.entries.bootstrap import (
     AlreadyTransitivelyQueued,
     BootstrapAll,
     BootstrapStatus,

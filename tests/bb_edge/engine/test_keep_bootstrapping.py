@@ -9,10 +9,10 @@ import pytest
 from arrays import f32
 
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap import NotBootstrapped
-from bb_edge.engine.entries.bootstrap_requests import (
+from bb_edge.engine.entries.bootstrap import (
     BootstrapStatus,
     MissingInput,
+    NotBootstrapped,
     UnknownInput,
     UnknownTarget,
 )

@@ -249,7 +249,7 @@ function program.Other__bootstrap() -> () {module_phase=bootstrap}
 
 @pytest.mark.parametrize("when", ALWAYS)
 def test_bootstraps_that_run_wait_and_hold_up_others_go_on(compile_text, when):
-    from bb_edge.engine.entries.bootstrap_requests import (
+    from bb_edge.engine.entries.bootstrap import (
         BootstrapRequest,
         BootstrapStatus,
         ModuleNames,

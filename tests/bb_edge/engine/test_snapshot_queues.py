@@ -14,7 +14,7 @@ from snapshots import body_of, resealed, stands_in
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames
+from bb_edge.engine.entries.bootstrap import BootstrapStatus, ModuleNames
 from bb_edge.engine.snapshot import SnapshotDamagedError
 from bb_edge.engine.steps import AppEvent, OpFailed, SendEnvelope
 from bb_edge.ir.address import Address

@@ -13,7 +13,7 @@ from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.entries.bootstrap_requests import BootstrapStatus, ModuleNames, Slots
+from bb_edge.engine.entries.bootstrap import BootstrapStatus, ModuleNames, Slots
 from bb_edge.engine.steps import AppEvent, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.node import Node
 from bb_edge.registry import Registry

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.entries.bootstrap_requests import BootstrapAll
+from bb_edge.engine.entries.bootstrap import BootstrapAll
 from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
