@@ -11,40 +11,15 @@ import enum
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from bb_edge.ir.errors import BBError
+from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
 
 
 class EngineStep:
-    """Base of every step. Steps are immutable, and equal where they say the same.
-
-    `__match_args__` names their fields, in order.
-    """
+    """Base of steps: immutable, equal where they say the same; `__match_args__` names the fields in order."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
-
-
-def failure_text(error: BaseException, origin: str = "") -> str:
-    """An error as a log tells it: `slot 'cam' (acme.Camera.next_batch): OSError: camera unplugged`.
-
-    Typed errors of ours say enough without their class, and name the slot once. What a component's code
-    raised otherwise names the line.
-    """
-    if isinstance(error, BBError):
-        slot = origin.partition(" (")[0]
-        said = str(error).removeprefix(f"{slot}: ") if slot else str(error)
-    else:
-        try:
-            text = str(error)
-        except Exception:  # noqa: BLE001 (an exception class of a component's own)
-            text = "its text cannot be made"
-        said = " ".join(f"{type(error).__name__}: {text}".removesuffix(": ").splitlines())
-        from bb_edge.ir.fault_lines import fault_line  # only errors need it
-
-        line = fault_line(error) if origin else ""
-        said += f", at {line}" if line else ""
-    return f"{origin}: {said}" if origin else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +170,7 @@ class ExecutionEnded(_ExecutionEnded, EngineStep):
 class RequestClosed(EngineStep):
     """A request is settled: how many were asked (after the gates) and how many answers count.
 
-    `missing` names the others of those that the program asked for, each with the reason
-    (`bb_edge.ir.missing`).
+    `missing` has the others that the program asked for, each with the reason (`bb_edge.ir.missing`).
     """
 
     target: str
@@ -210,10 +184,7 @@ class RequestClosed(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(EngineStep):
-    """A peer answered that it has no reply to a request: nobody waits for it any longer.
-
-    `code` is the name of its `FailureCode`, `detail` what the peer says about it.
-    """
+    """A peer has no reply to a request, so nobody waits; `code` names the `FailureCode`, `detail` says it."""
 
     peer: PeerId
     code: str
@@ -359,10 +330,9 @@ class SnapshotWanted(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class StateForgotten(EngineStep):
-    """A restore found nothing of a component that keeps state: its class does not override `serialize`, or
-    did not when the snapshot was written.
+    """A restore found nothing of a component that keeps state; once per component, in the first poll.
 
-    Emitted by the first poll after the restore, once per component.
+    Its class does not override `serialize`, or did not when the snapshot was written.
     """
 
     slot: str

@@ -41,6 +41,7 @@ from bb_edge.engine.entries.bootstrap import (
     UnknownTarget,
 )
 from bb_edge.engine.entries.sources import Sources
+from bb_edge.engine.errors import failure_text
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.frames import Execution
@@ -249,7 +250,7 @@ class Bootstraps:
             self._renew(sorted(components))
         # The border to users' components: what `construct` raises is a failed try.
         except Exception as error:  # noqa: BLE001
-            bootstrap.fail(steps.failure_text(error))
+            bootstrap.fail(failure_text(error))
             self._again_later(bootstrap)
             self._runtime.emit(_complete(bootstrap, failed=True))
             self._tell()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.errors import OpError
+from bb_edge.engine.errors import OpError, failure_text
 from bb_edge.engine.plain import dump, load
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys
@@ -126,7 +126,7 @@ class Components:
 
     def _failure(self, number: int, method: str, error: Exception) -> ComponentStateError:
         """What one of the two methods raised, with the slot, the type, and the line of the component."""
-        text, hint = steps.failure_text(error), "mend the component"
+        text, hint = failure_text(error), "mend the component"
         if isinstance(error, BBError):
             own = isinstance(error, ComponentStateError) or not error.where
             text, hint = error.what if own else f"{error.where}: {error.what}", error.hint or hint

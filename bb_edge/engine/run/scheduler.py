@@ -31,6 +31,9 @@ from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
 
+Outputs = Sequence[tuple[int, object]]
+"""Values by site."""
+
 BOOTSTRAP_OP_FAILED: Final = "bootstrap.op_failed"
 """The registered callback `(target, slot, failure)`: an op of a bootstrap has failed."""
 
@@ -311,12 +314,7 @@ class Scheduler:
     # --- children --------------------------------------------------------
 
     def start_child(
-        self,
-        parent: Frame,
-        region: BoundRegion,
-        outputs: Sequence[tuple[int, object]],
-        source: PeerId,
-        size: int,
+        self, parent: Frame, region: BoundRegion, outputs: Outputs, source: PeerId, size: int
     ) -> Execution:
         """Runs a region once: a child execution that sees the parent's values.
 
@@ -342,9 +340,7 @@ class Scheduler:
     # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, int]:
-        """Its own numbers, as plain values."""
         return {"depth_peak": self.depth_peak, "next_command": self.next_command}
 
     def restore(self, plain: Any) -> None:
-        """Takes what `save` gave."""
         self.depth_peak, self.next_command = plain["depth_peak"], plain["next_command"]
