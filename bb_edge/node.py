@@ -158,6 +158,11 @@ class Node:
         """The peers of a class that are up, as the node knows it."""
         return self._peers.up_peers(peer_class)
 
+    @property
+    def peers_up_now(self) -> tuple[dict[str, int], int]:
+        """How many peers are up, as the node knows it: by class, and in all; without the node itself."""
+        return self._peers.presences.up_counts()
+
     def peer_meta(self, peer: PeerId) -> Mapping[str, object]:
         """What the last presence of a peer says besides classes and addresses; empty where there is none."""
         presence = self._peers.presences.get(peer)

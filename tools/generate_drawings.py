@@ -6,7 +6,7 @@ A page marks a place by two lines; what lies between them is written by this too
     <!-- end of states -->
 
 Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an
-envelope) and `walk` (of one request).
+envelope), `walk` (of one request) and `metrics` (that a node serves).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmw
 
 from bb_edge.engine.net import admission  # noqa: E402
 from bb_edge.ir.transitions import Table  # noqa: E402
+from bb_edge.observe import catalogue  # noqa: E402
 from benchmarks.walk import answering_node, walk  # noqa: E402
 
 if sys.version_info >= (3, 11):
@@ -30,7 +31,8 @@ else:
     import tomli as tomllib
 
 BLOCK = re.compile(
-    r"(<!-- (states|floors|phases|checks|walk)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)", re.DOTALL
+    r"(<!-- (states|floors|phases|checks|walk|metrics)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)",
+    re.DOTALL,
 )
 
 
@@ -69,6 +71,12 @@ def _floors(package: str) -> str:
     return "\n".join([*lines, "```", ""])
 
 
+def _metrics(_: str) -> str:
+    lines = ["| metric | kind | what |", "|---|---|---|"]
+    lines += [f"| `{name}` | {metric.kind} | {metric.help} |" for name, metric in catalogue.rows()]
+    return "\n".join([*lines, ""])
+
+
 def _phases(_: str) -> str:
     rows = ["| phase | what it does | then what is ready runs |", "|---|---|---|"]
     for phase in answering_node().inspect().phases:
@@ -94,7 +102,14 @@ def first_line(documented: Any) -> str:
     return text.strip().splitlines()[0]
 
 
-_WRITERS = {"states": _states, "floors": _floors, "phases": _phases, "checks": _checks, "walk": _walk}
+_WRITERS = {
+    "states": _states,
+    "floors": _floors,
+    "phases": _phases,
+    "checks": _checks,
+    "walk": _walk,
+    "metrics": _metrics,
+}
 
 
 if __name__ == "__main__":

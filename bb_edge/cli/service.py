@@ -133,7 +133,9 @@ class Service:
                 "mqtt.waiting": transport.waiting,
                 "process.rss_bytes": memory.rss_bytes,
                 "process.peak_rss_bytes": memory.peak_rss_bytes,
-            }
+                "log_lines.omitted": self._output.omitted,
+            },
+            *self._node.peers_up_now,
         )
 
     def _tell(self, say: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ OWN = (
     "cycles",
     "deadlines",
     "executions",
+    "frames",
     "frontier",
     "gates",
     "ingress",

@@ -1,12 +1,13 @@
 """Serves `--metrics [HOST:]PORT`: counters at /metrics (Prometheus text format 0.0.4), health at /healthz.
 
-The driver's thread publishes a snapshot of the counters a few times a second; the server's thread answers
-with the last one and touches nothing of the engine. One request is served at a time, and a client that sends
-nothing for five seconds is disconnected: that is enough for a scraper, and bounds what clients can cost.
+The driver's thread takes a snapshot of the counters a few times a second; the server's thread writes the last
+one when it is asked, and touches nothing of the engine. One request is served at a time, and a client that
+sends nothing for five seconds is disconnected: that is enough for a scraper, and bounds what clients cost.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -14,8 +15,19 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from bb_edge.ir.counters import spelling
 from bb_edge.ir.errors import BBError
+from bb_edge.observe.catalogue import (
+    COUNTER,
+    CYCLE,
+    LONGEST,
+    METRICS,
+    OF_THE_PROGRAM,
+    SPECIAL,
+    UP,
+    UP_BY_CLASS,
+    Metric,
+    shown,
+)
 
 PUBLISH_EVERY_NS = 250_000_000
 """Nanoseconds between snapshots; scrapers ask once in some seconds, people who look ask oftener."""
@@ -34,32 +46,6 @@ CYCLE_BUCKETS_NS = (
     10_000_000_000,
 )
 """Upper bounds of the histogram of poll durations, in nanoseconds: 10 µs to 10 s."""
-
-GAUGES = frozenset(
-    {
-        "pending_async.count",
-        "frontier.depth_peak",
-        "executions.active",
-        "executions.peak",
-        "ingress.bytes",
-        "outbound.bytes",
-        "requests.open",
-        "mqtt.connected",
-        "mqtt.waiting",
-        "process.rss_bytes",
-        "process.peak_rss_bytes",
-        "peers.up.now",
-        "bootstraps.pending",
-        "bootstraps.running",
-        "bootstraps.failed",
-        "bootstraps.done",
-        "state.generation",
-        "state.journal_bytes",
-        "state.outbox_bytes",
-        "state.outbox_records",
-    }
-)
-"""Names of counters that can go down; all others only go up."""
 
 
 class MetricsError(BBError):
@@ -90,6 +76,13 @@ class Cycles:
         self.count = 0
         self.longest = 0
 
+    def copy(self) -> Cycles:
+        """The same numbers, which change no more."""
+        other = Cycles()
+        other.buckets = self.buckets.copy()
+        other.total, other.count, other.longest = self.total, self.count, self.longest
+        return other
+
     def add(self, duration_ns: int) -> None:
         self.buckets[bisect_left(CYCLE_BUCKETS_NS, duration_ns)] += 1
         self.total += duration_ns
@@ -98,29 +91,57 @@ class Cycles:
             self.longest = duration_ns
 
 
-def render(counters: Mapping[str, int], cycles: Cycles, labels: Mapping[str, str]) -> str:
-    """Writes the Prometheus text: each counter as `bb_<name>`, with underscores for dots and the labels."""
+def render(
+    counters: Mapping[str, float],
+    cycles: Cycles,
+    labels: Mapping[str, str],
+    up: Mapping[str, int] | None = None,
+    peers_up: int = 0,
+) -> str:
+    """Writes the Prometheus text: every metric of the catalogue, then the counters that the program makes.
+
+    `counters` are the node's own and the program's by name; those of the catalogue that are absent are 0.
+    `peers_up` peers are up now, `up` of them by class.
+    """
     text = ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items())
-    lines = []
-    for name, value in sorted(counters.items()):
-        gauge = name in GAUGES
-        metric = f"bb_{spelling(name)}"
-        if not gauge:
-            metric += "_total"
-        lines.append(f"# TYPE {metric} {'gauge' if gauge else 'counter'}\n{metric}{{{text}}} {value}\n")
-    name, running = "bb_cycle_duration_ns", 0
-    lines.append(f"# TYPE {name} histogram\n")
     comma = "," if text else ""
+    lines = []
+    for name in sorted({*METRICS, *counters}):
+        metric = METRICS.get(name) or Metric(COUNTER, OF_THE_PROGRAM)
+        spelled = shown(name, metric.kind)
+        lines.append(f"{_head(spelled, metric)}{spelled}{{{text}}} {_number(counters.get(name, 0))}\n")
+    lines.append(f"{_head(UP)}{UP}{{{text}}} {peers_up}\n{_head(UP_BY_CLASS)}")
+    for peer_class, count in sorted((up or {}).items()):
+        lines.append(f'{UP_BY_CLASS}{{{text}{comma}class="{_escape(peer_class)}"}} {count}\n')
+    running = 0
+    lines.append(_head(CYCLE))
     for bound, count in zip((*CYCLE_BUCKETS_NS, "+Inf"), cycles.buckets, strict=True):
         running += count
-        lines.append(f'{name}_bucket{{{text}{comma}le="{bound}"}} {running}\n')
-    lines.append(f"{name}_sum{{{text}}} {cycles.total}\n{name}_count{{{text}}} {cycles.count}\n")
-    lines.append(f"# TYPE {name}_longest gauge\n{name}_longest{{{text}}} {cycles.longest}\n")
+        lines.append(f'{CYCLE}_bucket{{{text}{comma}le="{bound}"}} {running}\n')
+    lines.append(f"{CYCLE}_sum{{{text}}} {cycles.total}\n{CYCLE}_count{{{text}}} {cycles.count}\n")
+    lines.append(f"{_head(LONGEST)}{LONGEST}{{{text}}} {cycles.longest}\n")
     return "".join(lines)
+
+
+def _head(name: str, metric: Metric | None = None) -> str:
+    metric = metric or SPECIAL[name]
+    text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+    return f"# HELP {name} {text}\n# TYPE {name} {metric.kind}\n"
+
+
+def _number(value: float) -> str:
+    """A number as the text format writes it: NaN, +Inf and -Inf by these names."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(value)
 
 
 def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+Taken = tuple[Mapping[str, float], Cycles, Mapping[str, int], int]
+"""A snapshot: counters, polls, peers up by class and in all."""
 
 
 class MetricsServer:
@@ -130,7 +151,7 @@ class MetricsServer:
         """Starts to listen. Raises ListenError where the address is in use or not of this machine."""
         self._host = host
         self._labels = dict(labels)
-        self._text = b""
+        self._taken: Taken = ({}, Cycles(), {}, 0)
         self._published_s = time.monotonic()
         self.cycles = Cycles()
         self._next_ns = 0
@@ -180,15 +201,15 @@ class MetricsServer:
         self._next_ns = now_ns + PUBLISH_EVERY_NS
         return True
 
-    def publish(self, counters: Mapping[str, int]) -> None:
-        """Takes a snapshot of the counters; for the driver's thread."""
-        self._text = render(counters, self.cycles, self._labels).encode()
+    def publish(self, counters: Mapping[str, float], up: Mapping[str, int], peers_up: int) -> None:
+        """Takes a snapshot of the counters, and of the peers that are up; for the driver's thread."""
+        self._taken = (counters, self.cycles.copy(), up, peers_up)
         self._published_s = time.monotonic()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         status, kind, body = 404, "text/plain; charset=utf-8", b"/metrics, /healthz\n"
         if request.path.partition("?")[0] == "/metrics":
-            status, kind, body = 200, "text/plain; version=0.0.4; charset=utf-8", self._text
+            status, kind, body = 200, "text/plain; version=0.0.4; charset=utf-8", self._text()
         elif request.path == "/healthz":
             age = time.monotonic() - self._published_s
             status = 200 if age < UNHEALTHY_AFTER_S else 503
@@ -198,6 +219,10 @@ class MetricsServer:
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         request.wfile.write(body)
+
+    def _text(self) -> bytes:
+        counters, cycles, up, peers_up = self._taken
+        return render(counters, cycles, self._labels, up, peers_up).encode()
 
     def close(self) -> None:
         self._server.shutdown()

@@ -217,6 +217,15 @@ class PeerTable:
             self._by_class[peer_class] = peers
         return peers
 
+    def up_counts(self) -> tuple[dict[str, int], int]:
+        """Returns how many peers are up: by class, and in all."""
+        up = [peer for peer, state in self._states.items() if state is _UP]
+        counts: dict[str, int] = {}
+        for peer in up:
+            for name in self._peers[peer].classes:
+                counts[name] = counts.get(name, 0) + 1
+        return counts, len(up)
+
     def unreachable(self, peer_class: str) -> list[PeerId]:
         """Returns the peers of the class that are present and do not answer, in no particular order."""
         return [p for p in self._silent if peer_class in self._peers[p].classes]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bb_edge.ir import counters
-from bb_edge.observe.metrics import GAUGES
+from bb_edge.observe.catalogue import METRICS
 
 SOURCES = Path(counters.__file__).parents[1]
 COUNTED = re.compile(r"""\.count\(\s*f?"([a-z_]+)\.""")
@@ -17,7 +17,7 @@ COUNTED = re.compile(r"""\.count\(\s*f?"([a-z_]+)\.""")
 def test_every_counter_of_the_node_begins_with_a_name_of_its_own():
     found = {name for path in SOURCES.rglob("*.py") for name in COUNTED.findall(path.read_text())}
     assert len(found) > 10
-    assert found | {name.partition(".")[0] for name in GAUGES} <= set(counters.OWN)
+    assert found | {name.partition(".")[0] for name in METRICS} <= set(counters.OWN)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from bb_edge.observe import metrics
+from bb_edge.observe import catalogue, metrics
 from bb_edge.observe.metrics import (
     CYCLE_BUCKETS_NS,
     Cycles,
@@ -22,14 +22,17 @@ SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-z]+="(?:[^"\\\n]|\\.)*
 
 
 def parsed(text: str) -> dict[str, int]:
-    """name{labels} -> value; fails on any line that is neither a sample nor a TYPE."""
+    """name{labels} -> value; fails on any line that is neither a sample nor a TYPE after its HELP."""
     found = {}
-    typed = set()
+    typed, helped = set(), set()
     for line in text.splitlines():
+        if line.startswith("# HELP "):
+            helped.add(line[7:].partition(" ")[0])
+            continue
         if line.startswith("# TYPE "):
             name, kind = line[7:].split(" ")
             assert kind in ("counter", "gauge", "histogram")
-            assert name not in typed
+            assert name not in typed and name in helped
             typed.add(name)
             continue
         match = SAMPLE.match(line)
@@ -48,6 +51,27 @@ def test_counters_gauges_and_labels():
     assert found[f"bb_ingress_dropped_total{{{label}}}"] == 3
     assert found[f"bb_pending_async_count{{{label}}}"] == 2
     assert found[f"bb_my_metric___total{{{label}}}"] == 1
+
+
+def test_every_metric_is_there_from_the_start():
+    found = parsed(render({}, Cycles(), {"node": "a"}))
+    counters = {name for name, m in catalogue.rows() if m.kind != "histogram"} - {catalogue.UP_BY_CLASS}
+    assert {f'{name}{{node="a"}}' for name in counters} <= set(found)
+    assert not any(found.values())
+
+
+def test_peers_that_are_up_now():
+    found = parsed(render({"peers.up": 9}, Cycles(), {}, {"Client": 3, 'a"b': 1}, 4))
+    assert (found["bb_peers_up{}"], found["bb_peers_up_total{}"]) == (4, 9)
+    assert found['bb_peers_up_by_class{class="Client"}'] == 3
+    assert found['bb_peers_up_by_class{class="a\\"b"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(float("nan"), "NaN"), (float("inf"), "+Inf"), (float("-inf"), "-Inf"), (0.5, "0.5")]
+)
+def test_numbers_that_json_does_not_have(value, text):
+    assert f"bb_loss_total{{}} {text}\n" in render({"loss": value}, Cycles(), {})
 
 
 def test_cycle_durations_are_a_cumulative_histogram():
@@ -78,8 +102,8 @@ def get(server, path: str) -> tuple[int, str, str]:
 
 
 def test_the_last_snapshot_is_served(server):
-    server.publish({"a.b": 1})
-    server.publish({"a.b": 2})
+    server.publish({"a.b": 1}, {}, 0)
+    server.publish({"a.b": 2}, {}, 0)
     status, kind, body = get(server, "/metrics")
     assert status == 200
     assert kind.startswith("text/plain; version=0.0.4")
@@ -89,7 +113,7 @@ def test_the_last_snapshot_is_served(server):
 
 
 def test_health_follows_the_loop(server, monkeypatch):
-    server.publish({})
+    server.publish({}, {}, 0)
     assert get(server, "/healthz")[0] == 200
     monkeypatch.setattr(metrics, "UNHEALTHY_AFTER_S", -1.0)  # as if the last turn were too long ago
     assert get(server, "/healthz")[0] == 503

@@ -1,0 +1,199 @@
+"""The metrics that a node serves by itself: one table, from which the text and the documentation are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from bb_edge.ir.counters import spelling
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+class Metric(NamedTuple):
+    """What one metric is: its kind, and what it tells, for `# HELP`."""
+
+    kind: str
+    help: str
+
+
+def shown(name: str, kind: str) -> str:
+    """The name of a counter in the text: `ops.failed` becomes `bb_ops_failed_total`."""
+    return f"bb_{spelling(name)}{'_total' if kind == COUNTER else ''}"
+
+
+def _counters(**texts: str) -> dict[str, Metric]:
+    return {name.replace("__", ".", 1): Metric(COUNTER, text) for name, text in texts.items()}
+
+
+def _gauges(**texts: str) -> dict[str, Metric]:
+    return {name.replace("__", ".", 1): Metric(GAUGE, text) for name, text in texts.items()}
+
+
+METRICS: Mapping[str, Metric] = {
+    # --- the program ---
+    **_counters(
+        ops__failed="ops of the program that failed",
+        executions__ended="executions that have ended",
+        executions__starved="executions that ended with ops that had only some of their inputs",
+        rounds__ended="rounds that have ended",
+        rounds__backed_off="rounds that failed or asked nobody, so that the next one waited",
+        ticks__skipped="ticks of an interval that were left out because the node was behind",
+        deadlines__expired="deadlines that have passed: of executions, questions, and what waits to be sent",
+        components__failed="calls of components outside of any op that failed",
+        completions__late="answers of components that nobody waited for any more",
+        completions__expired="ops that a component did not complete before their deadline",
+        cycles__over_budget="polls that ended early because cycle_op_budget ops had run",
+        app_events__omitted="values of events that were left out, larger than app_event_bytes",
+        frames__grown="frames made after install: the program needs more memory than was planned",
+        bus__dropped="events on the bus that nobody fetched in time",
+        counters__refused="counts that found no place: metric_names counters are there already",
+    ),
+    **_gauges(
+        executions__active="executions that run now",
+        executions__peak="most executions that ran at once",
+        pending_async__count="ops that are parked: timers, questions, work elsewhere",
+        frontier__depth_peak="most ops that were ready at once",
+        requests__open="requests that wait for answers",
+        bootstraps__pending="bootstraps that have not begun",
+        bootstraps__running="bootstraps that run",
+        bootstraps__failed="bootstraps that failed and are tried again",
+        bootstraps__done="bootstraps that are done",
+    ),
+    # --- peers and requests ---
+    **_counters(
+        peers__up="times that a peer came up",
+        peers__down="times that a peer went down",
+        peers__refused="presences of peers that found no place: max_peers",
+        peers__blocked="peers that the program has blocked",
+        requests__opened="requests that were made",
+        requests__answers="answers to requests that were accepted",
+        requests__failed="peers that answered a request with a failure",
+        requests__failures_sent="failures that this node answered, because it had no reply",
+        requests__refused="answers that do not count, because the execution that took them in failed",
+        requests__replied_twice="replies that were left out, because the request had one already",
+        requests__unanswered="peers that left a request unanswered until its end",
+        control__sent="messages of components to their counterparts",
+        control__received="messages of components from their counterparts",
+        control__unanswered="calls of components that their counterparts did not answer",
+        addresses__refused="addresses of peers that cannot be, or found no place",
+        rtt__forgotten="round-trip times that made room for others",
+    ),
+    # --- what comes in ---
+    **_counters(
+        wire__received="envelopes that came in",
+        wire__received_bytes="bytes of envelopes that came in",
+        wire__malformed="envelopes that are none",
+        wire__receive_errors="fills of envelopes that could not be taken",
+        ingress__dropped="envelopes and entries that were refused for want of space, or as forged",
+        ingress__full="invokes that were refused because the queue was full",
+        ingress__spoofed="envelopes that name another sender than their topic",
+        ingress__blocked="envelopes of peers that the program has blocked",
+        ingress__duplicates="envelopes that were here before",
+        ingress__below_window="envelopes too old to tell whether they were here before",
+        ingress__beyond_window="envelopes too far ahead of the last one",
+        ingress__no_room="envelopes for which there was no space",
+        ingress__bootstrapping="envelopes for a target whose bootstrap is not done",
+        ingress__late_answers="answers to requests that were over",
+        ingress__unroutable="fills for sites that no target of this node has",
+        ingress__journaled="durable envelopes that were written to the journal",
+        journal__known="envelopes of the journal that the snapshot knew",
+        journal__replayed="envelopes of the journal that were delivered after a restart",
+        gates__replaced="values that a gate let go for newer ones",
+        backpressure__notices="times that a peer was asked to be patient",
+        backpressure__heeded="times that a peer asked this node to be patient",
+    ),
+    "gates.peer_health_rx.dropped": Metric(COUNTER, "envelopes that a gate kept out, of peers that are down"),
+    "gates.backoff_rx.dropped": Metric(COUNTER, "envelopes that a gate kept out, of peers in back-off"),
+    **_gauges(ingress__bytes="bytes of envelopes in hand"),
+    # --- what goes out ---
+    **_counters(
+        wire__sent="envelopes that were sent",
+        wire__sent_bytes="bytes of envelopes that were sent",
+        wire__resent="envelopes that were sent once more",
+        wire__acks_alone="acknowledgements that went without an envelope",
+        wire__unresolved="envelopes to peers that the address book does not know",
+        outbound__dropped="envelopes that never left: the queue was full, or they are too large for the peer",
+        outbound__too_large="envelopes larger than the peer takes; dropped, too",
+        outbound__expired="envelopes whose deadline passed before they were acknowledged",
+        outbound__put_off="envelopes that waited for room",
+        outbound__not_kept="envelopes that are not repeated, because there is no room to keep them",
+        outbound__persisting="durable envelopes that were handed to the disk",
+        outbound__waiting="durable envelopes that waited for a snapshot",
+        outbound__reused="durable questions that were asked before a restart, and are not sent twice",
+        storage__failed="records of the outbox or journal that could not be written",
+    ),
+    "gates.peer_health_tx.dropped": Metric(COUNTER, "sends that a gate held back, to peers that are down"),
+    "gates.backoff_tx.dropped": Metric(COUNTER, "sends that a gate held back, to peers that are backed off"),
+    # --- the connection ---
+    **_counters(
+        mqtt__connects="connections to the broker",
+        mqtt__disconnects="connections that were lost",
+        mqtt__sent="envelopes that were published",
+        mqtt__sent_bytes="bytes of packets that carry envelopes, topics included, sent",
+        mqtt__received="envelopes that the broker delivered",
+        mqtt__received_bytes="bytes of packets that carry envelopes, topics included, received",
+        mqtt__dropped="envelopes that found no space, either way",
+        mqtt__expired="envelopes whose deadline passed before they could be published",
+        mqtt__refused="connections, subscriptions and publishes that the broker refused",
+        mqtt__unheard="publishes that nobody subscribes to",
+        mqtt__malformed="topics, presences and packets that are none",
+        mqtt__foreign="messages of a federation that this peer has left",
+        mqtt__oversize="packets above the size that is taken in",
+        mqtt__too_large="envelopes that do not fit the broker's limit even in chunks",
+        mqtt__cut="envelopes that were sent in chunks",
+        mqtt__joined="envelopes that came in chunks",
+        mqtt__chunks_sent="chunks that were sent",
+        mqtt__chunks_received="chunks that came in",
+        mqtt__chunks_refused="chunks that fit no envelope",
+        mqtt__chunks_expired="envelopes in chunks that made no progress",
+        mqtt__held="envelopes that waited for a node that was behind; the broker waits with them",
+    ),
+    **_gauges(
+        mqtt__connected="1 while the broker is connected, else 0",
+        mqtt__waiting="envelopes that wait for the broker",
+    ),
+    # --- the state folder; all 0 without one ---
+    **_counters(
+        state__bytes_written="bytes written to the state folder since the process began",
+        state__syncs="synced writes since the process began: what flash wears out by",
+        state__failed_writes="writes that the disk refused",
+        state__snapshots="snapshots that were written",
+        state__failures="snapshots and records that could not be written",
+    ),
+    **_gauges(
+        state__generation="number of the last snapshot",
+        state__journal_bytes="bytes of the journal",
+        state__outbox_bytes="bytes of the outbox",
+        state__outbox_records="durable envelopes that are not acknowledged",
+    ),
+    # --- the process ---
+    **_counters(log_lines__omitted="lines of the log that were left out: there were many of their kind"),
+    **_gauges(
+        process__rss_bytes="memory of the process",
+        process__peak_rss_bytes="most memory that the process had",
+    ),
+}
+"""Metrics by the name of their counter. All are served from the start, with 0."""
+
+UP = "bb_peers_up"
+UP_BY_CLASS = "bb_peers_up_by_class"
+CYCLE = "bb_cycle_duration_ns"
+LONGEST = f"{CYCLE}_longest"
+
+SPECIAL: Mapping[str, Metric] = {
+    UP: Metric(GAUGE, "peers that are up now"),
+    UP_BY_CLASS: Metric(GAUGE, "peers that are up now, by their class"),
+    CYCLE: Metric(HISTOGRAM, "how long a poll takes, in nanoseconds"),
+    LONGEST: Metric(GAUGE, "the longest poll, in nanoseconds"),
+}
+"""Metrics that are no counters of the node, by their names in the text."""
+
+OF_THE_PROGRAM = "a counter of the program"
+
+
+def rows() -> list[tuple[str, Metric]]:
+    """All metrics by their names in the text, sorted; for the documentation."""
+    return sorted(
+        [(shown(name, metric.kind), metric) for name, metric in METRICS.items()] + [*SPECIAL.items()]
+    )
