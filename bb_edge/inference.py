@@ -25,6 +25,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
 from bb_edge.ir.onnx_reader import ModelReadError, read_model
+from bb_edge.ir.seals import SealError, check_seal, is_sealed
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import ValueType, differing_dim, dtype_of_elem, shared_dims
 
@@ -200,12 +201,17 @@ def _without_engine(data: bytes, target: str | None, tuning: str | None) -> Mode
 
     `load` and `install` report what is wrong then.
     """
+    sealed = is_sealed(data)
     try:
+        if sealed:
+            check_seal(data)
         proto: Any = read_model(data)
-    except ModelReadError:
+    except (ModelReadError, SealError):
         return None
     meta = {entry.key: entry.value for entry in proto.metadata_props}
-    if meta.get(keys.COMPILED_KEY) != keys.COMPILED_VERSION:
+    if meta.get(keys.COMPILED_KEY) != (keys.SEALED_VERSION if sealed else keys.COMPILED_VERSION):
+        return None
+    if not sealed and keys.DIGEST_KEY in meta:
         return None
     mains = [f for f in proto.functions if any(p.key == keys.ENTRY_KEY for p in f.metadata_props)]
     main = mains[0] if len(mains) == 1 and target in (None, mains[0].name) else None

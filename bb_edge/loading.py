@@ -19,6 +19,7 @@ from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
+from bb_edge.ir.seals import SealError, check_seal, is_sealed
 
 __all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load", "load_as"]
 
@@ -61,12 +62,18 @@ def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
         data = read_artifact(data)
     if not data:
         raise DamagedArtifact("the artifact is empty", "artifact")
+    data = bytes(data)
     try:
-        model = ModelProto.FromString(bytes(data))
+        # First of all: damage would be told as whatever it happens to look like.
+        digest = check_seal(data).whole if is_sealed(data) else None
+    except SealError as error:
+        raise DamagedArtifact(error.what, error.where, error.hint) from error
+    try:
+        model = ModelProto.FromString(data)
     except (DecodeError, RuntimeError, SystemError, ValueError) as error:  # SystemError: protobuf 3.20
         raise DamagedArtifact("not a serialized ONNX model", "artifact", "copy the file again") from error
     try:
-        return _program(kind, model, data)
+        return _program(kind, model, data, digest)
     except LoadError:
         raise
     except BBError as error:
@@ -75,7 +82,8 @@ def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
         raise DamagedArtifact(f"{type(error).__name__}: {error}", "artifact") from error
 
 
-def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
+def _program(kind: type[P], model: ModelProto, data: bytes, digest: str | None) -> P:
+    """`digest` is that of the whole file, if its seal was checked."""
     used = _check_texts(model)
     meta = {entry.key: entry.value for entry in model.metadata_props}
     passport = meta.get(keys.COMPILED_KEY)
@@ -83,12 +91,15 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
         raise MissingPassport(
             "it has no passport", "artifact", "compile the model first: bb-host compile … --target edge"
         )
-    if passport != keys.COMPILED_VERSION:
+    if passport not in (keys.COMPILED_VERSION, keys.SEALED_VERSION):
         raise IncompatibleRuntime(
-            f"its passport has version {passport!r}, this runtime takes {keys.COMPILED_VERSION!r}",
+            f"its passport has version {passport!r}, this runtime takes {keys.COMPILED_VERSION!r} and"
+            f" {keys.SEALED_VERSION!r}",
             "artifact",
             "compile it with the matching bb-host",
         )
+    if digest is None and (passport == keys.SEALED_VERSION or keys.DIGEST_KEY in meta):
+        check_seal(data)
     _check_opsets(model, used)
     if len(model.functions) > MAX_FUNCTIONS:
         raise DamagedArtifact(f"it has {len(model.functions)} functions, {MAX_FUNCTIONS} at most", "artifact")
@@ -117,7 +128,7 @@ def _program(kind: type[P], model: ModelProto, data: bytes) -> P:
         functions,
         opsets,
         len(data),
-        hashlib.sha256(data).hexdigest(),
+        digest or hashlib.sha256(data).hexdigest(),
         _identity(meta),
     )
 

@@ -70,6 +70,9 @@ ROLES = (
 # --- model metadata -----------------------------------------------------------------------------------
 COMPILED_KEY = f"{PREFIX}.compiled"  # the passport
 COMPILED_VERSION = "v1"
+SEALED_VERSION = "v2"  # with a digest: what bb-host writes for devices
+# Model: SHA-256 of the file with these 64 hex digits as zeros; the last entry, at the end of the file.
+DIGEST_KEY = f"{PREFIX}.digest"
 BINDING_PREFIX = f"{PREFIX}.binding."  # + "<target>.<slot>" = "<role>|<TYPE_NAME>|<slot_id>"
 MODULE_KEY = f"{PREFIX}.module"  # model: name of the root module (site ids are hashed from it)
 TARGETS_KEY = f"{PREFIX}.targets"  # model: comma-joined partition names, in order

@@ -9,6 +9,7 @@ are given. Files appear whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.plain_values import from_json
+from bb_edge.ir.seals import seal
 from bb_edge.loading import load
 from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
@@ -271,7 +273,8 @@ def build_edge(
             lowered, lowering = lower_program(stripped.program, target, backend)
         with _timed(steps, "plan"):
             final, planned = plan_program(lowered, target, max_batch)
-            artifact = to_bytes(final)
+            final = dataclasses.replace(final, meta={**final.meta, keys.COMPILED_KEY: keys.SEALED_VERSION})
+            artifact = seal(to_bytes(final))
         with _timed(steps, "check"):
             loaded = _check(artifact, f"target {target}")
         with _timed(steps, "report"):

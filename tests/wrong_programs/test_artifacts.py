@@ -23,6 +23,7 @@ from bb_host.explain import explain
 from bb_host.learn import mlp, trainable
 from bb_host.program import Program
 from tests.aids.refusals import refused
+from tests.aids.seals import resealed
 
 
 class Learns(Module):
@@ -66,7 +67,7 @@ def test_a_version_of_our_domains_that_this_runtime_does_not_know(
         del_domain(imports, domain)
         imports.add(domain=domain, version=version)
     with refused(IncompatibleRuntime, domain, f"version {version}", "knows version 1", marked=False):
-        load(found.SerializeToString())
+        load(resealed(found))
 
 
 def del_domain(imports: Any, domain: str) -> None:
@@ -80,7 +81,7 @@ def test_a_domain_of_ours_that_this_runtime_does_not_have() -> None:
     future = f"{keys.PREFIX}.telepathy"
     found.opset_import.add(domain=future, version=1)
     with refused(IncompatibleRuntime, future, "update the runtime", marked=False):
-        load(found.SerializeToString())
+        load(resealed(found))
 
 
 @pytest.mark.parametrize("domain", [keys.ROLE_MODEL_DOMAIN, keys.ONNX_DOMAIN])
@@ -89,13 +90,13 @@ def test_a_domain_that_is_used_and_not_imported(domain: str) -> None:
     for imports in (found.opset_import, *(f.opset_import for f in found.functions)):
         del_domain(imports, domain)
     with refused(IncompatibleRuntime, domain or "ai.onnx", "compile the program again", marked=False):
-        load(found.SerializeToString())
+        load(resealed(found))
 
 
 def test_domains_of_others_are_not_ours_to_check() -> None:
     found = artifact()
     found.opset_import.add(domain="acme.sensors", version=12)
-    assert load(found.SerializeToString()).opsets["acme.sensors"] == 12
+    assert load(resealed(found)).opsets["acme.sensors"] == 12
 
 
 # --- sizes

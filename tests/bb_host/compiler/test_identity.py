@@ -17,6 +17,7 @@ from bb_host.cli import main
 from bb_host.compiler.identity import IdentityError, accepting
 from bb_host.edge import build_edge
 from bb_host.program_proto import to_proto
+from tests.aids.seals import resealed
 
 
 class Hub(Module):
@@ -138,7 +139,7 @@ def test_a_digest_that_is_none_is_damage(base):
     entry = next(e for e in model.metadata_props if e.key == keys.PROGRAM_KEY)
     entry.value = "no digest"
     with pytest.raises(DamagedArtifact, match="no digest"):
-        load(model.SerializeToString())
+        load(resealed(model))
 
 
 def test_the_command_line_accepts_and_inspects(base, tmp_path, capsys):

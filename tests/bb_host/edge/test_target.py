@@ -19,6 +19,7 @@ from bb_edge.engine.entries.bootstrap import BootstrapAll
 from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.seals import seal
 from bb_edge.loading import load
 from bb_edge.transport.in_process import Simulation
 from bb_host.edge import EdgeError, StripError, build_edge, compile_edge, targets_of
@@ -113,7 +114,7 @@ def test_an_artifact_holds_one_target_and_nothing_for_people(build, target):
     meta = {p.key: p.value for p in model.metadata_props}
     assert meta[keys.TARGETS_KEY] == target
     assert meta[keys.STRIPPED_KEY] == "1"
-    assert meta[keys.COMPILED_KEY] == keys.COMPILED_VERSION
+    assert meta[keys.COMPILED_KEY] == keys.SEALED_VERSION
     assert meta[keys.MODULE_KEY] == "Tiny"
     assert all(key.startswith(f"{keys.BINDING_PREFIX}{target}.") for key in meta if "binding" in key)
     assert not any(key.startswith(keys.TELEMETRY_PREFIX) for key in meta)
@@ -316,4 +317,7 @@ def test_portable_alone(tiny, build):
 
 def test_round_trip(build):
     for found in build.artifacts:
-        assert to_bytes(from_proto(onnx.ModelProto.FromString(found.data))) == found.data
+        model = onnx.ModelProto.FromString(found.data)
+        digest = model.metadata_props.pop()
+        assert digest.key == keys.DIGEST_KEY
+        assert seal(to_bytes(from_proto(model))) == found.data

@@ -19,7 +19,19 @@ PEER = programs.peer("somebody")
 
 
 def seeds_of_programs() -> list[bytes]:
-    return [*programs.artifacts().values(), programs.net()]
+    """Without their digests, behind which no mutation would get."""
+    return [programs.unsealed(data) for data in (*programs.artifacts().values(), programs.net())]
+
+
+def sealed() -> Subject:
+    """Artifacts as they are shipped: none that differs is taken."""
+    seeds = [data for target, data in programs.artifacts().items() if target]
+    change = (mutations.protobuf, mutations.blind, _same)
+    return Subject("sealed artifacts", seeds, change, loaded, lambda n: 96 * n + 16 * MIB)
+
+
+def _same(data: bytes, seeds: Sequence[bytes], rng: Random) -> bytes:
+    return data
 
 
 def loaded(data: bytes) -> object:

@@ -15,6 +15,7 @@ AIDS = str(Path(__file__).resolve().parents[2] / "aids")
 if AIDS not in sys.path:
     sys.path.append(AIDS)
 
+import seals  # noqa: E402
 from compiled_programs import compiled_once  # noqa: E402
 
 MS = 1_000_000
@@ -36,6 +37,9 @@ def artifacts(durable: bool = False) -> dict[str, bytes]:
     """Edge artifacts by target, and the portable model under ''."""
     made = compiled_once(f"hostile-small-{durable}", lambda: _authored().small(durable))
     return {"" if target == "portable" else target: data for target, data in made.items()}
+
+
+unsealed = seals.unsealed
 
 
 def peer(name: str) -> PeerId:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from .campaign import Subject
 from .disk_subjects import folders, records, snapshots
-from .program_subjects import artifacts, models, plans, portable
+from .file_subjects import array_files, construction_states
+from .program_subjects import artifacts, models, plans, portable, sealed
 from .tflite_subjects import ON_INTERPRETERS
 from .wire_subjects import (
     Hostile,
@@ -30,7 +31,8 @@ KINDS: dict[str, Sequence[Callable[[], Subject]]] = {
     "names": (addresses, peer_ids),
     "values": (cbor_values, typed_values, tensors, presences),
     "transport": (chunks, packets),
-    "artifacts": (artifacts,),
+    "artifacts": (artifacts, sealed),
+    "files": (array_files, construction_states),
     "portable": (portable,),
     "models": (models, plans),
     "tflite": ON_INTERPRETERS,

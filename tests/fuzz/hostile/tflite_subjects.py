@@ -26,6 +26,7 @@ from bb_edge.ir.errors import BBError
 
 from . import mutations, tflite_mutations
 from .campaign import Absent, Subject
+from .programs import unsealed
 
 ROOT = Path(__file__).resolve().parents[3]
 CHILD = Path(__file__).with_name("tflite_child.py")
@@ -137,9 +138,11 @@ def artifacts_with_models() -> list[bytes]:
         shape = [d.dim_value or 8 for d in net.graph.input[0].type.tensor_type.shape.dim]
         x = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
         for asked in (None, Quantization("int8", {"x": x}), Quantization("fp16")):
-            found += [a.data for a in build_edge(net, backend="tflite", quantization=asked).artifacts]
+            found += [
+                unsealed(a.data) for a in build_edge(net, backend="tflite", quantization=asked).artifacts
+            ]
     for backend in ("tflite", "auto"):
-        found += [a.data for a in build_edge(mixed, backend=backend).artifacts]
+        found += [unsealed(a.data) for a in build_edge(mixed, backend=backend).artifacts]
     assert sum(map(len, map(models_of, found))) > len(found) // 2
     return found
 
