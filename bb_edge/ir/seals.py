@@ -8,22 +8,16 @@ artifact on purpose can seal it again.
 
 from __future__ import annotations
 
-import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.sha256 import fresh_sha256
 
 __all__ = ["DIGEST_SIZE", "SealError", "Sums", "check_seal", "is_sealed", "seal", "sums"]
 
 DIGEST_SIZE = 64
 """Characters of the digest: SHA-256 in hex."""
-
-_BUILT_IN_BYTES = 512 * 1024
-"""Bytes up to which Python's built-in SHA-256 is faster for a fresh process.
-
-OpenSSL's is ten times as fast, but loading it takes 3 ms and 4 MB of memory.
-"""
 
 
 class SealError(BBError):
@@ -62,7 +56,7 @@ def is_sealed(data: bytes) -> bool:
 def sums(data: bytes) -> Sums:
     """Returns the digests of bytes that end with a digest; reads them once and copies nothing."""
     content = memoryview(data)
-    sealed = _sha256(len(content))
+    sealed = fresh_sha256(len(content))
     sealed.update(content[:-DIGEST_SIZE])
     whole = sealed.copy()
     sealed.update(_ZEROS)
@@ -88,18 +82,3 @@ def check_seal(data: bytes) -> Sums:
             "copy the file again; if another tool has changed it, compile it again",
         )
     return found
-
-
-def _sha256(size: int) -> Any:
-    """Returns an empty SHA-256: OpenSSL's, unless loading it would take longer than it saves."""
-    if size <= _BUILT_IN_BYTES and "_hashlib" not in sys.modules:
-        from importlib import import_module
-
-        for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
-            try:
-                return import_module(name).sha256()
-            except (ImportError, AttributeError):  # some builds have OpenSSL's alone
-                continue
-    import hashlib
-
-    return hashlib.sha256()

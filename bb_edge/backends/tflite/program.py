@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.verify import verify
+from bb_edge.ir.sha256 import fresh_sha256
 from bb_edge.roles.errors import BackendRunError
 from bb_edge.roles.programs import BackendProgram
 
@@ -28,9 +28,6 @@ FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, Overf
 """The exceptions that the Python classes of interpreters raise."""
 
 _Shapes = tuple[tuple[int, ...], ...]
-
-_LARGE = 8 << 20
-"""Bytes from which on importing `hashlib` (OpenSSL) saves time."""
 
 
 class TFLiteProgram(BackendProgram):
@@ -51,7 +48,9 @@ class TFLiteProgram(BackendProgram):
     ) -> None:
         if len(model) < 16 or model[4:8] != b"TFL3":
             raise TFLiteModelError("its model is not a TFLite flatbuffer", where, "compile the program again")
-        if _sha256(model) != sha256.lower():
+        content = fresh_sha256(len(model))
+        content.update(model)
+        if content.hexdigest().encode() != sha256.lower():
             raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
         try:
             verify(model)
@@ -188,21 +187,3 @@ class TFLiteProgram(BackendProgram):
 def _ports(details: Sequence[Mapping[str, Any]]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:
     """The dtype and shape of each port; an open dimension is -1."""
     return tuple((np.dtype(d["dtype"]), tuple(int(n) for n in d["shape_signature"])) for d in details)
-
-
-def _sha256(data: bytes) -> bytes:
-    """The SHA-256 of the bytes, in hex.
-
-    Small models are hashed by Python's own module: `hashlib` loads OpenSSL, which takes more memory than they
-    do, and more time than hashing them.
-    """
-    if len(data) > _LARGE:
-        import hashlib
-
-        return hashlib.sha256(data).hexdigest().encode()
-    for module in ("_sha2", "_sha256", "hashlib"):  # Python 3.12 has the first, older ones the second
-        try:
-            return str(importlib.import_module(module).sha256(data).hexdigest()).encode()
-        except ImportError:
-            continue
-    raise AssertionError("no Python is without hashlib")
