@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.program.nodes import metadata
-from bb_edge.engine.program.program import Binding, FunctionKey, Identity, Program, Target
-from bb_edge.engine.program.records import GraphSlot
+from bb_edge.engine.program.program import Binding, FunctionKey, GraphSlot, Identity, Program, Target
 from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError

@@ -7,7 +7,7 @@ from collections import deque
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run, done
 from bb_edge.engine.errors import CapacityError, OpError
-from bb_edge.engine.program.records import OUTPUT_OP
+from bb_edge.engine.program.program import OUTPUT_OP
 from bb_edge.engine.run.bound import BoundOp
 
 

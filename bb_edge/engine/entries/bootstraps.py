@@ -117,11 +117,9 @@ class Bootstraps:
         self._stage(self._checked(self._wanted(what)))
 
     def keep_going(self, inputs: Mapping[str, Mapping[str, object]]) -> None:
-        """Starts every bootstrap that is not done, and tries again what fails until it is done.
+        """See `Node.keep_bootstrapping`. Inputs of one that is done already are checked, and not used.
 
-        `inputs` are those of targets' bootstraps, by target; those of one that is done already are checked
-        and not used. For hosts that run unattended; before the first poll. Raises what `request` raises,
-        having staged nothing.
+        Raises what `request` raises, having staged nothing.
         """
         for target in inputs:
             self._find(self._of_targets, target)

@@ -28,8 +28,7 @@ from bb_edge.roles.completion import CompletionSink
 class ControlPlane:
     """All outlets of a node, by the numbers of their components; their calls and their late replies.
 
-    `sink` takes the answers that components give later, from any thread. `contexts` are what the components'
-    callbacks see, in the order of install.
+    `sink` takes the answers that components give later, from any thread.
     """
 
     _runtime: Runtime
@@ -37,7 +36,6 @@ class ControlPlane:
     _peers: PeerStates
     _outgoing: Outgoing
     sink: InitVar[CompletionSink]
-    contexts: list[ControlContext] = field(default_factory=list)
     _outlets: dict[int, Outlet] = field(default_factory=dict)
     calls: Calls = field(init=False)
     replies: Replies = field(init=False)
@@ -50,16 +48,21 @@ class ControlPlane:
         self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str
     ) -> dict[str, Remote]:
         """Ties in a component; gives what serves its remote ops, by name. OpError where one cannot be."""
-        outlet = self._outlets[index] = Outlet(self._runtime, self._outgoing, ref, component, target, slot)
-        ctx = ControlContext(self._runtime, self._components, self._peers, self.calls, self.replies, outlet)
-        outlet.ctx = ctx
-        self.contexts.append(ctx)
+        make = partial(ControlContext, self._runtime, self._components, self._peers, self.calls, self.replies)
+        outlet = self._outlets[index] = Outlet(
+            self._runtime, self._outgoing, ref, component, target, slot, make
+        )
         methods = remote_methods(component)
         return {op: partial(self.replies.serve, outlet, op, method) for op, method in methods.items()}
 
     def replace(self, index: int, component: ProtocolComponent) -> None:
         """Puts a component that was constructed anew behind its outlet."""
         self._outlets[index].component = component
+
+    @property
+    def contexts(self) -> list[ControlContext]:
+        """What the components' callbacks see, in the order of install."""
+        return [outlet.ctx for outlet in self._outlets.values()]
 
     def outlet_of(self, component: int) -> Outlet:
         """The outlet of a component, by number. OpError where it is no protocol."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from typing import Any
 
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.outgoing import Outgoing
@@ -46,9 +47,9 @@ class Reply:
 class Outlet:
     """One component's side of the control plane.
 
-    `ref` is the slot's number in the artifact, under which peers reach it; `name` is the slot. `ctx` is what
-    the component's callbacks see; `replying` the remote op that runs and may answer later, None in timers,
-    callbacks and hooks.
+    `ref` is the slot's number in the artifact, under which peers reach it; `name` is the slot. `ctx`, which
+    `make_ctx(outlet)` gives, is what the component's callbacks see; `replying` the remote op that runs and
+    may answer later, None in timers, callbacks and hooks.
     """
 
     _runtime: Runtime
@@ -57,11 +58,13 @@ class Outlet:
     component: ProtocolComponent
     target: str
     name: str
-    ctx: object = None
+    make_ctx: InitVar[Callable[[Outlet], object]]
+    ctx: Any = field(init=False)
     replying: Reply | None = None
     _suffixes: dict[str, bytes] = field(init=False)
 
-    def __post_init__(self, ref: int) -> None:
+    def __post_init__(self, ref: int, make_ctx: Callable[[Outlet], object]) -> None:
+        self.ctx = make_ctx(self)
         self._runtime.callbacks.register(f"component.timer/{self.name}", self.fire)
         remote = [op.name for op in self.component.atomic_opset().ops.values() if op.remote]
         self._suffixes = {op: Address.empty().with_component(ref, op).to_bytes() for op in remote}

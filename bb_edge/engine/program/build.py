@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.nodes import Function, Node, Opener, metadata, node_regions
-from bb_edge.engine.program.records import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.engine.program.program import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import OpKind, Ready, normalize_domain

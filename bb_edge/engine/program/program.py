@@ -1,6 +1,18 @@
-"""What `load` makes of an artifact:
+"""What `load` makes of an artifact: immutable, and shared by every node that is installed from it.
 
-immutable, and shared by every node that is installed from it.
+Value names of a function become site numbers, nodes become records of ops.
+
+**Waiting.** An op's counter starts at the number of distinct sites that it waits for and falls as they are
+written; at 0 it fires. Constants are in the frame's template already and don't count. Sites that stem from
+source ops alone weigh `LAZY` each, so that one comparison tells "everything but the sources is there"
+(then the sources are pulled) from "ready".
+
+**Any-style ops.** An op that fires on a single arrival is split into one record per input port; each is an
+ordinary one-input op, and all of them share `origin`, the key of the op's state.
+
+**Regions.** Region 0 is run by the execution that an entry started. Each `RecvResp` opens a region of its
+own, run once per answer in a child execution: the ops that are reached from it. `imports` are the sites of
+outer regions that its ops read.
 """
 
 from __future__ import annotations
@@ -9,9 +21,89 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.engine.errors import LoadError
-from bb_edge.engine.program.records import GraphSlot
-from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto
+from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, NodeProto
+from bb_edge.ir.opsets import OpDef, OpKind
 from bb_edge.ir.types import ValueType
+
+LAZY = 1 << 16
+"""Weight of a source-fed site in an op's counter."""
+
+EAGER_MASK = LAZY - 1
+
+OUTPUT_OP = "__output__"
+"""op_type of the record that surfaces a declared output of a main as an AppEvent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSpec:
+    """One op of a graph.
+
+    `inputs` are data sites in the node's order, -1 where an optional one is absent; `controls` are sites that
+    only order; `outputs` are sites, -1 where nobody named one. `port` is the input port that a record of an
+    Any-style op stands for, -1 for all others.
+    """
+
+    index: int
+    origin: int
+    port: int = -1
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[int, ...]
+    controls: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    attrs: Mapping[str, object]
+    meta: Mapping[str, str] = field(default_factory=dict)
+    definition: OpDef | None = None
+    kind: OpKind = OpKind.PLAIN
+    region: int
+    waits: int
+    pulls: tuple[int, ...]
+    proto: NodeProto | None = None  # kept for ONNX operators, which a backend prepares
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Who waits for each site within one region: per site a tuple of (op index, weight)."""
+
+    index: int
+    parent: int
+    entry: int
+    request: int
+    consumers: tuple[tuple[tuple[int, int], ...], ...]
+    imports: tuple[int, ...]
+    joins: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSlot:
+    """A function as the engine runs it. `values` and `waiting` are the templates of its frames.
+
+    `stacks` holds, by the wire id of a request, the declared types of its answers' batches.
+    """
+
+    name: str
+    domain: str
+    sites: tuple[str, ...]
+    ops: tuple[OpSpec, ...]
+    regions: tuple[Region, ...]
+    values: tuple[object, ...]
+    waiting: tuple[int, ...]
+    inputs: Mapping[str, int]
+    input_types: Mapping[str, ValueType]
+    outputs: Mapping[str, int]
+    meta: Mapping[str, str]
+    is_entry: bool
+    forwarded: frozenset[int] = field(default=frozenset())
+    stacks: Mapping[str, tuple[ValueType | None, ...]] = field(default_factory=dict)
+    # Of the sites that components' ops write, where the artifact says it: a stripped one does not.
+    output_types: Mapping[int, ValueType] = field(default_factory=dict)
+
+    @property
+    def absent(self) -> int:
+        """The extra last entry of a frame's values, which is never written."""
+        return len(self.sites)
+
 
 FunctionKey = tuple[str, str]
 """(domain, name); the overload is always empty."""

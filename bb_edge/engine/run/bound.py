@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bb_edge.engine.program.records import OUTPUT_OP, GraphSlot, OpSpec, Region
+from bb_edge.engine.program.program import OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind
 

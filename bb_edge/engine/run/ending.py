@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.program.records import EAGER_MASK
+from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.bound import BoundRegion
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame

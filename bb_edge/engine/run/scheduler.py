@@ -15,7 +15,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.program.records import EAGER_MASK
+from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings
@@ -337,10 +337,10 @@ class Scheduler:
         self.pool.wake(child)
         return child
 
-    # --- snapshot -------------------------------------------------------------------------------------
-
     def save(self) -> dict[str, int]:
+        """Its own numbers, as plain values; `restore` takes them."""
         return {"depth_peak": self.depth_peak, "next_command": self.next_command}
 
     def restore(self, plain: Any) -> None:
+        """Takes what `save` gave."""
         self.depth_peak, self.next_command = plain["depth_peak"], plain["next_command"]

@@ -61,7 +61,9 @@ class World:
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
         self.calls = Calls(self.runtime, self.outgoing, self.peers)
         self.asker = Asker()
-        self.outlet = Outlet(self.runtime, self.outgoing, 1, self.asker, "Main", "asker")
+        self.outlet = Outlet(
+            self.runtime, self.outgoing, 1, self.asker, "Main", "asker", lambda _outlet: None
+        )
 
     @property
     def heard(self) -> list[bytes | None]:
