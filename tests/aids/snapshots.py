@@ -1,9 +1,8 @@
-"""Snapshots opened, sealed again, and held against the nodes that took them."""
+"""Snapshots opened and sealed again, and what hangs on the executions of a node."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
 from typing import Any
 
 from bb_edge.engine.snapshot import VERSION
@@ -28,17 +27,6 @@ def sealed(data: bytes, version: int = VERSION, size: int | None = None) -> byte
 def resealed(body: dict[str, Any]) -> bytes:
     """A snapshot that is whole and says this."""
     return sealed(cbor.dumps(body))
-
-
-def stands_in(node: Node, snapshot: bytes, now_ns: int, but: Collection[str] = ()) -> None:
-    """Asserts that a node that took a snapshot at its own time would write it down as it was.
-
-    `but` are parts that a restart changes. Links always: the best-effort epoch of each life is another.
-    """
-    old, new = body_of(snapshot), body_of(node.snapshot(now_ns))
-    for name in old:
-        if name != "links" and name not in but:
-            assert new[name] == old[name], name
 
 
 def look(node: Node) -> dict[str, Any]:

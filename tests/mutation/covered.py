@@ -29,8 +29,6 @@ MODULES = (
     "bb_edge/engine/net/units.py",
     "bb_edge/engine/net/until_snapshot.py",
     "bb_edge/engine/run/naming.py",
-    "bb_edge/engine/run/components.py",
-    "bb_edge/engine/run/pool.py",
     "bb_edge/engine/run/saved_waiting.py",
 )
 SAVED = ("bb_edge/engine/", "bb_edge/syscalls/", "bb_edge/wire/")
@@ -46,10 +44,8 @@ TESTS = (
     (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
         *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_replay.py"),
-        *(f"{ENGINE}/test_snapshot.py", f"{ENGINE}/test_snapshot_tables.py"),
-        *(f"{ENGINE}/test_snapshot_queues.py", f"{ENGINE}/test_snapshot_components.py"),
-        *(f"{ENGINE}/test_snapshot_executions.py", f"{ENGINE}/test_snapshot_refused.py"),
-        *(f"{ENGINE}/test_snapshot_round_trip.py", f"{ENGINE}/test_snapshot_waiting.py"),
+        *(f"{ENGINE}/test_snapshot_round_trip.py", f"{ENGINE}/test_snapshot_refused.py"),
+        *(f"{ENGINE}/test_restart_asks.py", f"{ENGINE}/test_restart_components.py"),
         *(f"{ENGINE}/test_net_saved.py", "tests/wrong_programs/test_component_state.py"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.engine.callbacks import Callbacks, UnknownCallbackError, Written
+from bb_edge.engine.callbacks import Callbacks, Timers, TimersFull, UnknownCallbackError, Written
 from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
 from bb_edge.engine.plain import Shift
 from bb_edge.ir.ids import PeerId
@@ -72,3 +72,25 @@ def test_arguments_are_written_as_values_or_as_their_callable_says():
         assert actions.load(name, ["t", 1, b"x"], Shift(5)) == (1, b"x")
     assert actions.dump("times", (1, 2)) == [-1, -2]
     assert actions.load("times", [1, 2], Shift(5)) == (6, 7)
+
+
+def test_timers_run_in_order_and_the_bound_is_for_those_that_live():
+    timers = Timers(40)
+    called: list[tuple[int, str]] = []
+    assert timers.next_ns() is None and not timers.full
+    tokens = [timers.at(100 + n, called.append, n) for n in range(40)]
+    assert timers.full and len(timers) == 40
+    with pytest.raises(TimersFull) as caught:
+        timers.at(1, called.append)
+    error = caught.value
+    assert (error.what, error.where) == ("40 timers run already", "timers")
+    assert error.hint == "raise NodeConfig.max_timers"
+    reserved = timers.at(50, called.append, reserved=True)
+    assert timers.next_ns() == 50
+    timers.cancel(reserved)
+    timers.cancel(reserved)
+    assert timers.next_ns() == 100
+    for token in tokens[:38]:
+        timers.cancel(token)
+    assert len(timers) == 2 and not timers.full and timers.next_ns() == 138
+    assert len(timers.heap) <= 20, "what is cancelled goes where it outnumbers the rest"

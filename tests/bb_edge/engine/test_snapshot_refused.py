@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import random
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from snapshots import body_of, sealed
+from busy_nodes import NODES
+from peers import SELF
+from plays import Moment, played
+from snapshots import body_of, resealed, sealed
 
-from bb_edge import NodeConfig, PeerId, install
+from bb_edge import NodeConfig, install
 from bb_edge.engine.snapshot import (
     VERSION,
     SnapshotDamagedError,
@@ -23,7 +31,6 @@ from bb_edge.registry import Registry
 from bb_edge.roles import Codec
 from bb_edge.wire import cbor
 
-SELF = PeerId.from_name("node")
 TEXT = """
 program Demo {module=Demo}
 function program.Main(x: Any, go: Trigger) -> () {entry=1, partition=self}
@@ -175,3 +182,203 @@ def test_a_component_that_cannot_be_written_down_is_heard(compile_text, where, e
     assert (error.where, error.hint) == ("slot 'c'", "count anew")
     node.invoke("Main", {"x": np.ones(2, np.float32)})
     assert node.poll(2), "and the node goes on"
+
+
+# --- damage -------------------------------------------------------------------------------------------
+
+Path = tuple[Any, ...]
+
+ROWS = """
+bootstraps.* bootstraps.*.*:length claims claims.* components components.* control.*
+core.generators core.generators.* core.ids core.rings.* core.rng
+cycle.rounds cycle.rounds.* cycle.ticks.*
+executions executions.*.*.bootstrap_of executions.*.*.flags executions.*.*.frames.* executions.*.*.numbers
+executions.*.*.frames.*.*.* executions.*.*.parked.* executions.*.*.parked.*.*
+executions.*.*.ready.* executions.*.*.ready.*.*
+executions.*.*.cause:length executions.*.*.source:length
+ingress.accepted.* ingress.entries.* ingress.notices.* ingress.raw.* ingress.completions.*:length
+links.links.*.*.* neighbours.addresses.* neighbours.backoff.* neighbours.health.failures.*
+neighbours.imposed.* neighbours.peers.* ops.* ops.*.*
+outbound.writing.* parked parked.*.* parked.*.*.*
+requests requests.*.*.ask requests.*.*.asked.* requests.*.*.by_req_id.*
+requests.*.*.collector requests.*.*.frame requests.*.*.gated.* requests.*.*.op requests.*.*.region
+requests.*.*.waiting.*:length timers timers.*.*
+"""
+"""Lists of a known length: one that is shorter, longer, or no list is damage.
+
+`*` stands for any place of a list. `:length` marks rows that may be something else: None, or text.
+"""
+
+TABLES = """
+control core.rings cycle.ticks executions.*.*.frames executions.*.*.parked executions.*.*.permits
+executions.*.*.ready ingress.accepted ingress.completions ingress.entries ingress.notices ingress.raw
+links.links links.links.*.* neighbours.addresses neighbours.addresses.* neighbours.backoff
+neighbours.health.failures neighbours.imposed neighbours.peers neighbours.rtt neighbours.rtt.* ops
+outbound.writing parked.* requests.* requests.*.*.accepted requests.*.*.asked requests.*.*.by_req_id
+requests.*.*.gated requests.*.*.settled requests.*.*.waiting timers.*
+"""
+"""Lists of any length: a row that is none, or no list, is damage."""
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def at(body: Any, path: Path) -> Any:
+    for key in path:
+        body = body[key]
+    return body
+
+
+def spelled(path: Path) -> str:
+    return ".".join("*" if isinstance(key, int) else key for key in path)
+
+
+def lists_in(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Where lists stand that are not empty."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from lists_in(item, (*path, key))
+    elif isinstance(value, list):
+        if value:
+            yield path
+        for index, item in enumerate(value):
+            yield from lists_in(item, (*path, index))
+
+
+@functools.cache
+def examples() -> dict[str, tuple[bytes, int, Any, Path]]:
+    """By spelled path: the first snapshot that has such a list, its time, how to install it, and where."""
+    first: dict[str, tuple[bytes, int, Any, Path]] = {}
+
+    def visit(moment: Moment) -> None:
+        written = moment.node.snapshot(moment.now_ns)
+        for path in lists_in(body_of(written)):
+            first.setdefault(spelled(path), (written, moment.now_ns, moment.install, path))
+
+    for nodes in NODES:
+        for seed in range(3):
+            played(nodes, seed, visit)
+    return first
+
+
+def refused(written: bytes, now_ns: int, restored: Any, path: Path, value: Any, why: str = "") -> None:
+    """The snapshot with this value in this place is damaged, and the error names the section."""
+    body = copy.deepcopy(body_of(written))
+    at(body, path[:-1])[path[-1]] = value
+    with pytest.raises(SnapshotDamagedError) as caught:
+        restored(resealed(body), now_ns)
+    assert caught.value.what.startswith(f"its part {path[0]!r} does not fit: {why}"), caught.value.what
+
+
+@pytest.mark.parametrize("name", words(ROWS))
+def test_a_row_of_another_shape_is_damage(name: str) -> None:
+    name, _, only = name.partition(":")
+    written, now_ns, restored, path = examples()[name]
+    row = at(body_of(written), path)
+    for changed in (row[:-1], [*row, None], *(() if only else ("odd",))):
+        refused(written, now_ns, restored, path, changed)
+
+
+@pytest.mark.parametrize("name", words(TABLES))
+def test_a_table_with_a_row_that_is_none_is_damage(name: str) -> None:
+    written, now_ns, restored, path = examples()[name]
+    table = at(body_of(written), path)
+    for changed in ([*table, None], "odd"):
+        refused(written, now_ns, restored, path, changed)
+
+
+@pytest.mark.parametrize("name", ["executions.*.*", "requests.*.*", "cycle", "neighbours", "ingress"])
+def test_a_row_without_one_of_its_names_is_damage(name: str) -> None:
+    within = next(known for known in examples() if known.startswith(f"{name}."))
+    written, now_ns, restored, path = examples()[within]
+    path = path[: name.count(".") + 1]
+    row = at(body_of(written), path)
+    for gone in row:
+        others = {key: value for key, value in row.items() if key != gone}
+        refused(written, now_ns, restored, path, others)
+
+
+def test_whatever_a_whole_snapshot_says_it_is_taken_or_refused_with_a_typed_error() -> None:
+    chance = random.Random(7)
+    for written, now_ns, restored, path in examples().values():
+        if path[0] in ("identity", "slots"):
+            continue
+        row = at(body_of(written), path)
+        body = copy.deepcopy(body_of(written))
+        at(body, path[:-1])[path[-1]] = chance.choice([row[::-1], row[:-1], row * 2, {}, 0, -1, None, [None]])
+        try:
+            restored(resealed(body), now_ns)
+        except SnapshotDamagedError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("within", "length", "column", "why"),
+    [
+        ("executions.*.*.frames.*", 5, 2, "a frame of another graph"),  # how many inputs each op waits for
+        ("parked.*.*.*.*.*", 3, 6, "zip() argument 2 is "),  # the inputs of an op that waits for an answer
+    ],
+)
+def test_as_many_values_as_the_program_has_are_read(within: str, length: int, column: int, why: str) -> None:
+    written, now_ns, restored, path = examples()[within]
+    path = (*path[:length], column)
+    row = at(body_of(written), path)
+    for changed in (row[:-1], [*row, row[-1]]):
+        refused(written, now_ns, restored, path, changed, f"ValueError: {why}")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [("control.*", 2, "x"), ("control.*", 4, "nothing_like_it"), ("components.*", 0, "bb.Another")],
+)
+def test_what_the_program_has_not_got_is_damage(name: str, column: int, value: str) -> None:
+    written, now_ns, restored, path = examples()[name]
+    refused(written, now_ns, restored, (*path, column), value)
+
+
+def test_other_slots_than_the_artifact_has_are_damage() -> None:
+    written, now_ns, restored, path = examples()["slots.*"]
+    refused(written, now_ns, restored, (*path, 1), "x", "ValueError: other slots than the artifact's")
+
+
+def test_a_callable_that_nothing_here_has_is_damage() -> None:
+    written, now_ns, restored, path = examples()["timers.*.*"]
+    why = "UnknownCallbackError: snapshot: nothing here is called 'nothing'"
+    refused(written, now_ns, restored, (*path, 2), "nothing", why)
+
+
+@pytest.mark.parametrize("written_flag", [False, True])
+def test_a_flag_that_only_older_versions_had_keeps_its_place(written_flag: bool) -> None:
+    written, now_ns, restored, _ = examples()["executions.*.*.flags"]
+    body = body_of(written)
+    rows = body["executions"][2]
+    before = [row["flags"][:] for row in rows]
+    for row in rows:
+        row["flags"][2] = written_flag
+    again = restored(resealed(body), now_ns)
+    assert [row["flags"] for row in body_of(again.snapshot(now_ns))["executions"][2]] == before
+    assert before and all(flags[2] is False and len(flags) == 9 for flags in before)
+
+
+def test_every_damaged_byte_is_noticed() -> None:
+    written, now_ns, restored, _ = examples()["ingress.entries.*"]
+    chance = random.Random(5)
+    for _ in range(300):
+        bad = bytearray(written)
+        place = chance.choice((chance.randrange(60), chance.randrange(len(bad))))
+        bad[place] ^= 1 << chance.randrange(8)
+        with pytest.raises((SnapshotDamagedError, SnapshotVersionError)):
+            restored(bytes(bad), now_ns)
+
+
+def test_a_section_of_another_kind_is_damage_or_an_empty_one() -> None:
+    first = {path[0]: row for row in examples().values() for path in row[3:]}
+    for section, (written, now_ns, restored, path) in first.items():
+        if section in ("identity", "slots"):
+            continue
+        refused(written, now_ns, restored, path[:1], None)
+        for value in (7, {}, [[]], {"id": 1}, [1, 2, 3]):
+            with contextlib.suppress(SnapshotDamagedError):
+                restored(resealed({**body_of(written), section: value}), now_ns)
+                assert value in (7, {}), (section, value)
