@@ -63,7 +63,7 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
     if isinstance(step, steps.OpFailed):
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
         if step.peer is not None:
-            record["peer"] = str(step.peer)
+            record["peer"] = named(step.peer)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
 

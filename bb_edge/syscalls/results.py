@@ -5,9 +5,10 @@ from a `Later`, so the error of a component that breaks its contract names this 
 
 What a result may be:
 
-* a tensor: an `np.ndarray` of the declared dtype, and of the declared rank where it is not empty. A NumPy
-  scalar (`np.float32(0.5)`) counts as the 0-D array of its dtype. Python numbers and lists are refused:
-  they have no dtype. So are masked arrays: no op after this one knows the mask. A dtype is never converted.
+* a tensor: an `np.ndarray` of the declared dtype, and where it is not empty of the rank that the artifact
+  declares or the Contract fixes. A NumPy scalar (`np.float32(0.5)`) counts as the 0-D array of its dtype.
+  Python numbers and lists are refused: they have no dtype. So are masked arrays: no op after this one knows
+  the mask. A dtype is never converted.
 * a `PeerIdVec`: a tuple of `PeerId`; a list of them counts as that tuple. `AddressVec` likewise.
 * a scalar, a `Timestamp` and the like: a number; a NumPy scalar counts as the Python number.
 * `Bytes`: `bytes`; a `bytearray` or `memoryview` is copied.
@@ -27,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.errors import OpError
-from bb_edge.ir import types
+from bb_edge.ir import keys, types
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import OpDef, Port, Ready
+from bb_edge.ir.opsets.roles import OUTPUT_SHAPES
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire.codecs import python_type_of
@@ -52,7 +54,9 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
     ports = definition.outputs
     if not ports:
         return _nothing
-    kinds = [_kind(port, declared[i] if i < len(declared) else None) for i, port in enumerate(ports)]
+    kinds = [
+        _kind(definition, port, declared[i] if i < len(declared) else None) for i, port in enumerate(ports)
+    ]
     ones = [
         _one(port, kind, "" if len(ports) == 1 else f"output {port.name!r}")
         for port, kind in zip(ports, kinds, strict=True)
@@ -99,12 +103,15 @@ def _nothing(result: object) -> None:
         raise ResultError(f"gave {described(result)}, the op has no outputs", hint="return nothing")
 
 
-def _kind(port: Port, declared: ValueType | None) -> ValueType:
+def _kind(definition: OpDef, port: Port, declared: ValueType | None) -> ValueType:
     """Returns what is known of an output: its row in the catalog, narrowed by what the artifact declares."""
     node = (None if port.is_variable else types.by_id(port.type)) or types.ANY
+    fixed = (
+        OUTPUT_SHAPES.get((definition.name, port.name)) if definition.domain in keys.ROLE_DOMAINS else None
+    )
     if declared is not None and types.is_subtype(declared.node, node):
-        return declared
-    return ValueType(node)
+        return declared if declared.shape is not None else ValueType(declared.node, fixed)
+    return ValueType(node, fixed)
 
 
 def _one(port: Port, kind: ValueType, where: str) -> Check:

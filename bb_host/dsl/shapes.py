@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bb_edge.ir.opsets.roles import OUTPUT_SHAPES
 from bb_host.program import Array
 
 Dim = int | str | None
@@ -364,9 +365,6 @@ CATALOG_SHAPES: dict[tuple[str, str], Shape] = {
     ("Elapsed", "ns"): (),
     ("PeerCount", "count"): (),
     ("AsTensor", "number"): (),
-    ("Params", "params"): (None,),
-    ("Evaluate", "loss"): (),
-    ("Aggregate", "total"): (),
-    ("NumSamples", "n"): (),
+    **OUTPUT_SHAPES,
 }
 """Shapes that the catalog's own words give (op, output)."""

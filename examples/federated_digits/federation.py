@@ -28,6 +28,12 @@ LEARNING_RATE = 0.1
 DEADLINE_NS = 30 * S
 """A round closes without the clients that have not answered by then."""
 
+CLIP_NORM = 3.0
+"""What one client may change in a round: an honest update measures 2.5 in the first, and ever less."""
+
+MAX_SAMPLES = 1500
+"""What one client may say that it has: 1,437 digits are there to be dealt."""
+
 PIXELS, DIGITS = 64, 10
 LAYERS = {"mlp": [PIXELS, 32, DIGITS], "softmax": [PIXELS, DIGITS]}
 FLOAT = 1
@@ -90,7 +96,7 @@ class FederatedDigits(Module):
             r.reply([self.model.params(g, after=done), self.shard.num_samples(g)])
 
             weights, n = r.answer  # back on the server, once per answer
-            self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, round=start.round)
+            self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, sent=params)
             new, total = self.agg.aggregate(g, after=r.closed)  # once, when the round is closed
             ok = self.model.load_parameters(g, new)
             x, y = self.test.next_batch(g, after=ok)
@@ -114,7 +120,7 @@ def program(
     compiler = (
         Compiler()
         .bind_model("model", GraphModel, model(kind, seed))
-        .bind_aggregator("agg", FedAvg)
+        .bind_aggregator("agg", FedAvg, {"clip_norm": CLIP_NORM, "max_weight": MAX_SAMPLES})
         .bind_peer_selector("clients", PresenceSelector)
         .bind_data_source("shard", ArrayDataSource, {"batch_size": BATCH, "one_hot": DIGITS})
         .bind_data_source("test", ArrayDataSource, {"batch_size": 0, "one_hot": DIGITS})

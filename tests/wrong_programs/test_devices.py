@@ -28,6 +28,7 @@ from bb_edge.syscalls.results import ResultError
 from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot
 from bb_host.compiler.errors import EntryInBootstrap
+from bb_host.edge import build_edge
 from bb_host.learn import mlp, trainable
 
 # --- components that answer wrongly ------------------------------------------------------------------------
@@ -100,6 +101,7 @@ WRONG_RESULTS = {
     "objects": (lambda _: (np.array([None]), TOTAL), "object", "Tensor"),
     "big-endian": (lambda _: (np.zeros(3, ">f4"), TOTAL), ">f4", "Tensor"),
     "a Python float for the total": (lambda _: (f32(0, 0, 0), 2.0), "float 2.0", "Tensor<F32>"),
+    "a total in a list": (lambda _: (f32(0, 0, 0), f32(2)), "Tensor<F32>[1]", "Tensor<F32>[]"),
     "later, one array": (later(f32(0, 0, 0)), "Tensor<F32>[3]", "a tuple of 2"),
     "later, None": (later(None), "None", "a tuple of 2"),
     "offloaded, an int": (lambda ctx: ctx.offload(lambda: 7), "int 7", "a tuple of 2"),
@@ -142,6 +144,18 @@ def test_a_wrong_result_names_slot_type_method_and_what_was_expected(case, summe
     assert "test_devices.py:" in failed.source
     assert not [s for s in found if isinstance(s, steps.AppEvent)]
     assert [s.failed for s in found if isinstance(s, steps.ExecutionEnded)] == [True]
+
+
+def test_the_edge_form_holds_the_dimensions_that_the_contract_fixes(monkeypatch) -> None:
+    """It has no types of inner values; a total of shape [1] would be refused on the other side of a wire."""
+    registry = Registry()
+    registry.register(Sum)
+    (edge,) = build_edge(Summed(), Compiler().bind_aggregator("agg", Sum)).artifacts
+    monkeypatch.setattr(Sum, "gives", staticmethod(lambda _: (f32(1, 2, 3), f32(2))))
+    (failed,) = [
+        s for s in one_run(registry, edge.data, "Summed", {"go": f32(0)}) if isinstance(s, steps.OpFailed)
+    ]
+    assert "Tensor<F32>[1], expected Tensor<F32>[]" in failed.text
 
 
 class Source(DataSource):

@@ -207,3 +207,11 @@ _p.op(
 )
 
 OPSETS = {t.domain: t for t in (x.opset() for x in (_i, _m, _a, _c, _d, _p))}
+
+OUTPUT_SHAPES: dict[tuple[str, str], tuple[None, ...]] = {
+    ("Params", "params"): (None,),
+    ("Evaluate", "loss"): (),
+    ("Aggregate", "total"): (),
+    ("NumSamples", "n"): (),
+}
+"""Of outputs (op, port) whose number of dimensions the Contract fixes. Artifacts do not repeat it."""
