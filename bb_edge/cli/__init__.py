@@ -1,6 +1,6 @@
 """The command `bb-edge`: runs artifacts on a device and examines them.
 
-`run` uses the network, and `doctor` does if it is given a broker.
+`run` and `peers` use the network, and `doctor` does if it is given a broker.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from bb_edge import __version__
-from bb_edge.cli import bench, check, doctor, export, inspect, run
+from bb_edge.cli import bench, check, doctor, export, inspect, peers, run
 from bb_edge.cli.endings import INTERRUPTED, Exit, tell
 from bb_edge.ir.errors import BBError
 
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_parser(verbs)
     doctor.add_parser(verbs)
     export.add_parser(verbs)
+    peers.add_parser(verbs)
     return top
 
 

@@ -260,11 +260,17 @@ class Launch:
             config.federation,
             on_log=self.names.log_to(self._log),
             options=config.transport_options(node.config),
-            meta={"name": config.peer},
+            meta=self._facts(),
             version=config.mqtt_version,
         )
         if self._trial:
             self.transport.stop()
+
+    def _facts(self) -> dict[str, object]:
+        """What the node's presence says for people: its name, and since when it runs (`bb-edge peers`)."""
+        clock = self.board.clock
+        since = {"since": clock.wall_ns() // 1_000_000_000} if clock.wall_is_set() else {}
+        return {"name": self.config.peer, **since}
 
     def _trace(self) -> None:
         from bb_edge.observe.trace import Trace, TraceError

@@ -1,0 +1,190 @@
+"""The verb `bb-edge peers`: who is in a federation, as its broker knows it, and how to forget who left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.cli.arguments import file_name
+from bb_edge.cli.endings import Exit
+from bb_edge.cli.peer_names import peer_text
+from bb_edge.cli.run_settings import require
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId, PeerIdError
+
+if TYPE_CHECKING:
+    from bb_edge.config_file import RunConfig
+    from bb_edge.transport.roster import Member, Roster
+
+UNKNOWN = "unknown"
+COLUMNS = ("name", "state", "classes", "since", "program", "runtime", "last failure", "peer")
+
+
+class ForgetError(BBError):
+    """A peer that cannot be forgotten: it is not there, or it is up."""
+
+
+def add_parser(verbs: Any) -> None:
+    p: argparse.ArgumentParser = verbs.add_parser(
+        "peers",
+        help="list the peers of a federation, up and down",
+        description="Reads the presences that the broker keeps. That of a device that is gone for good stays"
+        " there, and counts as down, until it is cleared: bb-edge peers --forget NAME.",
+    )
+    p.add_argument(
+        "--config", type=file_name, metavar="FILE", help="take broker and federation from this file"
+    )
+    p.add_argument("--broker", metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://…")
+    p.add_argument("--federation", metavar="NAME", help="default: default")
+    p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
+    p.add_argument("--cert", metavar="FILE", help="client certificate")
+    p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: auto")
+    p.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="PEER",
+        help="clear the presence of a peer that is gone for good, by name or id (repeatable)",
+    )
+    p.add_argument(
+        "--force", action="store_true", help="with --forget: also one that says up, for example a forged one"
+    )
+    p.add_argument("--json", action="store_true")
+    p.set_defaults(run=run, usage_error=p.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lists the peers, or clears the presences of those to be forgotten."""
+    from bb_edge.cli.run_settings import MissingArgument
+    from bb_edge.transport.roster import read_roster
+
+    config = _config_of(arguments)
+    try:
+        require(config, "broker")
+    except MissingArgument as error:
+        arguments.usage_error(str(error))
+    broker = config.broker_record()
+    roster = read_roster(broker, config.federation, config.mqtt_version)
+    if arguments.forget:
+        return _forget(arguments, config, roster)
+    records = [record_of(member) for member in roster.members.values()]
+    records.sort(key=lambda record: (not record["up"], str(record["name"] or "~"), str(record["peer"])))
+    for topic in roster.unreadable:
+        print(f"bb-edge: warning: what is retained under {topic} is no presence", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"federation": config.federation, "broker": str(broker), "peers": records}))
+        return Exit.DONE
+    for line in table([_row(record) for record in records]):
+        print(line)
+    up = sum(bool(record["up"]) for record in records)
+    print(f"{len(records)} peers in federation {config.federation}, {up} up")
+    if up < len(records):
+        print("a device that is gone for good: bb-edge peers --forget NAME clears its presence")
+    return Exit.DONE
+
+
+def record_of(member: Member) -> dict[str, object]:
+    """What is known of a peer, in values that JSON has; None for what its presence does not tell."""
+    meta, peer = member.meta, member.peer
+    claimed = meta.get("name")
+    shown = peer_text(peer, claimed)
+    since = meta.get("since")
+    program = meta.get("program")
+    return {
+        "name": claimed if shown == f"{claimed} ({peer})" else None,
+        "peer": str(peer),
+        "claims": claimed if "calls itself" in shown else None,
+        "classes": list(member.classes),
+        "up": member.up,
+        "since": _utc(since) if member.up and type(since) is int else None,
+        "program": program.hex() if isinstance(program, bytes) else _text(program),
+        "runtime": _text(meta.get("runtime")),
+        "failure": _text(meta.get("failure")),
+    }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value.isprintable() else None
+
+
+def _utc(seconds: int) -> str | None:
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _row(record: Mapping[str, object]) -> tuple[str, ...]:
+    name = record["name"] or (f"(claims {record['claims']!r})" if record["claims"] else None)
+    classes: Any = record["classes"]
+    program = record["program"]
+    return (
+        str(name or UNKNOWN),
+        "up" if record["up"] else "down",
+        ", ".join(classes) or UNKNOWN,
+        str(record["since"] or UNKNOWN),
+        f"{str(program)[:12]}…" if program else UNKNOWN,
+        str(record["runtime"] or UNKNOWN),
+        str(record["failure"] or UNKNOWN),
+        str(record["peer"]),
+    )
+
+
+def table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Lines with columns of equal width, under `COLUMNS`."""
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
+    lines = []
+    for row in (COLUMNS, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) -> int:
+    from bb_edge.transport.roster import clear
+
+    members = [_member(roster, text) for text in arguments.forget]
+    for member in members:
+        if member.up and not arguments.force:
+            raise ForgetError(
+                f"{_shown(member)} is up",
+                "--forget",
+                "stop it first; --force clears a presence that says up, which a running node says again",
+            )
+    for member in members:
+        clear(config.broker_record(), member.topics, config.mqtt_version)
+        print(f"forgot {_shown(member)}: class {', '.join(member.classes) or UNKNOWN}")
+    return Exit.DONE
+
+
+def _shown(member: Member) -> str:
+    return peer_text(member.peer, member.meta.get("name"))
+
+
+def _member(roster: Roster, text: str) -> Member:
+    """The member of a name or id. Raises ForgetError where the broker keeps no presence of it."""
+    try:
+        peer = PeerId.from_text(text)
+    except PeerIdError:
+        peer = PeerId.from_name(text)
+    if peer not in roster.members:
+        raise ForgetError(
+            f"the broker keeps no presence of {text}", "--forget", "name a peer that bb-edge peers lists"
+        )
+    return roster.members[peer]
+
+
+def _config_of(arguments: argparse.Namespace) -> RunConfig:
+    from dataclasses import replace
+
+    from bb_edge.config_file import RunConfig, load_config
+
+    config = RunConfig() if arguments.config is None else load_config(arguments.config)
+    names = ("broker", "federation", "ca", "cert", "key", "mqtt_version")
+    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    return replace(config, **flags)

@@ -1,0 +1,142 @@
+"""Reads who is in a federation from the presences that its broker keeps, and clears those of peers that left.
+
+A presence is retained: it stays at the broker, up or down, until its peer says something else. That of a
+device which is gone for good stays for ever, unless somebody clears it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.transport.broker import Broker
+from bb_edge.transport.topics import check_federation
+from bb_edge.transport.visitor import Visitor, visit
+from bb_edge.wire.peers import Presence, PresenceError, decode_presence
+
+QUIET_S = 0.3
+"""Seconds without a presence after which the roster is complete; a broker sends all at once."""
+READ_S = 30.0
+"""Seconds that reading takes at most; where presences keep coming, there are too many or they never end."""
+FAILURE = 0x80
+"""The lowest reason code of a refused publish."""
+
+
+class RosterError(BBError):
+    """A presence cannot be cleared; the message says why."""
+
+
+@dataclass(slots=True)
+class Member:
+    """What a broker keeps of one peer.
+
+    `presences` are by class; a presence under a topic without a class, of older runtimes, has the key "".
+    """
+
+    peer: PeerId
+    presences: dict[str, Presence] = field(default_factory=dict)
+    topics: list[str] = field(default_factory=list)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the peer, sorted."""
+        named = {name for presence in self.presences.values() for name in presence.classes}
+        return tuple(sorted(named | {name for name in self.presences if name}))
+
+    @property
+    def up(self) -> bool:
+        """Whether a presence says up, in a connection that has not ended.
+
+        A broker tells the end of a connection under one class alone, which the others name as their `will`.
+        """
+        return any(presence.up and not self._ended(presence) for presence in self.presences.values())
+
+    def _ended(self, presence: Presence) -> bool:
+        last = self.presences.get(getattr(presence, "will", ""))
+        if last is None or last.up or last.epoch != presence.epoch:
+            return False
+        return getattr(last, "session", 0) >= getattr(presence, "session", 0)
+
+    @property
+    def meta(self) -> Mapping[str, object]:
+        """What the peer says of itself: the entries of all its presences; those that are up win."""
+        merged: dict[str, object] = {}
+        for presence in sorted(self.presences.values(), key=lambda one: one.up):
+            merged.update(presence.meta)
+        return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """All members, by id; `unreadable` are topics whose message is no presence."""
+
+    members: Mapping[PeerId, Member]
+    unreadable: tuple[str, ...]
+
+
+def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roster:
+    """Reads the presences of a federation. Raises VisitError where the broker refuses, BrokerFileError."""
+    check_federation(federation)
+    prefix = f"bb/{federation}/presence/"
+    found: dict[str, bytes] = {}
+    last = [time.monotonic()]
+
+    def take(topic: str, payload: bytes) -> None:
+        last[0] = time.monotonic()
+        if payload:
+            found[topic] = payload
+        else:
+            found.pop(topic, None)
+
+    with visit(broker, version, take) as visitor:
+        visitor.subscribe(f"{prefix}+", f"{prefix}+/+", qos=0)
+        # What was retained stands in the queue before the answer to this one.
+        visitor.settle(f"bb/{federation}/roster")
+        visitor.until(lambda: time.monotonic() - last[0] > QUIET_S, READ_S)
+    members: dict[PeerId, Member] = {}
+    unreadable = []
+    for topic, payload in sorted(found.items()):
+        peer_class, _, text = topic.removeprefix(prefix).rpartition("/")
+        try:
+            peer, presence = PeerId.from_text(text), decode_presence(payload)
+        except (PeerIdError, PresenceError):
+            unreadable.append(topic)
+            continue
+        member = members.setdefault(peer, Member(peer))
+        member.presences[peer_class] = presence
+        member.topics.append(topic)
+    return Roster(members, tuple(unreadable))
+
+
+def clear(broker: Broker, topics: Iterable[str], version: str = "auto") -> None:
+    """Removes retained messages. Raises RosterError where the broker refuses, and VisitError."""
+    topics = list(topics)
+    kept: set[str] = set()
+    with visit(broker, version, lambda topic, _: kept.add(topic)) as visitor:
+        for topic in topics:
+            _clear_one(visitor, topic)
+        # Over MQTT 3.1.1 a denied publish is acknowledged, so what is still there is asked for.
+        visitor.subscribe(*topics, qos=0)
+        visitor.settle(f"{topics[0]}/cleared")
+        visitor.until(lambda: bool(kept), QUIET_S)
+    if kept:
+        raise _denied(broker, sorted(kept)[0])
+
+
+def _clear_one(visitor: Visitor, topic: str) -> None:
+    mid = visitor.publish(topic, b"", retain=True)
+    if not visitor.until(lambda: visitor.reason_of(mid) is not None):
+        raise RosterError(f"no answer to the clearing of {topic}", str(visitor.broker), "try again")
+    if visitor.reason_of(mid).value >= FAILURE:
+        raise _denied(visitor.broker, topic)
+
+
+def _denied(broker: Broker, topic: str) -> RosterError:
+    return RosterError(
+        f"the broker does not let this client clear {topic}",
+        str(broker),
+        "log in as a user whom its rules let write there: bb.acl names one, operator",
+    )

@@ -1,0 +1,141 @@
+"""`bb-edge peers`: who is in a federation, by what a real broker keeps, and how to forget who left."""
+
+from __future__ import annotations
+
+import json
+
+import paho.mqtt.publish as publish
+import pytest
+
+from bb_edge.cli import main
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.peers import Presence, encode_presence
+
+pytestmark = pytest.mark.broker
+
+FORMS = {"a topic per class": "presence/Client/{peer}", "a topic per peer": "presence/{peer}"}
+
+
+@pytest.fixture(params=FORMS.values(), ids=FORMS)
+def say(request, mosquitto_broker):
+    """`say(name, up, **meta)`: leaves a presence at the broker, as a node does."""
+
+    def tell(name: str, up: bool, /, **meta: object) -> None:
+        peer = PeerId.from_name(name)
+        presence = Presence(up, 7, ("Client",), (), meta)
+        publish.single(
+            f"bb/home/{request.param.format(peer=peer)}",
+            encode_presence(presence),
+            qos=1,
+            retain=True,
+            hostname=mosquitto_broker.host,
+            port=mosquitto_broker.port,
+        )
+
+    return tell
+
+
+@pytest.fixture
+def peers(mosquitto_broker, capsys):
+    """`peers(*words)`: exit code, stdout and stderr of the command."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["peers", "--broker", mosquitto_broker.url, "--federation", "home", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def listed(peers) -> dict[str, dict]:
+    code, out, _ = peers("--json")
+    assert code == 0
+    return {record["peer"]: record for record in json.loads(out)["peers"]}
+
+
+def test_what_presences_tell_and_what_they_do_not(say, peers):
+    say("kitchen", True, name="kitchen", since=1_700_000_000, program=b"\x3f\xa0", runtime="0.3.1")
+    say("hall", False, name="hall")
+    say("attic", True)
+    say("evil", True, name="kitchen")
+    found = listed(peers)
+    kitchen = found[str(PeerId.from_name("kitchen"))]
+    assert kitchen == {
+        "name": "kitchen",
+        "peer": str(PeerId.from_name("kitchen")),
+        "claims": None,
+        "classes": ["Client"],
+        "up": True,
+        "since": "2023-11-14T22:13:20Z",
+        "program": "3fa0",
+        "runtime": "0.3.1",
+        "failure": None,
+    }
+    assert not found[str(PeerId.from_name("hall"))]["up"]
+    assert found[str(PeerId.from_name("attic"))]["name"] is None
+    evil = found[str(PeerId.from_name("evil"))]
+    assert (evil["name"], evil["claims"]) == (None, "kitchen")
+    code, out, _ = peers()
+    head, *rows, count, hint = out.splitlines()
+    assert (code, count) == (0, "4 peers in federation home, 3 up")
+    assert head.split()[:3] == ["name", "state", "classes"]
+    assert any(row.split()[:4] == ["hall", "down", "Client", "unknown"] for row in rows)
+    assert any("(claims 'kitchen')" in row for row in rows)
+    assert "--forget" in hint
+
+
+def test_a_device_that_is_gone_is_forgotten(say, peers):
+    say("kitchen", False, name="kitchen")
+    say("hall", True, name="hall")
+    code, out, _ = peers("--forget", "kitchen")
+    assert code == 0 and out.startswith(f"forgot kitchen ({PeerId.from_name('kitchen')})")
+    assert list(listed(peers)) == [str(PeerId.from_name("hall"))]
+    code, _, err = peers("--forget", "kitchen")
+    assert code == 1 and "no presence of kitchen" in err
+    code, _, err = peers("--forget", str(PeerId.from_name("hall")))
+    assert code == 1 and "is up" in err and "--force" in err
+    assert peers("--forget", "hall", "--force")[0] == 0
+    assert listed(peers) == {}
+
+
+def test_what_is_no_presence_is_told_and_left(say, peers, mosquitto_broker):
+    where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+    publish.single("bb/home/presence/nobody", b"x", qos=1, retain=True, **where)
+    code, out, err = peers()
+    assert code == 0 and "0 peers" in out
+    assert "bb/home/presence/nobody is no presence" in err
+
+
+def test_a_node_tells_its_name_and_since_when_it_runs(configured, start, peers):
+    node = start("run", "--config", str(configured(federation="home")))
+    node.says("connected to")
+    node.says("tick")
+    (found,) = listed(peers).values()
+    assert (found["name"], found["up"]) == ("kitchen", True)
+    assert found["since"].startswith("20")
+    assert node.end() == 0
+    (found,) = listed(peers).values()
+    assert not found["up"]
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_rules_that_let_nobody_clear_presences(version, start_broker, tmp_path, capsys):
+    rules = tmp_path / "rules"
+    rules.write_text("topic read bb/#\nuser node\ntopic readwrite bb/#\n")
+    rules.chmod(0o644)
+    broker = start_broker("mosquitto", config=[f"acl_file {rules}"])
+    peer = PeerId.from_name("kitchen")
+    words = ["peers", "--broker", broker.url, "--federation", "home", "--mqtt-version", version]
+    where = {"hostname": broker.host, "port": broker.port, "auth": {"username": "node"}}
+    topic = f"bb/home/presence/Client/{peer}"
+    publish.single(topic, encode_presence(Presence(False, 7)), qos=1, retain=True, **where)
+    assert main([*words, "--forget", "kitchen"]) == 1
+    assert "does not let this client clear" in capsys.readouterr().err
+    words[2] = broker.url.replace("mqtt://", "mqtt://node@")
+    assert main([*words, "--forget", "kitchen"]) == 0
+
+
+def test_a_broker_must_be_named(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["peers"])
+    assert ended.value.code == 2
+    assert "--broker" in capsys.readouterr().err
