@@ -89,10 +89,8 @@ class Node:
     @property
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside classes and addresses: what it accepts and reads."""
-        return {
-            LIMITS_META: PeerLimits.of(self._runtime.config.caps).meta(),
-            FEATURES_META: list(FEATURES),
-        }
+        limits = PeerLimits.of(self._runtime.config.caps)
+        return {LIMITS_META: limits.meta(), FEATURES_META: list(FEATURES)}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -129,14 +127,12 @@ class Node:
     @property
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
-        every = self._parts.sources.rounds
-        return sum(1 for r in every if r.times and not r.finished)
+        return sum(1 for r in self._parts.sources.rounds if r.times and not r.finished)
 
     @property
     def rounds_done(self) -> bool:
         """Whether there are `Repeat` ops with an end, and all have come to it; a restart may find it so."""
-        every = [r for r in self._parts.sources.rounds if r.times]
-        return bool(every) and all(r.finished for r in every)
+        return any(r.times for r in self._parts.sources.rounds) and not self.open_rounds
 
     @property
     def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
@@ -181,12 +177,10 @@ class Node:
     def inspect(self) -> Inspection:
         """What the node holds now, as plain data: executions and what holds them open, peers, queues, timers.
 
-        For tools and tests; between two polls, from the poller's thread. It changes nothing, and costs time
-        in proportion to what there is. See `bb_edge.inspection.Inspection` for the tables.
+        For tools and tests, between two polls. It changes nothing, and costs time in proportion to what there
+        is. See `bb_edge.inspection.Inspection` for the tables.
         """
         return inspect(self._parts, self.targets, self._schedules, self._engine.phases)
-
-    # --- the heartbeat --------------------------------------------------------------------------------
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         """One cycle at monotonic `now_ns`; an empty list when there was nothing to do."""
@@ -203,13 +197,11 @@ class Node:
 
         Raises IngressFull, keeping nothing, when the byte budget or the queue is used up (counted).
         """
-        if len(data) > self._runtime.config.caps.total_bytes:
-            self._runtime.count("ingress.dropped")
-            raise IngressFull(
-                f"an envelope of {len(data)} bytes, {self._runtime.config.caps.total_bytes} at most",
-                f"from {src_peer.short()}",
-            )
+        most = self._runtime.config.caps.total_bytes
         try:
+            if len(data) > most:
+                what = f"an envelope of {len(data)} bytes, {most} at most"
+                raise IngressFull(what, f"from {src_peer.short()}")
             self.ingress.offer_raw(Raw(data, src_peer, observed_address))
         except IngressFull:
             self._runtime.count("ingress.dropped")
@@ -238,14 +230,12 @@ class Node:
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
         """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
 
-        Values are arrays, or encoded bytes for tensor inputs. Raises InvokeError and IngressFull, keeping
-        nothing.
+        Values are arrays, or encoded bytes for tensor inputs. InvokeError and IngressFull keep nothing.
         """
         graph = self._mains.get(target)
         if graph is None:
-            raise InvokeError(
-                f"no installed target {target!r}", "invoke", f"installed: {', '.join(self._mains)}"
-            )
+            installed = ", ".join(self._mains)
+            raise InvokeError(f"no installed target {target!r}", "invoke", f"installed: {installed}")
         given = {} if inputs is None else inputs
         if type(given) is not dict and not isinstance(given, Mapping):
             raise InvokeError(f"inputs are given by name, not as {described(given)}", target, "{name: value}")
@@ -265,9 +255,8 @@ class Node:
                     size += value.nbytes
                     continue
             if name not in graph.slot.inputs:
-                raise InvokeError(
-                    f"no input {name!r}", target, f"inputs: {', '.join(graph.slot.inputs) or 'none'}"
-                )
+                there_are = ", ".join(graph.slot.inputs) or "none"
+                raise InvokeError(f"no input {name!r}", target, f"inputs: {there_are}")
             values[graph.slot.inputs[name]] = value = decode_input(graph, name, value)
             size += payload_bytes(value)
             named = bool(self._shared[target])
@@ -334,8 +323,7 @@ class Node:
     def persist_failed(self, token: int, error: BaseException) -> None:
         """The record could not be written, and is not there.
 
-        An envelope of ours stays unpublished and is asked for again later; one of a peer's counts as never
-        received.
+        An envelope of ours stays unpublished and is asked for again later; a peer's counts as never received.
         """
         if not self._parts.admission.persist_failed(token, error):
             self._parts.outgoing.durable.persist_failed(token, error)
@@ -374,8 +362,6 @@ class Node:
         The next polls deliver of it what the snapshot does not know. JournalRecordError, taking nothing.
         """
         self._parts.admission.journal.replay(records)
-
-    # --- lifecycle ------------------------------------------------------------------------------------
 
     def run_bootstrap(self, what: BootstrapTarget) -> None:
         """Queues bootstraps. Raises BootstrapError or InvokeError, staging nothing, where it cannot be."""

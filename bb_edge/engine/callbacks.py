@@ -146,8 +146,7 @@ class Timers:
 
     def pop_due(self, now_ns: int) -> Due | None:
         """The earliest timer that is due, removed; None where none is."""
-        when = self.next_ns()
-        if when is None or when > now_ns:
+        if not self.due(now_ns):
             return None
         _, token = heapq.heappop(self.heap)
         return self._live.pop(token)

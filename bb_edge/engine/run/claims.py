@@ -8,7 +8,7 @@ nothing that it wants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bb_edge.engine.program.program import FunctionKey
@@ -114,42 +114,35 @@ def find_claims(graphs: Graphs, components: Components) -> None:
         return frozenset((op.component,)) if owned else frozenset()
 
     for graph in graphs.values():
-        starts = {entry: [op.index for op in ops] for entry, ops in graph.starts.items()}
-        readers: dict[int, list[int]] = {}
-        for op in graph.ops:
-            for site in (*op.spec.inputs, *op.spec.controls):
-                readers.setdefault(site, []).append(op.index)
-        own_writes = [writes(op) for op in graph.ops]
-        for op in graph.ops:
-            if op.spec.kind is OpKind.ENTRY:
-                graph.claims[op.index] = _flow(
-                    graph, readers, own_writes, [op.index, *starts.get(op.index, ())], op.spec.region
-                )
-        for site in graph.slot.inputs.values():
-            first = [*readers.get(site, ()), *starts.get(INVOKE, ())]
-            if wanted := _flow(graph, readers, own_writes, first, 0):
-                graph.input_claims[site] = wanted
-        pulled = [op.index for op in graph.ops if op.spec.pulls]
-        graph.claims[INVOKE] = _flow(graph, readers, own_writes, pulled, 0)
+        _find_claims_of(graph, [writes(op) for op in graph.ops])
 
 
-def _flow(
-    graph: BoundGraph,
-    readers: Mapping[int, Sequence[int]],
-    writes: Sequence[frozenset[int]],
-    start: Iterable[int],
-    region: int,
-) -> tuple[int, ...]:
-    """What the ops reached from `start`, within one region, write."""
-    todo = list(start)
-    seen = set(todo)
-    found: set[int] = set()
-    while todo:
-        op = graph.ops[todo.pop()]
-        found |= writes[op.index]
-        reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
-        for number in (*reached, *op.spec.pulls):
-            if number not in seen and graph.ops[number].spec.region == region:
-                seen.add(number)
-                todo.append(number)
-    return tuple(sorted(found))
+def _find_claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]]) -> None:
+    """Fills the claims of a graph; `writes` has for each op what it writes."""
+    starts = {entry: [op.index for op in ops] for entry, ops in graph.starts.items()}
+    readers: dict[int, list[int]] = {}
+    for op in graph.ops:
+        for site in (*op.spec.inputs, *op.spec.controls):
+            readers.setdefault(site, []).append(op.index)
+
+    def flow(first: Sequence[int], region: int = 0) -> tuple[int, ...]:
+        """What the ops reached from these, within one region, write."""
+        todo, seen = list(first), set(first)
+        found: set[int] = set()
+        while todo:
+            op = graph.ops[todo.pop()]
+            found |= writes[op.index]
+            reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
+            for number in (*reached, *op.spec.pulls):
+                if number not in seen and graph.ops[number].spec.region == region:
+                    seen.add(number)
+                    todo.append(number)
+        return tuple(sorted(found))
+
+    for op in graph.ops:
+        if op.spec.kind is OpKind.ENTRY:
+            graph.claims[op.index] = flow([op.index, *starts.get(op.index, ())], op.spec.region)
+    for site in graph.slot.inputs.values():
+        if wanted := flow([*readers.get(site, ()), *starts.get(INVOKE, ())]):
+            graph.input_claims[site] = wanted
+    graph.claims[INVOKE] = flow([op.index for op in graph.ops if op.spec.pulls])
