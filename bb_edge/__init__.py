@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from bb_edge.ir.version import RUNTIME_VERSION
+
 if TYPE_CHECKING:
     from bb_edge.callable_program import load
     from bb_edge.engine.config import NodeConfig
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
     from bb_edge.registry import register
 
-__version__ = "0.1.0"
+__version__ = RUNTIME_VERSION
 
 __all__ = [
     "Address",

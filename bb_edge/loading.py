@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +16,13 @@ from bb_edge.engine.program.nodes import metadata
 from bb_edge.engine.program.program import Binding, FunctionKey, GraphSlot, Identity, Program, Target
 from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import (
+    CLASS_NAME_RULE,
+    EVERY_CLASS,
+    SELF_CLASS,
+    class_of_module,
+    is_class_name,
+)
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
 from bb_edge.ir.seals import SealError, check_seal, is_sealed
@@ -258,7 +265,6 @@ def _targets(
                 raise DamagedArtifact(f"binding {value!r} is not <role>|<type>|<slot id>", f"metadata {key}")
             bindings.setdefault(target, {})[slot] = Binding(parts[0], parts[1], int(parts[2]))
     targets: dict[str, Target] = {}
-    prefix = keys.SLOT_PEER_CLASS_PREFIX
     for function_key, graph in graphs.items():
         if not graph.is_entry:
             continue
@@ -266,11 +272,35 @@ def _targets(
         bootstrap = (function_key[0], name + keys.BOOTSTRAP_SUFFIX)
         targets[name] = Target(
             name,
-            graph.meta.get(keys.PARTITION_KEY, "self"),
-            function_key,
-            bootstrap if bootstrap in graphs else None,
-            bindings.get(name, {}),
-            {a.name: a for a in functions[function_key].attribute_proto},
-            {k[len(prefix) :]: v for k, v in graph.meta.items() if k.startswith(prefix)},
+            main=function_key,
+            bootstrap=bootstrap if bootstrap in graphs else None,
+            bindings=bindings.get(name, {}),
+            states={a.name: a for a in functions[function_key].attribute_proto},
+            **_classes(name, graph.meta, meta.get(keys.HEARS_PREFIX + name)),
         )
     return targets
+
+
+def _classes(target: str, of_main: Mapping[str, str], heard: str | None) -> dict[str, Any]:
+    """The classes that a target speaks of, as they stand on the wire. DamagedArtifact for what is no class.
+
+    The class `self` of a target that is named otherwise is the only one of its program: its peers know it by
+    the module's name, which is the target's too.
+    """
+    prefix = keys.SLOT_PEER_CLASS_PREFIX
+    own = of_main.get(keys.PARTITION_KEY, SELF_CLASS)
+    alone = class_of_module(target) if own == SELF_CLASS else SELF_CLASS
+
+    def on_the_wire(name: str) -> str:
+        if not is_class_name(name):
+            raise DamagedArtifact(f"{name!r} is no name for a class", f"target {target}", CLASS_NAME_RULE)
+        return alone if name == SELF_CLASS else name
+
+    names = [name for name in (heard or "").split(",") if name]
+    return {
+        "peer_class": on_the_wire(own),
+        "peer_classes": {
+            key[len(prefix) :]: on_the_wire(value) for key, value in of_main.items() if key.startswith(prefix)
+        },
+        "hears": None if heard in (None, EVERY_CLASS) else tuple(map(on_the_wire, names)),
+    }

@@ -26,6 +26,7 @@ from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inp
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.syscalls.results import described
 from bb_edge.wire.caps import PeerLimits, RaisedSite
 from bb_edge.wire.delivery import EnvelopeKey
@@ -87,10 +88,21 @@ class Node:
         return self._peers.own_classes
 
     @property
+    def hears(self) -> tuple[str, ...] | None:
+        """The classes of peers whose presence the node needs, sorted; None for every class.
+
+        Those that its targets send to, receive from or select, as the artifact says.
+        """
+        heard = [self.program.targets[name].hears for name in self._mains]
+        if any(classes is None for classes in heard):
+            return None
+        return tuple(sorted({name for classes in heard for name in classes or ()}))
+
+    @property
     def presence_meta(self) -> dict[str, object]:
-        """What the node's presence says of it beside classes and addresses: what it accepts and reads."""
-        limits = PeerLimits.of(self._runtime.config.caps)
-        return {LIMITS_META: limits.meta(), FEATURES_META: list(FEATURES)}
+        """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
+        limits = PeerLimits.of(self._runtime.config.caps).meta()
+        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES)}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -216,9 +228,24 @@ class Node:
         *,
         epoch: int = 0,
         classes: tuple[str, ...] = (),
+        session: int = 0,
+        seq: int = 0,
     ) -> None:
-        """Tells that a peer came up or went down; feeds PeerUp/PeerDown, health and selectors."""
-        self.ingress.notice(self._peers.presence, peer, up, epoch, classes, addresses, dict(meta or {}))
+        """Tells that a peer came up or went down; feeds PeerUp/PeerDown, health and selectors.
+
+        `classes` are those that it was said in. `session` and `seq` count the peer's connections of an epoch,
+        and what it said in one; 0 where the transport does not. Raises IngressFull where too many notices
+        wait already.
+        """
+        facts = dict(meta or {})
+        self.ingress.notice(self._peers.presence, peer, up, epoch, classes, addresses, facts, session, seq)
+
+    def presence_cleared(self, peer: PeerId, peer_class: str | None = None) -> None:
+        """Tells that a peer's presence was removed, in a class or altogether: it is no member any more.
+
+        Raises IngressFull where too many notices wait already.
+        """
+        self.ingress.notice(self._peers.cleared, peer, peer_class)
 
     def peer_failed(self, peer: PeerId) -> None:
         """Tells that the transport was refused a delivery to the peer: one failure for its health.

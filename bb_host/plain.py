@@ -130,6 +130,7 @@ def _program(function: Function, target: str) -> Program:
         keys.MODULE_KEY: target,
         keys.TARGETS_KEY: target,
         f"{keys.BINDING_PREFIX}{target}.{keys.ROLE_BACKEND}": backend,
+        keys.HEARS_PREFIX + target: "",
         keys.STRIPPED_KEY: "1",
     }
     return Program(target, (main, body), meta, opsets)

@@ -62,6 +62,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # --- peers and requests ---
     **_counters(
+        peers__stale="presences of connections that were over",
         peers__up="times that a peer came up",
         peers__down="times that a peer went down",
         peers__refused="presences of peers that found no place: max_peers",
@@ -138,7 +139,9 @@ METRICS: Mapping[str, Metric] = {
         mqtt__refused="connections, subscriptions and publishes that the broker refused",
         mqtt__unheard="publishes that nobody subscribes to",
         mqtt__malformed="topics, presences and packets that are none",
-        mqtt__foreign="messages of a federation that this peer has left",
+        mqtt__foreign="messages of topics that another life of this client subscribed to",
+        mqtt__presences="presences that came, the node's own among them",
+        mqtt__twins="what others said in this node's name",
         mqtt__oversize="packets above the size that is taken in",
         mqtt__too_large="envelopes that do not fit the broker's limit even in chunks",
         mqtt__cut="envelopes that were sent in chunks",

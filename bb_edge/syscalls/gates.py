@@ -30,7 +30,7 @@ def _health_rx(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: OpContext, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and not states.is_up(source) and not ctx.execution.acknowledged:
+        if source is not None and not states.takes_from(source) and not ctx.execution.acknowledged:
             runtime.count("gates.peer_health_rx.dropped")
             return None
         return _pass(values)

@@ -25,6 +25,10 @@ class DrivenNode(Protocol):
         """The peer classes that the node's presence lists."""
 
     @property
+    def hears(self) -> tuple[str, ...] | None:
+        """The classes of peers whose presence the node needs; None for every class."""
+
+    @property
     def presence_meta(self) -> Mapping[str, object]:
         """Further facts that the node's presence carries."""
 
@@ -52,8 +56,19 @@ class DrivenNode(Protocol):
         *,
         epoch: int = 0,
         classes: tuple[str, ...] = (),
+        session: int = 0,
+        seq: int = 0,
     ) -> None:
-        """Tells the node that a peer came up or went down."""
+        """Tells the node that a peer came up or went down, in these of its classes.
+
+        Raises IngressFull where the node has no space left for the notice.
+        """
+
+    def presence_cleared(self, peer: PeerId, peer_class: str | None = None) -> None:
+        """Tells the node that a peer's presence was removed, in a class or altogether (None).
+
+        Raises IngressFull where the node has no space left for the notice.
+        """
 
     def peer_failed(self, peer: PeerId) -> None:
         """Tells the node that an envelope could not be delivered to a peer.

@@ -153,7 +153,7 @@ class Connection:
         version: str,
         *,
         client_id: str,
-        will: tuple[str, bytes],
+        will: Callable[[], tuple[str, bytes]],
         filters: Sequence[str],
         largest: int,
         counters: MutableMapping[str, int],
@@ -166,16 +166,21 @@ class Connection:
     ) -> None:
         """Makes a connection that has not dialed yet.
 
-        `filters` are subscribed to at each CONNACK; `largest` is the largest packet that is taken in, in
-        bytes. `opened()` is called when there is a new socket, `up(granted)` at its CONNACK, `down()` when a
-        connection that was up has ended; `wake()` ends the driver's wait, from the thread of a dial.
+        `filters` are subscribed to at each CONNACK; `will()` gives topic and payload of the will, once per
+        CONNECT; `largest` is the largest packet that is taken in, in bytes. `opened()` is called when there
+        is a new socket, `up(granted)` at its CONNACK, `down()` when a connection that was up has ended;
+        `wake()` ends the driver's wait, from the thread of a dial.
         Raises BrokerFileError where a certificate cannot be used.
         """
         self._broker = broker
         self._options = options
         self._client_id = client_id
         self._will = will
-        self._filters = filters
+        self._filters = tuple(filters)
+        self._asked: dict[int, tuple[str, ...]] = {}  # the filters of each SUBSCRIBE that is not answered
+        self._clean = False  # whether the next CONNECT begins the session anew
+        self._contested = False
+        self._fell_back = False  # since the last CONNACK: another change of the version costs a wait
         self._largest = largest
         self._counters = counters
         self._log = log
@@ -276,14 +281,39 @@ class Connection:
 
     def drop(self, reason: str) -> None:
         """Closes the connection because the broker broke the protocol; the next dial comes after a wait."""
+        self._hang_up()
+        if self.state is State.WAITING:
+            self._later(f"broker {self._broker}: {reason}")
+
+    def redial(self, reason: str, clean: bool = False) -> None:
+        """Closes the connection and dials again at once; `clean` has the broker forget the session."""
+        self._clean = clean
+        self._hang_up()
+        if self.state is State.WAITING:
+            self._retry_at = time.monotonic()
+            self._log("warning", f"connecting to {self._broker} anew: {reason}", kind="no connection")
+
+    def _hang_up(self) -> None:
         was_connected = self.connected
         self._close_socket()
         self._enter(Event.LOST)
         if was_connected:
             self._counters["disconnects"] += 1
             self._down()
-        if self.state is State.WAITING:
-            self._later(f"broker {self._broker}: {reason}")
+
+    def contested(self) -> None:
+        """Another client takes this one's place: once the connection is lost, the next dial waits long."""
+        self._contested = True
+
+    def subscribe(self, filters: Sequence[str]) -> None:
+        """Subscribes to further topics, for this connection."""
+        if self.connected:
+            self._asked[self.client.subscribe([(name, 1) for name in filters])[1] or 0] = tuple(filters)
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Ends subscriptions; one that is not there is no fault."""
+        if self.connected:
+            self.client.unsubscribe(list(filters))
 
     # --- dialing --------------------------------------------------------------------------------------
 
@@ -292,11 +322,10 @@ class Connection:
         client = EnvelopeClient(
             CallbackAPIVersion.VERSION2,
             client_id=self._client_id,
-            clean_session=None if self.v5 else False,
+            clean_session=None if self.v5 else self._clean,
             protocol=self._version,
             reconnect_on_failure=False,
         )
-        client.will_set(*self._will, qos=1, retain=True)
         if self._broker.username is not None:
             client.username_pw_set(self._broker.username, self._broker.password)
         broker, tls = self._broker, self._tls
@@ -310,6 +339,8 @@ class Connection:
         """Begins to connect, on a thread of its own."""
         self._enter(Event.DIAL)
         client = self.client = self._new_client()
+        client.will_set(*self._will(), qos=1, retain=True)
+        self._asked.clear()
         self._dialed_error = None
         options, broker = self._options, self._broker
         session: dict[str, Any] = {}
@@ -319,7 +350,7 @@ class Connection:
             properties.ReceiveMaximum = options.receive_maximum
             properties.MaximumPacketSize = self._largest
             properties.TopicAliasMaximum = INCOMING_ALIASES
-            session = {"clean_start": False, "properties": properties}
+            session = {"clean_start": self._clean, "properties": properties}
 
         def run() -> None:
             try:
@@ -364,18 +395,21 @@ class Connection:
             self._later(f"broker {self._broker} does not answer")
 
     def _fall_back(self, failure: Failure, reason: str) -> bool:
-        """Changes the version as `VERSION` says, and returns whether to dial at once, in 3.1.1."""
+        """Changes the version as `VERSION` says, and returns whether to dial at once, in 3.1.1.
+
+        So it is once per outage: a broker that answers neither version is dialed ever more seldom.
+        """
         if not self._may_fall_back or not VERSION.allows(self._version, failure):
             return False
         self._version = VERSION.next(self._version, failure)
-        if self.v5:
+        if self.v5 or self._fell_back:
             return False
+        self._fell_back = True
         self._log(
             "warning",
             f"broker {self._broker} does not speak MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
             kind="MQTT 3.1.1",
         )
-        self._retry_s = RETRY_FIRST_S
         self._retry_at = time.monotonic()
         return True
 
@@ -394,9 +428,10 @@ class Connection:
         self._enter(Event.ACCEPTED)
         self._connected_at = time.monotonic()
         self._hangups = 0
+        self._clean = self._fell_back = False
         self._counters["connects"] += 1
         named = getattr(properties, "MaximumPacketSize", MAX_PACKET_BYTES) if self.v5 else MAX_PACKET_BYTES
-        client.subscribe([(name, 1) for name in self._filters])
+        self.subscribe(self._filters)
         self._up(
             Granted(
                 v5=self.v5,
@@ -412,7 +447,7 @@ class Connection:
     def _on_subscribe(
         self, client: paho.Client, _data: object, mid: int, reasons: Any, properties: Any
     ) -> None:
-        for name, reason in zip(self._filters, reasons):  # noqa: B905 (a broker may answer fewer)
+        for name, reason in zip(self._asked.pop(mid, ()), reasons):  # noqa: B905 (a broker may answer fewer)
             if reason.is_failure:
                 self._counters["refused"] += 1
                 self._log(
@@ -433,13 +468,15 @@ class Connection:
             self._counters["disconnects"] += 1
             if time.monotonic() - self._connected_at >= STABLE_S:
                 self._retry_s = RETRY_FIRST_S
-            if flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER:
-                self._retry_s = RETRY_MAX_S
+            taken_over = flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER
+            if taken_over:
                 self._log(
                     "error",
                     f"another client at {self._broker} uses the name {self._client_id}",
                     kind="name in use",
                 )
+            if taken_over or self._contested:
+                self._retry_s, self._contested = RETRY_MAX_S, False
             self._later(f"connection to {self._broker} lost: {reason}")
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()

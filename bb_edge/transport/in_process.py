@@ -40,6 +40,12 @@ class Seen:
     step: steps.EngineStep
 
 
+def classes_heard(listener: DrivenNode, about: DrivenNode) -> tuple[str, ...]:
+    """The classes in which one node is told of another's presence, as over a broker; empty for in none."""
+    hears = listener.hears
+    return about.classes if hears is None else tuple(name for name in about.classes if name in hears)
+
+
 class Simulation:
     """A simulated network that nodes can be added to and removed from.
 
@@ -61,6 +67,7 @@ class Simulation:
         self._next = 0
         self._nodes: dict[PeerId, DrivenNode] = {}
         self._keepers: dict[PeerId, Keeps] = {}
+        self._sessions: dict[PeerId, int] = {}  # how often each node was added
         self._arrival: dict[tuple[PeerId, PeerId], int] = {}
         self._trace = hashlib.sha256()
         self.now_ns = 0
@@ -77,8 +84,12 @@ class Simulation:
         return self._trace.hexdigest()
 
     def add(self, node: DrivenNode, keeper: Keeps | None = None) -> None:
-        """Adds a node, and the keeper of its state if it has one; the nodes are told of each other."""
+        """Adds a node, and the keeper of its state if it has one.
+
+        As over a broker, a node is told of those in the classes that it hears, and they of it in theirs.
+        """
         self._nodes[node.peer_id] = node
+        self._sessions[node.peer_id] = self._sessions.get(node.peer_id, 0) + 1
         self._keepers.pop(node.peer_id, None)
         if keeper is not None:
             self._keepers[node.peer_id] = keeper
@@ -103,13 +114,16 @@ class Simulation:
     def _tell(self, listener: DrivenNode, about: DrivenNode, up: bool) -> None:
         if not self._presence:
             return
-        address = Address.empty().with_peer(about.peer_id).to_bytes()
-        peer, epoch, classes = about.peer_id, about.epoch, about.classes
-        meta = about.presence_meta
-        self.at(
-            self.now_ns + self._latency_ns,
-            lambda: listener.peer_presence(peer, up, (address,), meta, epoch=epoch, classes=classes),
-        )
+        classes = classes_heard(listener, about)
+        if not classes:
+            return
+        peer, epoch, session = about.peer_id, about.epoch, self._sessions[about.peer_id]
+        address, meta = Address.empty().with_peer(peer).to_bytes(), about.presence_meta
+
+        def tell() -> None:
+            listener.peer_presence(peer, up, (address,), meta, epoch=epoch, classes=classes, session=session)
+
+        self.at(self.now_ns + self._latency_ns, tell)
 
     def at(self, when_ns: int, act: Callable[[], None]) -> None:
         """Calls `act()` at the simulated time `when_ns`."""

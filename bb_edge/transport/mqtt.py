@@ -1,8 +1,7 @@
 """Carries envelopes over MQTT, on the driver's thread.
 
 paho-mqtt makes and keeps the connection (connection.py); the packets that carry envelopes take a shorter way
-through the same socket (shared_socket.py). Sessions persist at the broker. Presence is a retained message,
-with a last will that says the node is down.
+through the same socket (shared_socket.py). Sessions persist at the broker. Presence is in membership.py.
 
 An envelope is acknowledged to the broker once the node has taken it. If the node is full, the envelope is
 offered again after the next poll, and nothing more is read until then: a node that is behind slows the broker
@@ -16,12 +15,12 @@ import os
 import random
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.steps import SendEnvelope
-from bb_edge.ir.address import Address
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode, Log
 from bb_edge.transport.broker import (
@@ -34,6 +33,7 @@ from bb_edge.transport.broker import (
 )
 from bb_edge.transport.chunks import HEADER_BYTES, ChunkError, Reassembly
 from bb_edge.transport.connection import INCOMING_ALIASES, Connection, Granted
+from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
 from bb_edge.transport.packets import (
     FAILURE,
@@ -47,8 +47,9 @@ from bb_edge.transport.packets import (
     puback,
 )
 from bb_edge.transport.shared_socket import SharedSocket
-from bb_edge.transport.topics import ForeignFederation, Kind, TopicError, Topics
-from bb_edge.wire.peers import Presence, PresenceError, decode_presence, encode_presence
+from bb_edge.transport.strays import Strays
+from bb_edge.transport.topics import Kind, Place, TopicError, Topics, UnknownTopic
+from bb_edge.wire.presence import PresenceError
 
 __all__ = [
     "Broker",
@@ -65,9 +66,6 @@ GOODBYE_S = 2.0
 READ_AT_ONCE = 512 * 1024
 """Bytes that one `wait` reads at most before the node is polled: milliseconds of work on a small board."""
 
-MAX_FOREIGN = 16
-"""Foreign federations that are logged by name; messages of further ones are only counted."""
-
 COUNTERS = (
     "connects",
     "disconnects",
@@ -80,7 +78,9 @@ COUNTERS = (
     "refused",  # by the broker: connections, subscriptions, publishes
     "unheard",  # publishes that nobody subscribes to
     "malformed",  # topics, presences, packets
-    "foreign",  # messages of a federation that this peer has left
+    "presences",  # that came, the node's own among them
+    "foreign",  # messages of topics that this node has not subscribed to
+    "twins",  # presences in this node's name that are not its own
     "oversize",  # packets above the size that is taken in
     "too_large",  # envelopes that do not fit the broker's limit even in chunks
     "cut",  # envelopes that were sent in chunks
@@ -100,8 +100,8 @@ def _silent(level: str, message: str, *, kind: str = "", peer: PeerId | None = N
 class _Held(NamedTuple):
     """A message that the node had no space for; `mid` is its unacknowledged packet identifier, or 0."""
 
-    kind: Kind
-    peer: PeerId
+    topic: bytes
+    place: Place
     payload: bytes
     mid: int
 
@@ -133,7 +133,6 @@ class MqttTransport:
         self._log = on_log
         self._jitter = jitter or random.Random()
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        self._foreign: set[str] = set()
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
         self._chunks = Reassembly(
             options.chunked_at_once,
@@ -141,23 +140,25 @@ class MqttTransport:
             options.max_envelope_bytes,
             options.chunked_age_s * 1_000_000_000,
         )
-        facts = {**node.presence_meta, **(meta or {})}
-        own_address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
-        self._presence = Presence(True, node.epoch, node.classes, own_address, facts)
-        self._absence = Presence(False, node.epoch, node.classes)
         # The largest packet that the broker may send: the largest envelope, its topic and properties.
         self._largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
         self._splitter = Splitter(self._largest)
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
         self._behind = False  # whether envelopes waited for the broker after the last write
+        acts = Acts(self._say, self._subscribe, self._unsubscribe, self._redial, self._contested, on_log)
+        where = f"federation {federation!r} at {broker}"
+        self._membership = Membership(node, topics, meta or {}, where, self._counters, acts)
+        filters = (topics.inbox, topics.chunks, *self._membership.filters)
+        self._strays = Strays(filters, self._counters, self._unsubscribe, self._renew, on_log)
         self._connection = Connection(
             broker,
             options,
             version,
-            client_id=f"bb-{node.peer_id}",
-            will=(topics.own_presence, encode_presence(self._absence)),
-            filters=(topics.inbox, topics.chunks, topics.presence_of_all),
+            # The broker's session is of this federation alone: a device may be in several.
+            client_id=f"bb-{federation}-{node.peer_id}",
+            will=self._membership.will,
+            filters=filters,
             largest=self._largest,
             counters=self._counters,
             log=on_log,
@@ -257,22 +258,29 @@ class MqttTransport:
         if connection.after_wait():
             self._chunks.expire(time.monotonic_ns())
             self._counters["chunks_expired"] = self._chunks.expired
+            if connection.connected:
+                self._membership.tick(time.monotonic())
 
     def stop(self) -> None:
         connection = self._connection
         connection.leave()
         if connection.connected:
-            self._publish_presence(self._absence)
             end = time.monotonic() + GOODBYE_S
-            while connection.connected and self.waiting and time.monotonic() < end:
-                self.wait(0.05)
+            self._drain(end)
+            self._membership.leave()  # behind what it has sent: a goodbye is the last word
+            self._drain(max(end, time.monotonic() + GOODBYE_S / 4))
         self._watch(-1, False)
         connection.close()
         fds, self._wake_w = (self._wake_r, self._wake_w), -1
         for fd in fds:
             os.close(fd)
 
-    # --- callbacks of the connection --------------------------------------------------------------------
+    def _drain(self, end: float) -> None:
+        """Waits until nothing waits any more, until `end` at most (monotonic seconds)."""
+        while self._connection.connected and self.waiting and time.monotonic() < end:
+            self.wait(0.05)
+
+    # --- callbacks of the connection, and of the membership ----------------------------------------------
 
     def _opened(self) -> None:
         self._splitter = Splitter(self._largest)
@@ -287,17 +295,31 @@ class MqttTransport:
             packet_bytes=granted.packet_bytes,
             transfer=self._jitter.getrandbits(64),
         )
-        self._publish_presence(self._presence)
+        self._membership.connected()
 
     def _down(self) -> None:
         self._outgoing.disconnected()
         self._held = None
 
-    # --- out ------------------------------------------------------------------------------------------
+    def _say(self, topic: str, payload: bytes) -> None:
+        self._outgoing.put_first(Item(topic.encode(), payload, retain=True))
 
-    def _publish_presence(self, presence: Presence) -> None:
-        topic = self._topics.own_presence.encode()
-        self._outgoing.put_first(Item(topic, encode_presence(presence), retain=True))
+    def _subscribe(self, filters: Sequence[str]) -> None:
+        self._connection.subscribe(filters)
+
+    def _unsubscribe(self, filters: Sequence[str]) -> None:
+        self._connection.unsubscribe(filters)
+
+    def _redial(self, reason: str) -> None:
+        self._connection.redial(reason)
+
+    def _renew(self, reason: str) -> None:
+        self._connection.redial(reason, clean=True)
+
+    def _contested(self) -> None:
+        self._connection.contested()
+
+    # --- out ------------------------------------------------------------------------------------------
 
     def _write(self, shared: SharedSocket) -> None:
         """Makes packets while the broker takes more, and writes what the socket takes."""
@@ -375,23 +397,21 @@ class MqttTransport:
             raise PacketError("a PUBLISH without a topic, and its alias is not defined", "broker")
         self._counters["received_bytes"] += end - body + 2
         try:
-            kind, peer = self._topics.read(topic)
-        except ForeignFederation as error:
-            self._counters["foreign"] += 1
-            if error.federation not in self._foreign and len(self._foreign) < MAX_FOREIGN:
-                self._foreign.add(error.federation)  # logged once per federation
-                self._log("warning", str(error), kind="foreign federation")
+            place = self._topics.read(topic)
+        except UnknownTopic:
+            self._strays.take(topic)
         except TopicError as error:
-            self._malformed(str(error))
+            self._refuse("a message", error)
         else:
-            payload = message.payload if kind is not Kind.CHUNK else self._join(peer, message.payload)
-            if payload is not None:
+            payload = message.payload
+            whole = payload if place.kind is not Kind.CHUNK else self._join(place.peer, payload)
+            if whole is not None:
                 try:
-                    self._deliver(kind, peer, payload)
+                    self._deliver(topic, place, whole)
                 except IngressFull:
                     # It is not acknowledged, and nothing more is read, until the node has been polled.
                     self._counters["held"] += 1
-                    self._held = _Held(kind, peer, payload, message.mid)
+                    self._held = _Held(topic, place, whole, message.mid)
                     return
         if message.mid:
             shared.queue(puback(message.mid))
@@ -404,11 +424,13 @@ class MqttTransport:
             return
         reason = 0
         try:
-            self._deliver(held.kind, held.peer, held.payload)
+            self._deliver(held.topic, held.place, held.payload)
         except IngressFull as error:
             self._counters["dropped"] += 1
             reason = QUOTA_EXCEEDED if self._connection.v5 else 0
-            self._log("warning", f"an envelope is dropped: {error}", kind="envelope dropped", peer=held.peer)
+            self._log(
+                "warning", f"an envelope is dropped: {error}", kind="envelope dropped", peer=held.place.peer
+            )
         if held.mid:
             shared.queue(puback(held.mid, reason))
         try:
@@ -446,33 +468,22 @@ class MqttTransport:
             # Without an acknowledgement the broker would send it again at each connection.
             shared.queue(puback(data[topic_end] << 8 | data[topic_end + 1]))
 
-    def _malformed(self, what: str, peer: PeerId | None = None) -> None:
+    def _refuse(self, what: str, error: BBError, peer: PeerId | None = None) -> None:
         self._counters["malformed"] += 1
-        self._log("warning", what, kind="malformed message", peer=peer)
+        self._log("warning", f"{what} is refused: {error}", kind="malformed message", peer=peer)
 
-    def _deliver(self, kind: Kind, peer: PeerId, payload: bytes) -> None:
+    def _deliver(self, topic: bytes, place: Place, payload: bytes) -> None:
         """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
-        if kind is Kind.PRESENCE:
+        if place.kind is Kind.PRESENCE:
+            self._counters["presences"] += 1
             try:
-                self._on_presence(peer, payload)
+                if not self._membership.take(place.peer, place.peer_class, payload):
+                    self._strays.take(topic)
             except PresenceError as error:
-                self._malformed(str(error), peer)
+                self._refuse("a presence", error, place.peer)
             return
-        self._node.deliver_inbound(payload, peer, self._topics.names(peer).address)
+        self._node.deliver_inbound(payload, place.peer, self._topics.names(place.peer).address)
         self._counters["received"] += 1
-
-    def _on_presence(self, peer: PeerId, payload: bytes) -> None:
-        if peer == self._node.peer_id:
-            # The will of an earlier incarnation can arrive late and replace our presence: publish it again.
-            if payload and not self._connection.leaving and not decode_presence(payload).up:
-                self._publish_presence(self._presence)
-        elif not payload:  # the retained message was cleared: an operator removed the peer
-            self._node.peer_presence(peer, False, epoch=0)
-        else:
-            news = decode_presence(payload)
-            self._node.peer_presence(
-                peer, news.up, news.addresses, news.meta, epoch=news.epoch or 0, classes=news.classes
-            )
 
     # --- sockets --------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.topics import check_federation
 from bb_edge.transport.visitor import Visitor, visit
-from bb_edge.wire.peers import Presence, PresenceError, decode_presence
+from bb_edge.wire.presence import Presence, PresenceError, decode_presence
 
 QUIET_S = 0.3
 """Seconds without a presence after which the roster is complete; a broker sends all at once."""
@@ -55,10 +55,10 @@ class Member:
         return any(presence.up and not self._ended(presence) for presence in self.presences.values())
 
     def _ended(self, presence: Presence) -> bool:
-        last = self.presences.get(getattr(presence, "will", ""))
+        last = self.presences.get(presence.will)
         if last is None or last.up or last.epoch != presence.epoch:
             return False
-        return getattr(last, "session", 0) >= getattr(presence, "session", 0)
+        return last.session >= presence.session
 
     @property
     def meta(self) -> Mapping[str, object]:

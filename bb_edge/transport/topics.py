@@ -2,7 +2,7 @@
 
 bb/<federation>/<to>/from/<from>       one envelope
 bb/<federation>/<to>/chunk/<from>      a part of an envelope above the broker's limit (chunks.py)
-bb/<federation>/presence/<peer>        retained CBOR {up, epoch, classes, addresses, version, meta}
+bb/<federation>/presence/<class>/<peer>   retained CBOR, what a peer says of itself (wire/presence.py)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import enum
 from typing import NamedTuple
 
 from bb_edge.ir.address import Address
+from bb_edge.ir.class_names import is_class_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
@@ -19,17 +20,8 @@ class TopicError(BBError):
     """A federation's name cannot be part of a topic, or a topic is not one of ours."""
 
 
-class ForeignFederation(TopicError):
-    """A topic is of another federation, which the client's session on the broker still subscribes to."""
-
-    def __init__(self, federation: str) -> None:
-        super().__init__(
-            f"messages of federation {federation!r} arrive and are dropped: the broker keeps a session of"
-            " this peer in which it was a member there",
-            "broker",
-            "give the node a name of its own per federation, or let the broker forget the old session",
-        )
-        self.federation = federation
+class UnknownTopic(TopicError):
+    """A topic of none of the kinds that a node subscribes to."""
 
 
 class Kind(enum.Enum):
@@ -49,10 +41,14 @@ class Names(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a topic says about its message: its kind, and the peer that sent it or that it is about."""
+    """What a topic says about its message: its kind, and the peer that sent it or that it is about.
+
+    `peer_class` is that of a presence.
+    """
 
     kind: Kind
     peer: PeerId
+    peer_class: str = ""
 
 
 def check_federation(name: str) -> str:
@@ -82,16 +78,16 @@ class Topics:
         self._names: dict[PeerId, Names] = {}
         self.inbox = f"{self._prefix}{self._own}/from/+"
         self.chunks = f"{self._prefix}{self._own}/chunk/+"
-        self.presence_of_all = f"{self._prefix}presence/+"
-        self.own_presence = f"{self._prefix}presence/{self._own}"
-        self._kinds = tuple(
-            (name[:-1].encode(), kind)
-            for name, kind in (
-                (self.inbox, Kind.ENVELOPE),
-                (self.chunks, Kind.CHUNK),
-                (self.presence_of_all, Kind.PRESENCE),
-            )
+        self.own_presences = f"{self._prefix}presence/+/{self._own}"
+        self._kinds = (
+            (self.inbox[:-1].encode(), Kind.ENVELOPE),
+            (self.chunks[:-1].encode(), Kind.CHUNK),
+            (f"{self._prefix}presence/".encode(), Kind.PRESENCE),
         )
+
+    def presence(self, peer_class: str, peer: PeerId | None = None) -> str:
+        """The topic of a peer's presence in a class; without a peer, a filter for all peers of the class."""
+        return f"{self._prefix}presence/{peer_class}/{'+' if peer is None else peer.to_text()}"
 
     def names(self, peer: PeerId) -> Names:
         """The topics for `peer`, and its address as the receiver of its envelopes sees it."""
@@ -108,10 +104,7 @@ class Topics:
         return names
 
     def read(self, topic: bytes) -> Place:
-        """Reads a topic. Raises TopicError for one that is not ours or names no peer.
-
-        ForeignFederation, a TopicError, is raised for a topic of another federation.
-        """
+        """Reads a topic. Raises TopicError for one that names no peer, UnknownTopic for one of no kind."""
         place = self._places.get(topic)
         if place is None:
             place = self._parse(topic)
@@ -125,10 +118,29 @@ class Topics:
         for prefix, kind in self._kinds:
             if topic.startswith(prefix):
                 try:
-                    return Place(kind, PeerId.from_text(topic[len(prefix) :].decode()))
+                    name, _, peer = topic[len(prefix) :].decode().rpartition("/")
+                    place = Place(kind, PeerId.from_text(peer), name)
                 except (PeerIdError, UnicodeDecodeError) as error:
                     raise TopicError(getattr(error, "what", "not UTF-8"), where) from error
-        parts = topic.split(b"/")
-        if len(parts) > 3 and parts[0] == b"bb" and not topic.startswith(self._prefix.encode()):
-            raise ForeignFederation(parts[1].decode("utf-8", "replace"))
-        raise TopicError("a topic that this node has not subscribed to", where)
+                if is_class_name(name) if kind is Kind.PRESENCE else not name:
+                    return place
+        raise UnknownTopic("a topic that this node has not subscribed to", where)
+
+    @staticmethod
+    def filters_of(topic: bytes) -> tuple[str, ...]:
+        """The filters under which another life of this client can have subscribed to a topic.
+
+        Those that this runtime and earlier ones use, and the topic itself.
+        """
+        text = topic.decode("utf-8", "replace")
+        match text.split("/"):
+            case ["bb", federation, "presence", _]:
+                return f"bb/{federation}/presence/+", text
+            case ["bb", federation, "presence", peer_class, peer]:
+                each = f"bb/{federation}/presence"
+                return f"{each}/{peer_class}/+", f"{each}/+/{peer}", f"{each}/+/+", text
+            case ["bb", federation, to, "from" | "chunk", _]:
+                return f"bb/{federation}/{to}/from/+", f"bb/{federation}/{to}/chunk/+", text
+            case ["bb", federation, "rollcall", _]:
+                return f"bb/{federation}/rollcall/+", text
+        return (text,)

@@ -1,55 +1,25 @@
 """Which peers are there, by what their presence says and by whether they answer.
 
-Presence comes from the transport: up with an epoch, classes and addresses, or down. A *will* (down, published
-by the broker in a peer's name) counts only for the epoch in which it was left with the broker: it may arrive
-late, when the peer is up again.
+Presence comes from the transport, class by class: up or down, with an epoch, a session and addresses. What a
+presence says against one that is known already stands in `Presence.is_older_than`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
-from bb_edge.wire import cbor
-
-MAX_CLASSES = 16
-"""Peer classes of one node: a node serves one target per class, and programs have a handful."""
-MAX_ADDRESSES = 8
-"""Addresses of one node, as many as the address book holds per peer by default."""
-MAX_META = 64
-"""Entries of `meta`; the runtime itself uses one, the rest is the host's."""
-MAX_TEXT = 256
-"""Letters of a class name, bytes of an address: as many as an envelope may carry of one address."""
-PRESENCE_VERSION = 1
-
-
-class PresenceError(BBError):
-    """Bytes that are not a presence, or one beyond the bounds; the fault is the peer's."""
+from bb_edge.wire.presence import MAX_CLASSES, Presence, decode_presence, encode_presence
 
 
 class PeersFullError(BBError):
-    """The table is full, and every peer in it is up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a peer publishes about itself.
-
-    `epoch` is a number that the peer draws at each start, None where the transport has no such number.
-    `classes` are the peer classes that it serves, `addresses` the ways to reach it, as bytes.
-    """
-
-    up: bool
-    epoch: int | None = None
-    classes: tuple[str, ...] = ()
-    addresses: tuple[bytes, ...] = ()
-    meta: Mapping[str, object] = field(default_factory=dict)
-    version: int = PRESENCE_VERSION
+    """No place for another peer, or none for what it says of itself; the message names the bound."""
 
 
 class PresenceChange(enum.Enum):
@@ -58,9 +28,10 @@ class PresenceChange(enum.Enum):
     NONE = "nothing new"
     UP = "came up"
     NEW_EPOCH = "was started anew while it counted as up"
-    CHANGED = "other classes, addresses or metadata"
+    NEW_CLASS = "is up in a further class"
+    CHANGED = "other addresses or metadata, or a class less"
     DOWN = "went down"
-    STALE = "a will of an earlier epoch; ignored"
+    STALE = "of an epoch or session that is over; ignored"
 
 
 class PeerState(enum.IntEnum):
@@ -79,10 +50,14 @@ class PeerEvent(enum.IntEnum):
     CAME = 0
     """Its presence says up."""
     WENT = 1
-    """Its presence, or a will of its current epoch, says down."""
-    FELL_SILENT = 2
-    ANSWERED = 3
-    DISPLACED = 4
+    """Its presence, or a will of its current session, says down."""
+    ECHOED = 2
+    """A presence comes late: of a session that is over, or of an earlier epoch's end."""
+    FELL_SILENT = 3
+    ANSWERED = 4
+    CLEARED = 5
+    """Its presence was removed from the broker, in the last class that it had."""
+    DISPLACED = 6
     """Another peer needs its place in the table."""
 
 
@@ -96,95 +71,77 @@ PRESENCE: Final = Table(
         (_UNKNOWN, PeerEvent.WENT): _UNKNOWN,  # nobody counted on it: nothing is remembered
         (_UNKNOWN, PeerEvent.FELL_SILENT): _UNKNOWN,
         (_UNKNOWN, PeerEvent.ANSWERED): _UNKNOWN,
+        (_UNKNOWN, PeerEvent.CLEARED): _UNKNOWN,
         (_UP, PeerEvent.CAME): _UP,
         (_UP, PeerEvent.WENT): _DOWN,
+        (_UP, PeerEvent.ECHOED): _UP,
         (_UP, PeerEvent.FELL_SILENT): _SILENT,
         (_UP, PeerEvent.ANSWERED): _UP,
+        (_UP, PeerEvent.CLEARED): _UNKNOWN,
         (_SILENT, PeerEvent.CAME): _UP,  # a peer that says it is up deserves another try
         (_SILENT, PeerEvent.WENT): _DOWN,
+        (_SILENT, PeerEvent.ECHOED): _SILENT,
         (_SILENT, PeerEvent.FELL_SILENT): _SILENT,
         (_SILENT, PeerEvent.ANSWERED): _UP,
+        (_SILENT, PeerEvent.CLEARED): _UNKNOWN,
+        (_SILENT, PeerEvent.DISPLACED): _UNKNOWN,
         (_DOWN, PeerEvent.CAME): _UP,
         (_DOWN, PeerEvent.WENT): _DOWN,
+        (_DOWN, PeerEvent.ECHOED): _DOWN,  # a goodbye is the last word of its session
         (_DOWN, PeerEvent.FELL_SILENT): _DOWN,
         (_DOWN, PeerEvent.ANSWERED): _DOWN,  # only its presence brings it up
+        (_DOWN, PeerEvent.CLEARED): _UNKNOWN,
         (_DOWN, PeerEvent.DISPLACED): _UNKNOWN,
     },
 )
 
 
-def encode_presence(presence: Presence) -> bytes:
-    """Returns a presence as canonical CBOR `{up, epoch, classes, addresses, version, meta}`.
-
-    Raises CborError for metadata that is not plain.
-    """
-    return cbor.dumps(
-        {
-            "up": presence.up,
-            "epoch": presence.epoch or 0,
-            "classes": presence.classes,
-            "addresses": presence.addresses,
-            "version": presence.version,
-            "meta": presence.meta,
-        }
-    )
-
-
-def decode_presence(data: bytes | memoryview) -> Presence:
-    """Reads a presence of any version; fields that are missing have their defaults.
-
-    Raises PresenceError and nothing else, whatever the bytes are.
-    """
-    try:
-        # All lists and `meta` at their bounds are below 256 items; values in `meta` may have as many again.
-        fields = cbor.loads(data, max_items=512, max_depth=4)
-    except cbor.CborError as error:
-        raise PresenceError(error.what, "presence") from error
-    if not isinstance(fields, dict) or not isinstance(fields.get("up"), bool):
-        raise PresenceError("expected a map with a boolean `up`", "presence")
-    epoch, version = fields.get("epoch", 0), fields.get("version", PRESENCE_VERSION)
-    meta = fields.get("meta", {})
-    if type(epoch) is not int or type(version) is not int or epoch < 0:
-        raise PresenceError("expected unsigned integers as epoch and version", "presence")
-    if not isinstance(meta, dict) or len(meta) > MAX_META or not all(isinstance(key, str) for key in meta):
-        raise PresenceError(f"expected a map of at most {MAX_META} texts as meta", "presence")
-    return Presence(
-        fields["up"],
-        epoch or None,
-        _bounded(fields.get("classes", []), str, MAX_CLASSES, "classes"),
-        _bounded(fields.get("addresses", []), bytes, MAX_ADDRESSES, "addresses"),
-        meta,
-        version,
-    )
-
-
-def _bounded(value: object, kind: type[str] | type[bytes], count: int, name: str) -> tuple[Any, ...]:
-    if not isinstance(value, list) or len(value) > count:
-        raise PresenceError(f"expected a list of at most {count} as {name}", "presence")
-    if not all(isinstance(item, kind) and len(item) <= MAX_TEXT for item in value):
-        raise PresenceError(
-            f"expected {kind.__name__} values of at most {MAX_TEXT} bytes or letters in {name}", "presence"
-        )
-    return tuple(value)
-
-
 class PeerTable:
     """What is believed about each peer, and the peers that are up by class.
 
-    Bounded: the peers that are down for longest make room for others.
+    Bounded in peers and in bytes, and as large as what it holds. Where it is full, a newcomer finds the place
+    of a peer from which nothing ever came and that is down or does not answer; of the others those that are
+    down make room, longest first, while they hold more than half of the places. So whoever is here and speaks
+    keeps its place, however many others are announced.
     """
 
-    __slots__ = ("_by_class", "_capacity", "_down", "_peers", "_silent", "_states", "forgotten")
+    __slots__ = (
+        "_by_class",
+        "_bytes",
+        "_capacity",
+        "_down",
+        "_most_bytes",
+        "_peers",
+        "_silent",
+        "_sizes",
+        "_spoke",
+        "_states",
+        "_tuples",
+        "forgotten",
+    )
 
-    def __init__(self, capacity: int = 1024) -> None:
-        """`capacity` peers: a federation that one broker on a small board carries."""
+    def __init__(
+        self,
+        capacity: int = 1024,
+        most_bytes: int = 1 << 20,
+        spoke: Callable[[PeerId], bool] = lambda _peer: False,
+    ) -> None:
+        """`capacity` peers whose presences have `most_bytes`; `spoke` tells whether anything came of one.
+
+        The defaults are a federation that one broker on a small board carries.
+        """
         self._capacity = capacity
+        self._most_bytes = most_bytes
+        self._spoke = spoke
+        self._bytes = 0
         self._peers: dict[PeerId, Presence] = {}
+        self._sizes: dict[PeerId, int] = {}
         self._states: dict[PeerId, PeerState] = {}  # of the same peers; only `_turn` and `restore` write it
         self._down: dict[PeerId, None] = {}  # the peers in state DOWN, longest first
         self._silent: dict[PeerId, None] = {}  # the peers in state SILENT
-        self._by_class: dict[str, tuple[PeerId, ...]] = {}  # answers since the last change
-        self.forgotten = 0  # down peers that made room for others
+        self._by_class: dict[str, list[PeerId]] = {}  # the peers in state UP, sorted
+        self._tuples: dict[str, tuple[PeerId, ...]] = {}  # the same as they were handed out last
+        self.forgotten = 0  # peers that made room for others
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -192,8 +149,13 @@ class PeerTable:
     def __iter__(self) -> Iterator[PeerId]:
         return iter(self._peers)
 
+    @property
+    def bytes_held(self) -> int:
+        """Bytes of all presences that are kept."""
+        return self._bytes
+
     def get(self, peer: PeerId) -> Presence | None:
-        """Returns the peer's last presence; None for a peer without one."""
+        """Returns the peer's last presence, with all its classes; None for a peer without one."""
         return self._peers.get(peer)
 
     def epoch(self, peer: PeerId) -> int | None:
@@ -205,16 +167,18 @@ class PeerTable:
         """Returns whether the peer is present, and not known to leave requests without answer."""
         return self._states.get(peer) is _UP
 
+    def is_down(self, peer: PeerId) -> bool:
+        """Returns whether the peer's presence, or its will, says that it has gone."""
+        return self._states.get(peer) is _DOWN
+
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        """Returns the peers that are up and whose presence lists `peer_class`, sorted."""
-        peers = self._by_class.get(peer_class)
+        """Returns the peers that are up and serve `peer_class`, sorted."""
+        peers = self._tuples.get(peer_class)
         if peers is None:
-            if len(self._by_class) >= MAX_CLASSES:
-                self._by_class.clear()
-            peers = tuple(
-                sorted(p for p, at in self._peers.items() if peer_class in at.classes and self.is_up(p))
-            )
-            self._by_class[peer_class] = peers
+            up = self._by_class.get(peer_class)
+            if up is None:
+                return ()
+            peers = self._tuples[peer_class] = tuple(up)
         return peers
 
     def up_counts(self) -> tuple[dict[str, int], int]:
@@ -231,72 +195,143 @@ class PeerTable:
         return [p for p in self._silent if peer_class in self._peers[p].classes]
 
     def update(self, peer: PeerId, presence: Presence) -> PresenceChange:
-        """Takes a presence over and returns what it changed.
+        """Takes over what a presence says in its classes, and returns what it changed.
 
-        Raises PeersFullError, changing nothing, where a new peer finds only peers that are up.
+        Within an epoch classes add up; a new epoch begins with those of its first presence. Raises
+        PeersFullError, changing nothing, where a new peer finds no place.
         """
         before = self._peers.get(peer)
+        if before is not None and presence.is_older_than(before):
+            self._turn(peer, PeerEvent.ECHOED)
+            return PresenceChange.STALE
         if not presence.up:
             return self._went_down(peer, before, presence)
         if before is None:
-            self._make_room(peer)
-        self._peers[peer] = presence
-        state = self._turn(peer, PeerEvent.CAME)
-        if before is None or state is not _UP:
+            now, size = presence, size_of(presence)
+            self._make_room(peer, size)
+        else:
+            now, size = _merged(before, presence), self._sizes[peer]
+            if now is before and self._states[peer] is _UP:
+                return PresenceChange.NONE
+            if (now.addresses, now.meta) != (before.addresses, before.meta):
+                size = size_of(now)
+                if self._bytes - self._sizes[peer] + size > self._most_bytes:
+                    raise self._full(peer, size)
+        self._bytes += size - self._sizes.get(peer, 0)
+        self._sizes[peer] = size
+        if self._turn(peer, PeerEvent.CAME, now) is not _UP or before is None:
             return PresenceChange.UP
-        if before == presence:
-            return PresenceChange.NONE
-        self._by_class.clear()
-        return PresenceChange.NEW_EPOCH if before.epoch != presence.epoch else PresenceChange.CHANGED
+        if before.epoch != now.epoch:
+            return PresenceChange.NEW_EPOCH
+        if before.classes != now.classes:
+            return PresenceChange.NEW_CLASS
+        same = (before.addresses, before.meta) == (now.addresses, now.meta)
+        return PresenceChange.NONE if same else PresenceChange.CHANGED
 
     def _went_down(self, peer: PeerId, before: Presence | None, presence: Presence) -> PresenceChange:
-        if (
-            before is not None
-            and before.epoch != presence.epoch
-            and None not in (before.epoch, presence.epoch)
-        ):
-            return PresenceChange.STALE
-        state = self._turn(peer, PeerEvent.WENT)
-        if before is not None and before.up:
-            self._peers[peer] = Presence(False, before.epoch, before.classes, before.addresses, before.meta)
+        now = None
+        if before is not None:
+            now = replace(before, up=False, session=max(before.session, presence.session))
+        state = self._turn(peer, PeerEvent.WENT, now)
         # Who fell silent before has been told of as down.
         return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
+
+    def clear(self, peer: PeerId, peer_class: str | None) -> PresenceChange:
+        """Forgets that the peer serves a class, or any at all (None): its presence was removed there."""
+        before = self._peers.get(peer)
+        left = () if before is None else tuple(c for c in before.classes if c != peer_class)
+        if before is None or peer_class is None or not left:
+            state = self._turn(peer, PeerEvent.CLEARED)
+            return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
+        if left == before.classes:
+            return PresenceChange.NONE
+        self._put(peer, replace(before, classes=left), self._states[peer])
+        return PresenceChange.CHANGED
 
     def set_reachable(self, peer: PeerId, reachable: bool) -> None:
         """Takes over what the health table found out; a present peer that does not answer is not up."""
         self._turn(peer, PeerEvent.ANSWERED if reachable else PeerEvent.FELL_SILENT)
 
-    def _turn(self, peer: PeerId, event: PeerEvent) -> PeerState:
-        """Moves a peer to the state that the table gives; returns the one before."""
+    def _turn(self, peer: PeerId, event: PeerEvent, presence: Presence | None = None) -> PeerState:
+        """Moves a peer to the state that the table gives, with a presence where there is a new one.
+
+        Returns the state before.
+        """
         before = self._states.get(peer, _UNKNOWN)
         after = PRESENCE.rows[before, event]
-        if after is not before:
-            self._by_class.clear()
+        if after is not _UNKNOWN:
+            if after is not before or presence is not None:
+                self._put(peer, presence or self._peers[peer], after)
+        elif before is not _UNKNOWN:
+            self._list(peer, self._peers[peer].classes if before is _UP else (), ())
+            del self._states[peer], self._peers[peer]
+            self._bytes -= self._sizes.pop(peer)
             self._down.pop(peer, None)
             self._silent.pop(peer, None)
-            if after is _UNKNOWN:
-                del self._states[peer], self._peers[peer]
-            else:
-                self._enter(peer, after)
         return before
 
-    def _enter(self, peer: PeerId, state: PeerState) -> None:
-        self._states[peer] = state
-        if state is _DOWN:
-            self._down[peer] = None
-        elif state is _SILENT:
-            self._silent[peer] = None
+    def _put(self, peer: PeerId, presence: Presence, state: PeerState) -> None:
+        """Writes a peer's row, and the lists that it stands in."""
+        before, known = self._states.get(peer), self._peers.get(peer)
+        self._list(
+            peer,
+            known.classes if known is not None and before is _UP else (),
+            presence.classes if state is _UP else (),
+        )
+        self._peers[peer] = presence
+        if state is not before:
+            self._states[peer] = state
+            self._down.pop(peer, None)
+            self._silent.pop(peer, None)
+            if state is _DOWN:
+                self._down[peer] = None
+            elif state is _SILENT:
+                self._silent[peer] = None
 
-    def _make_room(self, peer: PeerId) -> None:
-        if len(self._peers) < self._capacity:
+    def _list(self, peer: PeerId, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+        """Keeps the sorted lists of those that are up."""
+        if before == after:
             return
-        victim = next(iter(self._down), None)
-        if victim is None:
-            raise PeersFullError(
-                f"{self._capacity} peers are up already", f"peer {peer}", "raise NodeConfig.max_peers"
-            )
+        for name in before:
+            if name not in after:
+                up = self._by_class[name]
+                del up[bisect_left(up, peer)]
+                if not up:
+                    del self._by_class[name]
+                self._tuples.pop(name, None)
+        for name in after:
+            if name not in before:
+                insort(self._by_class.setdefault(name, []), peer)
+                self._tuples.pop(name, None)
+
+    def _make_room(self, peer: PeerId, size: int) -> None:
+        """Frees a place and the bytes for a newcomer. PeersFullError, changing nothing, where it cannot."""
+        if len(self._peers) < self._capacity and self._bytes + size <= self._most_bytes:
+            return
+        victim = self._victim()
+        freed = 0 if victim is None else self._sizes[victim]
+        if victim is None or self._bytes - freed + size > self._most_bytes:
+            raise self._full(peer, size)
         self._turn(victim, PeerEvent.DISPLACED)
         self.forgotten += 1
+
+    def _victim(self) -> PeerId | None:
+        """Who makes room: one that never spoke, else the longest down of more than the half."""
+        for peer in (*self._down, *self._silent):
+            if not self._spoke(peer):
+                return peer
+        return next(iter(self._down)) if len(self._down) * 2 > self._capacity else None
+
+    def _full(self, peer: PeerId, size: int) -> PeersFullError:
+        if len(self._peers) >= self._capacity:
+            return PeersFullError(
+                f"{len(self._peers)} peers are known already", f"peer {peer}", "raise NodeConfig.max_peers"
+            )
+        return PeersFullError(
+            f"a presence of {size} bytes, {self._most_bytes - self._bytes} left of {self._most_bytes}",
+            f"peer {peer}",
+            "raise NodeConfig.peer_bytes",
+        )
 
     def snapshot(self) -> list[list[Any]]:
         """Returns [peer, presence as CBOR, whether it answers] rows."""
@@ -307,9 +342,29 @@ class PeerTable:
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
         """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
-        self._peers, self._states, self._down, self._silent = {}, {}, {}, {}
+        self._peers, self._sizes, self._states, self._down, self._silent = {}, {}, {}, {}, {}
         self._by_class.clear()
+        self._tuples.clear()
+        self._bytes = 0
         for raw, encoded, reachable in data[-self._capacity :]:
-            peer = PeerId.from_bytes(raw)
-            self._peers[peer] = presence = decode_presence(encoded)
-            self._enter(peer, _DOWN if not presence.up else _UP if reachable else _SILENT)
+            peer, presence = PeerId.from_bytes(raw), decode_presence(encoded)
+            self._sizes[peer] = size = size_of(presence)
+            self._bytes += size
+            self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT)
+
+
+def size_of(presence: Presence) -> int:
+    """The bytes that a presence is charged with: those of its CBOR form."""
+    return len(encode_presence(presence))
+
+
+def _merged(before: Presence, news: Presence) -> Presence:
+    """What is believed of a peer after an up: the later facts, and within an epoch all classes."""
+    if before.epoch != news.epoch:
+        return news
+    added = tuple(name for name in news.classes if name not in before.classes)
+    classes = (*before.classes, *added)[:MAX_CLASSES]
+    if before.up and news.session == before.session and news.seq < before.seq:
+        return before if not added else replace(before, classes=classes)
+    now = replace(news, classes=classes)
+    return before if now == before else now

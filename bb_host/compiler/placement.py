@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import (
     ONNX_OPS_OVER_PEERS,
@@ -45,7 +46,6 @@ _RANDOM = frozenset(
 )
 _HANDS_ON_PEERS = ONNX_OPS_OVER_PEERS | _PEER_SYSCALLS
 _CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
-_UNWRITABLE = frozenset(",=|# \n\t")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +188,9 @@ class _Placer:
         for slot in self.slots.values():
             found.update(filter(None, (slot.at, slot.peer_class)))
         for name in found:
-            if not name or not _UNWRITABLE.isdisjoint(name):
+            if not is_class_name(name):
                 raise InvalidClassName(
-                    f"{name!r} is no name for a class", self.function.name, "letters, digits, _ . -"
+                    f"{name!r} is no name for a class", self.function.name, CLASS_NAME_RULE
                 )
         return found
 

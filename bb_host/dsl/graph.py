@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.catalog_ops import Namespace
@@ -258,9 +259,9 @@ class Graph(Suggests, WireOps, SyscallOps):
                 f"a scope of class {peer_class!r} stands in a branch or loop body",
                 "a branch runs where its If or Loop runs: put that one into the scope",
             )
-        return AtScope(
-            self.at_scopes, self.port_name(peer_class, "the class", ()), self, f"g.at({peer_class!r})"
-        )
+        if not is_class_name(peer_class):
+            raise self.error(PortNameError, f"{peer_class!r} is no name for a class", CLASS_NAME_RULE)
+        return AtScope(self.at_scopes, peer_class, self, f"g.at({peer_class!r})")
 
     def on_invoke(self) -> Scope:
         """`with g.on_invoke():` the host starts the flows inside, by `invoke` without inputs.

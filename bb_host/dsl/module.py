@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.catalog_ops import Done
@@ -154,14 +155,17 @@ class Module(Suggests):
     def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
         """Records body and bootstrap with inputs of given types, and keeps them in the session."""
         name = self.module_name
-        for what, text in (("a module", name), ("a home class", self.home)):
-            if not isinstance(text, str) or not PORT_NAME.fullmatch(text):
-                raise authoring_error(
-                    ModuleError,
-                    f"{text!r} is no name for {what}",
-                    "letters, digits, '_', '-' and '.', and a letter first",
-                    self._class_line(),
-                )
+        if not isinstance(name, str) or not PORT_NAME.fullmatch(name):
+            raise authoring_error(
+                ModuleError,
+                f"{name!r} is no name for a module",
+                "letters, digits, '_', '-' and '.', and a letter first",
+                self._class_line(),
+            )
+        if not is_class_name(self.home):
+            raise authoring_error(
+                ModuleError, f"{self.home!r} is no name for a home class", CLASS_NAME_RULE, self._class_line()
+            )
         self._check_domain()
         session.enter(self)
         is_root = len(session.open_modules) == 1

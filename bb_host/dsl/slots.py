@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from bb_edge.ir import keys, opsets
+from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.opsets import OpDef, Opset
 from bb_edge.ir.suggestions import suggestion
 from bb_host.construction import (
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
 
 
+def _check_class(name: object) -> None:
+    """SlotError for what is no name for a class; None is one that is not named."""
+    if name is not None and not is_class_name(name):
+        raise authoring_error(SlotError, f"{name!r} is no name for a class", CLASS_NAME_RULE)
+
+
 @typed_calls
 class ComponentSlot(Suggests):
     """A named place for a component of one role."""
@@ -58,11 +65,11 @@ class ComponentSlot(Suggests):
         *,
         at: str | None = None,
     ) -> None:
-        for what, text in (("a slot", name), ("a class", at)):
-            if text is not None and not (isinstance(text, str) and PORT_NAME.fullmatch(text)):
-                raise authoring_error(
-                    SlotError, f"{text!r} is no name for {what}", "letters, digits, '_', '-', '.'"
-                )
+        if not (isinstance(name, str) and PORT_NAME.fullmatch(name)):
+            raise authoring_error(
+                SlotError, f"{name!r} is no name for a slot", "letters, digits, '_', '-', '.'"
+            )
+        _check_class(at)
         if config is not None and type is None:
             raise authoring_error(
                 SlotError, f"slot {name!r} has a config and no type", "name the component's type"
@@ -327,8 +334,7 @@ class PeerSelectorSlot(ComponentSlot):
         at: str | None = None,
     ) -> None:
         super().__init__(name, type, config, at=at)
-        if peer_class is not None and not (isinstance(peer_class, str) and PORT_NAME.fullmatch(peer_class)):
-            raise authoring_error(SlotError, f"{peer_class!r} is no name for a class")
+        _check_class(peer_class)
         self.peer_class = peer_class or ""
 
     def sample(self, g: Graph, n: int, min: int = 0, *, after: After = UNORDERED) -> Output:

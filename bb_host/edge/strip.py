@@ -77,7 +77,8 @@ def strip(program: Program, target: str) -> Stripped:
         raise StripError(f"no target {target!r}", f"program {program.name}", f"targets: {known}")
     prefix = f"{keys.BINDING_PREFIX}{target}."
     own = (prefix, f"{keys.CONTRACT_PREFIX}{target}.", keys.PROGRAM_KEY, keys.ACCEPTS_KEY)
-    of_target = {key: text for key, text in program.meta.items() if key.startswith(own)}
+    hears = keys.HEARS_PREFIX + target
+    of_target = {k: text for k, text in program.meta.items() if k.startswith(own) or k == hears}
     kept = functions_of(program, target)
     stripped = [_function(f) for f in kept]
     functions = tuple(f for f, _ in stripped)

@@ -184,12 +184,12 @@ class Peer:
 def test_the_plain_broker_keeps_presence_over_a_restart(broker: Callable[..., Broker]) -> None:
     running = broker("mosquitto.conf")
     with Peer(running, "a") as a:
-        assert a.publish("bb/f/presence/a", b"up", retain=True) in (0, 16)
+        assert a.publish("bb/f/presence/C/a", b"up", retain=True) in (0, 16)
     running.stop()
     running.start()
     with Peer(running, "b") as b:
-        b.subscribe("bb/f/presence/+")
-        assert b.wait(1) == [("bb/f/presence/a", b"up")]
+        b.subscribe("bb/f/presence/C/+")
+        assert b.wait(1) == [("bb/f/presence/C/a", b"up")]
 
 
 @pytest.mark.broker
@@ -245,27 +245,27 @@ def test_with_certificates_a_client_is_bound_to_its_name(
             context.load_cert_chain(*map(str, certificates(name)))
         return context
 
-    alice = Peer(running, "alice", context("alice"), will=("bb/f/presence/alice", b"down"))
+    alice = Peer(running, "alice", context("alice"), will=("bb/f/presence/C/alice", b"down"))
     # Mallory has a certificate of her own, and tries to be others.
     with Peer(running, "bob", context("bob")) as bob, Peer(running, "bob", context("mallory")) as mallory:
         mallory.subscribe("bb/f/bob/from/+")
         mallory.subscribe("bb/#")
         bob.subscribe("bb/f/bob/from/+")
-        bob.subscribe("bb/f/presence/+")
+        bob.subscribe("bb/f/presence/C/+")
         assert mallory.publish("bb/f/bob/from/alice", b"forged") == NOT_AUTHORIZED
-        assert mallory.publish("bb/f/presence/bob", b"down", retain=True) == NOT_AUTHORIZED
+        assert mallory.publish("bb/f/presence/C/bob", b"down", retain=True) == NOT_AUTHORIZED
         assert mallory.publish("elsewhere", b"x") == NOT_AUTHORIZED
         with alice:
-            assert alice.publish("bb/f/presence/alice", b"up", retain=True) == 0
+            assert alice.publish("bb/f/presence/C/alice", b"up", retain=True) == 0
             assert alice.publish("bb/f/bob/from/alice", b"to bob") == 0
-            expected = [("bb/f/bob/from/alice", b"to bob"), ("bb/f/presence/alice", b"up")]
+            expected = [("bb/f/bob/from/alice", b"to bob"), ("bb/f/presence/C/alice", b"up")]
             assert sorted(bob.wait(2)) == expected
             # A connection that ends without a word: the will speaks. (The socket is cut under the client.)
             alice.client.loop_stop()
             sock = alice.client.socket()
             assert sock is not None
             sock.close()
-        assert bob.wait(3)[2] == ("bb/f/presence/alice", b"down")
+        assert bob.wait(3)[2] == ("bb/f/presence/C/alice", b"down")
         # Mallory may see presence only; her own message shows that nothing else is on its way to her.
         mallory.subscribe("bb/f/mallory/from/+")
         assert mallory.publish("bb/f/mallory/from/mallory", b"last") == 0
@@ -273,7 +273,7 @@ def test_with_certificates_a_client_is_bound_to_its_name(
             last = ("bb/f/mallory/from/mallory", b"last")
             assert mallory.changed.wait_for(lambda: last in mallory.received, PATIENCE_S)
         seen = {topic for topic, _ in mallory.received}
-        assert seen <= {"bb/f/presence/alice", "bb/f/mallory/from/mallory"}
+        assert seen <= {"bb/f/presence/C/alice", "bb/f/mallory/from/mallory"}
         assert not [item for item in bob.received if item[1] == b"forged"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import ModelProto
-from bb_edge.wire.peers import decode_presence
+from bb_edge.wire.presence import decode_presence
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -101,7 +101,7 @@ def test_a_node_told_to_end_says_goodbye(mosquitto_broker, federation):
     f.says(server, "PeerDown", since=before)
     f.round(lambda v: 0 < v[3] < f.artifacts.samples, "the others go on")
     host, peer = mosquitto_broker.host, PeerId.from_name("client-0")
-    kept = subscribe.simple(f"bb/test/presence/{peer}", hostname=host, port=mosquitto_broker.port)
+    kept = subscribe.simple(f"bb/test/presence/Client/{peer}", hostname=host, port=mosquitto_broker.port)
     assert not decode_presence(kept.payload).up
     code, summary = f.end(server)
     assert code == 0

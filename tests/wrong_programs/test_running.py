@@ -319,7 +319,7 @@ def test_what_run_refuses_a_dry_run_refuses(case, verb, configured, capsys) -> N
 
 def test_a_dry_run_of_what_is_right(configured, capsys) -> None:
     assert main(["check", *configured(metrics="127.0.0.1:9100", save_model="m", trace="t.json")]) == 0
-    assert "Tells (class self): runs" in capsys.readouterr().out
+    assert "Tells (class Tells): runs" in capsys.readouterr().out
 
 
 # --- what is said while it runs -----------------------------------------------------------------------------

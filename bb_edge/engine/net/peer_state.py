@@ -25,7 +25,8 @@ from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKi
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
 from bb_edge.wire.health import PeerHealth
-from bb_edge.wire.peers import PeersFullError, PeerTable, Presence, PresenceChange
+from bb_edge.wire.peers import PeersFullError, PeerTable, PresenceChange
+from bb_edge.wire.presence import Presence
 
 BACKOFF_OP = "Backoff"
 """The engine's own remote op, of component 0: its caller wants fewer envelopes from this node."""
@@ -85,6 +86,7 @@ class PeerStates:
         self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
         self.changes: list[Change] = []
         runtime.callbacks.register("presence", self.presence)
+        runtime.callbacks.register("presence.cleared", self.cleared)
         runtime.callbacks.register("peer.failed", self.failed)
 
     def take_changes(self) -> list[Change]:
@@ -102,13 +104,19 @@ class PeerStates:
         classes: tuple[str, ...],
         addresses: Sequence[bytes],
         meta: Mapping[str, object],
+        session: int = 0,
+        seq: int = 0,
     ) -> None:
         """Takes a peer's presence, as the transport tells it."""
+        said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
         try:
-            change = self.presences.update(peer, Presence(up, epoch or None, classes, tuple(addresses), meta))
+            change = self.presences.update(peer, said)
         except PeersFullError as error:
             self._runtime.count("peers.refused")
             self._runtime.emit(steps.IngressDropped(peer, error.what))
+            return
+        if change is PresenceChange.STALE:
+            self._runtime.count("peers.stale")
             return
         if up:
             self._take_limits(peer, meta)
@@ -118,10 +126,18 @@ class PeerStates:
             self.health.success(peer)
             self._backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
-            self._came_up(peer, classes)
+            self._came_up(peer)
+        elif change is PresenceChange.NEW_CLASS:
+            self._came_up(peer)
         elif change is PresenceChange.DOWN:
             self.health.down(peer)
             self._went_down(peer, "presence")
+
+    def cleared(self, peer: PeerId, peer_class: str | None) -> None:
+        """An operator, or the peer itself, has removed its presence in a class; None for all of them."""
+        if self.presences.clear(peer, peer_class) is PresenceChange.DOWN:
+            self.health.down(peer)
+            self._went_down(peer, "removed")
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
         limits = PeerLimits.from_meta(meta.get(LIMITS_META))
@@ -137,10 +153,11 @@ class PeerStates:
         if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
             self.imposed.pop(peer, None)
             self._backoff.succeeded(peer)
+        if self.presences.is_down(peer):
+            return  # what it sent before its goodbye is late: only its presence brings it up again
         if self.health.success(peer):
             self.presences.set_reachable(peer, True)
-            presence = self.presences.get(peer)
-            self._came_up(peer, presence.classes if presence is not None else ())
+            self._came_up(peer)
 
     def failed(self, peer: PeerId) -> bool:
         """The peer left a request unanswered, or the broker refused a delivery to it.
@@ -158,9 +175,10 @@ class PeerStates:
         """A peer that is down is asked once more: the next try waits longer, unless this one is answered."""
         self._backoff.failed(peer, self._runtime.now_ns)
 
-    def _came_up(self, peer: PeerId, classes: tuple[str, ...]) -> None:
+    def _came_up(self, peer: PeerId) -> None:
+        presence = self.presences.get(peer)
         self._runtime.count("peers.up")
-        self._tell(steps.PeerUp(peer, classes), Bus.PEER_UP)
+        self._tell(steps.PeerUp(peer, () if presence is None else presence.classes), Bus.PEER_UP)
 
     def _went_down(self, peer: PeerId, reason: str) -> None:
         self._runtime.count("peers.down")
@@ -176,6 +194,13 @@ class PeerStates:
     def is_up(self, peer: PeerId) -> bool:
         """Whether the peer answers, as far as the node knows; one that nobody has heard of does."""
         return self.health.is_up(peer)
+
+    def takes_from(self, peer: PeerId) -> bool:
+        """Whether what has come from the peer is worth running: not where it stopped answering.
+
+        Who said goodbye sent it before, and it arrived.
+        """
+        return self.health.is_up(peer) or self.presences.is_down(peer)
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""

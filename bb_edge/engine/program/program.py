@@ -120,7 +120,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One partition: its main, its bootstrap (or None), and its slots."""
+    """One partition: its main, its bootstrap (or None), and its slots.
+
+    `hears` are the classes of peers whose presence it needs; None for every class.
+    """
 
     name: str
     peer_class: str
@@ -129,6 +132,7 @@ class Target:
     bindings: Mapping[str, Binding]
     states: Mapping[str, AttributeProto]
     peer_classes: Mapping[str, str]
+    hears: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

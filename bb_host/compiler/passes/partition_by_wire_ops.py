@@ -21,6 +21,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import SELF_CLASS
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
@@ -34,8 +35,6 @@ from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
 from bb_host.program import Function, Op, Program, Slot
 
 NAME = "partition_by_wire_ops"
-
-SELF_CLASS = "self"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@
 3. An inbound op whose payload flows into an op on a slot, through gates or straight, says that slot's id
    (`recv_site_to_slot_id`); one that flows into ONNX operators, the backend's.
 4. Ops of aggregators say which sum they are about, and which shape they are given (bb_host/compiler/sums.py).
-5. The model imports all opsets that its functions do, and those of the functions' own domains.
+5. `hears.<target>` = the classes of peers whose presence the target needs, comma-joined.
+6. The model imports all opsets that its functions do, and those of the functions' own domains.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import dataclasses
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.compiler import flow
+from bb_host.compiler.heard_classes import heard_classes
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
@@ -29,7 +31,9 @@ _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "Pas
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
     numbers = numbering(targets)
-    meta = {k: v for k, v in program.meta.items() if not k.startswith(keys.BINDING_PREFIX)}
+    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX)
+    meta = {k: v for k, v in program.meta.items() if not k.startswith(made_here)}
+    meta.update((keys.HEARS_PREFIX + name, heard) for name, heard in heard_classes(targets).items())
     meta[keys.MODULE_KEY] = options.module
     meta[keys.COMPILED_KEY] = keys.COMPILED_VERSION
     meta[keys.TARGETS_KEY] = ",".join(t.main.name for t in targets)

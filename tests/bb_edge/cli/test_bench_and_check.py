@@ -113,7 +113,7 @@ def test_check_says_yes_and_how_much_memory(
     assert target["problems"] == []
     assert target["arena_bytes"] is not None
     assert main(["check", str(path)]) == 0
-    assert "target Main (class self): runs" in capsys.readouterr().out
+    assert "target Main (class Main): runs" in capsys.readouterr().out
 
 
 def test_check_says_no_and_names_every_operator(

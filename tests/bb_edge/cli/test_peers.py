@@ -9,7 +9,7 @@ import pytest
 
 from bb_edge.cli import main
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.peers import Presence, encode_presence
+from bb_edge.wire.presence import Presence, encode_presence
 
 pytestmark = pytest.mark.broker
 

@@ -20,10 +20,12 @@ class Doors:
     def __init__(self, name: str, epoch: int = 1, full: int = 0) -> None:
         self.peer_id = PeerId.from_name(name)
         self.epoch = epoch
-        self.classes = ("Client",)
+        self.classes: tuple[str, ...] = ("Client",)
+        self.hears: tuple[str, ...] | None = ("Client",)
         self.presence_meta: dict[str, object] = {}
         self.got: list[tuple[bytes, PeerId]] = []
         self.presence: dict[PeerId, tuple[bool, int]] = {}
+        self.in_classes: dict[PeerId, tuple[str, ...]] = {}
         self.failed: list[PeerId] = []
         self.full = full
 
@@ -33,8 +35,12 @@ class Doors:
             raise IngressFull("full", "ingress")
         self.got.append((data, src_peer))
 
-    def peer_presence(self, peer, up, addresses=(), meta=None, *, epoch=0, classes=()):
+    def peer_presence(self, peer, up, addresses=(), meta=None, *, epoch=0, classes=(), session=0, seq=0):
         self.presence[peer] = (up, epoch)
+        self.in_classes[peer] = (*self.in_classes.get(peer, ()), *classes)
+
+    def presence_cleared(self, peer, peer_class=None):
+        self.in_classes[peer] = tuple(c for c in self.in_classes.get(peer, ()) if c != peer_class)
 
     def peer_failed(self, peer):
         self.failed.append(peer)

@@ -75,7 +75,7 @@ class Driven:
             MqttOptions(),
             version,
             client_id="bb-test",
-            will=("bb/test/presence/test", b"\xa0"),
+            will=lambda: ("bb/test/presence/Main/test", b"\xa0"),
             filters=("bb/test/test/from/+",),
             largest=4096,
             counters=self.counters,

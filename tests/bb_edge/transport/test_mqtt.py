@@ -10,7 +10,7 @@ import pytest
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.mqtt import Broker, BrokerUrlError
-from bb_edge.transport.topics import Kind, Names, Place, TopicError, Topics
+from bb_edge.transport.topics import Kind, Names, Place, TopicError, Topics, UnknownTopic
 
 
 def test_an_envelope_arrives_with_its_sender(broker, loop, doors, url):
@@ -162,9 +162,10 @@ def test_foreign_presence_is_counted_and_ignored(mosquitto_broker, loop, doors, 
     ta = loop.join(a, url(mosquitto_broker))
     loop.until(lambda: ta.connected)
     host = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
-    publish.single(f"bb/test/presence/{PeerId.from_name('x')}", b"\xff\xff", qos=1, **host)
-    publish.single("bb/test/presence/not-a-peer", b"\xa0", qos=1, **host)
+    publish.single(f"bb/test/presence/Client/{PeerId.from_name('x')}", b"\xff\xff", qos=1, **host)
+    publish.single("bb/test/presence/Client/not-a-peer", b"\xa0", qos=1, **host)
     loop.until(lambda: ta.counters["malformed"] == 2)
+    assert sum("is refused" in line for line in loop.logs) == 2
     assert set(a.presence) <= {a.peer_id}
 
 
@@ -207,16 +208,24 @@ def test_topics_name_both_ends():
     a, b = PeerId.from_name("a"), PeerId.from_name("b")
     names, there = Topics("f", a).names(b), Topics("f", b)
     assert names.envelope == f"bb/f/{b}/from/{a}".encode()
-    assert there.read(names.envelope) == (Kind.ENVELOPE, a)
-    assert there.read(names.chunk) == (Kind.CHUNK, a)
-    assert there.read(f"bb/f/presence/{a}".encode()) == (Kind.PRESENCE, a)
+    assert there.read(names.envelope) == (Kind.ENVELOPE, a, "")
+    assert there.read(names.chunk) == (Kind.CHUNK, a, "")
+    assert there.read(there.presence("Client", a).encode()) == (Kind.PRESENCE, a, "Client")
 
 
-@pytest.mark.parametrize("end", ["from/nobody", "chunk/nobody", "from/", "elsewhere/x"])
+@pytest.mark.parametrize("end", ["{b}/from/nobody", "{b}/chunk/nobody", "{b}/from/", "presence/C/nobody"])
 def test_a_topic_that_names_no_peer_is_refused(end):
     b = PeerId.from_name("b")
-    with pytest.raises(TopicError):
-        Topics("f", b).read(f"bb/f/{b}/{end}".encode())
+    with pytest.raises(TopicError) as refused:
+        Topics("f", b).read(f"bb/f/{end.format(b=b)}".encode())
+    assert not isinstance(refused.value, UnknownTopic)
+
+
+@pytest.mark.parametrize("topic", ["bb/f/{b}/elsewhere/x", "bb/f/presence/{b}", "bb/g/presence/C/{b}", "x"])
+def test_a_topic_of_no_kind_is_told_apart(topic):
+    b = PeerId.from_name("b")
+    with pytest.raises(UnknownTopic):
+        Topics("f", b).read(topic.format(b=b).encode())
 
 
 def test_the_caches_of_topics_are_bounded():
@@ -224,7 +233,7 @@ def test_the_caches_of_topics_are_bounded():
 
     def look(number: int) -> tuple[Names, Place]:
         peer = PeerId.from_int(number)
-        return topics.names(peer), topics.read(f"bb/f/presence/{peer}".encode())
+        return topics.names(peer), topics.read(f"bb/f/presence/C/{peer}".encode())
 
     first, place = look(0)
     again = look(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shutil
 import subprocess
 import time
@@ -15,7 +14,6 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.chunks import cut
-from bb_edge.transport.connection import RETRY_FIRST_S
 from bb_edge.transport.mqtt import MqttOptionError, MqttOptions
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket
 
@@ -154,29 +152,6 @@ def test_a_broker_that_refuses_the_password_is_asked_again_and_says_so(
     assert not any("wrong" in line for line in loop.logs)
     right = loop.join(doors("b"), f"mqtt://ann:right@{address}")
     loop.until(lambda: right.connected)
-
-
-def test_a_peer_that_was_in_another_federation_says_so_once(mosquitto_broker, loop, doors, url):
-    first = loop.join(doors("a"), url(mosquitto_broker), federation="old")
-    loop.until(lambda: first.connected and first.waiting == 0)
-    first.stop()
-    loop.transports.remove(first)
-    now = loop.join(doors("a", epoch=2), url(mosquitto_broker), federation="new")
-    loop.until(lambda: now.connected)
-    own = PeerId.from_name("a")
-    publish(mosquitto_broker, *((f"bb/old/{own}/from/{PeerId.from_name('b')}", b"x") for _ in range(3)))
-    loop.until(lambda: now.counters["foreign"] >= 3)
-    assert len([line for line in loop.logs if "federation 'old'" in line]) == 1
-    assert now.counters["malformed"] == 0
-
-
-def test_two_clients_of_one_name_do_not_chase_each_other(mosquitto_broker, loop, doors, url):
-    one = loop.join(doors("a", epoch=1), url(mosquitto_broker))
-    loop.until(lambda: one.connected)
-    two = loop.join(doors("a", epoch=2), url(mosquitto_broker))
-    loop.until(lambda: one.counters["disconnects"] + two.counters["disconnects"] >= 6)
-    waits_s = [float(found[1]) for line in loop.logs if (found := re.search(r"next try in (.*) s", line))]
-    assert max(waits_s) >= 2 * RETRY_FIRST_S, "one of them was cut off three times"
 
 
 def test_what_the_broker_never_acknowledged_is_sent_again(start_broker, loop, doors, url):

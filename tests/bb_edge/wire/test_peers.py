@@ -1,93 +1,19 @@
-"""Presence: its CBOR, its transitions, wills of other epochs, bounds."""
+"""What a node believes of its peers: by class, by session, by who spoke, within bounds."""
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 
-import cbor2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
-from bb_edge.wire.peers import (
-    MAX_ADDRESSES,
-    MAX_CLASSES,
-    MAX_META,
-    MAX_TEXT,
-    PRESENCE,
-    PeersFullError,
-    PeerTable,
-    Presence,
-    PresenceChange,
-    PresenceError,
-    decode_presence,
-    encode_presence,
-)
+from bb_edge.wire.peers import PRESENCE, PeersFullError, PeerTable, PresenceChange, size_of
+from bb_edge.wire.presence import MAX_CLASSES, Presence
 from tests.aids.transitions import assert_decides_by
 
 A, B, C = sorted(PeerId.from_name(name) for name in "abc")
 CLIENT = Presence(True, 1, ("Client",), (b"x",), {"ram": 512})
-
-
-def test_the_bytes_are_the_map_of_the_specification() -> None:
-    data = encode_presence(CLIENT)
-    assert cbor2.loads(data) == {
-        "up": True,
-        "epoch": 1,
-        "classes": ["Client"],
-        "addresses": [b"x"],
-        "version": 1,
-        "meta": {"ram": 512},
-    }
-    assert decode_presence(data) == CLIENT
-    assert decode_presence(cbor2.dumps({"up": False})) == Presence(False)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        [],
-        {},
-        {"up": 1},
-        {"up": True, "epoch": -1},
-        {"up": True, "epoch": True},
-        {"up": True, "version": "1"},
-        {"up": True, "classes": "Client"},
-        {"up": True, "classes": ["c"] * (MAX_CLASSES + 1)},
-        {"up": True, "classes": ["c" * (MAX_TEXT + 1)]},
-        {"up": True, "classes": [b"c"]},
-        {"up": True, "addresses": [b"a"] * (MAX_ADDRESSES + 1)},
-        {"up": True, "addresses": ["a"]},
-        {"up": True, "meta": []},
-        {"up": True, "meta": {1: 2}},
-        {"up": True, "meta": {str(n): n for n in range(MAX_META + 1)}},
-    ],
-)
-def test_what_is_no_presence(value: object) -> None:
-    with pytest.raises(PresenceError):
-        decode_presence(cbor2.dumps(value))
-
-
-def test_presences_at_their_limits() -> None:
-    full = Presence(
-        True,
-        2**64 - 1,
-        ("c" * MAX_TEXT,) * MAX_CLASSES,
-        (bytes(MAX_TEXT),) * MAX_ADDRESSES,
-        {str(n): n for n in range(MAX_META)},
-    )
-    assert decode_presence(encode_presence(full)) == full
-
-
-@given(st.binary(max_size=80), st.integers(0, 80), st.integers(0, 255))
-def test_noise_gives_a_presence_or_a_typed_error(noise: bytes, place: int, byte: int) -> None:
-    damaged = bytearray(encode_presence(CLIENT))
-    damaged[place % len(damaged)] = byte
-    for data in (noise, bytes(damaged)):
-        with contextlib.suppress(PresenceError):
-            decode_presence(data)
 
 
 def test_peers_by_class_sorted() -> None:
@@ -108,8 +34,11 @@ def test_transitions() -> None:
     assert len(table) == 0
     assert table.update(A, CLIENT) is PresenceChange.UP
     assert table.update(A, CLIENT) is PresenceChange.NONE
-    assert table.update(A, Presence(True, 1, ("Server",))) is PresenceChange.CHANGED
+    assert table.update(A, replace(CLIENT, meta={})) is PresenceChange.CHANGED
+    assert table.update(A, Presence(True, 1, ("Server",))) is PresenceChange.NEW_CLASS
+    assert table.up_peers("Client") == table.up_peers("Server") == (A,)
     assert table.update(A, Presence(True, 2, ("Server",))) is PresenceChange.NEW_EPOCH
+    assert table.up_peers("Client") == ()
     assert table.update(A, Presence(False, 2)) is PresenceChange.DOWN
     assert table.update(A, Presence(False, 2)) is PresenceChange.NONE
     assert not table.is_up(A)
@@ -139,6 +68,80 @@ def test_a_present_peer_that_does_not_answer_is_not_up() -> None:
     assert len(table) == 1
 
 
+def test_a_session_is_over_once_it_was_said_to_be() -> None:
+    table = PeerTable()
+    up = Presence(True, 1, ("Client",), session=1, seq=1)
+    table.update(A, up)
+    assert table.update(A, Presence(False, 1, session=1)) is PresenceChange.DOWN
+    assert table.update(A, replace(up, seq=9)) is PresenceChange.STALE
+    assert table.is_down(A)
+    assert table.update(A, replace(up, session=2)) is PresenceChange.UP  # it is connected again
+    assert table.update(A, Presence(False, 1, session=1)) is PresenceChange.STALE  # the will of before
+    assert table.update(A, replace(up, session=3)) is PresenceChange.NONE  # no restart
+    assert table.up_peers("Client") == (A,)
+
+
+def test_the_later_facts_of_a_session_stay() -> None:
+    table = PeerTable()
+    table.update(A, Presence(True, 1, ("Client",), meta={"v": 2}, session=1, seq=2))
+    late = Presence(True, 1, ("Server",), meta={"v": 1}, session=1, seq=1)
+    assert table.update(A, late) is PresenceChange.NEW_CLASS  # what it says of its class is true all the same
+    known = table.get(A)
+    assert known is not None and known.meta == {"v": 2} and known.classes == ("Client", "Server")
+
+
+def test_classes_are_taken_away_one_by_one() -> None:
+    table = PeerTable()
+    for name in ("Client", "Server"):
+        table.update(A, Presence(True, 1, (name,)))
+    assert table.clear(A, "Other") is PresenceChange.NONE
+    assert table.clear(A, "Client") is PresenceChange.CHANGED
+    assert (table.up_peers("Client"), table.up_peers("Server")) == ((), (A,))
+    assert table.clear(A, "Server") is PresenceChange.DOWN
+    assert len(table) == table.bytes_held == 0
+    assert table.clear(A, None) is PresenceChange.NONE
+
+
+def test_the_classes_of_a_peer_are_bounded() -> None:
+    table = PeerTable()
+    for number in range(MAX_CLASSES + 1):
+        table.update(A, Presence(True, 1, (f"C{number}",)))
+    known = table.get(A)
+    assert known is not None and len(known.classes) == MAX_CLASSES
+
+
+def test_who_speaks_keeps_its_place_against_those_that_are_only_announced() -> None:
+    spoke = {A, B}
+    table = PeerTable(capacity=3, spoke=lambda peer: peer in spoke)
+    for peer in (A, B, C):
+        table.update(peer, CLIENT)
+    table.update(A, Presence(False, 1))  # a device that is off for a while
+    strangers = [PeerId.from_int(number) for number in range(20)]
+    for stranger in strangers:
+        with pytest.raises(PeersFullError, match="max_peers"):
+            table.update(stranger, CLIENT)
+    table.set_reachable(C, False)  # it never spoke, and does not answer
+    table.update(strangers[0], CLIENT)
+    assert set(table) == {A, B, strangers[0]}
+    table.update(B, Presence(False, 1))  # most of the places are those of devices that are gone
+    table.update(strangers[1], CLIENT)
+    assert set(table) == {B, *strangers[:2]}
+
+
+def test_bytes_are_bounded_too() -> None:
+    table = PeerTable(capacity=10, most_bytes=3 * size_of(CLIENT))
+    for peer in (A, B):
+        table.update(peer, CLIENT)
+    assert table.bytes_held == 2 * size_of(CLIENT)
+    much = replace(CLIENT, meta={"much": "x" * 200})
+    for peer in (A, C):
+        with pytest.raises(PeersFullError, match="peer_bytes"):
+            table.update(peer, much)
+    assert table.get(A) == CLIENT and table.get(C) is None
+    table.update(A, Presence(False, 1))
+    assert table.bytes_held == 2 * size_of(CLIENT)
+
+
 def test_bound_below_at_and_above() -> None:
     table = PeerTable(capacity=2)
     table.update(A, CLIENT)
@@ -166,16 +169,36 @@ def test_snapshot() -> None:
 
 
 def test_presence_is_decided_by_its_table() -> None:
-    gone = Presence(False, 1)
+    first = replace(CLIENT, session=1)
+    gone, again = Presence(False, 1, session=1), replace(CLIENT, session=2)
+    echo = Presence(False, 9)  # of another epoch
 
     def walk() -> None:
+        assert PeerTable().clear(A, None) is PresenceChange.NONE  # unknown: cleared
+        for state in ("up", "silent", "down"):
+            table = PeerTable()
+            table.update(A, first)
+            if state == "silent":
+                table.set_reachable(A, False)
+            elif state == "down":
+                table.update(A, gone)
+            assert table.update(A, first if state == "down" else echo) is PresenceChange.STALE  # echoed
+            assert (table.is_up(A), table.is_down(A)) == (state == "up", state == "down")
+            told = PresenceChange.DOWN if state == "up" else PresenceChange.NONE
+            assert table.clear(A, None) is told and len(table) == 0  # cleared
+        table = PeerTable(capacity=1)
+        table.update(A, first)
+        table.set_reachable(A, False)
+        assert table.update(B, CLIENT) is PresenceChange.UP  # silent: displaced
+        assert table.get(A) is None
         table = PeerTable(capacity=1)
         assert table.update(A, gone) is PresenceChange.NONE  # unknown: went
         table.set_reachable(A, False)  # unknown: fell_silent
         table.set_reachable(A, True)  # unknown: answered
         assert len(table) == 0
-        assert table.update(A, CLIENT) is PresenceChange.UP  # unknown: came
-        assert table.update(A, CLIENT) is PresenceChange.NONE  # up: came
+        assert table.update(A, first) is PresenceChange.UP  # unknown: came
+        assert table.update(A, first) is PresenceChange.NONE  # up: came
+        assert table.update(A, replace(first, meta={})) is PresenceChange.CHANGED
         table.set_reachable(A, True)  # up: answered
         assert table.up_peers("Client") == (A,) and table.unreachable("Client") == []
         for _ in range(2):
@@ -184,15 +207,15 @@ def test_presence_is_decided_by_its_table() -> None:
         table.set_reachable(A, True)  # silent: answered
         assert table.is_up(A)
         table.set_reachable(A, False)
-        assert table.update(A, CLIENT) is PresenceChange.UP  # silent: came
+        assert table.update(A, first) is PresenceChange.UP  # silent: came
         assert table.update(A, gone) is PresenceChange.DOWN  # up: went
         assert table.update(A, gone) is PresenceChange.NONE  # down: went
         table.set_reachable(A, False)  # down: fell_silent
         table.set_reachable(A, True)  # down: answered
         assert not table.is_up(A) and table.unreachable("Client") == []
-        assert table.update(A, CLIENT) is PresenceChange.UP  # down: came
+        assert table.update(A, again) is PresenceChange.UP  # down: came
         table.set_reachable(A, False)
-        assert table.update(A, gone) is PresenceChange.NONE  # silent: went
+        assert table.update(A, replace(gone, session=2)) is PresenceChange.NONE  # silent: went
         assert table.update(B, CLIENT) is PresenceChange.UP  # down: displaced
         assert table.get(A) is None and table.up_peers("Client") == (B,)
 

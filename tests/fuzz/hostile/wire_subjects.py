@@ -23,7 +23,7 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import decode_value, encode_value, wire_type_hash
 from bb_edge.wire.envelope import Ack, Envelope, Fill, RttReport
-from bb_edge.wire.peers import Presence, decode_presence, encode_presence
+from bb_edge.wire.presence import Presence, decode_presence, encode_presence
 
 from . import mutations, programs
 from .campaign import Subject

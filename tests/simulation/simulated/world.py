@@ -23,6 +23,7 @@ from bb_edge.ir.address import Address
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.transport.driver import next_due_ns
+from bb_edge.transport.in_process import classes_heard
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 from simulated.ledger import Ledger
@@ -233,11 +234,13 @@ class World:
     def _tell(self, listener: Machine, about: Machine) -> None:
         node = about.node
         assert node is not None
-        epoch, classes = node.epoch, node.classes
 
         def tell() -> None:
-            if listener.node is not None and about.node is node:
-                listener.node.peer_presence(about.peer, True, (about.address,), epoch=epoch, classes=classes)
+            heard = () if listener.node is None else classes_heard(listener.node, node)
+            if listener.node is not None and about.node is node and heard:
+                listener.node.peer_presence(
+                    about.peer, True, (about.address,), epoch=node.epoch, classes=heard, session=1
+                )
                 listener.due = 0
 
         self.network.at(self.network.now_ns + self.rng.randrange(1, 5 * MS), tell)
@@ -260,7 +263,7 @@ class World:
 
                 def tell(other: Machine = other) -> None:
                     if other.node is not None:
-                        other.node.peer_presence(machine.peer, False, epoch=epoch)
+                        other.node.peer_presence(machine.peer, False, epoch=epoch, session=1)
                         other.due = 0
 
                 self.network.at(self.network.now_ns + rng.randrange(1, 300 * MS), tell)

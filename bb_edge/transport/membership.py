@@ -1,0 +1,248 @@
+"""What a node says of itself on a broker, and whose presence it believes. No IO.
+
+The node says the same in each of its classes: up with its epoch, the number of its connection (`session`) and
+what it accepts. MQTT has one will per connection: it lies on the first class by name, the other presences
+name that class, and whoever believes one of them listens to the will's topic as well.
+
+What comes under the node's own name is put right: what an earlier life left behind at once, what a second
+machine of that name says at most every 10 s, doubling to 10 min. The second machine is known by an epoch that
+is neither this node's nor was there before it: brokers do not reliably say who took a connection over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bb_edge.ir.address import Address
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.base import DrivenNode, Log
+from bb_edge.transport.seldom import Seldom
+from bb_edge.transport.topics import Topics
+from bb_edge.wire.presence import MAX_SESSION, Presence, PresenceError, decode_presence, encode_presence
+
+NAME_META = "name"
+"""Where a presence says what people call the node."""
+MAX_BEFORE = 64
+"""Earlier epochs of the node that are told from a second machine's: a node has one or two at a broker."""
+MAX_WILLS = 4096
+"""Peers of several classes whose wills are listened to: as many topics as the names of topics are kept."""
+
+
+class Acts(NamedTuple):
+    """What a membership asks of the connection. All are called on the driver's thread."""
+
+    say: Callable[[str, bytes], object]  # (topic, payload), retained
+    subscribe: Callable[[Sequence[str]], object]
+    unsubscribe: Callable[[Sequence[str]], object]
+    redial: Callable[[str], object]  # a new connection at once; why
+    contested: Callable[[], object]  # another machine takes this one's place: wait long before taking it back
+    log: Log
+
+
+class Membership:
+    """One node in its federation, as the broker tells it."""
+
+    def __init__(
+        self,
+        node: DrivenNode,
+        topics: Topics,
+        facts: Mapping[str, object],
+        where: str,
+        counters: MutableMapping[str, int],
+        acts: Acts,
+    ) -> None:
+        """`facts` are the presence's metadata; `where` names federation and broker in messages."""
+        self._node = node
+        self._topics = topics
+        self._where = where
+        self._counters = counters
+        self._acts = acts
+        self._classes = tuple(sorted(node.classes))
+        self._hears = None if node.hears is None else frozenset(node.hears)
+        address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
+        self._up = Presence(True, node.epoch, (), address, {**node.presence_meta, **facts})
+        self._down = Presence(False, node.epoch, meta={k: v for k, v in facts.items() if k == NAME_META})
+        self._session = 0
+        self._seq = 0
+        self._connections = 0
+        self._echoed = False  # whether the broker has told what the node said in this connection
+        self._before: dict[int, int] = {}  # epochs that were there before this one, and their last sessions
+        self._watched: dict[PeerId, str] = {}  # the class of each will that is listened to by itself
+        self._answers = Seldom()
+        self._again_at: float | None = None  # when the presence is to be said again
+        self._redial_at: float | None = None  # when a later session is to begin
+        self._leaving = False
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What presence is subscribed to: the classes that the node deals with, and its own name."""
+        topics = self._topics
+        if self._hears is None:
+            return (topics.presence("+"),)
+        return (*(topics.presence(name) for name in sorted(self._hears)), topics.own_presences)
+
+    # --- what the node says -----------------------------------------------------------------------------
+
+    def will(self) -> tuple[str, bytes]:
+        """Begins a session; returns topic and payload of its will."""
+        self._session, self._seq = min(self._session + 1, MAX_SESSION), 0
+        payload = encode_presence(replace(self._down, session=self._session))
+        return self._topics.presence(self._classes[0], self._node.peer_id), payload
+
+    def connected(self) -> None:
+        """Says that the node is up; what was there before is read behind it."""
+        self._connections += 1
+        self._echoed = False
+        self._watched.clear()  # the broker tells all presences again
+        self._say(self._up)
+
+    def leave(self) -> None:
+        """Says goodbye, in every class; nothing is said behind it."""
+        self._leaving = True
+        self._say(self._down)
+
+    def tick(self, now: float) -> None:
+        """Says again what is due; once a second or so."""
+        if self._leaving:
+            return
+        if self._redial_at is not None and now >= self._redial_at:
+            self._redial_at = None
+            self._acts.redial("somebody else spoke in the node's name")
+        elif self._again_at is not None and now >= self._again_at:
+            self._say(self._up)
+
+    def _say(self, what: Presence) -> None:
+        self._again_at = None
+        self._seq += 1
+        first = self._classes[0]
+        for name in self._classes:
+            said = replace(what, session=self._session, seq=self._seq, will="" if name == first else first)
+            self._acts.say(self._topics.presence(name, self._node.peer_id), encode_presence(said))
+
+    # --- what comes -------------------------------------------------------------------------------------
+
+    def take(self, peer: PeerId, peer_class: str, payload: bytes) -> bool:
+        """Takes a presence. False for one of a class that this node did not subscribe to.
+
+        Raises PresenceError for bytes that are none, and IngressFull where the node has no space left for it.
+        """
+        if peer == self._node.peer_id:
+            if not self._leaving:
+                self._own(peer_class, payload)
+            return True
+        heard = self._hears is None or peer_class in self._hears
+        if not heard and self._watched.get(peer) != peer_class:
+            return False
+        if not payload:
+            if heard:
+                self._node.presence_cleared(peer, peer_class)
+            return True
+        news = decode_presence(payload)
+        self._node.peer_presence(
+            peer,
+            news.up,
+            news.addresses,
+            news.meta,
+            epoch=news.epoch or 0,
+            classes=(peer_class,) if heard else (),
+            session=news.session,
+            seq=news.seq,
+        )
+        if heard and news.up and news.will not in ("", peer_class):
+            self._watch(peer, news.will)
+        return True
+
+    def _watch(self, peer: PeerId, will: str) -> None:
+        """Listens to the topic of a will; the broker tells what is there already."""
+        known = self._watched.get(peer)
+        if known == will or (known is None and len(self._watched) >= MAX_WILLS):
+            return
+        if known is not None:
+            self._acts.unsubscribe((self._topics.presence(known, peer),))
+        self._watched[peer] = will
+        self._acts.subscribe((self._topics.presence(will, peer),))
+
+    # --- what is said under the node's own name -----------------------------------------------------------
+
+    def _own(self, peer_class: str, payload: bytes) -> None:
+        """What comes before the node hears itself was said before: by an earlier life, or behind its back."""
+        now = time.monotonic()
+        if not payload:
+            if peer_class in self._classes:  # an operator removed it, and the node is here
+                self._again(now, 1.0)
+            return
+        try:
+            news = decode_presence(payload)
+        except PresenceError:
+            self._counters["malformed"] += 1
+            self._stale(peer_class, now)
+            return
+        if news.epoch == self._node.epoch:
+            if news.session > self._session or (news.session == self._session and not news.up):
+                self._spoken_for(news.session, now)
+            elif not news.up:  # the will of an earlier connection
+                self._stale(peer_class, now)
+            elif news.session == self._session:
+                self._echoed = True
+            return
+        epoch = news.epoch or 0
+        known = self._before.get(epoch)
+        if known is None and (not news.up if self._echoed else self._connections == 1):
+            known = news.session  # of the process before this one
+            if len(self._before) < MAX_BEFORE:
+                self._before[epoch] = known
+        if known is not None and news.session <= known:
+            self._stale(peer_class, now)
+            return
+        self._twin(now)
+
+    def _stale(self, peer_class: str, now: float) -> None:
+        """Puts right what an earlier life of the node left behind."""
+        if peer_class not in self._classes:
+            self._acts.say(self._topics.presence(peer_class, self._node.peer_id), b"")
+        elif self._echoed:  # what was there before was replaced when this connection began
+            self._again(now, 1.0)
+
+    def _again(self, now: float, wait_s: float) -> None:
+        if self._again_at is None or now + wait_s < self._again_at:
+            self._again_at = now + wait_s
+
+    def _spoken_for(self, session: int, now: float) -> None:
+        """Somebody spoke of this session, or of one to come: the node's next one must be later than that."""
+        self._counters["twins"] += 1
+        self._session = min(session, MAX_SESSION - 1)
+        if self._answers.passes(now):
+            self._acts.log(
+                "error",
+                f"somebody else speaks in the name of {self._name}, {self._where}: the node connects anew;"
+                " let nobody else publish its presence (the broker's access rules)",
+                kind="forged presence",
+            )
+            self._redial_at = now
+        elif self._redial_at is None:
+            self._redial_at = self._answers.next_at
+
+    def _twin(self, now: float) -> None:
+        """Another machine runs under this name."""
+        self._counters["twins"] += 1
+        if not self._echoed:  # it was here while this node was not: it took the connection over
+            self._acts.contested()
+        if self._answers.passes(now):
+            self._acts.log(
+                "error",
+                f"another machine runs as {self._name}, {self._where}: each takes the other's place;"
+                " stop one of them, or give it a name of its own (peer)",
+                kind="name in use",
+            )
+            if self._echoed:
+                self._say(self._up)
+        elif self._echoed:
+            self._again(now, self._answers.next_at - now)
+
+    @property
+    def _name(self) -> str:
+        name = self._up.meta.get(NAME_META)
+        return f"{name} ({self._node.peer_id})" if name else str(self._node.peer_id)

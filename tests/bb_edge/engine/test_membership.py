@@ -1,0 +1,71 @@
+"""What the engine makes of presences: sessions, classes, goodbyes before the last envelope."""
+
+from __future__ import annotations
+
+import pytest
+
+from bb_edge.engine import steps
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import envelope
+from bb_edge.wire.envelope import Envelope
+from tests.aids.envelopes import fill
+
+A = PeerId.from_name("a")
+PROGRAM = """
+program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=Main}
+  x: F32[1], s: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  y: F32[1], t: PeerIdVec = gate.PeerHealthGateRx(x, s)
+  syscall.AppEmit<name="y">(y)
+"""
+
+
+@pytest.fixture
+def told(bench):
+    """`told(up, classes=("C",), epoch=1, session=0)`: polls with a presence of A; the steps about peers."""
+    bench = bench(PROGRAM)
+
+    def tell(up, classes=("C",), epoch=1, session=0):
+        bench.node.peer_presence(A, up, epoch=epoch, classes=classes, session=session, seq=1)
+        return [s for s in bench.poll() if isinstance(s, steps.PeerUp | steps.PeerDown)]
+
+    tell.bench = bench
+    return tell
+
+
+def test_a_session_that_is_over_stays_over(told):
+    assert told(True, session=1) == [steps.PeerUp(A, ("C",))]
+    assert told(False, session=1) == [steps.PeerDown(A, "presence")]
+    assert told(True, session=1) == []  # a retained one that a broker of a cluster tells late
+    assert told.bench.node.counters["peers.stale"] == 1
+    assert told(True, session=2) == [steps.PeerUp(A, ("C",))]
+    assert told(False, session=1) == []  # the will of the connection before
+    assert told.bench.node.peers_up("C") == (A,)
+
+
+def test_a_peer_comes_up_in_each_of_its_classes(told):
+    assert told(True, ("C",)) == [steps.PeerUp(A, ("C",))]
+    assert told(True, ("D",)) == [steps.PeerUp(A, ("C", "D"))]
+    assert told(True, ("D",)) == []
+    node = told.bench.node
+    node.presence_cleared(A, "C")
+    told.bench.poll()
+    assert (node.peers_up("C"), node.peers_up("D")) == ((), (A,))
+    node.presence_cleared(A)
+    told.bench.poll()
+    assert told.bench.of(steps.PeerDown) == [steps.PeerDown(A, "removed")]
+
+
+def test_what_comes_behind_a_goodbye_is_taken_and_brings_nobody_up(told):
+    """A goodbye may overtake the last envelopes of a peer: they count, and it is gone all the same."""
+    told(True, session=1)
+    told(False, session=1)
+    b = told.bench
+    assert not b.node.inspect().peers[str(A)]["up"]
+    b.node.deliver_inbound(envelope.encode(Envelope([fill(0xA1, 3.0)], epoch=1, seq=1)), A)
+    b.settle()
+    assert len(b.events("y")) == 1
+    assert len(b.of(steps.PeerUp)) == 1
+    assert b.node.peers_up("C") == ()
+    assert b.node.inspect().peers[str(A)]["up"] is False
+    assert told(True, session=2) == [steps.PeerUp(A, ("C",))]

@@ -1,0 +1,140 @@
+"""Whose presence each target of a program needs, as its passport says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bb_edge import install, load
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
+from bb_host import Compiler, Graph, Module, PeerSelectorSlot, S
+from bb_host.edge import compile_edge
+from bb_host.program_proto import to_proto
+
+
+class Reports(Module):
+    """Leaves report one way to a hub; a watcher is asked by nobody."""
+
+    name, home = "Reports", "Leaf"
+    hubs = PeerSelectorSlot("hubs", "bb.PresenceSelector", peer_class="Hub")
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(S)
+        g.net_out("report", self.hubs.sample(g, n=1, after=tick), g.constant(np.float32(1.0)))
+
+
+class Read(Reports):
+    """The same, and the hub does something with the report."""
+
+    name = "Read"
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(S)
+        got = g.net_out("report", self.hubs.sample(g, n=1, after=tick), g.constant(np.float32(1.0)))
+        g.app_emit("report", got)
+
+
+class Gossip(Module):
+    """One class, which it does not name."""
+
+    name = "Gossip"
+    peers = PeerSelectorSlot("peers", "bb.PresenceSelector")
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(S)
+        g.app_emit("x", g.net_out("x", self.peers.sample(g, n=2, after=tick), g.constant(np.float32(1.0))))
+
+
+class Found(Module):
+    """The peers come from a component that calls its like on other nodes."""
+
+    name, home = "Found", "Client"
+    known = PeerSelectorSlot("known", "bb.Cyclon", {}, peer_class="Client")
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(S)
+        g.app_emit("x", g.net_out("x", self.known.sample(g, n=1, after=tick), g.constant(np.float32(1.0))))
+
+
+class Open(Module):
+    """Peers that the host names: an input's name is no class of this program."""
+
+    name, home = "Open", "Sensor"
+
+    def body(self, g: Graph) -> None:
+        to = g.input("to", "PeerIdVec")
+        g.wire.send("out", to, g.constant(np.float32(1.0)))
+
+
+class Taking(Module):
+    """A port for another program, whose class nobody names."""
+
+    name, home = "Taking", "Hub"
+
+    def body(self, g: Graph) -> None:
+        value, _sender = g.wire.recv("in", "F32")
+        g.app_emit("x", value)
+
+
+class Alone(Module):
+    name = "Alone"
+
+    def body(self, g: Graph) -> None:
+        g.app_emit("x", g.input("x", "F32"))
+
+
+def hears(module: Module) -> dict[str, tuple[str, ...] | None]:
+    """By target, from the portable artifact and from the stripped ones, which agree."""
+    program = to_proto(module.record())
+    whole = load(Compiler().compile(program).SerializeToString())
+    found = {name: target.hears for name, target in whole.targets.items()}
+    stripped = [load(a.data) for a in compile_edge(program, Compiler()).artifacts]
+    assert found == {name: t.hears for one in stripped for name, t in one.targets.items()}
+    return found
+
+
+def test_both_sides_of_a_wire_hear_each_other() -> None:
+    assert hears(Read()) == {"Leaf": ("Hub",), "Hub": ("Leaf",)}
+
+
+def test_a_selector_names_a_class_that_the_program_does_not_hold() -> None:
+    assert hears(Reports()) == {"Leaf": ("Hub",)}
+
+
+def test_a_program_of_one_class_is_known_by_its_module() -> None:
+    assert hears(Gossip()) == {"Gossip": ("Gossip",)}
+    program = load(Compiler().compile(to_proto(Gossip().record())).SerializeToString())
+    assert program.targets["Gossip"].peer_class == "Gossip"
+    node = install(PeerId.from_name("a"), (), program, ["Gossip"], seed=1)
+    assert (node.classes, node.hears) == (("Gossip",), ("Gossip",))
+
+
+def test_a_component_that_calls_others_hears_the_classes_of_its_program() -> None:
+    assert hears(Found()) == {"Client": ("Client",)}
+
+
+@pytest.mark.parametrize("module", [Open(), Taking()])
+def test_an_open_port_of_an_unknown_class_hears_every_class(module: Module) -> None:
+    assert set(hears(module).values()) == {None}
+
+
+def test_who_has_no_peers_hears_nobody() -> None:
+    assert hears(Alone()) == {"Alone": ()}
+
+
+def test_an_artifact_without_the_field_hears_every_class() -> None:
+    model = Compiler().compile(to_proto(Read().record()))
+    kept = [entry for entry in model.metadata_props if not entry.key.startswith(keys.HEARS_PREFIX)]
+    assert len(kept) < len(model.metadata_props)
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    program = load(model.SerializeToString())
+    assert {target.hears for target in program.targets.values()} == {None}
+    assert install(PeerId.from_name("a"), (), program, ["Hub"], seed=1).hears is None
+
+
+def test_a_node_of_several_targets_hears_for_all_of_them() -> None:
+    program = load(Compiler().compile(to_proto(Read().record())).SerializeToString())
+    node = install(PeerId.from_name("a"), (), program, ["Hub", "Leaf"], seed=1)
+    assert (node.classes, node.hears) == (("Hub", "Leaf"), ("Hub", "Leaf"))
