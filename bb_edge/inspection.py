@@ -207,13 +207,13 @@ def _op(op: BoundOp) -> str:
 
 
 def _execution(runtime: Runtime, execution: Execution, requests: Requests) -> Row:
-    name_of = runtime.callbacks.name_of
+    name_of, children = runtime.callbacks.name_of, requests.children.cohorts
     return {
         "id": execution.id,
         "target": execution.target,
         "state": execution.state.name.lower(),
         "parent": execution.parent.id if execution.parent is not None else 0,
-        "request": requests.of_child[execution.id].id if execution.id in requests.of_child else 0,
+        "request": children[execution.id].id if execution.id in children else 0,
         "requests_over": list(execution.cohorts),
         "owes": execution.owes,
         "replied": execution.replied,
@@ -235,6 +235,7 @@ def _execution(runtime: Runtime, execution: Execution, requests: Requests) -> Ro
         "asked_somebody": execution.asked_somebody,
         "requests_made": execution.requests_made,
         "deadline_ns": execution.deadline_ns,
+        "until_ns": execution.until_ns,
         "bytes_held": execution.bytes_held,
         "answer_bytes": execution.answer_bytes,
         "claim_timer": execution.claim_timer,
@@ -357,6 +358,8 @@ def _peer_row(peers: PeerStates, peer: PeerId) -> Row:
         "limits": None if limits is None else limits.meta(),
         "asks_patience_until_ns": peers.imposed.get(peer, 0),
         "blocked": peer in peers.blocked,
+        "failing": peer in peers.failing,
+        "unanswered": peers.failing.answers.unanswered.get(peer, 0),
     }
 
 

@@ -124,6 +124,7 @@ _LEVEL = {
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",
+    steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",
 }

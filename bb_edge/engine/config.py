@@ -99,6 +99,8 @@ class NodeConfig:
     round_backoff_max_ns: int = 60 * S
     # Failures in a row after which a peer counts as down. One lost answer is weather, five are a dead peer.
     health_threshold: int = 5
+    # Requests in a row without an answer that counts, after which a peer that is up is asked only on trial.
+    failing_threshold: int = 5
     # What a decoder accepts from the wire.
     caps: EnvelopeCaps = field(default=EDGE_CAPS)
     # Emit the verbose steps (`OpCompleted` and the like). Turns off every short way.

@@ -203,6 +203,8 @@ class Engine:
                 self.calls.peer_down(change.peer)
             else:
                 self.sources.peer_up()
+        while self.peers.restarted:
+            self.requests.peer_restarted(self.peers.restarted.pop())
         for req_id, peer in self.outgoing.take_lost():
             if not self.calls.lost(req_id, peer):
                 self.requests.settle_peer(req_id, peer, MissingReason.NOT_SENT)

@@ -223,6 +223,17 @@ class PeerDown(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerFailing(EngineStep):
+    """A peer has left `failing_threshold` requests in a row without an answer that counts.
+
+    It is not selected any more, and tried once per back-off. With `failing` False, it has answered again.
+    """
+
+    peer: PeerId
+    failing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class PeerBlocked(EngineStep):
     peer: PeerId
     reason: str

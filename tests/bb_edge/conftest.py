@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from asking import Federation, changed
 from texts import compiled
 
 from bb_edge.engine import steps
@@ -92,3 +93,18 @@ def bench() -> Callable[..., Bench]:
 @pytest.fixture
 def compile_text() -> Callable[[str], bytes]:
     return compiled
+
+
+@pytest.fixture
+def askers() -> Callable[..., Federation]:
+    """`askers(clients=2, enough=0, config=None, changes=())`: a server and clients of the changed program."""
+
+    def make(
+        clients: int = 2,
+        enough: int = 0,
+        config: NodeConfig | None = None,
+        changes: Sequence[tuple[str, str]] = (),
+    ) -> Federation:
+        return Federation(compiled(changed(enough, changes)), clients, config)
+
+    return make

@@ -213,6 +213,8 @@ class Admission:
             self._answer(arrival)
             return
         else:  # late, double or foreign: it is acknowledged all the same
+            if message.fills:
+                self._requests.trials.answered(message.wire_req_id, peer)
             self._refuse(raw, Refusal.LATE_ANSWER)
             return
         self._ledger.release(peer, size)

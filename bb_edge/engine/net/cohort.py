@@ -18,7 +18,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.naming import Naming, frame_name, op_name, region_name
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.missing import MissingReason
+from bb_edge.ir.missing import BLAMES_THE_PEER, MissingReason
 from bb_edge.ir.transitions import Table
 from bb_edge.ir.types import ValueType
 from bb_edge.roles import TRIGGER
@@ -92,7 +92,9 @@ class Cohort:
     once for each answer; None where answers are kept, or not read.
 
     `settled` are the peers that nobody waits for, `final` those of them that have said what they have to
-    say, `accepted` those whose answers count. `reasons` tell of others why they are missing.
+    say, `accepted` those whose answers count. `reasons` tell of others why they are missing. `tried` are
+    those that were down or failing when they were asked. `cut` says that the deadline is that of whoever
+    asked this node.
     """
 
     id: int
@@ -101,6 +103,8 @@ class Cohort:
     gated: tuple[PeerId, ...]
     asked: tuple[PeerId, ...]
     region: BoundRegion | None
+    until_ns: int
+    cut: bool = False
     execution: Execution = field(init=False)
     port: str = field(init=False)
     mode: str = field(init=False)
@@ -111,6 +115,7 @@ class Cohort:
     by_req_id: dict[int, PeerId] = field(default_factory=dict)
     settled: set[PeerId] = field(default_factory=set)
     final: set[PeerId] = field(default_factory=set)
+    tried: set[PeerId] = field(default_factory=set)
     accepted: set[PeerId] = field(default_factory=set)
     answers: list[tuple[object, ...]] = field(default_factory=list)
     waiting: deque[Answer] = field(default_factory=deque)
@@ -118,7 +123,6 @@ class Cohort:
     collector: tuple[int, int] | None = None  # (token, number of stacks) of the parked RecvRespBatched
     timer: int = 0
     reason: str = ""
-    cut: bool = False  # its deadline is that of whoever asked this node
     reasons: dict[PeerId, MissingReason] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -153,6 +157,11 @@ class Cohort:
         self.settled.add(peer)
         self.final.add(peer)
         self.reasons.pop(peer, None)
+
+    def try_out(self, peer: PeerId, reason: MissingReason) -> None:
+        """The peer is asked, and nobody waits for it."""
+        self.tried.add(peer)
+        self.settle(peer, reason)
 
     def settle(self, peer: PeerId, reason: MissingReason) -> None:
         """Nobody waits for the peer; the first reason counts."""
@@ -189,6 +198,14 @@ class Cohort:
         """The peers that were asked for and whose answers do not count, once it has fired."""
         return tuple(p for p in self.asked if p not in self.accepted)
 
+    @property
+    def blamed(self) -> tuple[PeerId, ...]:
+        """The peers that were asked and waited for, and have no answer that counts, once it has fired."""
+        if len(self.accepted) == len(self.gated):
+            return ()
+        done = self.accepted | self.tried
+        return tuple(p for p in self.gated if p not in done and self.reasons[p] in BLAMES_THE_PEER)
+
     def result(self, stacks: int) -> tuple[object, ...]:
         """(closed, missing peers, *stacks): what `RecvRespBatched` gives. OpError where answers differ."""
         missing = self.missing
@@ -211,8 +228,10 @@ class Cohort:
             "by_req_id": [[number, dump(peer)] for number, peer in self.by_req_id.items()],
             "settled": sorted(peer.to_bytes() for peer in self.settled),
             "final": sorted(peer.to_bytes() for peer in self.final),
+            "tried": sorted(peer.to_bytes() for peer in self.tried),
             "accepted": sorted(peer.to_bytes() for peer in self.accepted),
             "reasons": [[peer.to_bytes(), reason.value] for peer, reason in self.reasons.items()],
+            "until_ns": self.until_ns,
             "cut": self.cut,
             "answers": [dump(answer) for answer in self.answers],
             "waiting": [[*map(dump, answer)] for answer in self.waiting],
@@ -229,15 +248,24 @@ class Cohort:
         """The request that `save` wrote; the deadline of what it repeats moves by `shift`."""
         frame, op = naming.frame(row["frame"]), naming.op(row["op"])
         region = None if row["region"] is None else naming.region(row["region"])
-        cohort = cls(row["id"], frame, op, load(row["gated"]), load(row["asked"]), region)
+        cohort = cls(
+            row["id"],
+            frame,
+            op,
+            load(row["gated"]),
+            load(row["asked"]),
+            region,
+            shift.time(row["until_ns"]),
+            row["cut"],
+        )
         cohort.state = CohortState(row["state"])
         cohort.by_req_id = {number: load(peer) for number, peer in row["by_req_id"]}
         by_bytes = {peer.to_bytes(): peer for peer in (*cohort.asked, *cohort.gated)}
         cohort.settled = {by_bytes[peer] for peer in row["settled"]}
         cohort.final = {by_bytes[peer] for peer in row["final"]}
+        cohort.tried = {by_bytes[peer] for peer in row["tried"]}
         cohort.accepted = {by_bytes[peer] for peer in row["accepted"]}
         cohort.reasons = {by_bytes[peer]: MissingReason(reason) for peer, reason in row["reasons"]}
-        cohort.cut = row["cut"]
         cohort.answers = [load(answer) for answer in row["answers"]]
         cohort.waiting = deque(Answer(*map(load, answer)) for answer in row["waiting"])
         cohort.running = row["running"]

@@ -129,6 +129,13 @@ class Outgoing:
         self.lost = [one for one in lost if one[0] not in among]
         return [one for one in lost if one[0] in among]
 
+    def is_asking(self, req_id: int) -> bool:
+        """Whether the request waits to leave, or for its acknowledgement."""
+        key = self._asks.get(req_id)
+        if key is not None:
+            return self._links.is_pending(key)
+        return any(unit.wire_req_id == req_id and unit.kind == envelope.REQUEST for unit in self.units)
+
     def forget_ask(self, req_id: int) -> None:
         """Nobody waits for the answer any more: the request is not repeated."""
         key = self._asks.pop(req_id, None)

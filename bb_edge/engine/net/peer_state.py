@@ -12,10 +12,12 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import cbor
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
@@ -49,8 +51,8 @@ def backoff_notice(min_backoff_ns: int) -> Fill:
 
 
 class PeerView:
-    """The peers as selectors see them: those that are up, the node itself where its own presence lists the
-    class, and, once per back-off, those that stopped answering: who is never asked never answers again.
+    """The peers as selectors see them: those that are up and not failing, the node itself where its own
+    presence lists the class, and, once per back-off, others: who is never asked never answers again.
     """
 
     __slots__ = ("_states",)
@@ -61,6 +63,8 @@ class PeerView:
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         states = self._states
         up = states.up_peers(peer_class)
+        if states.failing:
+            up = tuple(peer for peer in up if states.failing.may_ask(peer))
         again = [peer for peer in states.presences.unreachable(peer_class) if states.probe(peer)]
         return tuple(sorted((*up, *again))) if again else up
 
@@ -78,6 +82,7 @@ class PeerStates:
         self.presences = PeerTable(config.max_peers)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
+        self.failing = Failing(runtime)
         self.blocked: set[PeerId] = set()
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
@@ -85,6 +90,7 @@ class PeerStates:
         self.round_trips: dict[tuple[PeerId, int, int, int], RttReport] = {}
         self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
         self.changes: list[Change] = []
+        self.restarted: list[PeerId] = []  # peers that have come up in a new epoch
         runtime.callbacks.register("presence", self.presence)
         runtime.callbacks.register("presence.cleared", self.cleared)
         runtime.callbacks.register("peer.failed", self.failed)
@@ -109,6 +115,7 @@ class PeerStates:
     ) -> None:
         """Takes a peer's presence, as the transport tells it."""
         said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
+        before = self.presences.epoch(peer)
         try:
             change = self.presences.update(peer, said)
         except PeersFullError as error:
@@ -126,6 +133,9 @@ class PeerStates:
             self.health.success(peer)
             self._backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
+            self.failing.answers.restarted(peer)
+            if before is not None and epoch and epoch != before:
+                self.restarted.append(peer)
             self._came_up(peer)
         elif change is PresenceChange.NEW_CLASS:
             self._came_up(peer)
@@ -188,6 +198,12 @@ class PeerStates:
         self._runtime.emit(change)
         self._runtime.bus.publish(event)
         self.changes.append(change)
+
+    def why_not(self, peer: PeerId) -> MissingReason:
+        """Why a peer was not asked that a program wanted to ask."""
+        if not self.is_up(peer):
+            return MissingReason.DOWN
+        return MissingReason.FAILING if peer in self.failing else MissingReason.BACKING_OFF
 
     # --- what gates and selectors ask -----------------------------------------------------------------
 
@@ -312,6 +328,7 @@ class PeerStates:
         return {
             "peers": self.presences.snapshot(),
             "health": self.health.snapshot(),
+            "answers": self.failing.answers.snapshot(self._runtime.now_ns),
             "backoff": self._backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
             "blocked": sorted(peer.to_bytes() for peer in self.blocked),
@@ -327,6 +344,7 @@ class PeerStates:
         """Takes what `save` gave; times move by `shift`."""
         self.presences.restore(data["peers"])
         self.health.restore(data["health"])
+        self.failing.answers.restore(data["answers"], self._runtime.now_ns)
         self._backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
         self.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])

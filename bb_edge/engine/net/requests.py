@@ -22,9 +22,11 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.net.children import Children
 from bb_edge.engine.net.cohort import Answer, Cohort, CohortEvent, CohortState
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.trials import Trials
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
 from bb_edge.engine.plain import Shift
@@ -38,7 +40,6 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
-from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Fill
 from bb_edge.wire.envelope_records import Failure, FailureCode
@@ -70,7 +71,8 @@ class Requests:
         self.saved = self._unsaved.ready  # those of which a snapshot on disk holds that
         self.cohorts: dict[int, Cohort] = {}
         self.by_req_id: dict[int, Cohort] = {}
-        self.of_child: dict[int, Cohort] = {}  # by the number of the execution that handles an answer
+        self.children = Children(runtime, scheduler)
+        self.trials = Trials(runtime, outgoing, peers)
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
 
@@ -110,12 +112,20 @@ class Requests:
             raise OpError(
                 "a request needs a deadline", where=op.spec.name, hint="give request(…, deadline_ns=…)"
             )
-        until = self._runtime.now_ns + deadline_ns
-        cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region), until)
+        now_ns, execution = self._runtime.now_ns, frame.execution
+        assert execution is not None
+        until, limit = now_ns + deadline_ns, execution.until_ns
+        cut = 0 < limit < until
+        if cut:
+            until = limit
+        if until <= now_ns:
+            gated = ()
+        elif self._peers.failing:
+            gated = tuple(peer for peer in gated if self._peers.failing.may_ask(peer))
+        cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region, until, cut))
         for peer in cohort.held_back:
-            down = not self._peers.is_up(peer)
-            cohort.reasons[peer] = MissingReason.DOWN if down else MissingReason.BACKING_OFF
-        execution, outgoing = cohort.execution, self._outgoing
+            cohort.reasons[peer] = MissingReason.CUT if until <= now_ns else self._peers.why_not(peer)
+        outgoing = self._outgoing
         if not cohort.durable:
             own = self._runtime.own_peer
             cohort.ask = Unit(own, fills, body=body, kind=envelope.REQUEST, deadline_ns=until)
@@ -137,7 +147,7 @@ class Requests:
         self._check(cohort)
         return cohort.id
 
-    def _open(self, cohort: Cohort, until: int) -> Cohort:
+    def _open(self, cohort: Cohort) -> Cohort:
         """Gives each peer its request id, and holds the execution open until the request is over."""
         self.next_id += 1
         for peer in cohort.gated:
@@ -147,32 +157,34 @@ class Requests:
             cohort.by_req_id[number] = peer
             self.by_req_id[number] = cohort
         self.cohorts[cohort.id] = cohort
-        self._try_down(cohort)
+        self.trials.begin(cohort)
         cohort.execution.asks(self, bool(cohort.gated))
-        cohort.timer = self._runtime.timers.at(until, self._deadline, cohort.id, reserved=True)
+        cohort.timer = self._runtime.timers.at(cohort.until_ns, self._deadline, cohort.id, reserved=True)
         self._runtime.count("requests.opened")
         return cohort
 
-    def _try_down(self, cohort: Cohort) -> None:
-        """Peers that are down and tried once more hold nobody up, unless there is nobody else."""
-        down = [peer for peer in cohort.gated if not self._peers.is_up(peer)]
-        if len(down) < len(cohort.gated):
-            for peer in down:
-                cohort.settle(peer, MissingReason.FAILING)
-                self._peers.tried(peer)
-
     def ask_again(self) -> None:
         """Repeats best-effort requests to the peers that had not answered, after a restart."""
-        units = self._outgoing.units
-        waiting = {(unit.peer, unit.wire_req_id) for unit in units if unit.kind == envelope.REQUEST}
         for cohort in self.cohorts.values():
-            ask, execution = cohort.ask, cohort.execution
-            if ask is None or cohort.state is not CohortState.OPEN:
-                continue
             for number, peer in cohort.by_req_id.items():
-                if peer not in cohort.settled and (peer, number) not in waiting:
-                    again = replace(ask, peer=peer, wire_req_id=number)
-                    self._outgoing.queue(again, execution.target, execution.id, cohort.op.spec.name)
+                if peer not in cohort.settled:
+                    self._repeat(cohort, number, peer)
+
+    def peer_restarted(self, peer: PeerId) -> None:
+        """Repeats best-effort requests that a peer has acknowledged and forgotten: it was started anew."""
+        for cohort in self.cohorts.values():
+            for number, asked in cohort.by_req_id.items():
+                if asked == peer and peer not in cohort.final:
+                    self._repeat(cohort, number, peer)
+
+    def _repeat(self, cohort: Cohort, number: int, peer: PeerId) -> None:
+        """Sends a request once more, unless its envelope is on its way."""
+        ask, execution = cohort.ask, cohort.execution
+        if ask is None or cohort.state is not CohortState.OPEN or self._outgoing.is_asking(number):
+            return
+        self._runtime.count("requests.repeated")
+        again = replace(ask, peer=peer, wire_req_id=number)
+        self._outgoing.queue(again, execution.target, execution.id, cohort.op.spec.name)
 
     # --- settling -------------------------------------------------------------------------------------
 
@@ -202,7 +214,7 @@ class Requests:
         ledger = self._scheduler.ledger
         if cohort.mode == keys.ANSWER_EACH and cohort.region is not None:
             cohort.waiting.append(answer)
-            self._run_waiting(cohort)
+            self.children.run(cohort)
         else:
             if cohort.mode == keys.ANSWER_BATCH:
                 cohort.answers.append(answer.values)
@@ -260,13 +272,16 @@ class Requests:
         self._runtime.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
             self.by_req_id.pop(number, None)
-            self._outgoing.forget_ask(number)
+            if peer in cohort.tried and peer not in cohort.final and event is not CohortEvent.DEADLINE:
+                self.trials.keep(number, peer, cohort.until_ns)
+            else:
+                self._outgoing.forget_ask(number)
             if peer in cohort.settled:
                 continue
             if event is not CohortEvent.DEADLINE:
                 cohort.reasons.setdefault(peer, MissingReason.ENOUGH)
                 continue
-            cohort.reasons.setdefault(peer, MissingReason.DEADLINE)
+            cohort.reasons.setdefault(peer, MissingReason.CUT if cohort.cut else MissingReason.DEADLINE)
             self._runtime.count("requests.unanswered")
             if self._peers.failed(peer):
                 self.peer_down(peer)  # before this request fires, others that wait for the peer close
@@ -281,46 +296,19 @@ class Requests:
             if cohort is not None:
                 self._maybe_fire(cohort)
 
-    # --- children -------------------------------------------------------------------------------------
-
-    def _run_waiting(self, cohort: Cohort) -> None:
-        region = cohort.region
-        assert region is not None
-        entry = region.graph.ops[region.region.entry]
-        while cohort.waiting and cohort.may_run and cohort.running < self._runtime.config.max_children:
-            peer, values, cause, size = cohort.waiting.popleft()
-            tail = (*values, (peer,), TRIGGER)  # the trigger is optional
-            outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
-            cohort.running += 1
-            child = self._scheduler.start_child(cohort.frame, region, outputs, peer, size)
-            self.of_child[child.id] = cohort
-            # It counts as an answer: no gate drops it because its peer went since.
-            child.came_from(peer, cause, child.deadline_ns, acknowledged=True)
-
     def execution_ended(self, execution: Execution) -> None:
         """An execution that asked has ended: its cohorts go. A child's place goes to the next answer."""
         for number in execution.cohorts:
             self.cohorts.pop(number, None)
-        cohort = self.of_child.pop(execution.id, None)
-        if cohort is not None:
-            self._child_ended(cohort, execution)
-
-    def _child_ended(self, cohort: Cohort, child: Execution) -> None:
-        peer = child.source
-        assert peer is not None
-        cohort.happens(CohortEvent.COUNTED)
-        cohort.running -= 1
-        if child.failed:
-            cohort.reasons[peer] = MissingReason.REFUSED
-            self._runtime.count("requests.refused")
-        else:
+        ended = self.children.ended(execution)
+        if ended is None:
+            return
+        cohort, peer = ended
+        if peer is not None:
             self._accept(cohort, peer)
         if cohort.has_enough:
-            for answer in cohort.waiting:
-                cohort.reasons[answer.peer] = MissingReason.ENOUGH
-                self._scheduler.ledger.release(answer.peer, answer.size)
-            cohort.waiting.clear()
-        self._run_waiting(cohort)
+            self.children.forget_waiting(cohort)
+        self.children.run(cohort)
         self._check(cohort)
         self._maybe_fire(cohort)
 
@@ -342,6 +330,7 @@ class Requests:
         if cohort.running or cohort.waiting or unsaved or not cohort.allows(CohortEvent.DONE):
             return
         cohort.happens(CohortEvent.DONE)
+        self._peers.failing.judge(cohort.accepted, cohort.blamed)
         execution, scheduler = cohort.execution, self._scheduler
         self._runtime.emit(
             steps.RequestClosed(
@@ -367,7 +356,7 @@ class Requests:
 
     def save(self) -> list[Any]:
         """All requests as plain values; `restore` takes them."""
-        children = [[number, cohort.id] for number, cohort in self.of_child.items()]
+        children = [[number, cohort.id] for number, cohort in self.children.cohorts.items()]
         return [self.next_id, [cohort.save() for cohort in self.cohorts.values()], children]
 
     def restore(self, data: Any, shift: Shift, naming: Naming) -> None:
@@ -385,5 +374,5 @@ class Requests:
             elif cohort.state is CohortState.CLOSED:
                 self._unsaved.pass_by(cohort.id)  # the snapshot that brings it holds it
         for number, request in children:
-            self.of_child[number] = self.cohorts[request]
+            self.children.cohorts[number] = self.cohorts[request]
             naming.execution(number).asker = self

@@ -181,6 +181,8 @@ def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     return Cause(peer, message.epoch, message.seq) if message.base else None
 
 
+RESERVE_NS = 50_000_000
+"""The least time that a reply has for its way back: a few hops of a slow network."""
 NOT_HERE = "this node has nothing of that name: another version of the program?"
 """What a peer is told that asks for a site or an op which is not there."""
 
@@ -242,8 +244,18 @@ class Routing:
         if message.kind == envelope.REQUEST:
             first = self._ports.get(message.fills[0].route.site) if message.fills else None
             reply = None if first is None else first.reply
+            # 5 % of the time, so that a partial result is there before nobody waits for it any more.
+            reserve = max(RESERVE_NS, message.remaining_deadline_ns // 20)
+            until_ns = deadline_ns - reserve if deadline_ns else 0
             execution.came_from(
-                peer, cause, deadline_ns, acknowledged, message.wire_req_id, reply, self._failures.ended
+                peer,
+                cause,
+                deadline_ns,
+                acknowledged,
+                message.wire_req_id,
+                reply,
+                self._failures.ended,
+                until_ns,
             )
         else:
             execution.came_from(peer, cause, deadline_ns, acknowledged)

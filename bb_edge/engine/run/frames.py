@@ -108,7 +108,9 @@ class Execution:
     `acknowledged` says that its sender will not repeat its envelope, so that no gate stops it. `cause` tells
     its durable sends from those of a later execution. `bytes_held` are those of the envelope that started
     it, charged to `source`; `answer_bytes` those of the answers to its requests. `refused` is why an
-    aggregator did not count what it brought, empty where none refused anything. `owes` is the id of the
+    aggregator did not count what it brought, empty where none refused anything. `deadline_ns` is
+    when whoever asked gives up, `until_ns` when it should be over, so that its reply is there in time; both
+    are 0 without a deadline. `owes` is the id of the
     request that started it (0: none), `reply` the op that answers it, `fault` the first thing that went
     wrong, in place of a reply.
     """
@@ -133,6 +135,7 @@ class Execution:
     claim_set: tuple[int, ...] = ()
     claim_timer: int = 0
     deadline_ns: int = 0
+    until_ns: int = 0
     bytes_held: int = 0
     answer_bytes: int = 0
     requests_made: int = 0
@@ -152,7 +155,7 @@ class Execution:
         self.target, self.claim_set = "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
         self.asked_somebody = self.notify = self.replied = False
-        self.id = self.claim_timer = self.deadline_ns = 0
+        self.id = self.claim_timer = self.deadline_ns = self.until_ns = 0
         self.bytes_held = self.answer_bytes = self.requests_made = self.owes = 0
         self.bootstrap = self.parent = self.asker = self.source = self.cause = None
         self.on_claimed = self.on_end = self.reply = self.fault = None
@@ -173,9 +176,11 @@ class Execution:
         request: int = 0,
         reply: ReplyPort | None = None,
         on_end: Callable[[Execution], None] | None = None,
+        until_ns: int = 0,
     ) -> None:
-        """Notes the envelope that it handles; `deadline_ns` is absolute, 0 for none.
+        """Notes the envelope that it handles.
 
+        `deadline_ns` is absolute, 0 for none; `until_ns` is when it must have its reply, to be there by then.
         That of a request has its id and the op that replies; `on_end`, a registered callback, is called where
         the execution ends without a reply.
         """
@@ -184,6 +189,7 @@ class Execution:
         self.source = source
         self.cause = cause
         self.deadline_ns = deadline_ns
+        self.until_ns = until_ns or deadline_ns
         self.acknowledged = acknowledged
 
     def will_claim(self, components: tuple[int, ...]) -> None:

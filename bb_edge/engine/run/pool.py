@@ -137,7 +137,11 @@ class ExecutionPool:
             claim_timer, execution.bytes_held, execution.answer_bytes, requests_made = row["numbers"]
             execution.claim_timer, execution.requests_made = claim_timer, requests_made
             execution.came_from(
-                load(row["source"]), load(row["cause"]), shift.time(row["deadline_ns"]), acknowledged
+                load(row["source"]),
+                load(row["cause"]),
+                shift.time(row["deadline_ns"]),
+                acknowledged,
+                until_ns=shift.time(row["until_ns"]),
             )
             execution.claim_set = tuple(row["claim_set"])
             execution.cohorts.extend(row["cohorts"])
@@ -176,6 +180,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
             execution.requests_made,
         ],
         "deadline_ns": execution.deadline_ns,
+        "until_ns": execution.until_ns,
         "claim_set": list(execution.claim_set),
         "parent": execution.parent.id if execution.parent is not None else 0,
         "source": dump(execution.source),

@@ -21,6 +21,7 @@ from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.completion import CompletionHandle, CompletionSink, Later
+from bb_edge.wire.envelope_records import FailureCode
 
 PENDING: Final = object()
 """What an op's `run` returns when it will be resumed."""
@@ -182,6 +183,9 @@ class WaitingRoom:
             parked.inputs = tuple(ctx.op.gather(ctx.frame.values))
         default = ctx.op.later_ns or self._runtime.config.later_deadline_ns
         wait = default if deadline_ns is None else deadline_ns
+        if until := ctx.execution.until_ns:
+            left = max(until - self._runtime.now_ns, 1)
+            wait = min(wait, left) if wait else left
         if wait:
             when, expired = self._runtime.now_ns + wait, self._runtime.callbacks.get(LATER_EXPIRED)
             parked.timer = self._runtime.timers.at(when, expired, token, wait, reserved=True)
@@ -251,7 +255,7 @@ class WaitingRoom:
 
     def _await_claims(self, execution: Execution, frame: Frame, op: BoundOp) -> None:
         """Parks an op until its execution's claims are granted, or its deadline has passed."""
-        deadline = execution.deadline_ns
+        deadline = execution.until_ns
         if deadline and not execution.claim_timer:
             timers = self._runtime.timers
             execution.claim_timer = timers.at(deadline, self._claim_expired, execution.id, reserved=True)
@@ -262,6 +266,9 @@ class WaitingRoom:
         if execution is not None and execution.claim_timer:
             execution.claim_timer = 0
             execution.expire()
+            execution.went_wrong(
+                FailureCode.STARVED, "another execution had its components until the deadline"
+            )
             execution.unpark_all(ready=False)
             self._runtime.count("deadlines.expired")
             self.release_claims(execution)

@@ -1,27 +1,18 @@
 """A node that has no reply says so, and whoever asked it goes on at once."""
 
-# ruff: noqa: E501  (programs in the text notation have one op a line)
-
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import numpy as np
 import pytest
 from arrays import f32
+from asking import PROGRAM, SLOWLY
 from durable_program import HERE, program
 from kinds_of_steps import of
 
 from bb_edge.engine import steps
-from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir.address import site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
-from bb_edge.node import Node
-from bb_edge.registry import Registry
-from bb_edge.roles import Codec
-from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope
@@ -31,118 +22,8 @@ from bb_edge.wire.outbox import Cause, OutboxRecord
 S = 1_000_000_000
 
 
-class Moody(Codec):
-    """`compress` fails, or gives nothing, or too much, as its node is told."""
-
-    TYPE_NAME: ClassVar[str] = "test.Moody"
-
-    def __init__(self) -> None:
-        self.mood = "well"
-
-    @classmethod
-    def construct(cls, env: Any) -> Moody:
-        return cls()
-
-    def compress(self, ctx: Any, t: Any) -> Any:
-        if self.mood == "fails":
-            raise ValueError("out of memory " * 20)
-        return np.zeros(200_000, np.float32) if self.mood == "grows" else t
-
-    def decompress(self, ctx: Any, code: Any) -> Any:
-        if self.mood == "refuses once":
-            self.mood = "well"
-            raise ValueError("not this")
-        return code
-
-
-PROGRAM = """
-program Demo {module=Demo, targets="Server,Client", binding.Server.peers="peer_selector|bb.PresenceSelector|1", binding.Client.codec="codec|test.Moody|1", binding.Server.codec="codec|test.Moody|1"}
-function program.Server(x: F32[2]) -> () {entry=1, partition=Server}
-  slot peers: peer_selector peer_class=Client
-  slot codec: codec
-  all: PeerIdVec = role.peer_selector.CurrentView() {slot=peers}
-  req: WireReqId = wire.SendReqBatched(x, all, all) {wire.wire_id=1, wire.site_ids=aa, deadline_ns=5000000000, wire.answer_mode=each, port=ask ENOUGH}
-  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=2, wire.request=1}
-  a: Tensor, who: PeerIdVec = wire.RecvResp() {wire.wire_id=2, wire.request=1, wire.site_ids=bb}
-  b: Tensor = role.compressor.Decompress(a) {slot=codec}
-  syscall.AppEmit<name="answer">(b)
-  syscall.AppEmit<name="missing">(missing)
-function program.Client() -> () {entry=1, partition=Client}
-  slot codec: codec
-  x: F32[2], sender: PeerIdVec, req: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=aa}
-  y: Tensor = role.compressor.Compress(x) {slot=codec}
-  h: Trigger = wire.SendResp(y, sender, req) {wire.wire_id=2, wire.site_ids=bb, wire.request=1}
-"""
-
-SLOWLY = """  t: Trigger = syscall.OnTrigger(x)
-  late: Trigger = syscall.Sleep<duration_ns=2000000000>(t)
-  z: Tensor = syscall.GateDispatch(y, late)
-  h: Trigger = wire.SendResp(z,"""
-"""The end of a client that replies 2 s after it was asked."""
-
-
-class Federation:
-    """A server and its clients, joined in process; each client's codec can be put into a mood."""
-
-    def __init__(self, data: bytes, registry: Registry, clients: int, config: NodeConfig | None) -> None:
-        self.sim = Simulation(seed=3)
-        self.data, self.registry = data, registry
-        more: dict[str, Any] = {"registry": registry}
-        names = ["server", *(f"c{n}" for n in range(clients))]
-        self.server, *self.clients = [
-            install(PeerId.from_name(name), (), data, [target], config, seed=seed, **more)
-            for seed, (name, target) in enumerate(
-                zip(names, ["Server", *["Client"] * clients], strict=True), 1
-            )
-        ]
-        for node in (self.server, *self.clients):
-            self.sim.add(node)
-        self.sim.run(for_ns=S // 10)
-
-    def again(self, node: Node, target: str) -> Node:
-        """The node, restarted from a snapshot of what it holds now."""
-        kept, now = node.snapshot(self.sim.now_ns), self.sim.now_ns
-        more: dict[str, Any] = {"registry": self.registry, "snapshot": kept, "now_ns": now}
-        made = install(node.peer_id, (), self.data, [target], seed=7, **more)
-        self.sim.add(made)
-        return made
-
-    def ask(self) -> tuple[int, list[tuple[PeerId, str]]]:
-        """Asks all; how many ms that took, and who is missing and why."""
-        began, before = self.sim.now_ns, len(self.closed)
-        self.server.invoke("Server", {"x": f32(1, 2)})
-        self.sim.run(until=lambda: len(self.closed) > before)
-        step = self.closed[-1]
-        assert [peer for peer, _ in step.missing] == list(self.sim.events("missing")[-1].value)
-        return (self.sim.now_ns - began) // 1_000_000, list(step.missing)
-
-    @property
-    def closed(self) -> list[Any]:
-        return of(steps.RequestClosed, (s.step for s in self.sim.seen))
-
-    @property
-    def failed(self) -> list[Any]:
-        return of(steps.RequestFailed, (s.step for s in self.sim.seen))
-
-
-@pytest.fixture
-def federation(compile_text):
-    """`federation(clients=2, enough=0, config=None, changes=())`: a Federation of the changed program."""
-
-    def make(clients=2, enough=0, config=None, changes=()):
-        text = PROGRAM.replace(" ENOUGH", f", enough={enough}" if enough else "")
-        for before, after in changes:
-            assert before in text
-            text = text.replace(before, after)
-        registry = Registry()
-        registry.register(Moody)
-        return Federation(compile_text(text), registry, clients, config)
-
-    return make
-
-
-def test_a_peer_whose_op_fails_is_not_waited_for(federation):
-    fed = federation()
+def test_a_peer_whose_op_fails_is_not_waited_for(askers):
+    fed = askers()
     bad = fed.clients[0]
     bad.component("codec").mood = "fails"
     took, missing = fed.ask()
@@ -155,19 +36,19 @@ def test_a_peer_whose_op_fails_is_not_waited_for(federation):
     assert fed.clients[0].counters["requests.failures_sent"] == 1
 
 
-def test_a_reply_that_starves_is_a_failure(federation):
+def test_a_reply_that_starves_is_a_failure(askers):
     never = """  t: Trigger = syscall.OnTrigger(y)
   z: Tensor = syscall.Hold.Flush<slot="never">(t)
 """
     changes = [("  h: Trigger = wire.SendResp(y,", never + "  h: Trigger = wire.SendResp(z,")]
-    fed = federation(clients=1, changes=changes)
+    fed = askers(clients=1, changes=changes)
     took, missing = fed.ask()
     assert took < 100 and missing == [(fed.clients[0].peer_id, "failed")]
     assert fed.failed[0].code == "STARVED" and "SendResp" in fed.failed[0].detail
 
 
-def test_a_reply_that_is_too_large_is_a_failure(federation):
-    fed = federation()
+def test_a_reply_that_is_too_large_is_a_failure(askers):
+    fed = askers()
     fed.clients[1].component("codec").mood = "grows"
     took, missing = fed.ask()
     assert took < 100 and missing == [(fed.clients[1].peer_id, "too large")]
@@ -175,9 +56,9 @@ def test_a_reply_that_is_too_large_is_a_failure(federation):
     assert fed.failed[0].detail == "a payload of 800010 bytes, the peer takes 65536"
 
 
-def test_an_answer_that_arrives_too_large_settles_its_peer(federation):
+def test_an_answer_that_arrives_too_large_settles_its_peer(askers):
     """Its sender does not heed what the server's presence says."""
-    fed = federation()
+    fed = askers()
     careless = fed.clients[1]
     careless.component("codec").mood = "grows"
     careless.peer_presence(
@@ -203,9 +84,9 @@ def test_an_answer_that_arrives_too_large_settles_its_peer(federation):
     assert fed.closed[-1].missing == ((careless.peer_id, "too large"),)
 
 
-def test_a_contribution_that_is_refused_is_no_answer(federation):
+def test_a_contribution_that_is_refused_is_no_answer(askers):
     """The op that takes it fails: its peer is missing, and others are waited for."""
-    fed = federation(clients=3, enough=2)
+    fed = askers(clients=3, enough=2)
     fed.server.component("codec").mood = "refuses once"
     took, missing = fed.ask()
     assert took < 100
@@ -216,8 +97,8 @@ def test_a_contribution_that_is_refused_is_no_answer(federation):
     assert fed.server.counters["requests.answers"] == 2
 
 
-def test_no_more_answers_are_worked_on_than_are_enough(federation):
-    fed = federation(clients=4, enough=2)
+def test_no_more_answers_are_worked_on_than_are_enough(askers):
+    fed = askers(clients=4, enough=2)
     _, missing = fed.ask()
     assert len(fed.sim.events("answer")) == 2
     assert [reason for _, reason in missing] == ["enough", "enough"]
@@ -226,8 +107,8 @@ def test_no_more_answers_are_worked_on_than_are_enough(federation):
     assert fed.server.counters["ingress.bytes"] == 0
 
 
-def test_who_does_not_say_that_it_reads_failures_is_told_nothing(federation):
-    fed = federation(clients=1)
+def test_who_does_not_say_that_it_reads_failures_is_told_nothing(askers):
+    fed = askers(clients=1)
     (client,) = fed.clients
     client.component("codec").mood = "fails"
     server = fed.server
@@ -255,24 +136,24 @@ def asked(node, peer, now_ns, meta, **more):
     return [envelope.decode(s.payload, HOST_CAPS) for s in of(steps.SendEnvelope, found)]
 
 
-def test_a_request_for_what_is_not_there_is_refused(federation):
-    fed = federation(clients=1)
+def test_a_request_for_what_is_not_there_is_refused(askers):
+    fed = askers(clients=1)
     (answer,) = asked(fed.clients[0], PeerId.from_name("other"), fed.sim.now_ns, {"features": ["failures"]})
     assert (answer.kind, answer.wire_req_id, answer.fills) == (RESPONSE, 99, [])
     assert answer.failure is not None and answer.failure.code == FailureCode.REFUSED
     assert answer.acks
 
 
-def test_features_that_are_no_list_say_nothing(federation):
-    fed = federation(clients=1)
+def test_features_that_are_no_list_say_nothing(askers):
+    fed = askers(clients=1)
     for number, odd in enumerate(("failures", {"failures": 1}, 5, None, [], [["failures"]])):
         peer = PeerId.from_name(f"odd{number}")
         assert asked(fed.clients[0], peer, fed.sim.now_ns, {"features": odd}) == []
 
 
-def test_the_first_reply_or_failure_is_final(federation):
+def test_the_first_reply_or_failure_is_final(askers):
     """A second one, of whatever kind, is acknowledged and counts for nothing."""
-    fed = federation()
+    fed = askers()
     fed.clients[0].component("codec").mood = "fails"
     fed.clients[1].deliver_inbound = lambda *_arguments, **_more: None
     fed.server.invoke("Server", {"x": f32(1, 2)})
@@ -288,10 +169,10 @@ def test_the_first_reply_or_failure_is_final(federation):
     assert len(fed.failed) == 1
 
 
-def test_only_one_reply_of_an_execution_leaves(federation):
+def test_only_one_reply_of_an_execution_leaves(askers):
     reply = PROGRAM.rstrip().splitlines()[-1]
     again = reply.replace("h: Trigger", "k: Trigger").replace("wire_id=2", "wire_id=3")
-    fed = federation(clients=1, changes=[(reply, f"{reply}\n{again}")])
+    fed = askers(clients=1, changes=[(reply, f"{reply}\n{again}")])
     _, missing = fed.ask()
     fed.sim.run(for_ns=S)
     assert missing == []
@@ -302,8 +183,8 @@ def test_only_one_reply_of_an_execution_leaves(federation):
 @pytest.mark.parametrize(
     ("code", "reason"), [(1, "failed"), (2, "failed"), (3, "refused"), (4, "too large"), (9, "failed")]
 )
-def test_each_failure_has_its_reason(federation, code, reason):
-    fed = federation(clients=1)
+def test_each_failure_has_its_reason(askers, code, reason):
+    fed = askers(clients=1)
     fed.clients[0].deliver_inbound = lambda *_arguments, **_more: None
     fed.server.invoke("Server", {"x": f32(1, 2)})
     fed.sim.run(for_ns=S // 10)
@@ -352,8 +233,8 @@ def test_the_failure_of_a_durable_request_is_durable_and_sent_once(compile_text)
     assert again.counters["outbound.reused"] == 1
 
 
-def test_what_an_execution_owes_is_in_a_snapshot(federation):
-    fed = federation(clients=1, changes=[("  h: Trigger = wire.SendResp(y,", SLOWLY)])
+def test_what_an_execution_owes_is_in_a_snapshot(askers):
+    fed = askers(clients=1, changes=[("  h: Trigger = wire.SendResp(y,", SLOWLY)])
     (client,) = fed.clients
     fed.server.invoke("Server", {"x": f32(1, 2)})
     fed.sim.run(for_ns=S)

@@ -1,0 +1,64 @@
+"""The executions that answers run in, one for each answer of a request that reads them one by one."""
+
+from __future__ import annotations
+
+from bb_edge.engine.net.cohort import Cohort, CohortEvent
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
+from bb_edge.roles import TRIGGER
+
+
+class Children:
+    """Runs answers, `max_children` of a request at once and no more than it needs; others wait.
+
+    `cohorts` has the request of each by the number of its execution.
+    """
+
+    def __init__(self, runtime: Runtime, scheduler: Scheduler) -> None:
+        self._runtime = runtime
+        self._scheduler = scheduler
+        self.cohorts: dict[int, Cohort] = {}
+
+    def run(self, cohort: Cohort) -> None:
+        """Starts as many of the request's answers as may run now."""
+        region = cohort.region
+        assert region is not None
+        entry = region.graph.ops[region.region.entry]
+        while cohort.waiting and cohort.may_run and cohort.running < self._runtime.config.max_children:
+            peer, values, cause, size = cohort.waiting.popleft()
+            tail = (*values, (peer,), TRIGGER)  # the trigger is optional
+            outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
+            cohort.running += 1
+            child = self._scheduler.start_child(cohort.frame, region, outputs, peer, size)
+            self.cohorts[child.id] = cohort
+            # It counts as an answer: no gate drops it because its peer went since.
+            asked = cohort.execution
+            child.came_from(peer, cause, asked.deadline_ns, acknowledged=True, until_ns=asked.until_ns)
+
+    def ended(self, child: Execution) -> tuple[Cohort, PeerId | None] | None:
+        """An execution has ended. For one that an answer ran in, its request, and whose answer counts then.
+
+        What the child refused is missing. None for any other execution.
+        """
+        cohort = self.cohorts.pop(child.id, None)
+        if cohort is None:
+            return None
+        peer = child.source
+        assert peer is not None
+        cohort.happens(CohortEvent.COUNTED)
+        cohort.running -= 1
+        if not child.failed:
+            return cohort, peer
+        cohort.reasons[peer] = MissingReason.REFUSED
+        self._runtime.count("requests.refused")
+        return cohort, None
+
+    def forget_waiting(self, cohort: Cohort) -> None:
+        """Drops the answers that are not needed any more."""
+        for answer in cohort.waiting:
+            cohort.reasons[answer.peer] = MissingReason.ENOUGH
+            self._scheduler.ledger.release(answer.peer, answer.size)
+        cohort.waiting.clear()

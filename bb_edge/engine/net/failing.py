@@ -1,0 +1,51 @@
+"""Peers that are up and do not answer: who is failing, and when one is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bb_edge.engine import steps
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.answering import PeerAnswers
+
+
+class Failing:
+    """The table of `bb_edge.wire.answering`, with its steps and counters. Nobody else writes it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.answers = PeerAnswers(runtime.config.failing_threshold, runtime.config.max_peers)
+
+    def __bool__(self) -> bool:
+        return self.answers.any_failing
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return self.answers.is_failing(peer)
+
+    def may_ask(self, peer: PeerId) -> bool:
+        """Whether the peer is not failing, or may be tried now."""
+        answers = self.answers
+        return not answers.is_failing(peer) or answers.may_try(peer, self._runtime.now_ns)
+
+    def tried(self, peer: PeerId) -> None:
+        """A failing peer is asked: the next trial waits longer."""
+        self.answers.tried(peer, self._runtime.now_ns)
+
+    def judge(self, accepted: Iterable[PeerId], blamed: Iterable[PeerId]) -> None:
+        """A request is over: whose answers count, and who was waited for in vain."""
+        for peer in accepted if self.answers.unanswered else ():
+            if self.answers.accepted(peer):
+                self._tell(peer, False)
+        for peer in blamed:
+            if self.answers.left_unanswered(peer, self._runtime.now_ns):
+                self._runtime.count("peers.failing")
+                self._tell(peer, True)
+
+    def answered_late(self, peer: PeerId) -> None:
+        """An answer has come to a trial whose request is over: the next request decides."""
+        if self.answers.late(peer):
+            self._tell(peer, False)
+
+    def _tell(self, peer: PeerId, failing: bool) -> None:
+        self._runtime.emit(steps.PeerFailing(peer, failing))

@@ -1,0 +1,160 @@
+"""Peers that are up and leave requests without an answer: they hold nobody up, and are asked again in time."""
+
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
+from __future__ import annotations
+
+from arrays import f32
+from asking import SLOWLY
+from kinds_of_steps import of
+
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import HOST_CAPS
+from bb_edge.wire.envelope import RESPONSE
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+class Mute:
+    """A client that takes part in everything, and whose answers never leave while it is mute."""
+
+    def __init__(self, node) -> None:
+        self.mute = True
+        self._poll = node.poll
+        node.poll = self.poll
+
+    def poll(self, now_ns):
+        found = self._poll(now_ns)
+        if not self.mute:
+            return found
+        return [s for s in found if not (isinstance(s, steps.SendEnvelope) and self._answers(s))]
+
+    def _answers(self, step):
+        return envelope.decode(step.body + step.payload, HOST_CAPS).kind == RESPONSE
+
+
+def told(fed):
+    return [(s.peer, s.failing) for s in of(steps.PeerFailing, (seen.step for seen in fed.sim.seen))]
+
+
+def test_after_five_rounds_nobody_waits_for_a_mute_peer(askers):
+    fed = askers(clients=3)
+    mute = fed.clients[1]
+    client = Mute(mute)
+    peer = mute.peer_id
+    for _ in range(5):
+        took, missing = fed.ask()
+        assert took >= 5000 and missing == [(peer, "deadline")]
+    assert told(fed) == [(peer, True)]
+    assert fed.server.counters["peers.failing"] == 1
+    assert not of(steps.PeerDown, (seen.step for seen in fed.sim.seen)), "it is heard, so it is up"
+    for _ in range(50):
+        took, missing = fed.ask()
+        assert took < 100
+        assert missing in ([], [(peer, "failing")])
+    asked = sum(1 for step in fed.closed[5:] if step.asked == 3)
+    assert 1 <= asked < 50, "it is tried, and not each time"
+
+    client.mute = False
+    fed.sim.run(for_ns=70 * S)
+    fed.ask()
+    fed.sim.run(for_ns=S)
+    assert told(fed)[-1] == (peer, False), "what it answers to a trial, though late, is heard"
+    for _ in range(3):
+        took, missing = fed.ask()
+        assert took < 100 and missing == []
+
+
+def test_one_accepted_answer_clears_the_count(askers):
+    fed = askers(clients=2)
+    client = Mute(fed.clients[0])
+    for _ in range(3):
+        for _ in range(4):
+            fed.ask()
+        client.mute = False
+        fed.ask()
+        client.mute = True
+    assert told(fed) == []
+
+
+def test_failed_answers_make_a_peer_failing_as_well(askers):
+    fed = askers(clients=2)
+    bad = fed.clients[0]
+    bad.component("codec").mood = "fails"
+    for _ in range(5):
+        assert fed.ask()[1] == [(bad.peer_id, "failed")]
+    assert told(fed) == [(bad.peer_id, True)]
+    assert fed.ask()[1] in ([], [(bad.peer_id, "failing")])
+
+
+def test_a_failing_peer_that_starts_anew_is_tried_at_once(askers):
+    fed = askers(clients=2)
+    bad = fed.clients[0]
+    bad.component("codec").mood = "fails"
+    for _ in range(20):
+        fed.ask()
+        fed.sim.run(for_ns=20 * MS)
+    assert fed.closed[-1].asked == 1, "its back-off is long by now"
+    fed.sim.remove(bad.peer_id)
+    again = fed.anew(bad, "Client")
+    fed.sim.run(for_ns=S)
+    fed.ask()
+    fed.sim.run(for_ns=S)
+    assert told(fed)[-1] == (again.peer_id, False)
+    assert fed.ask()[1] == []
+
+
+def test_a_failing_peer_is_up_for_all_but_requests(askers):
+    fed = askers(clients=2)
+    bad = fed.clients[0]
+    bad.component("codec").mood = "fails"
+    for _ in range(6):
+        fed.ask()
+    assert fed.server.peers_up("Client") == tuple(sorted(node.peer_id for node in fed.clients))
+    assert fed.server.inspect().peers[str(bad.peer_id)]["failing"]
+
+
+def test_a_peer_that_is_not_needed_is_not_blamed(askers):
+    fed = askers(clients=3, enough=2)
+    slow = Mute(fed.clients[0])
+    for _ in range(8):
+        took, missing = fed.ask()
+        assert took < 100 and [reason for _, reason in missing] == ["enough"]
+    assert told(fed) == [] and slow.mute
+
+
+def test_who_is_failing_is_in_a_snapshot(askers):
+    fed = askers(clients=2, config=NodeConfig(failing_threshold=2))
+    bad = fed.clients[0]
+    bad.component("codec").mood = "fails"
+    for _ in range(2):
+        fed.ask()
+    fed.server = fed.again(fed.server, "Server")
+    fed.sim.run(for_ns=1)
+    assert fed.ask()[1] in ([], [(bad.peer_id, "failing")])
+
+
+def test_a_peer_that_restarts_is_asked_once_more(askers):
+    """It had acknowledged the request, and forgot it with everything else."""
+    fed = askers(clients=2, changes=[("  h: Trigger = wire.SendResp(y,", SLOWLY)])
+    dies = fed.clients[0]
+    fed.server.invoke("Server", {"x": f32(1, 2)})
+    fed.sim.run(for_ns=S)
+    (request,) = fed.server.inspect().requests
+    fed.anew(dies, "Client")
+    fed.sim.run(until=lambda: bool(fed.closed))
+    assert fed.closed[-1].missing == () and fed.closed[-1].answered == 2
+    assert fed.server.counters["requests.repeated"] == 1
+    assert len(request["numbers"]) == 2
+
+
+def test_a_peer_that_says_again_that_it_is_up_is_not_asked_once_more(askers):
+    fed = askers(clients=2, changes=[("  h: Trigger = wire.SendResp(y,", SLOWLY)])
+    fed.server.invoke("Server", {"x": f32(1, 2)})
+    fed.sim.run(for_ns=S)
+    fed.sim.add(fed.clients[0])
+    fed.sim.run(until=lambda: bool(fed.closed))
+    assert "requests.repeated" not in fed.server.counters

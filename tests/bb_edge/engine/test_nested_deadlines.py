@@ -1,0 +1,190 @@
+"""Deadlines nest: what is asked on behalf of somebody is over before nobody waits for it any more."""
+
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
+from __future__ import annotations
+
+import pytest
+from arrays import f32
+from components import Slow
+from durable_program import HERE
+from envelopes import fill
+from kinds_of_steps import of
+
+from bb_edge.engine import steps
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.registry import Registry
+from bb_edge.roles.errors import CompletionExpiredError
+from bb_edge.transport.in_process import Simulation
+from bb_edge.wire.caps import HOST_CAPS
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, decode, encode
+
+S = 1_000_000_000
+MS = 1_000_000
+
+TIERS = """
+program Demo {module=Demo, targets="Server,Relay,Leaf", binding.Server.relays="peer_selector|bb.PresenceSelector|1", binding.Relay.leaves="peer_selector|bb.PresenceSelector|1"}
+function program.Server(x: F32[1]) -> () {entry=1, partition=Server}
+  slot relays: peer_selector peer_class=Relay
+  all: PeerIdVec = role.peer_selector.CurrentView() {slot=relays}
+  req: WireReqId = wire.SendReqBatched(x, all, all) {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, deadline_ns=OUTER, wire.answer_mode=each, port=outer}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=2, wire.request=1}
+  y: F32[1], who: PeerIdVec = wire.RecvResp() {wire.wire_id=2, wire.request=1, wire.site_ids=a2, wire.type_hashes=101}
+  syscall.AppEmit<name="sum">(y)
+  syscall.AppEmit<name="missing">(missing)
+function program.Relay() -> () {entry=1, partition=Relay}
+  slot leaves: peer_selector peer_class=Leaf
+  x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  t: Trigger = syscall.OnTrigger(x)
+  BEFORE
+  below: PeerIdVec = role.peer_selector.CurrentView(go) {slot=leaves, control_inputs=1}
+  req: WireReqId = wire.SendReqBatched(x, below, below) {wire.wire_id=3, wire.site_ids=b1, wire.type_hashes=101, deadline_ns=INNER, wire.answer_mode=batch, port=inner}
+  closed: Trigger, missing: PeerIdVec, all: F32[?, 1] = wire.RecvRespBatched(req) {wire.wire_id=4, wire.request=3, wire.site_ids=b2, wire.type_hashes=101}
+  axis: I64[1] = Constant<value=I64[1]{0}>()
+  sum: F32[1] = ReduceSum<keepdims=0>(all, axis)
+  h: Trigger = wire.SendResp(sum, from, number) {wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1}
+  syscall.AppEmit<name="below">(missing)
+function program.Leaf() -> () {entry=1, partition=Leaf}
+  x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=3, wire.site_ids=b1, wire.type_hashes=101}
+  h: Trigger = wire.SendResp(x, from, number) {wire.wire_id=4, wire.site_ids=b2, wire.type_hashes=101, wire.request=3}
+"""
+
+
+@pytest.fixture
+def tiers(compile_text):
+    """`tiers(outer_ns, inner_ns, leaves, before)`: (simulation, server, relay, leaves), in touch.
+
+    `before` are ops of the relay that give `go` once it is to ask.
+    """
+
+    def make(outer_ns, inner_ns, leaves=2, before=""):
+        ops = before or "go: Trigger = syscall.OnTrigger(t)"
+        text = TIERS.replace("OUTER", str(outer_ns)).replace("INNER", str(inner_ns))
+        data = compile_text(text.replace("BEFORE", ops))
+        sim = Simulation(seed=3)
+        seats = [("hub", "Server"), ("relay", "Relay"), *((f"l{n}", "Leaf") for n in range(leaves))]
+        made = [
+            install(PeerId.from_name(name), (), data, [target], seed=n)
+            for n, (name, target) in enumerate(seats, 1)
+        ]
+        for node in made:
+            sim.add(node)
+        sim.run(for_ns=S // 10)
+        return sim, made[0], made[1], made[2:]
+
+    return make
+
+
+def ask(sim, server, *values):
+    """Asks; ms until the server's request is over, and what was told: (sums, missing of the server's)."""
+    began = sim.now_ns
+    server.invoke("Server", {"x": f32(*values)})
+    sim.run(until=lambda: bool(sim.events("missing")))
+    return (
+        (sim.now_ns - began) // MS,
+        [e.value.tolist() for e in sim.events("sum")],
+        sim.events("missing")[-1].value,
+    )
+
+
+def reasons(sim, port):
+    return [
+        reason
+        for s in of(steps.RequestClosed, (x.step for x in sim.seen))
+        if s.port == port
+        for _, reason in s.missing
+    ]
+
+
+def quiet(node):
+    node.deliver_inbound = lambda *_arguments, **_more: None
+
+
+@pytest.mark.parametrize("inner_ns", [8 * S, 5 * S, 4_900 * MS])
+def test_a_partial_result_goes_home_where_the_inner_deadline_is_longer(tiers, inner_ns):
+    """5 s less 5 %: the relay stops waiting after 4.75 s and answers with what it has."""
+    sim, server, _, leaves = tiers(5 * S, inner_ns, leaves=3)
+    quiet(leaves[0])
+    took, sums, missing = ask(sim, server, 3)
+    assert 4740 <= took < 4760
+    assert sums == [[6]] and missing == ()
+    assert reasons(sim, "inner") == ["cut"] and reasons(sim, "outer") == []
+
+
+def test_an_inner_deadline_that_is_shorter_stays_as_it_is(tiers):
+    sim, server, _, leaves = tiers(5 * S, 2 * S)
+    quiet(leaves[0])
+    took, sums, _ = ask(sim, server, 3)
+    assert 2000 <= took < 2010 and sums == [[3]]
+    assert reasons(sim, "inner") == ["deadline"]
+
+
+def test_the_reserve_is_50_ms_at_least(tiers):
+    sim, server, _, leaves = tiers(200 * MS, 5 * S)
+    quiet(leaves[0])
+    took, sums, _ = ask(sim, server, 3)
+    assert 145 <= took < 160 and sums == [[3]]
+
+
+def test_where_less_than_the_reserve_remains_nobody_is_asked(tiers):
+    late = "go: Trigger = syscall.Sleep<duration_ns=960000000>(t)"
+    sim, server, relay, leaves = tiers(1 * S, 5 * S, before=late)
+    took, sums, missing = ask(sim, server, 3)
+    assert took < 1000 and sums == [[0]] and missing == ()
+    assert reasons(sim, "inner") == ["cut", "cut"]
+    assert [s.reason for s in of(steps.RequestClosed, (x.step for x in sim.seen)) if s.port == "inner"] == [
+        "nobody asked"
+    ]
+    assert all("wire.received" not in leaf.counters for leaf in leaves)
+    assert relay.counters["requests.opened"] == 1
+
+
+def test_after_a_restart_the_deadline_is_still_that_of_whoever_asked(tiers):
+    sim, server, relay, leaves = tiers(5 * S, 8 * S)
+    quiet(leaves[0])
+    server.invoke("Server", {"x": f32(3)})
+    sim.run(for_ns=S)
+    again = install(
+        relay.peer_id,
+        (),
+        relay.program,
+        ["Relay"],
+        seed=9,
+        snapshot=relay.snapshot(sim.now_ns),
+        now_ns=sim.now_ns,
+    )
+    sim.add(again)
+    (execution,) = again.inspect().executions
+    assert execution["deadline_ns"] - execution["until_ns"] == 250 * MS
+    sim.run(until=lambda: bool(sim.events("missing")))
+    assert 4740 * MS < sim.now_ns < 4760 * MS
+    assert [e.value.tolist() for e in sim.events("sum")] == [[3]]
+    assert reasons(sim, "inner") == ["cut"]
+
+
+def test_a_component_that_answers_later_has_as_long_as_there_is(bench):
+    """Its op fails before nobody waits for the reply any more, and that goes home."""
+    registry = Registry()
+    registry.register(Slow)
+    b = bench(
+        """program Demo {module=Demo, binding.Main.s="codec|test.Slow|1"}
+function program.Main() -> () {entry=1, partition=Main}
+  slot s: codec
+  x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  y: F32[1] = role.compressor.Compress(x) {slot=s}
+  h: Trigger = wire.SendResp(y, from, number) {wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1}
+""",
+        registry=registry,
+    )
+    asker = PeerId.from_name("asker")
+    b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
+    b.poll()
+    made = Envelope([fill(0xA1, 3)], REQUEST, 7, 2 * S, epoch=5, seq=1)
+    b.node.deliver_inbound(encode(made), asker)
+    b.settle()
+    (failed,) = b.of(steps.OpFailed)
+    assert isinstance(failed.error, CompletionExpiredError)
+    (answer,) = [m for s in b.of(steps.SendEnvelope) if (m := decode(s.payload, HOST_CAPS)).kind == RESPONSE]
+    assert answer.failure is not None and answer.failure.name == "OP_FAILED"
+    assert answer.remaining_deadline_ns == 100 * MS

@@ -1,0 +1,71 @@
+"""Whether peers answer: counts, the table, trials, bounds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.answering import ANSWERING, PeerAnswers
+from tests.aids.transitions import assert_decides_by
+
+MS = 1_000_000
+A, B, C = (PeerId.from_int(n) for n in range(3))
+
+
+def leave(answers: PeerAnswers, peer: PeerId, times: int, now_ns: int = 0) -> list[bool]:
+    return [answers.left_unanswered(peer, now_ns) for _ in range(times)]
+
+
+def test_a_peer_answers_by_its_table() -> None:
+    def walk() -> None:
+        answers = PeerAnswers(3)
+        assert not answers.accepted(A) and not answers.late(A) and not answers.is_failing(A)
+        assert leave(answers, A, 2) == [False, False]
+        assert not answers.accepted(A)
+        assert leave(answers, A, 4) == [False, False, True, False]
+        assert answers.is_failing(A) and answers.any_failing
+        assert answers.late(A) and not answers.is_failing(A) and not answers.any_failing
+        assert leave(answers, A, 1) == [True], "the next request decides"
+        assert answers.accepted(A) and not answers.unanswered
+        assert leave(answers, A, 2) == [False, False]
+
+    assert_decides_by(ANSWERING, walk)
+
+
+def test_a_failing_peer_is_tried_less_and_less_often() -> None:
+    answers = PeerAnswers(1)
+    leave(answers, A, 1)
+    tries, now = [], 0
+    while len(tries) < 16:
+        if answers.may_try(A, now):
+            answers.tried(A, now)
+            tries.append(now)
+        now += 10 * MS
+    gaps = [(b - a) // MS for a, b in pairwise(tries)]
+    assert gaps == sorted(gaps) and gaps[0] <= 20 and gaps[-1] == 60_000
+    assert not answers.may_try(A, tries[-1])
+    answers.restarted(A)
+    assert answers.may_try(A, tries[-1]) and answers.is_failing(A)
+
+
+def test_the_table_is_bounded() -> None:
+    answers = PeerAnswers(1, capacity=2)
+    for peer in (A, B, C):
+        leave(answers, peer, 1)
+    assert [answers.is_failing(peer) for peer in (A, B, C)] == [False, True, True]
+    assert answers.forgotten == 1
+    leave(answers, B, 3)
+    assert answers.forgotten == 1
+
+
+def test_what_is_saved_comes_back() -> None:
+    answers = PeerAnswers(3)
+    leave(answers, A, 3, 5 * MS)
+    leave(answers, B, 1)
+    again = PeerAnswers(3)
+    again.restore(answers.snapshot(7 * MS), 100 * MS)
+    assert again.unanswered == {A: 3, B: 1}
+    assert not again.may_try(A, 107 * MS) and again.may_try(A, 108 * MS)
+    small = PeerAnswers(3, capacity=1)
+    small.restore(answers.snapshot(0), 0)
+    assert small.unanswered == {B: 1}
