@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from arrays import f32
 from kinds_of_steps import of
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -19,8 +20,6 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import Codec
 from bb_edge.transport.in_process import Simulation
-
-S = 1_000_000_000
 
 
 class Moody(Codec):

@@ -9,14 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from peers import HERE
+from times import MS
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.wire.outbox import OutboxRecord
-
-MS = 1_000_000
-HERE = b"\xe2\x01" + bytes(8)
 
 
 class Crash(Exception):

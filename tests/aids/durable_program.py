@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 from arrays import f32
 from kinds_of_steps import of
+from peers import HERE
 
 from bb_edge import PeerId
 from bb_edge.engine.steps import EngineStep, PersistOutbox
 from bb_edge.node import Node
 from bb_edge.wire.outbox import OutboxRecord
-
-HERE = b"\xe2\x01" + bytes(8)
 
 ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
 REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"

@@ -13,8 +13,6 @@ from bb_edge.wire.delivery import (
 )
 from bb_edge.wire.envelope import NONE, Envelope, Fill, decode, encode
 
-MS = 1_000_000
-S = 1_000_000_000
 A, B, C, D = (PeerId.from_int(n) for n in range(4))
 EPOCH, OUTBOX = 11, 12
 

@@ -7,9 +7,6 @@ from typing import Any
 from bb_edge.engine import steps
 from bb_edge.transport.in_process import Simulation
 
-S = 1_000_000_000
-MS = 1_000_000
-
 
 def advance(sim: Simulation, ns: int) -> None:
     sim.at(sim.now_ns + ns, lambda: None)

@@ -16,8 +16,6 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 
-MS = 1_000_000
-
 
 @dataclass
 class Bench:

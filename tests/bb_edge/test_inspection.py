@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from durable_program import program
 from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
+from wire_ops import ASK
 
 from bb_edge import Address, NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -21,11 +24,6 @@ from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
 
-MS, S = 1_000_000, 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
-
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
 TEXT = f"""
 program Demo {{module=Demo}}
 function program.Main(x: F32[4]) -> () {{entry=1, partition=self}}

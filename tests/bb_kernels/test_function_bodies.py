@@ -6,11 +6,11 @@ when ``supported`` knows its operators and its values are tensors of element typ
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx_cases import node_cases
 
 import bb_kernels
 from bb_kernels.unary import DATA_TYPES
@@ -19,12 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 
 def _cases() -> list[Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = [case for case in collect_testcases(None) if len(case.model.graph.node) > 1]
-    return [case for case in found if _takes_part(case)]
+    return [case for case in node_cases() if len(case.model.graph.node) > 1 and _takes_part(case)]
 
 
 def _takes_part(case: Any) -> bool:

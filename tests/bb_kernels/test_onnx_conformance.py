@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import pickle
 import re
-import warnings
 from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from compiled_programs import compiled_once
+from onnx_cases import node_cases
 
 import bb_kernels
 from bb_kernels.registry import find
@@ -34,14 +34,6 @@ WRONG = re.compile(
 
 # What the runtime does for a whole plan: floating point warnings are not errors of a kernel.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-def _cases() -> list[Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return list(collect_testcases(None))
 
 
 def _tensor_types(values: Any) -> bool:
@@ -129,7 +121,7 @@ def _plain(case: Any) -> tuple[Any, ...]:
 
 
 def _collected() -> dict[str, bytes]:
-    cases = _cases()
+    cases = node_cases()
     left_out = Counter(reason for case in cases if (reason := _left_out(case)) is not None)
     selected = [_plain(case) for case in cases if _left_out(case) is None]
     return {"cases": pickle.dumps((len(cases), dict(left_out), selected))}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from times import S
 
 from bb_shims import WALL_FLOOR_NS, ClockError, MissingFileError, StorageError
 from bb_shims.testing import CrashMode, FakeBoard, FakeDisk, Fault, FaultKind, PowerCut
-
-S = 1_000_000_000
 
 
 def test_time_stands_until_it_is_advanced() -> None:

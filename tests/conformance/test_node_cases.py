@@ -7,25 +7,16 @@ whatever else is taken must be right too; the rest is refused with a typed error
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from onnx_cases import node_cases
 
 onnx = pytest.importorskip("onnx")
 
 import bb_host.onnx_backend as backend  # noqa: E402
 from bb_host.onnx_model import OnnxModelError  # noqa: E402
-
-
-def _cases() -> list[Any]:
-    from onnx.backend.test.case.node import collect_testcases
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return list(collect_testcases(None))
-
 
 WRONG = re.compile(
     r"test_qlinearmatmul_.*_int8_.*|test_averagepool_3d_dilations_large_.*pad_is_1_ceil_mode_is_True"
@@ -37,7 +28,7 @@ def _is_right(case: Any) -> bool:
     return not (onnx.__version__.startswith("1.16.") and WRONG.fullmatch(case.name))
 
 
-CASES = [case for case in _cases() if _is_right(case)]
+CASES = [case for case in node_cases() if _is_right(case)]
 RESULTS: dict[str, int] = {"declared": 0, "more": 0, "refused": 0}
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-EXCUSED = {"_cases", "run"}
-"""Names of helpers that are still written twice: this list only ever gets shorter."""
-
 
 def helpers(text: str) -> Iterator[tuple[str, str]]:
     """Name, and names of parameters with the statements, of each longer function of a module."""
@@ -31,10 +28,7 @@ def test_no_helper_is_written_in_two_files() -> None:
         for name, helper in helpers(path.read_text("utf-8")):
             places[helper].append((name, path.relative_to(ROOT).as_posix()))
     repeated = [where for where in places.values() if len(where) > 1]
-    names = {name for where in repeated for name, _ in where}
-    unexcused = [where for where in repeated if not {name for name, _ in where} <= EXCUSED]
-    assert not unexcused, f"write them once, in tests/aids: {unexcused}"
-    assert names == EXCUSED, "an excuse that nothing needs any more goes"
+    assert not repeated, f"write them once, in tests/aids: {repeated}"
 
 
 def test_the_check_compares_what_helpers_do() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from times import S
 
 from bb_edge.registry import default_registry
 from bb_host import Compiler, IndexSlot, ModelSlot, Module, PeerSelectorSlot
@@ -17,7 +18,6 @@ from bb_host.learn import mlp, trainable
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-S = 1_000_000_000
 CAMERA = '''
 import pathlib
 import threading

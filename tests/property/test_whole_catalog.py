@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from times import S
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
@@ -31,7 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarn
 """Programs made at random compute what nothing reads."""
 
 PROGRAMS = int(os.environ.get("BB_RANDOM_PROGRAMS", "30"))
-S = 1_000_000_000
 
 
 def _load(name):

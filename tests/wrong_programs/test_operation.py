@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from arrays import f32
 from refusals import refused
+from times import S
 
 from bb_edge import PeerId, install, open_model
 from bb_edge.cli import main
@@ -26,8 +27,6 @@ from bb_edge.roles.context import Ctx
 from bb_host import CodecSlot, Compiler, DataSourceSlot, Module
 from bb_host.dsl.errors import ModuleError
 from bb_host.edge import compile_edge
-
-S = 1_000_000_000
 
 
 class Device(DataSource):

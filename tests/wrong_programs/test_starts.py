@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from times import MS
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_host import Compiler, Graph, Module
 from bb_host.edge import build_edge
 
-MS = 1_000_000
 ONES = np.ones(2, np.float32)
 
 

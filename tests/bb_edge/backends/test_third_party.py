@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from times import S
 
 pytest.importorskip("onnx")
 
@@ -24,7 +25,6 @@ from bb_host import Compiler, Module, PeerSelectorSlot
 from bb_host.compiler.errors import UnsupportedOps as CompileUnsupportedOps
 from bb_host.edge import compile_edge
 
-S = 1_000_000_000
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
     "Mul": lambda a, b: a * b,

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from arrays import f32
-from simulations import S, advance
+from simulations import advance
+from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -22,8 +23,6 @@ from bb_edge.roles import ProtocolComponent
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
-
-MS = 1_000_000
 
 
 class Echo(ProtocolComponent):

@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from simulations import MS, S, advance, failures
+from simulations import advance, failures
+from times import MS, S
 
 from bb_edge.components import Cyclon
 from bb_edge.installer import install

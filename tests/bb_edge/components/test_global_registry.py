@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulations import MS, S, advance, failures
+from simulations import advance, failures
+from times import MS, S
 
 from bb_edge.components import GlobalRegistryClient, GlobalRegistryServer
 from bb_edge.engine import steps

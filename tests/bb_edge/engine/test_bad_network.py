@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from times import MS, S
+from wire_ops import ASK, REPLY
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -18,13 +20,9 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation
 
-S = 1_000_000_000
-MS = 1_000_000
 CLIENTS = 6
 ROUNDS = 12
 
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
 
 FEDERATION = f"""
 program Demo {{module=Demo, binding.Server.p="peer_selector|bb.PresenceSelector|1", binding.Server.agg="aggregator|bb.FedAvg|2"}}

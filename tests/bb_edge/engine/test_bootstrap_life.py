@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from times import S
 
 from bb_edge.engine.entries.bootstrap import LIFE, Bootstrap, BootstrapStatus
 from bb_edge.ir.transitions import TransitionError
 from tests.aids.transitions import assert_decides_by
 
-S = 1_000_000_000
 NOTHING: Any = None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, ClassVar
 
+from times import S
+
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.calls import CALL, Calls
@@ -24,7 +26,6 @@ from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import Outbox
 from tests.aids.transitions import assert_decides_by
 
-S = 1_000_000_000
 ADDRESS = b"\xe2\x01" + bytes(8)
 HERE, THERE = PeerId.from_name("here"), PeerId.from_name("there")
 

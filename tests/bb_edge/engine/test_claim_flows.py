@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from arrays import f32
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -16,8 +17,6 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles import Model
 from bb_edge.transport.in_process import Simulation
-
-S = 1_000_000_000
 
 
 class Diary(Model):

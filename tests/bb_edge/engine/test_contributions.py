@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from arrays import f32
 from kinds_of_steps import of
+from peers import A, B
 
 from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.roles import ContributionRefused
-
-A, B = PeerId.from_name("a"), PeerId.from_name("b")
 
 PROGRAM = """program Demo {module=Demo, targets="Server", binding.Server.agg="aggregator|bb.FedAvg|1"}
 function program.Server(x: F32[?], w: F32[], p: PeerIdVec, go: Trigger) -> () {entry=1, partition=Server}

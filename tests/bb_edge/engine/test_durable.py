@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_machines import HERE, MS, Crash, Net
+from durable_machines import Crash, Net
 from durable_program import ASK, REPLY, SAY
 from envelopes import durable_message
+from peers import HERE
+from times import MS, S
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
@@ -22,8 +24,6 @@ from bb_edge.installer import InstallError
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
 from bb_edge.wire.outbox import OutboxRecord
-
-S = 1_000_000_000
 
 TOLD = f"""
 program Demo {{module=Demo}}

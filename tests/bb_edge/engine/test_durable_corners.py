@@ -9,8 +9,10 @@ import pytest
 from durable_program import greeted, program, records, say
 from envelopes import durable_message
 from kinds_of_steps import of
+from peers import HERE, SELF, A, B, C
+from times import S
 
-from bb_edge import NodeConfig, PeerId, install
+from bb_edge import NodeConfig, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
@@ -20,9 +22,6 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.envelope import REQUEST, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
 
-S = 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
 TEXT = program(2 * S)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from durable_program import program
 from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -18,9 +20,6 @@ from bb_edge.wire import envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
 
-S = 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
 REASON = "a durable request that lacks an answer"
 
 

@@ -9,6 +9,8 @@ import pytest
 from durable_program import greeted, program, say
 from envelopes import durable_message
 from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -18,10 +20,7 @@ from bb_edge.wire import envelope
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope
 from bb_edge.wire.outbox import OutboxRecord
 
-S = 1_000_000_000
 WALL = 10**18
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
 TEXT = program(900 * S)
 
 

@@ -8,6 +8,8 @@ import pytest
 from durable_program import program, records, say
 from envelopes import durable_message
 from kinds_of_steps import of
+from peers import HERE, SELF, A, B, C
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -20,10 +22,6 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
-
-S = 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B, C = (PeerId.from_name(name) for name in ("node", "a", "b", "c"))
 
 
 @pytest.fixture

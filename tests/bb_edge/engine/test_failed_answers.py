@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from arrays import f32
 from asking import PROGRAM, SLOWLY
-from durable_program import HERE, program
+from durable_program import program
 from kinds_of_steps import of
+from peers import HERE
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.installer import install
@@ -18,8 +20,6 @@ from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope
 from bb_edge.wire.envelope_records import Failure, FailureCode
 from bb_edge.wire.outbox import Cause, OutboxRecord
-
-S = 1_000_000_000
 
 
 def test_a_peer_whose_op_fails_is_not_waited_for(askers):

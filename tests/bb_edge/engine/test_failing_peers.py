@@ -7,15 +7,13 @@ from __future__ import annotations
 from arrays import f32
 from asking import SLOWLY
 from kinds_of_steps import of
+from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import RESPONSE
-
-S = 1_000_000_000
-MS = 1_000_000
 
 
 class Mute:

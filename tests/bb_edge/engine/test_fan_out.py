@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from kinds_of_steps import of
+from peers import HERE, SELF
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.steps import EngineStep, SendEnvelope
@@ -16,9 +18,6 @@ from bb_edge.node import Node
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, decode, encode
 
-MS, S = 1_000_000, 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF = PeerId.from_name("node")
 LARGE = np.arange(64 * 1024, dtype=np.float32)  # 256 KiB
 SMALL = LARGE[:4]
 TAIL = 100  # most bytes of what is a peer's own

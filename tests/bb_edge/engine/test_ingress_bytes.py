@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.node import Node
 from bb_edge.transport.in_process import Simulation
 
-MS, S = 1_000_000, 1_000_000_000
 COUNT = 256
 ENVELOPE = 4 * COUNT + 100  # most bytes of the envelope of one answer
 SERVER = PeerId.from_name("server")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from arrays import f32
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap import (
@@ -21,8 +22,6 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles import Index
-
-S = 1_000_000_000
 
 
 class Camera(Index):

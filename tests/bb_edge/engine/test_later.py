@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from arrays import f32
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -17,8 +18,6 @@ from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Codec, DataSource, PeerSelector
 from bb_edge.roles.errors import CompletionExpiredError
-
-S = 1_000_000_000
 
 
 class Slow(Codec):

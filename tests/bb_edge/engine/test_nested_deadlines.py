@@ -7,9 +7,10 @@ from __future__ import annotations
 import pytest
 from arrays import f32
 from components import Slow
-from durable_program import HERE
 from envelopes import fill
 from kinds_of_steps import of
+from peers import HERE
+from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.installer import install
@@ -19,9 +20,6 @@ from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, decode, encode
-
-S = 1_000_000_000
-MS = 1_000_000
 
 TIERS = """
 program Demo {module=Demo, targets="Server,Relay,Leaf", binding.Server.relays="peer_selector|bb.PresenceSelector|1", binding.Relay.leaves="peer_selector|bb.PresenceSelector|1"}

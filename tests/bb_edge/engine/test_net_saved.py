@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds_of_steps import of
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -25,7 +26,6 @@ from bb_edge.wire.delivery import Links
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
 from bb_edge.wire.outbox import Cause, Outbox
 
-S = 1_000_000_000
 NOW, LATER = 3 * S, 103 * S
 ADDRESS = b"\xe2\x01" + bytes(8)
 PEERS = tuple(PeerId.from_name(name) for name in ("a", "b", "c"))

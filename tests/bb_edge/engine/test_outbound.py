@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -20,8 +21,6 @@ from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EDGE_CAPS, HOST_CAPS, PeerLimits
 from bb_edge.wire.envelope import Fill
-
-S = 1_000_000_000
 
 TEXT = """program Demo {{module=Demo, binding.L.p="peer_selector|bb.PresenceSelector|1"}}
 function program.L(x: F32, y: F32, q: F32) -> () {{entry=1, partition=L}}

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from times import S
+from wire_ops import ASK, REPLY
 
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.transport.in_process import Simulation
 
-S = 1_000_000_000
 HEAD = "program Demo {module=Demo}\nfunction program.Main"
 TAIL = " {entry=1, partition=self}\n"
 
@@ -159,8 +160,6 @@ function module.Inner(v: F32[1]) -> (w, inner) {{}}
     assert sorted(told(b)) == [("y", [-1]), ("z", [1])]
 
 
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
 ANSWERS = f"""program Demo {{module=Demo, targets="Server,Client", binding.Server.peers="peer_selector|bb.PresenceSelector|1"}}
 function program.Server(x: F32[1]) -> (asked, y, sum, who, missing) {{entry=1, partition=Server}}
   slot peers: peer_selector peer_class=Client

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from envelopes import durable_message
+from peers import HERE, SELF, A, B
+from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.net.journal import JournalRecord
@@ -19,9 +21,6 @@ from bb_edge.wire.envelope import RESPONSE, Envelope
 from bb_edge.wire.outbox import Cause, OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
 
-S = 1_000_000_000
-HERE = b"\xe2\x01" + bytes(8)
-SELF, A, B = (PeerId.from_name(name) for name in ("node", "a", "b"))
 NUMBERS = itertools.count(1000)
 """Of records that `may_run` hands to nodes; far above those that nodes give."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arrays import f32
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -15,8 +16,6 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation
 from tests.aids.transitions import assert_decides_by
-
-S = 1_000_000_000
 
 ASK, REPLY = "00000000000000aa", "00000000000000bb"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from times import MS
 
 from bb_edge.engine import steps
 from bb_edge.ir import types
@@ -11,7 +12,6 @@ from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 
-MS = 1_000_000
 ONE = np.array([1.0], np.float32)
 
 

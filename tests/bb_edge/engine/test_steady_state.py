@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from times import MS
+from wire_ops import ASK, REPLY
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -31,10 +33,7 @@ EXECUTIONS = int(os.environ.get("BB_STEADY", "480"))
 WARM_UP = (
     300 if sys.version_info >= (3, 11) else 1100
 )  # CPython 3.10 allocates a cache at a code object's 1024th call
-MS = 1_000_000
 
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
 
 FEDERATION = f"""
 program Demo {{module=Demo, binding.Server.p="peer_selector|bb.PresenceSelector|1", binding.Server.agg="aggregator|bb.FedAvg|2"}}

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from arrays import f32
+from times import MS, S
+from wire_ops import ASK, REPLY
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -21,9 +23,6 @@ from bb_edge.ir.tensors import encode_tensor
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import caps, cbor, envelope
 from bb_edge.wire.envelope import Envelope, Fill
-
-S = 1_000_000_000
-MS = 1_000_000
 
 
 def head(*targets: str) -> str:
@@ -90,8 +89,6 @@ def decoded(sent: Sequence[steps.SendEnvelope]) -> list[Envelope]:
 
 # --- one node, several targets ------------------------------------------------------------------------
 
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
 SERVER = main(
     "Server",
     "x: F32[1]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
@@ -16,7 +17,6 @@ from bb_edge.wire.resend import EnvelopeKey
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
 PEER = PeerId.from_name("other")
-S = 1_000_000_000
 
 Opened = Callable[..., StateStore]
 Look = Callable[[FakeDisk], Recovered]

@@ -14,10 +14,6 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Model
 
-S = 1_000_000_000
-MS = 1_000_000
-
-
 PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
 

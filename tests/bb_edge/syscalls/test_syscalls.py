@@ -7,16 +7,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from arrays import f32
+from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
-
-S = 1_000_000_000
-MS = 1_000_000
-
 
 PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from arrays import f32
+from times import MS, S
+from wire_ops import ASK, REPLY
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
@@ -20,10 +22,6 @@ from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import Envelope, Fill
-
-S = 1_000_000_000
-MS = 1_000_000
-
 
 PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
@@ -199,8 +197,6 @@ def test_deadline_check_on_the_wire(compile_text):
         assert not [s for s in sim.seen if isinstance(s.step, steps.ExecutionStarved)]
 
 
-ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101"
-REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101"
 ANSWERS = f"""  x: F32[1], s: PeerIdVec, r: WireReqId, t: Trigger = wire.RecvReq() {{{ASK}}}
   syscall.AppEmit<name="asked">(r)
   y: F32[1] = Add(x, x)

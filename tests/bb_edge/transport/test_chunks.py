@@ -8,11 +8,10 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import A, B
 
-from bb_edge.ir.ids import PeerId
 from bb_edge.transport.chunks import HEADER_BYTES, ChunkError, Reassembly, cut
 
-A, B = PeerId.from_name("a"), PeerId.from_name("b")
 AGE = 1_000
 
 

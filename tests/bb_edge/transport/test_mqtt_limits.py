@@ -10,6 +10,7 @@ import time
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from times import S
 
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
@@ -17,7 +18,6 @@ from bb_edge.transport.chunks import cut
 from bb_edge.transport.mqtt import MqttOptionError, MqttOptions
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket
 
-S = 1_000_000_000
 pytestmark = pytest.mark.broker
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from times import S
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport import outgoing
@@ -10,8 +11,6 @@ from bb_edge.transport.chunks import Reassembly
 from bb_edge.transport.mqtt import COUNTERS
 from bb_edge.transport.outgoing import FIRST_MID, LAST_MID, MAX_WINDOW, Aliases, Item, Outgoing
 from bb_edge.transport.packets import Splitter, parse_publish
-
-S = 1_000_000_000
 
 
 class Wire:

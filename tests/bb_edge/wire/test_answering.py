@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from times import MS
+
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.answering import ANSWERING, PeerAnswers
 from tests.aids.transitions import assert_decides_by
 
-MS = 1_000_000
 A, B, C = (PeerId.from_int(n) for n in range(3))
 
 

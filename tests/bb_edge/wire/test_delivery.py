@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from link_ends import EPOCH, MS, OUTBOX, A, B, C, D, S, fills, links, read, send, take
+from link_ends import EPOCH, OUTBOX, A, B, C, D, fills, links, read, send, take
+from times import MS, S
 
 from bb_edge.wire.delivery import (
     DeliveryError,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from link_ends import EPOCH, MS, OUTBOX, A, B, C, S, fills, links, read, send, take
+from link_ends import EPOCH, OUTBOX, A, B, C, fills, links, read, send, take
+from times import MS, S
 
 from bb_edge.wire import cbor
 from bb_edge.wire.delivery import (

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from times import MS
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
@@ -13,8 +14,6 @@ from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.delivery import DurableWindowFullError, Links, Verdict
 from bb_edge.wire.envelope import NONE, REQUEST, Envelope, Fill, decode, encode
 
-MS = 1_000_000
-S = 1_000_000_000
 NAMES = (PeerId.from_name("left"), PeerId.from_name("right"))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import A, B
 
-from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 from bb_edge.wire.outbox import RECORD, Cause, Outbox, OutboxFullError, OutboxRecord, OutboxRecordError
 from bb_edge.wire.resend import EnvelopeKey
 from tests.aids.transitions import assert_decides_by
 
-A, B = PeerId.from_name("a"), PeerId.from_name("b")
 CAUSE = Cause(B, 5, 6)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from link_ends import B, S, fills, links
+from link_ends import B, fills, links
+from times import S
 
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import Envelope, encode

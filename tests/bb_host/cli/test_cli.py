@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from host_commands import run
 
 from bb_edge.ir.errors import BBError
 from bb_host.cli import error_line, main
@@ -45,12 +46,6 @@ def write(tmp_path, monkeypatch):
         return path
 
     return put
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_compile_writes_the_artifacts_and_reports(write, tmp_path, capsys):

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
+from host_commands import run
 
 from bb_edge.engine.config import NodeConfig
 from bb_host.cli import main
@@ -145,12 +146,6 @@ def test_limits_of_the_portable_model_are_refused() -> None:
 
 
 # --- on the command line --------------------------------------------------------------------------
-
-
-def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
-    code = main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 @pytest.fixture
