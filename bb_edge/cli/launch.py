@@ -137,9 +137,14 @@ class Launch:
         check_federation(self.config.federation)
 
     def _broker(self) -> None:
+        from bb_edge.transport.credentials import stranger
+
         require(self.config, "broker")
         self.broker = self.config.broker_record()
         self.broker.tls_context()
+        doubt = stranger(self.broker, self.peer) if self.config.peer else ""
+        if doubt:
+            self._log("warning", doubt)
 
     def _settings(self) -> None:
         from bb_edge.config_file import checked_every, checked_interval

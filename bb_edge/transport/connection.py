@@ -26,6 +26,7 @@ from paho.mqtt.properties import Properties
 from bb_edge.ir.transitions import Table
 from bb_edge.transport.base import Log
 from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
+from bb_edge.transport.credentials import dial_fault
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
@@ -373,7 +374,9 @@ class Connection:
         self._dialing = None
         if self._dialed_error is not None:
             self._enter(Event.UNREACHABLE)
-            self._later(f"broker {self._broker} is not reachable: {self._dialed_error}")
+            self._later(
+                f"broker {self._broker} is not reachable: {dial_fault(self._dialed_error, self._broker)}"
+            )
             return
         self._enter(Event.REACHED)
         self.shared = self.client.shared

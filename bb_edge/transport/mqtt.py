@@ -33,6 +33,7 @@ from bb_edge.transport.broker import (
 )
 from bb_edge.transport.chunks import HEADER_BYTES, ChunkError, Reassembly
 from bb_edge.transport.connection import INCOMING_ALIASES, Connection, Granted
+from bb_edge.transport.credentials import stranger
 from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
 from bb_edge.transport.packets import (
@@ -132,6 +133,8 @@ class MqttTransport:
         self._topics = topics = Topics(federation, node.peer_id)
         self._log = on_log
         self._jitter = jitter or random.Random()
+        doubt = stranger(broker, node.peer_id)
+        self._stranger = f"; {doubt}" if doubt else ""  # said where the broker refuses something
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
         self._chunks = Reassembly(
@@ -340,7 +343,7 @@ class MqttTransport:
             topic = item.topic.decode(errors="replace")
             self._log(
                 "warning",
-                f"the broker refused a publish to {topic}: reason {reason:#04x}",
+                f"the broker refused a publish to {topic}: reason {reason:#04x}{self._stranger}",
                 kind="publish refused",
                 peer=item.peer,
             )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
+from bb_edge.transport.credentials import dial_fault
 from bb_edge.transport.shared_socket import connect
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import STEP_S, VisitError, visit
@@ -49,7 +50,7 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
     try:
         connect(broker.host, broker.port, STEP_S, context).close()
     except OSError as error:
-        raise ProbeError(f"not reachable: {error}", str(broker)) from error
+        raise ProbeError(f"not reachable: {dial_fault(error, broker)}", str(broker)) from error
     connect_ms = (time.perf_counter() - began) * 1e3
     got: list[str] = []
     topics = Topics(federation, peer)

@@ -19,6 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.connection import VERSIONS
+from bb_edge.transport.credentials import dial_fault
 
 STEP_S = 5.0
 """Seconds that each step may take; the same as a node's dial."""
@@ -74,7 +75,7 @@ class Visitor:
         try:
             self._client.connect(self.broker.host, self.broker.port)
         except OSError as error:
-            raise VisitError(f"not reachable: {error}", where) from error
+            raise VisitError(f"not reachable: {dial_fault(error, self.broker)}", where) from error
         if not self.until(lambda: self._connack is not None):
             raise _NoAnswer("no answer to CONNECT", where)
         if self._connack.is_failure:

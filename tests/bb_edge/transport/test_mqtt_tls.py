@@ -14,6 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport.credentials import common_name, stranger
 from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, MqttOptions
 from bb_edge.wire.envelope import Envelope, encode
 
@@ -154,7 +155,31 @@ def test_a_refused_publish_is_counted_and_told_to_the_node(tls_broker, admitted,
     ta.send(SendEnvelope(b.peer_id, b"x"))
     loop.until(lambda: a.failed == [b.peer_id])
     assert ta.counters["refused"] >= 2  # its presence too
-    assert any("refused a publish" in line for line in loop.logs)
+    refused = next(line for line in loop.logs if "refused a publish" in line)
+    known_as = PeerId.from_name("mallory")
+    assert f"the broker knows this client as {known_as}, this node is {a.peer_id}" in refused
+    assert "certificate's common name" in refused
+
+
+@pytest.mark.parametrize("name", ["kitchen", str(PeerId.from_name("kitchen"))])
+def test_the_name_in_a_certificate_is_read(name, certificates):
+    assert common_name(certificates(name)[0]) == name
+
+
+@pytest.mark.parametrize("text", ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_a_file_without_a_certificate_has_no_name(text, tmp_path):
+    (tmp_path / "x.crt").write_text(text)
+    assert common_name(str(tmp_path / "x.crt")) is None
+    assert common_name(str(tmp_path / "nowhere.crt")) is None
+
+
+def test_who_the_broker_takes_a_client_for():
+    peer = PeerId.from_name("kitchen")
+    assert stranger(Broker("h", 1883), peer) == ""
+    assert stranger(Broker("h", 1883, username=str(peer)), peer) == ""
+    assert f"knows this client as kitchen, this node is {peer}" in stranger(
+        Broker("h", 1883, username="kitchen"), peer
+    )
 
 
 def test_without_rules_the_node_itself_refuses_a_spoofed_envelope(
@@ -174,9 +199,12 @@ def test_without_rules_the_node_itself_refuses_a_spoofed_envelope(
 
 def test_a_broker_with_a_foreign_certificate_is_not_spoken_to(tls_broker, certificates, loop, doors):
     broker = tls_broker()
-    stranger = Broker.from_url(f"mqtts://{broker.host}:{broker.port}", ca_file=certificates("stranger")[0])
-    ta = loop.join(doors("a"), stranger)
-    loop.until(lambda: any("certificate verify failed" in line.lower() for line in loop.logs))
+    other = Broker.from_url(f"mqtts://{broker.host}:{broker.port}", ca_file=certificates("stranger")[0])
+    ta = loop.join(doors("a"), other)
+    loop.until(lambda: any("certificate verify failed" in line for line in loop.logs))
+    assert any("is it the authority that signed the broker's certificate?" in line for line in loop.logs)
+    loop.join(doors("b"), Broker.from_url(f"mqtts://{broker.host}:{broker.port}"))
+    loop.until(lambda: any("as broker.ca (--ca)" in line for line in loop.logs))
     assert not ta.connected
 
 

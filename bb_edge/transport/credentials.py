@@ -1,0 +1,97 @@
+"""Who a broker takes this client for, and why a TLS connection fails, in words that say what to change."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.broker import Broker
+
+_COMMON_NAME = b"\x55\x04\x03"  # the object identifier 2.5.4.3
+_EXPLICIT_VERSION = 0xA0
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
+"""OpenSSL's codes (X509_V_ERR_…) for a certificate whose authority is not among those that are trusted."""
+_NOT_YET, _EXPIRED = 9, 10
+_OTHER_HOST = frozenset({62, 64})
+
+
+def dial_fault(error: BaseException, broker: Broker) -> str:
+    """Why a broker is not reachable, with what to change where its certificate is refused."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return str(error)
+    code = error.verify_code
+    hint = ""
+    if code in _UNKNOWN_AUTHORITY:
+        named = "is it the authority that signed the broker's certificate?"
+        hint = f"broker.ca (--ca) is {broker.ca_file}: {named}" if broker.ca_file else ""
+        hint = hint or "name the authority that signed the broker's certificate as broker.ca (--ca)"
+    elif code in _OTHER_HOST:
+        hint = f"name the broker by a host that its certificate lists, {broker.host} is none"
+    elif code == _EXPIRED:
+        hint = "renew the broker's certificate, or set this machine's clock"
+    elif code == _NOT_YET:
+        hint = "set this machine's clock: the broker's certificate begins later"
+    return f"certificate verify failed: {error.verify_message}{f' ({hint})' if hint else ''}"
+
+
+def known_as(broker: Broker) -> str | None:
+    """The name by which the broker knows this client: of its certificate, else the user; None for neither."""
+    if broker.cert_file is not None:
+        return common_name(broker.cert_file)
+    return broker.username
+
+
+def stranger(broker: Broker, peer: PeerId) -> str:
+    """What to say where the broker knows this client by another name than its peer id; else empty."""
+    name = known_as(broker)
+    if name is None or name == str(peer):
+        return ""
+    what = "certificate's common name" if broker.cert_file is not None else "user name"
+    return (
+        f"the broker knows this client as {name}, this node is {peer}: rules that go by name, as bb.acl's do,"
+        f" refuse what it sends (make the {what} the peer id)"
+    )
+
+
+def common_name(path: str) -> str | None:
+    """The common name of the first certificate in a PEM file; None where there is none to be read."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read()
+        pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        _, certificate, _ = _value(ssl.PEM_cert_to_DER_cert(pem), 0)
+        _, signed, _ = _value(certificate, 0)
+        fields = list(_values(signed))
+        if fields[0][0] == _EXPLICIT_VERSION:
+            del fields[0]
+        # Serial number, signature, issuer, validity, subject.
+        for _, names in _values(fields[4][1]):
+            for _, pair in _values(names):
+                (_, kind), (_, name) = _values(pair)
+                if kind == _COMMON_NAME:
+                    return name.decode()
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The values of a DER sequence or set: tag and content."""
+    at = 0
+    while at < len(data):
+        tag, content, at = _value(data, at)
+        yield tag, content
+
+
+def _value(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """One DER value: tag, content, and where the next begins."""
+    tag, length = data[at], data[at + 1]
+    at += 2
+    if length & 0x80:
+        count = length & 0x7F
+        length = int.from_bytes(data[at : at + count], "big")
+        at += count
+    return tag, data[at : at + length], at + length
