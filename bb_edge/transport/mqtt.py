@@ -133,8 +133,7 @@ class MqttTransport:
         self._topics = topics = Topics(federation, node.peer_id)
         self._log = on_log
         self._jitter = jitter or random.Random()
-        doubt = stranger(broker, node.peer_id)
-        self._stranger = f"; {doubt}" if doubt else ""  # said where the broker refuses something
+        self._stranger = stranger(broker, node.peer_id)
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
         self._chunks = Reassembly(
@@ -341,12 +340,8 @@ class MqttTransport:
             return False
         if reason >= FAILURE:
             topic = item.topic.decode(errors="replace")
-            self._log(
-                "warning",
-                f"the broker refused a publish to {topic}: reason {reason:#04x}{self._stranger}",
-                kind="publish refused",
-                peer=item.peer,
-            )
+            text = f"the broker refused a publish to {topic}: reason {reason:#04x}; {self._stranger}"
+            self._log("warning", text.removesuffix("; "), kind="publish refused", peer=item.peer)
             if item.peer is not None:
                 with contextlib.suppress(IngressFull):  # only a hint: a busy node can do without
                     self._node.peer_failed(item.peer)

@@ -183,12 +183,8 @@ class PeerTable:
 
     def up_counts(self) -> tuple[dict[str, int], int]:
         """Returns how many peers are up: by class, and in all."""
-        up = [peer for peer, state in self._states.items() if state is _UP]
-        counts: dict[str, int] = {}
-        for peer in up:
-            for name in self._peers[peer].classes:
-                counts[name] = counts.get(name, 0) + 1
-        return counts, len(up)
+        by_class = {name: len(up) for name, up in self._by_class.items()}
+        return by_class, len(self._peers) - len(self._down) - len(self._silent)
 
     def unreachable(self, peer_class: str) -> list[PeerId]:
         """Returns the peers of the class that are present and do not answer, in no particular order."""

@@ -97,6 +97,21 @@ def test_a_device_that_is_gone_is_forgotten(say, peers):
     assert listed(peers) == {}
 
 
+@pytest.mark.parametrize(("session", "up"), [(3, False), (2, True)])
+def test_the_end_of_a_connection_is_told_under_one_class(session, up, peers, mosquitto_broker):
+    """A broker publishes one will per connection; the presences of other classes still say up."""
+    peer = PeerId.from_name("kitchen")
+    where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+    server = Presence(True, 7, meta={"name": "kitchen"}, session=3, will="Client")
+    for name, presence in (("Client", Presence(False, 7, session=session)), ("Server", server)):
+        payload = encode_presence(presence)
+        publish.single(f"bb/home/presence/{name}/{peer}", payload, qos=1, retain=True, **where)
+    (found,) = listed(peers).values()
+    assert (found["up"], found["classes"]) == (up, ["Client", "Server"])
+    assert peers("--forget", "kitchen", "--force")[0] == 0
+    assert listed(peers) == {}
+
+
 def test_what_is_no_presence_is_told_and_left(say, peers, mosquitto_broker):
     where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
     publish.single("bb/home/presence/nobody", b"x", qos=1, retain=True, **where)
