@@ -99,6 +99,11 @@ class Node:
         return tuple(sorted({name for classes in heard for name in classes or ()}))
 
     @property
+    def peers_known(self) -> int:
+        """How many peers the node knows by their presence, up or down."""
+        return len(self._peers.presences)
+
+    @property
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
         limits = PeerLimits.of(self._runtime.config.caps).meta()

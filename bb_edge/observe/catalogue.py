@@ -143,6 +143,7 @@ METRICS: Mapping[str, Metric] = {
         mqtt__malformed="topics, presences and packets that are none",
         mqtt__foreign="messages of topics that another life of this client subscribed to",
         mqtt__presences="presences that came, the node's own among them",
+        mqtt__roll_calls="calls that asked the peers of a class to say their presence again",
         mqtt__twins="what others said in this node's name",
         mqtt__oversize="packets above the size that is taken in",
         mqtt__too_large="envelopes that do not fit the broker's limit even in chunks",

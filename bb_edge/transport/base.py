@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from bb_edge.engine.steps import EngineStep, SendEnvelope
@@ -27,6 +27,10 @@ class DrivenNode(Protocol):
     @property
     def hears(self) -> tuple[str, ...] | None:
         """The classes of peers whose presence the node needs; None for every class."""
+
+    @property
+    def peers_known(self) -> int:
+        """How many peers the node knows by their presence, up or down."""
 
     @property
     def presence_meta(self) -> Mapping[str, object]:
@@ -85,6 +89,22 @@ class Log(Protocol):
     """
 
     def __call__(self, level: str, message: str, *, kind: str = "", peer: PeerId | None = None) -> None: ...
+
+
+class Link(Protocol):
+    """What others than the transport ask of a connection."""
+
+    def subscribe(self, filters: Sequence[str], qos: int = 1) -> None:
+        """Subscribes to further topics, for this connection."""
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Ends subscriptions."""
+
+    def redial(self, reason: str, clean: bool = False) -> None:
+        """Connects anew at once; `clean` has the broker forget the session."""
+
+    def contested(self) -> None:
+        """Another client takes this one's place: once the connection is lost, the next dial waits long."""
 
 
 class Transport(Protocol):

@@ -306,10 +306,10 @@ class Connection:
         """Another client takes this one's place: once the connection is lost, the next dial waits long."""
         self._contested = True
 
-    def subscribe(self, filters: Sequence[str]) -> None:
-        """Subscribes to further topics, for this connection."""
+    def subscribe(self, filters: Sequence[str], qos: int = 1) -> None:
+        """Subscribes to further topics, for this connection; with `qos` 0 nothing is kept for the client."""
         if self.connected:
-            self._asked[self.client.subscribe([(name, 1) for name in filters])[1] or 0] = tuple(filters)
+            self._asked[self.client.subscribe([(name, qos) for name in filters])[1] or 0] = tuple(filters)
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Ends subscriptions; one that is not there is no fault."""

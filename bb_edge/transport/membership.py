@@ -11,14 +11,16 @@ is neither this node's nor was there before it: brokers do not reliably say who 
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.base import DrivenNode, Log
+from bb_edge.transport.base import DrivenNode, Link, Log
+from bb_edge.transport.rollcall import ANSWER_S, RollCall, decode_call
 from bb_edge.transport.seldom import Seldom
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.presence import MAX_SESSION, Presence, PresenceError, decode_presence, encode_presence
@@ -32,18 +34,17 @@ MAX_WILLS = 4096
 
 
 class Acts(NamedTuple):
-    """What a membership asks of the connection. All are called on the driver's thread."""
+    """What a membership asks of its transport. All are called on the driver's thread."""
 
     say: Callable[[str, bytes], object]  # (topic, payload), retained
-    subscribe: Callable[[Sequence[str]], object]
-    unsubscribe: Callable[[Sequence[str]], object]
-    redial: Callable[[str], object]  # a new connection at once; why
-    contested: Callable[[], object]  # another machine takes this one's place: wait long before taking it back
+    call: Callable[[str, bytes], object]  # (topic, payload) of a roll call
     log: Log
 
 
 class Membership:
-    """One node in its federation, as the broker tells it."""
+    """One node in its federation, as the broker tells it. `link` is set before it connects."""
+
+    link: Link
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Membership:
         where: str,
         counters: MutableMapping[str, int],
         acts: Acts,
+        jitter: random.Random,
     ) -> None:
         """`facts` are the presence's metadata; `where` names federation and broker in messages."""
         self._node = node
@@ -71,6 +73,11 @@ class Membership:
         self._echoed = False  # whether the broker has told what the node said in this connection
         self._before: dict[int, int] = {}  # epochs that were there before this one, and their last sessions
         self._watched: dict[PeerId, str] = {}  # the class of each will that is listened to by itself
+        self._jitter = jitter
+        self._said_at = 0.0
+        self._roll = RollCall(
+            lambda name, call: acts.call(topics.roll_call(name), call), lambda: node.peers_known
+        )
         self._answers = Seldom()
         self._again_at: float | None = None  # when the presence is to be said again
         self._redial_at: float | None = None  # when a later session is to begin
@@ -83,6 +90,11 @@ class Membership:
         if self._hears is None:
             return (topics.presence("+"),)
         return (*(topics.presence(name) for name in sorted(self._hears)), topics.own_presences)
+
+    @property
+    def called_at(self) -> tuple[str, ...]:
+        """The topics of calls that the node answers. What they bring late is worth nothing."""
+        return tuple(map(self._topics.roll_call, self._classes))
 
     # --- what the node says -----------------------------------------------------------------------------
 
@@ -98,6 +110,7 @@ class Membership:
         self._echoed = False
         self._watched.clear()  # the broker tells all presences again
         self._say(self._up)
+        self._roll.connected(time.monotonic())
 
     def leave(self) -> None:
         """Says goodbye, in every class; nothing is said behind it."""
@@ -105,17 +118,19 @@ class Membership:
         self._say(self._down)
 
     def tick(self, now: float) -> None:
-        """Says again what is due; once a second or so."""
+        """Says again what is due, and calls the roll where it is; once a second or so."""
         if self._leaving:
             return
+        self._roll.tick(now)
         if self._redial_at is not None and now >= self._redial_at:
             self._redial_at = None
-            self._acts.redial("somebody else spoke in the node's name")
+            self.link.redial("somebody else spoke in the node's name")
         elif self._again_at is not None and now >= self._again_at:
             self._say(self._up)
 
     def _say(self, what: Presence) -> None:
         self._again_at = None
+        self._said_at = time.monotonic()
         self._seq += 1
         first = self._classes[0]
         for name in self._classes:
@@ -151,8 +166,22 @@ class Membership:
             session=news.session,
             seq=news.seq,
         )
-        if heard and news.up and news.will not in ("", peer_class):
-            self._watch(peer, news.will)
+        if heard and news.up:
+            self._roll.told(peer_class, time.monotonic())
+            if news.will not in ("", peer_class):
+                self._watch(peer, news.will)
+        return True
+
+    def called(self, peer_class: str, payload: bytes) -> bool:
+        """Answers a roll call, at a moment of the node's own. False for a class that is not the node's.
+
+        Raises CallError for bytes that are no call.
+        """
+        if peer_class not in self._classes:
+            return False
+        now = time.monotonic()
+        at = max(now + self._jitter.random() * decode_call(payload), self._said_at + ANSWER_S)
+        self._again(now, at - now)
         return True
 
     def _watch(self, peer: PeerId, will: str) -> None:
@@ -161,9 +190,9 @@ class Membership:
         if known == will or (known is None and len(self._watched) >= MAX_WILLS):
             return
         if known is not None:
-            self._acts.unsubscribe((self._topics.presence(known, peer),))
+            self.link.unsubscribe((self._topics.presence(known, peer),))
         self._watched[peer] = will
-        self._acts.subscribe((self._topics.presence(will, peer),))
+        self.link.subscribe((self._topics.presence(will, peer),))
 
     # --- what is said under the node's own name -----------------------------------------------------------
 
@@ -229,7 +258,7 @@ class Membership:
         """Another machine runs under this name."""
         self._counters["twins"] += 1
         if not self._echoed:  # it was here while this node was not: it took the connection over
-            self._acts.contested()
+            self.link.contested()
         if self._answers.passes(now):
             self._acts.log(
                 "error",

@@ -15,7 +15,8 @@ import os
 import random
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from bb_edge.engine.ledger import IngressFull
@@ -47,6 +48,7 @@ from bb_edge.transport.packets import (
     parse_publish,
     puback,
 )
+from bb_edge.transport.rollcall import CallError
 from bb_edge.transport.shared_socket import SharedSocket
 from bb_edge.transport.strays import Strays
 from bb_edge.transport.topics import Kind, Place, TopicError, Topics, UnknownTopic
@@ -81,6 +83,7 @@ COUNTERS = (
     "malformed",  # topics, presences, packets
     "presences",  # that came, the node's own among them
     "foreign",  # messages of topics that this node has not subscribed to
+    "roll_calls",  # that asked the peers of a class to say their presence again
     "twins",  # presences in this node's name that are not its own
     "oversize",  # packets above the size that is taken in
     "too_large",  # envelopes that do not fit the broker's limit even in chunks
@@ -148,11 +151,11 @@ class MqttTransport:
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
         self._behind = False  # whether envelopes waited for the broker after the last write
-        acts = Acts(self._say, self._subscribe, self._unsubscribe, self._redial, self._contested, on_log)
         where = f"federation {federation!r} at {broker}"
-        self._membership = Membership(node, topics, meta or {}, where, self._counters, acts)
+        acts = Acts(self._say, self._call, on_log)
+        facts = meta or {}
+        self._membership = Membership(node, topics, facts, where, self._counters, acts, self._jitter)
         filters = (topics.inbox, topics.chunks, *self._membership.filters)
-        self._strays = Strays(filters, self._counters, self._unsubscribe, self._renew, on_log)
         self._connection = Connection(
             broker,
             options,
@@ -170,6 +173,9 @@ class MqttTransport:
             up=self._up,
             down=self._down,
         )
+        self._membership.link = self._connection
+        own = (*filters, *self._membership.called_at)
+        self._strays = Strays(own, self._counters, self._connection, on_log)
         self._poll = select.poll()
         self._polled_fd = -1
         self._polled_write = False
@@ -297,6 +303,8 @@ class MqttTransport:
             packet_bytes=granted.packet_bytes,
             transfer=self._jitter.getrandbits(64),
         )
+        # Calls that came while the node was away need no answer: it says its presence now.
+        self._connection.subscribe(self._membership.called_at, qos=0)
         self._membership.connected()
 
     def _down(self) -> None:
@@ -306,20 +314,9 @@ class MqttTransport:
     def _say(self, topic: str, payload: bytes) -> None:
         self._outgoing.put_first(Item(topic.encode(), payload, retain=True))
 
-    def _subscribe(self, filters: Sequence[str]) -> None:
-        self._connection.subscribe(filters)
-
-    def _unsubscribe(self, filters: Sequence[str]) -> None:
-        self._connection.unsubscribe(filters)
-
-    def _redial(self, reason: str) -> None:
-        self._connection.redial(reason)
-
-    def _renew(self, reason: str) -> None:
-        self._connection.redial(reason, clean=True)
-
-    def _contested(self) -> None:
-        self._connection.contested()
+    def _call(self, topic: str, payload: bytes) -> None:
+        self._counters["roll_calls"] += 1
+        self._outgoing.put_first(Item(topic.encode(), payload))
 
     # --- out ------------------------------------------------------------------------------------------
 
@@ -472,13 +469,16 @@ class MqttTransport:
 
     def _deliver(self, topic: bytes, place: Place, payload: bytes) -> None:
         """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
-        if place.kind is Kind.PRESENCE:
-            self._counters["presences"] += 1
+        if place.kind in (Kind.PRESENCE, Kind.ROLL_CALL):
+            take = self._membership.called
+            if place.kind is Kind.PRESENCE:
+                self._counters["presences"] += 1
+                take = partial(self._membership.take, place.peer)
             try:
-                if not self._membership.take(place.peer, place.peer_class, payload):
+                if not take(place.peer_class, payload):
                     self._strays.take(topic)
-            except PresenceError as error:
-                self._refuse("a presence", error, place.peer)
+            except (PresenceError, CallError) as error:
+                self._refuse("a presence or roll call", error, place.peer)
             return
         self._node.deliver_inbound(payload, place.peer, self._topics.names(place.peer).address)
         self._counters["received"] += 1

@@ -234,7 +234,7 @@ class Outgoing:
             header = self._header(item, now_ns)
             queued_bytes += len(header) + item.size
             counters = self._counters
-            counters["sent"] += not (item.chunk or item.retain)
+            counters["sent"] += not (item.chunk or item.peer is None)
             counters["chunks_sent"] += item.chunk
             counters["sent_bytes"] += len(header) + item.size
             if item.size <= JOINED_UP_TO:

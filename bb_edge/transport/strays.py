@@ -8,9 +8,9 @@ session is begun anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 
-from bb_edge.transport.base import Log
+from bb_edge.transport.base import Link, Log
 from bb_edge.transport.seldom import Seldom
 from bb_edge.transport.topics import Topics
 
@@ -27,15 +27,13 @@ class Strays:
         self,
         own: Sequence[str],
         counters: MutableMapping[str, int],
-        unsubscribe: Callable[[Sequence[str]], object],
-        renew: Callable[[str], object],
+        link: Link,
         log: Log,
     ) -> None:
-        """`own` are the filters that stay; `renew(why)` begins the session anew: the broker forgets it."""
+        """`own` are the filters that stay."""
         self._own = frozenset(own)
         self._counters = counters
-        self._unsubscribe = unsubscribe
-        self._renew = renew
+        self._link = link
         self._log = log
         self._left: dict[str, float] = {}  # filters that were unsubscribed from, and when
         self._renewals = Seldom()
@@ -48,7 +46,7 @@ class Strays:
         since = self._left.get(filters[0])
         if since is None and len(self._left) < MOST:
             self._left[filters[0]] = now
-            self._unsubscribe(filters)
+            self._link.unsubscribe(filters)
             self._log(
                 "warning",
                 f"topic {topic[:120].decode('utf-8', 'replace')!r}: the broker keeps a subscription of"
@@ -57,4 +55,5 @@ class Strays:
             )
         elif (since is None or now - since > PATIENCE_S) and self._renewals.passes(now):
             self._left.clear()
-            self._renew(f"messages of {filters[0]} keep coming, which this node has not subscribed to")
+            what = f"messages of {filters[0]} keep coming, which this node has not subscribed to"
+            self._link.redial(what, clean=True)

@@ -3,6 +3,7 @@
 bb/<federation>/<to>/from/<from>       one envelope
 bb/<federation>/<to>/chunk/<from>      a part of an envelope above the broker's limit (chunks.py)
 bb/<federation>/presence/<class>/<peer>   retained CBOR, what a peer says of itself (wire/presence.py)
+bb/<federation>/rollcall/<class>       asks the peers of a class to say their presence again (rollcall.py)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Kind(enum.Enum):
     ENVELOPE = enum.auto()
     CHUNK = enum.auto()
     PRESENCE = enum.auto()
+    ROLL_CALL = enum.auto()
 
 
 class Names(NamedTuple):
@@ -43,7 +45,7 @@ class Names(NamedTuple):
 class Place(NamedTuple):
     """What a topic says about its message: its kind, and the peer that sent it or that it is about.
 
-    `peer_class` is that of a presence.
+    `peer_class` is that of a presence or a call; nobody says who calls, and `peer` is the one that is called.
     """
 
     kind: Kind
@@ -73,6 +75,7 @@ class Topics:
     def __init__(self, federation: str, own: PeerId, max_peers: int = 4096) -> None:
         self._prefix = f"bb/{check_federation(federation)}/"
         self._own = own.to_text()
+        self._own_id = own
         self._max = max_peers
         self._places: dict[bytes, Place] = {}
         self._names: dict[PeerId, Names] = {}
@@ -84,6 +87,10 @@ class Topics:
             (self.chunks[:-1].encode(), Kind.CHUNK),
             (f"{self._prefix}presence/".encode(), Kind.PRESENCE),
         )
+
+    def roll_call(self, peer_class: str) -> str:
+        """The topic under which the peers of a class are called."""
+        return f"{self._prefix}rollcall/{peer_class}"
 
     def presence(self, peer_class: str, peer: PeerId | None = None) -> str:
         """The topic of a peer's presence in a class; without a peer, a filter for all peers of the class."""
@@ -115,6 +122,11 @@ class Topics:
 
     def _parse(self, topic: bytes) -> Place:
         where = f"topic {topic[:120].decode('utf-8', 'replace')!r}"
+        calls = self.roll_call("").encode()
+        if topic.startswith(calls) and is_class_name(
+            called := topic[len(calls) :].decode("utf-8", "replace")
+        ):
+            return Place(Kind.ROLL_CALL, self._own_id, called)
         for prefix, kind in self._kinds:
             if topic.startswith(prefix):
                 try:

@@ -51,7 +51,7 @@ def wire() -> Wire:
 
 
 def item(payload: bytes, topic: bytes = b"t", **more) -> Item:
-    return Item(topic, payload, **more)
+    return Item(topic, payload, **{"peer": PeerId.from_name("b"), **more})
 
 
 def test_nothing_goes_without_a_connection_and_all_with_one_in_order(wire):

@@ -1,0 +1,156 @@
+"""Peers whose presence was lost on the way are found by calling the roll. No IO.
+
+A broker hands a new subscriber all that is retained at once, and drops what its queue does not hold; asking
+again brings the same part. So a node that was told of many peers publishes one call per class. The peers of
+that class say their presence again, each at a moment of its own within the time that the call names: as long
+as it takes at `PER_S` a second for twice as many as are known. While a call brings somebody new, more may be
+there, and the next one comes after a wait that doubles; two calls without news end it, for an hour.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.transitions import Table
+from bb_edge.wire import cbor
+
+FEW = 20
+"""Peers of a class below which nothing is lost: mosquitto sends as many before it waits for an answer."""
+PER_S = 400
+"""Peers that answer in a second: mosquitto's queue holds 1,000 messages for a node that reads none."""
+SPREAD_S = (1.0, 600.0)
+"""Seconds over which the answers to a call may be spread. The longest is that of 120,000 peers."""
+QUIET_S = 1.0
+"""Seconds without a presence after which the broker has told what it holds, or all have answered."""
+WAIT_S = (5.0, 600.0)
+"""Seconds between two calls while there are news: the first wait, doubling up to the longest."""
+REST_S = 3600.0
+"""Seconds after which the roll is called again: a presence that was lost while the node was connected."""
+ANSWER_S = 10.0
+"""Seconds between two answers of one peer: whoever calls again and again is not answered more often."""
+MAX_CALLED = 64
+"""Classes that are counted apart; a program has a handful."""
+MAX_CALL_BYTES = 64
+
+
+class CallError(BBError):
+    """Bytes that are no call; the fault is the caller's."""
+
+
+class State(enum.Enum):
+    """Where a node is in finding out who is there."""
+
+    RESTING = "resting"
+    LISTENING = "listening"  # the broker tells what it holds
+    CALLING = "calling"  # the peers of a class answer
+    WAITING = "waiting"  # more may be there
+
+
+class Event(enum.Enum):
+    """What happens to it."""
+
+    CONNECTED = "connected"
+    TOLD_FEW = "told few"  # less than `FEW` of each class
+    TOLD_MANY = "told many"
+    NEWS = "news"  # a call has brought somebody new, or is the first
+    NO_NEWS = "no news"
+    DUE = "due"
+
+
+ROLL_CALL = Table(
+    "roll call",
+    State.RESTING,
+    {
+        (State.RESTING, Event.CONNECTED): State.LISTENING,
+        (State.RESTING, Event.DUE): State.CALLING,
+        (State.LISTENING, Event.CONNECTED): State.LISTENING,
+        (State.LISTENING, Event.TOLD_FEW): State.RESTING,
+        (State.LISTENING, Event.TOLD_MANY): State.CALLING,
+        (State.CALLING, Event.CONNECTED): State.LISTENING,
+        (State.CALLING, Event.NEWS): State.WAITING,
+        (State.CALLING, Event.NO_NEWS): State.RESTING,
+        (State.WAITING, Event.CONNECTED): State.LISTENING,
+        (State.WAITING, Event.DUE): State.CALLING,
+    },
+)
+
+
+class RollCall:
+    """One node's calls, over the classes of which it was told of many peers."""
+
+    def __init__(self, call: Callable[[str, bytes], object], known: Callable[[], int]) -> None:
+        """`call(peer_class, payload)` publishes a call; `known()` is how many peers the node knows."""
+        self._call = call
+        self._known = known
+        self.state = ROLL_CALL.start
+        self._told: dict[str, int] = {}  # presences by class since the last call, or since the connection
+        self._classes: tuple[str, ...] = ()
+        self._at = 0.0  # when the state is over, in monotonic seconds
+        self._wait_s = WAIT_S[0]
+        self._before = 0  # peers that were known before the last call
+        self._quiet_calls = 0
+
+    def connected(self, now: float) -> None:
+        """The broker begins to tell what it holds; `now` is in monotonic seconds, as below."""
+        self.state = ROLL_CALL.next(self.state, Event.CONNECTED)
+        self._told.clear()
+        self._at, self._wait_s, self._quiet_calls = now + QUIET_S, WAIT_S[0], 0
+
+    def told(self, peer_class: str, now: float) -> None:
+        """A peer's presence has come."""
+        if peer_class in self._told or len(self._told) < MAX_CALLED:
+            self._told[peer_class] = self._told.get(peer_class, 0) + 1
+        if self.state is State.LISTENING or (self.state is State.CALLING and now > self._at - QUIET_S):
+            self._at = now + QUIET_S  # they still come
+
+    def tick(self, now: float) -> None:
+        """Goes on where a state is over; once a second or so."""
+        if now < self._at:
+            return
+        if self.state is State.LISTENING:
+            self._classes = tuple(sorted(name for name, count in self._told.items() if count >= FEW))
+            self._enter(Event.TOLD_MANY if self._classes else Event.TOLD_FEW, now)
+        elif self.state is State.CALLING:
+            self._quiet_calls = 0 if self._known() > self._before else self._quiet_calls + 1
+            self._enter(Event.NO_NEWS if self._quiet_calls >= 2 else Event.NEWS, now)
+        else:
+            grown = {name for name, count in self._told.items() if count >= FEW}
+            self._classes = tuple(sorted({*self._classes, *grown}))
+            if self._classes:
+                self._enter(Event.DUE, now)
+            else:
+                self._at = now + REST_S
+
+    def _enter(self, event: Event, now: float) -> None:
+        self.state = ROLL_CALL.next(self.state, event)
+        if self.state is State.CALLING:
+            self._before = self._known()
+            spread_s = min(max(2 * self._before / PER_S, SPREAD_S[0]), SPREAD_S[1])
+            self._at = now + spread_s + 2 * QUIET_S
+            self._told.clear()
+            for name in self._classes:
+                self._call(name, encode_call(spread_s))
+        elif self.state is State.WAITING:
+            self._at = now + self._wait_s
+            self._wait_s = min(self._wait_s * 2, WAIT_S[1])
+        else:
+            self._at, self._wait_s, self._quiet_calls = now + REST_S, WAIT_S[0], 0
+
+
+def encode_call(spread_s: float) -> bytes:
+    """A call whose answers are spread over so many seconds."""
+    return cbor.dumps({"spread_ms": round(spread_s * 1000)})
+
+
+def decode_call(data: bytes) -> float:
+    """The seconds over which the answers to a call are spread, within `SPREAD_S`. CallError for no call."""
+    try:
+        fields = cbor.loads(data, max_items=16, max_depth=2) if len(data) <= MAX_CALL_BYTES else None
+    except cbor.CborError as error:
+        raise CallError(error.what, "call") from error
+    spread_ms = fields.get("spread_ms") if isinstance(fields, dict) else None
+    if type(spread_ms) is not int or spread_ms < 0:
+        raise CallError("expected a map with an unsigned integer `spread_ms`", "call")
+    return min(max(spread_ms / 1000, SPREAD_S[0]), SPREAD_S[1])

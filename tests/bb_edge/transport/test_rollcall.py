@@ -1,0 +1,232 @@
+"""Roll calls: when they come, who answers, and a fleet that a broker's queue does not hold."""
+
+from __future__ import annotations
+
+import threading
+
+import cbor2
+import paho.mqtt.client as paho
+import paho.mqtt.publish as publish
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport import membership, rollcall
+from bb_edge.transport.rollcall import (
+    FEW,
+    REST_S,
+    ROLL_CALL,
+    SPREAD_S,
+    CallError,
+    RollCall,
+    State,
+    decode_call,
+    encode_call,
+)
+from bb_edge.transport.topics import Topics
+from bb_edge.wire.peers import PeerTable
+from bb_edge.wire.presence import Presence, encode_presence
+from tests.aids.transitions import assert_decides_by
+
+
+class Roll:
+    """A roll call with a clock of its own, and peers that somebody tells of."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.known = 0
+        self.calls: list[tuple[str, float]] = []
+        self.roll = RollCall(
+            lambda name, call: self.calls.append((name, decode_call(call))), lambda: self.known
+        )
+
+    def tell(self, count: int, peer_class: str = "Client") -> None:
+        self.known += count
+        for _ in range(count):
+            self.roll.told(peer_class, self.now)
+
+    def goes_on(self, state: State, within_s: float) -> None:
+        end = self.now + within_s
+        before = self.roll.state
+        while self.roll.state is before:
+            assert self.now < end, f"still {before}"
+            self.now += 1.0
+            self.roll.tick(self.now)
+        assert self.roll.state is state
+
+
+def test_the_states_of_a_roll_call() -> None:
+    def walk() -> None:
+        few = Roll()
+        few.roll.connected(few.now)  # resting: connected
+        few.tell(FEW - 1)
+        few.roll.connected(few.now)  # listening: connected
+        few.tell(FEW - 1)
+        few.goes_on(State.RESTING, 5)  # listening: told few
+        assert few.calls == []
+        few.tell(1)
+        few.goes_on(State.CALLING, REST_S + 2)  # resting: due
+        assert [name for name, _ in few.calls] == ["Client"]
+        few.roll.connected(few.now)  # calling: connected
+        assert few.roll.state is State.LISTENING
+        many = Roll()
+        many.roll.connected(many.now)
+        many.tell(1000)
+        many.goes_on(State.CALLING, 5)  # listening: told many
+        assert many.calls == [("Client", 5.0)]
+        many.tell(1000)
+        many.goes_on(State.WAITING, 15)  # calling: news
+        many.goes_on(State.CALLING, 15)  # waiting: due
+        assert many.calls[-1] == ("Client", 10.0)
+        many.goes_on(State.WAITING, 20)
+        many.roll.connected(many.now)  # waiting: connected
+        assert many.roll.state is State.LISTENING
+        many.tell(1000)
+        many.goes_on(State.CALLING, 5)
+        many.goes_on(State.WAITING, 20)
+        many.goes_on(State.CALLING, 20)
+        many.goes_on(State.RESTING, 30)  # calling: no news, twice
+
+    assert_decides_by(ROLL_CALL, walk)
+
+
+def test_waits_double_while_there_are_news() -> None:
+    roll = Roll()
+    roll.roll.connected(roll.now)
+    roll.tell(FEW)
+    waits = []
+    for _ in range(10):
+        roll.goes_on(State.CALLING, 700)
+        roll.tell(1)
+        roll.goes_on(State.WAITING, 20)
+        began = roll.now
+        roll.goes_on(State.CALLING, 700)
+        waits.append(roll.now - began)
+        roll.tell(1)
+        roll.goes_on(State.WAITING, 20)
+    assert waits == sorted(waits) and waits[0] < 10 and 590 < waits[-1] < 610
+
+
+def test_only_classes_with_many_are_called() -> None:
+    roll = Roll()
+    roll.roll.connected(roll.now)
+    roll.tell(FEW, "Client")
+    roll.tell(FEW - 1, "Server")
+    roll.goes_on(State.CALLING, 5)
+    assert [name for name, _ in roll.calls] == ["Client"]
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(0, 0), (3, 1), (10**9, 1)])
+def test_what_a_caller_may_ask(asked: int, granted: int) -> None:
+    low, high = SPREAD_S
+    assert decode_call(encode_call(asked)) == min(max(asked, low), high)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", cbor2.dumps([]), cbor2.dumps({}), cbor2.dumps({"spread_ms": -1}), b"\xa0" * 100]
+)
+def test_what_is_no_call(data: bytes) -> None:
+    with pytest.raises(CallError):
+        decode_call(data)
+
+
+def test_a_node_that_is_called_says_its_presence_again(
+    mosquitto_broker, loop, doors, url, monkeypatch
+) -> None:
+    monkeypatch.setattr(membership, "ANSWER_S", 0.0)
+    called = doors("node")
+    called.hears = ()
+    node = loop.join(called, url(mosquitto_broker))
+    loop.until(lambda: node.counters["presences"] == 1)
+    where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+    topics = Topics("test", PeerId.from_name("x"))
+    publish.single(topics.roll_call("Client"), encode_call(0), qos=1, **where)
+    loop.until(lambda: node.counters["presences"] == 2)
+    publish.single(topics.roll_call("Client"), b"\xff", qos=1, **where)
+    loop.until(lambda: node.counters["malformed"] == 1)
+    assert node.counters["foreign"] == 0
+
+
+class Fleet:
+    """Many peers on one connection: they say their presence, and answer calls as one message each."""
+
+    def __init__(self, broker, count: int) -> None:
+        self.peers = [PeerId.from_int(number) for number in range(1, count + 1)]
+        self.calls = 0
+        self._done = threading.Event()
+        self._left = count
+        self._client = client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id="fleet", protocol=MQTTProtocolVersion.MQTTv5
+        )
+        client.on_connect = self._connected
+        client.on_message = self._called
+        client.on_publish = self._published
+        client.max_queued_messages_set(0)
+        client.max_inflight_messages_set(200)
+        client.connect(broker.host, broker.port)
+        client.loop_start()
+        assert self._done.wait(60)
+
+    def _connected(self, client, *_rest) -> None:
+        client.subscribe("bb/test/rollcall/Client", 0)
+        for peer in self.peers:
+            self._say(peer)
+
+    def _say(self, peer: PeerId) -> None:
+        topic = Topics("test", peer).presence("Client", peer)
+        self._client.publish(topic, encode_presence(Presence(True, 1, session=1)), qos=1, retain=True)
+
+    def _published(self, *_rest) -> None:
+        self._left -= 1
+        if not self._left:
+            self._done.set()
+
+    def _called(self, _client, _data, message) -> None:
+        """All peers answer, spread over the time that the call names."""
+        self.calls += 1
+        spread_s, at_once = decode_call(message.payload), 50
+        chunks = [self.peers[at : at + at_once] for at in range(0, len(self.peers), at_once)]
+        for number, chunk in enumerate(chunks):
+            timer = threading.Timer(
+                spread_s * number / len(chunks), lambda c=chunk: [self._say(p) for p in c]
+            )
+            timer.daemon = True
+            timer.start()
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def test_a_fleet_that_the_broker_s_queue_does_not_hold_is_known_whole(
+    mosquitto_broker, loop, doors, url, monkeypatch
+) -> None:
+    """2,000 peers are up before the server starts; mosquitto keeps 1,000 messages for one client."""
+    monkeypatch.setattr(rollcall, "WAIT_S", (0.5, 5.0))
+    fleet = Fleet(mosquitto_broker, 2000)
+
+    class Server(doors):
+        def __init__(self):
+            super().__init__("server", full=0)
+            self.classes, self.hears = ("Server",), ("Client",)
+            self.peers = PeerTable(4096)
+
+        @property
+        def peers_known(self):
+            return len(self.peers)
+
+        @peers_known.setter
+        def peers_known(self, _value):
+            pass
+
+        def peer_presence(self, peer, up, *_rest, classes=(), epoch=0, session=0, **_more):
+            self.peers.update(peer, Presence(up, epoch, classes, session=session))
+
+    server = Server()
+    transport = loop.join(server, url(mosquitto_broker))
+    loop.until(lambda: transport.counters["roll_calls"] >= 1)
+    assert len(server.peers) < 2000, "the broker's queue held them all: this tests nothing"
+    loop.until(lambda: server.peers.up_peers("Client") == tuple(sorted(fleet.peers)), 60)
+    assert fleet.calls >= 1
+    assert transport.counters["connects"] == 1
+    fleet.close()
