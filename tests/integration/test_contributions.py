@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import f32
 from kinds_of_steps import of
+from simulations import failures
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
-from bb_edge.components import ConstantView, FedAvg
+from bb_edge.components import ConstantView, FedAvg, PresenceSelector
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
@@ -20,6 +22,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ContributionRefused
+from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
@@ -64,15 +67,16 @@ class Server:
             Compiler().bind_aggregator("agg", FedAvg, config).bind_peer_selector("clients", ConstantView)
         )
         data = compiler.compile(module)
-        meta = {
-            p.key: p.value
-            for f in data.functions
-            for n in f.node
-            if n.op_type == "RecvResp"
-            for p in n.metadata_props
-        }
-        self._sites = [int(site, 16) for site in meta[keys.SITE_IDS_KEY].split(",")]
-        self.node = install(
+        receiving = [
+            {p.key: p.value for p in node.metadata_props}
+            for function in data.functions
+            for node in function.node
+            if node.op_type.startswith("RecvResp")
+        ]
+        (sites,) = [meta[keys.SITE_IDS_KEY] for meta in receiving if keys.SITE_IDS_KEY in meta]
+        self._sites = [int(site, 16) for site in sites.split(",")]
+        self._install = partial(
+            install,
             PeerId.from_name("server"),
             (),
             data.SerializeToString(),
@@ -80,6 +84,7 @@ class Server:
             components={"clients": {"peers": [str(peer) for peer in peers]}},
             seed=1,
         )
+        self.node = self._install()
         self.now, self.seq = 0, 0
         self.seen: list[Any] = []
         self.asked: list[tuple[PeerId, int]] = []
@@ -107,13 +112,18 @@ class Server:
     def answer(self, peer: PeerId, number: int, value: np.ndarray, weight: Any = 1.0) -> None:
         self.seq += 1
         fills = []
-        for site, each in zip(self._sites, (value, np.asarray(weight, np.float32)), strict=True):
+        for site, each in zip(self._sites, (value, np.asarray(weight, np.float32)), strict=False):
             type_hash, payload = encode_value(each)
             fills.append(Fill(site_suffix(site), payload, False, type_hash))
         message = Envelope(
             fills, RESPONSE, wire_req_id=number, epoch=1, seq=self.seq, src_peer=peer.to_bytes()
         )
         self.node.deliver_inbound(envelope.encode(message), peer)
+        self.poll()
+
+    def restart(self) -> None:
+        """The process dies, and another one takes its snapshot."""
+        self.node = self._install(snapshot=self.node.snapshot(self.now))
         self.poll()
 
     @property
@@ -141,6 +151,30 @@ SHAPES: dict[str, np.ndarray] = {
     "longer": np.ones(5, np.float32),
     "empty": f32(),
 }
+
+
+class Stacked(Averaging):
+    """The same, over all answers at once."""
+
+    name = "Stacked"
+
+    def body(self, g: Graph) -> None:
+        params = g.input("params", "F32", (4,))
+        r = g.request("ask", self.clients.sample(g, n=10, after=params), params, deadline_ns=5 * S)
+        r.reply(r.value)
+        mean, total = self.agg.aggregate(g, r.responses)
+        g.app_emit("round", g.bundle([mean, total, r.missing]))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_answer_of_another_shape_is_in_no_stack(shape: str) -> None:
+    server = Server(Stacked(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], SHAPES[shape])
+    for number, peer in enumerate(HONEST):
+        server.answer(peer, asked[peer], PARAMS + number)
+    assert server.rounds == [([2, 3, 4, 5], 3)]
+    assert server.unread == [(EVIL, "ShapeMismatch")] and not server.refused
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -194,6 +228,21 @@ def test_a_clipped_update_moves_the_model_by_its_share_at_most(value: np.ndarray
     assert abs(np.linalg.norm(np.asarray(mean) - PARAMS) - 0.5 / 4) < 1e-4
 
 
+def test_a_round_goes_on_after_a_restart_with_what_had_counted() -> None:
+    server = Server(Averaging(sent=True), (EVIL, *HONEST))
+    first, second = server.round(PARAMS), server.round(10 * PARAMS)
+    a, b, c = HONEST
+    server.answer(a, first[a], PARAMS)
+    server.answer(a, second[a], 10 * PARAMS)
+    server.restart()
+    server.answer(EVIL, second[EVIL], f32(7))
+    for peer in (b, c):
+        server.answer(peer, first[peer], 4 * PARAMS)
+        server.answer(peer, second[peer], 40 * PARAMS)
+    server.answer(EVIL, first[EVIL], f32(7))
+    assert server.rounds == [((30 * PARAMS).tolist(), 3), ((3 * PARAMS).tolist(), 3)]
+
+
 def test_rounds_that_overlap_do_not_mix() -> None:
     """Answers of the first round come while the second one runs, and the other way round."""
     server = Server(Averaging(sent=True), HONEST)
@@ -210,3 +259,49 @@ def test_rounds_that_overlap_do_not_mix() -> None:
         ((2 * PARAMS).tolist(), 4),
     ]
     assert not server.refused
+
+
+class Tiers(Module):
+    """Hubs average what their leaves answer, and the server averages the hubs."""
+
+    name, home = "Tiers", "Server"
+    hubs = PeerSelectorSlot("hubs", peer_class="Hub")
+    leaves = PeerSelectorSlot("leaves", peer_class="Leaf")
+    at_hub = AggregatorSlot("at_hub", at="Hub")
+    at_server = AggregatorSlot("at_server", at="Server")
+
+    def body(self, g: Graph) -> None:
+        params = g.input("params", "F32", (2,))
+        r = g.request("down", self.hubs.sample(g, n=9, after=params), params, deadline_ns=9 * S)
+        inner = g.request("deeper", self.leaves.sample(g, n=9, after=r.value), r.value, deadline_ns=3 * S)
+        inner.reply(inner.value * 2.0)
+        self.at_hub.contribute(g, inner.answer, peer=inner.answer.sender, sent=r.value)
+        mean, total = self.at_hub.aggregate(g, after=inner.closed)
+        r.reply([mean, total])
+        value, weight = r.answer
+        self.at_server.contribute(g, value, weight=weight, peer=r.answer.sender, sent=params)
+        g.app_emit("round", g.bundle(list(self.at_server.aggregate(g, after=r.closed))))
+
+
+def test_two_tiers_whose_rounds_overlap_have_right_means() -> None:
+    """Three requests at once, through the same hubs and leaves; their executions alone tell them apart."""
+    compiler = Compiler().bind_aggregator("at_hub", FedAvg).bind_aggregator("at_server", FedAvg)
+    for slot in ("hubs", "leaves"):
+        compiler = compiler.bind_peer_selector(slot, PresenceSelector)
+    data = compiler.compile(Tiers()).SerializeToString()
+    sim = Simulation(seed=4, jitter_ns=5_000_000)
+    names = {"server": "Server", "hub-1": "Hub", "hub-2": "Hub", "a": "Leaf", "b": "Leaf", "c": "Leaf"}
+    nodes = {
+        name: install(PeerId.from_name(name), (), data, [target], seed=number)
+        for number, (name, target) in enumerate(names.items())
+    }
+    for node in nodes.values():
+        sim.add(node)
+    sim.run(for_ns=S // 10)
+    asked = [f32(number, 10 * number) for number in (1, 2, 3)]
+    for params in asked:
+        nodes["server"].invoke("Server", {"params": params})
+    sim.run(until=lambda: len(sim.events("round")) == 3)
+    found = sorted((e.value.values[0].tolist(), float(e.value.values[1])) for e in sim.events("round"))
+    assert found == [((2 * params).tolist(), 6) for params in asked]
+    assert not failures(sim)

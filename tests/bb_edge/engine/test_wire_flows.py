@@ -18,6 +18,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.installer import install
 from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.tensors import encode_tensor
 from bb_edge.transport.in_process import Simulation
@@ -316,6 +317,40 @@ def test_a_fill_that_fails_leaves_its_siblings_alone(net):
     assert len(sim.events("y")) == 5 and sim.events("x") == []
     failures = [s.step.kind for s in sim.seen if isinstance(s.step, steps.WireReceiveFailed)]
     assert failures == ["TypeMismatch", "DecodeFailed", "Unroutable", "Unroutable", "TypeMismatch"]
+
+
+def test_arrays_of_another_shape_than_the_compiler_knows_are_refused(net):
+    site = (
+        'wire.wire_id=1, wire.site_ids="a1,a2", wire.type_hashes="101,101", shapes="[2];[?,2]", port=report'
+    )
+    text = main("R", "", f"  x: F32, y: F32, s: PeerIdVec = wire.Recv() {{{site}}}\n{emit('x')}{emit('y')}")
+    sim, nodes = net("program Demo {module=Demo}\n" + text, {"r": ("R",)})
+    arrays = [(f32(1, 2), np.ones((3, 2))), (f32(), np.ones((0, 2))), (f32(1), f32(1, 2)), (f32(7)[0], f32())]
+    for x, y in arrays:
+        fills = [
+            Fill(site_suffix(number), encode_tensor(np.asarray(array, np.float32)), False, 0x101)
+            for number, array in ((0xA1, x), (0xA2, y))
+        ]
+        nodes["r"].deliver_inbound(envelope.encode(Envelope(fills=fills)), PeerId.from_name("x"))
+    sim.run(for_ns=S)
+    assert [e.value.tolist() for e in sim.events("x")] == [[1, 2], []], "an empty vector stands for nothing"
+    assert [e.value.shape for e in sim.events("y")] == [(3, 2), (0, 2), (0,)]
+    failures = [s.step for s in sim.seen if isinstance(s.step, steps.WireReceiveFailed)]
+    assert {f.kind for f in failures} == {"ShapeMismatch"} and {f.peer for f in failures} == {
+        PeerId.from_name("x")
+    }
+    assert [f.detail.partition(": ")[2] for f in failures] == [
+        "[1] for payload 0 of 'report', [2] is expected",
+        "[2] for payload 1 of 'report', [?,2] is expected",
+        "[] for payload 0 of 'report', [2] is expected",
+    ]
+
+
+def test_a_damaged_stamp_of_shapes_is_refused_at_install(net):
+    site = 'wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, shapes="[2"'
+    text = main("R", "", f"  x: F32, s: PeerIdVec = wire.Recv() {{{site}}}\n{emit('x')}")
+    with pytest.raises(BBError, match="is not a shape"):
+        net("program Demo {module=Demo}\n" + text, {"r": ("R",)})
 
 
 def test_planned_sizes_raise_their_sites_cap_and_no_others(net):
