@@ -16,17 +16,24 @@ from collections.abc import Iterator
 from bb_edge.ir import keys
 from bb_edge.ir.stamped_shapes import write_shapes
 from bb_host.compiler import flow
-from bb_host.compiler.errors import MissingRound
+from bb_host.compiler.errors import MissingRound, source
 from bb_host.compiler.joins import Joins, check_joins
+from bb_host.compiler.options import Stats
 from bb_host.program import Function, Op, walk_ops
 
 _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 """Where the ops have their round."""
 
+_SENT_INPUT = 4
+_OWN = ("", "0", keys.COHORT_ROUND)
+"""Cohorts of contributions that are no answers to a request."""
 
-def with_sums(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+
+def with_sums(functions: tuple[Function, ...], stats: Stats) -> tuple[Function, ...]:
     """Returns the functions with their aggregators' ops stamped; the same ones where there are none."""
-    return tuple(_stamped(f, functions) if flow.is_main(f) and any(_all_of(f)) else f for f in functions)
+    return tuple(
+        _stamped(f, functions, stats) if flow.is_main(f) and any(_all_of(f)) else f for f in functions
+    )
 
 
 def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
@@ -36,7 +43,7 @@ def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
             yield index, op
 
 
-def _stamped(function: Function, functions: tuple[Function, ...]) -> Function:
+def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) -> Function:
     by_slot: dict[str, list[tuple[int, Op]]] = {}
     for index, op in _all_of(function):
         by_slot.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append((index, op))
@@ -45,14 +52,28 @@ def _stamped(function: Function, functions: tuple[Function, ...]) -> Function:
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
-            stamps = {keys.COHORT_KEY: "" if elsewhere else _cohort(found, op, joins)}
-            if op.op_type == "Contribute" and (known := function.types.get(op.inputs[0])) is not None:
-                stamps[keys.SHAPES_KEY] = write_shapes([known.shape])
+            cohort = "" if elsewhere else _cohort(found, op, joins)
+            stamps = {keys.COHORT_KEY: cohort}
+            if op.op_type == "Contribute":
+                known = function.types.get(op.inputs[0])
+                stamps[keys.SHAPES_KEY] = shapes = write_shapes([known.shape if known is not None else None])
+                if cohort not in _OWN and (not shapes or "?" in shapes) and not _has(op, _SENT_INPUT):
+                    _warn(op, shapes, stats)
             new = {key: text for key, text in stamps.items() if text and op.meta.get(key) != text}
             ops[index] = op.with_meta(new) if new else op
     if all(a is b for a, b in zip(ops, function.ops, strict=True)):
         return function
     return dataclasses.replace(function, ops=tuple(ops))
+
+
+def _warn(op: Op, shapes: str, stats: Stats) -> None:
+    known = f"only {shapes} is known of their shape" if shapes else "nothing is known of their shape"
+    stats.warn(
+        "layout-unknown",
+        f"{known}: the first peer that answers decides it, and those that differ are refused",
+        source(op),
+        "give what was sent, contribute(…, sent=params), or reshape what is replied",
+    )
 
 
 def _beside(other: Function, main: Function) -> bool:
@@ -109,5 +130,9 @@ def _levels(entry: int | None, asking: int | None, joins: Joins) -> int | None:
 
 
 def _has_round(op: Op) -> bool:
-    inputs, place = flow.data_inputs(op), _ROUND_INPUT[op.op_type]
+    return _has(op, _ROUND_INPUT[op.op_type])
+
+
+def _has(op: Op, place: int) -> bool:
+    inputs = flow.data_inputs(op)
     return len(inputs) > place and bool(inputs[place])

@@ -42,8 +42,8 @@ class OwnComponents(Module):
     def body(self, g: Graph) -> None:
         with g.rounds(ROUNDS, pause_ns=1 * S) as start:
             peers = self.clients.sample(g, n=CLIENTS, min=CLIENTS, after=start)
-            sent = self.codec.compress(g, self.model.params(g, after=start))
-            r = g.request("train", peers, sent, deadline_ns=20 * S)
+            params = self.model.params(g, after=start)
+            r = g.request("train", peers, self.codec.compress(g, params), deadline_ns=20 * S)
 
             received = self.codec.decompress(g, r.value)  # from here on: the client
             done = self.model.load_parameters(g, received)
@@ -58,7 +58,7 @@ class OwnComponents(Module):
 
             code, n, loss, health = r.answer  # back on the server, once per answer
             given = self.codec.decompress(g, code)
-            self.agg.contribute(g, given, weight=n, peer=r.answer.sender, round=start.round)
+            self.agg.contribute(g, given, weight=n, peer=r.answer.sender, sent=params)
             g.app_emit("answer", g.bundle([start.round, loss, n]))
             g.app_emit("health", g.bundle(list(self.health.note(g, health))))
             new, total = self.agg.aggregate(g, after=r.closed)  # once, when the round is closed

@@ -44,7 +44,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
                 meta[f"{keys.BINDING_PREFIX}{target.main.name}.{name}"] = text
                 stats.count("bindings")
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
-    functions = with_sums(functions)
+    functions = with_sums(functions, stats)
     imports = _imports(functions, program)
     if (
         meta == program.meta

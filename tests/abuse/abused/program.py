@@ -37,7 +37,7 @@ class Ledger(Module):
             deadline = 300 * S if self.durable else 3 * S
             r = g.request("ask", peers, number, deadline_ns=deadline, durable=self.durable)
             own, _ = self.shard.next_batch(g, after=r.value)
-            r.reply(own * r.value)
+            r.reply(g.onnx.reshape(own * r.value, g.constant([1, 1])))
             self.agg.contribute(g, r.answer, peer=r.answer.sender, round=start.round)
             mean, total = self.agg.aggregate(g, after=r.closed)
             g.app_emit(

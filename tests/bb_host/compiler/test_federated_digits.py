@@ -47,7 +47,7 @@ class FederatedDigits(Module):
             r.reply([self.model.params(g, after=done), self.shard.num_samples(g)])
 
             weights, n = r.answer
-            self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, round=start.round)
+            self.agg.contribute(g, weights, n, r.answer.sender, round=start.round, sent=params)
             new, total = self.agg.aggregate(g, after=r.closed)
             ok = self.model.load_parameters(g, new)
             x, y = self.test.next_batch(g, after=ok)
