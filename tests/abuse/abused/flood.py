@@ -47,7 +47,8 @@ class Reports(Module):
     def body(self, g: Graph) -> None:
         with g.at("Leaf"), g.rounds(pause_ns=100 * MS) as tick:
             hub = self.hubs.sample(g, n=1, min=1, after=tick)
-            value = g.onnx.reshape(g.onnx.cast(tick.round, to=1), np.array([1]))
+            # As long as the round's number says: the hub takes vectors of any length.
+            value = g.onnx.expand(g.onnx.cast(tick.round, to=1), g.onnx.reshape(tick.round, np.array([1])))
             seen = g.net_out("report", hub, value)
         told = g.sleep(g.threshold(1, seen), 200 * MS)
         g.app_emit("report", g.bundle([seen.sender, g.onnx.size(seen)]), after=told)

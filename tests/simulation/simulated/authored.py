@@ -36,7 +36,7 @@ class Federation(Module):
             number = g.onnx.cast(start.round, to=1)
             r = g.request("ask", peers, number, deadline_ns=20 * S, enough=self.enough, durable=self.durable)
             own, _ = self.shard.next_batch(g, after=r.value)
-            r.reply(g.onnx.reshape(own * r.value, g.constant([1, 1])))
+            r.reply(g.onnx.reshape(own * r.value, g.constant([1, 3])))
 
             self.agg.contribute(g, r.answer, peer=r.answer.sender, round=start.round)
             mean, total = self.agg.aggregate(g, after=r.closed)
