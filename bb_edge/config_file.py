@@ -351,7 +351,8 @@ class _Reader:
             except FileRefused as error:
                 raise self._fail("broker.password_file", f"{secret}: {error.what}", error.hint) from error
             except (OSError, UnicodeDecodeError) as error:
-                raise self._fail("broker.password_file", f"{secret} cannot be read: {error}") from error
+                why = getattr(error, "strerror", None) or error
+                raise self._fail("broker.password_file", f"{secret} cannot be read: {why}") from error
         return settings
 
 

@@ -154,7 +154,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
 
     config, board, node, transport = launch.config, launch.board, launch.node, launch.transport
     name = config.peer or ""
-    report = StepLog(name, node, transport, output, launch.names)
+    report = StepLog(name, node, transport, output, launch.names, transport.tell)
     keeper = None
     if launch.store is not None:
         keeper = keeper_of(node, launch.store, config.snapshot_interval_s, report)

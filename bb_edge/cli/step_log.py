@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bb_edge.cli.render import Output, step_record, utc_time
@@ -14,18 +15,33 @@ if TYPE_CHECKING:
     from bb_edge.transport.base import Transport
 
 
+MAX_FAILURE = 200
+"""Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
+
+
 class StepLog:
     """Takes each step that is not an envelope, as the driver's `report`.
 
     `unfinished` is the number of `Repeat` ops with an end that have not come to it.
     """
 
-    def __init__(self, name: str, node: Node, transport: Transport, output: Output, names: PeerNames) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: Node,
+        transport: Transport,
+        output: Output,
+        names: PeerNames,
+        tell: Callable[[str, object], object],
+    ) -> None:
+        """`tell` adds a fact to the node's presence: what failed last, for `bb-edge peers`."""
         self._name = name
         self._node = node
         self._transport = transport
         self._output = output
         self._names = names
+        self._tell = tell
+        self._failure = ""  # the last one, without its time
         self._waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
         self.unfinished = node.open_rounds
 
@@ -50,8 +66,18 @@ class StepLog:
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
             if output.admits(level, kind, self._about(step)):
                 output.line(level, kind, **self._fields(step))
+                if isinstance(step, steps.OpFailed):
+                    self._failed(f"{step.op}: {step.text}")
+                elif isinstance(step, steps.StorageFailed):
+                    self._failed(f"{step.what}: {step.error}")
             if isinstance(step, steps.OpFailed):
                 self._traceback(step)
+
+    def _failed(self, what: str) -> None:
+        """Tells what failed, where it is something else than before; the presence has its first time."""
+        if what != self._failure:
+            self._failure = what
+            self._tell("failure", f"{utc_time()} {what}"[:MAX_FAILURE])
 
     def _about(self, step: steps.EngineStep) -> str:
         """Whom a line is about, for its limit: a peer, else an op, else a target."""
@@ -98,6 +124,7 @@ class StepLog:
         elif not step.failed:
             self._output.log("info", "bootstrap done", **whose)
         else:
+            self._failed(f"bootstrap of {step.slot or step.target}: {step.reason}")
             again = {"next_try": f"in {seconds(step.wait_ns)}"} if step.wait_ns else {}
             self._output.log(
                 "error", "bootstrap failed", **whose, **again, error=self._names.in_text(step.reason)

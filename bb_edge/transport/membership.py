@@ -79,6 +79,7 @@ class Membership:
             lambda name, call: acts.call(topics.roll_call(name), call), lambda: node.peers_known
         )
         self._answers = Seldom()
+        self._facts = Seldom()  # facts that change while the node runs
         self._again_at: float | None = None  # when the presence is to be said again
         self._redial_at: float | None = None  # when a later session is to begin
         self._leaving = False
@@ -127,6 +128,17 @@ class Membership:
             self.link.redial("somebody else spoke in the node's name")
         elif self._again_at is not None and now >= self._again_at:
             self._say(self._up)
+
+    def tell(self, fact: str, value: object) -> None:
+        """Adds a fact to what the node says of itself; said soon, but seldom where facts change often."""
+        if self._up.meta.get(fact) == value:
+            return
+        self._up = replace(self._up, meta={**self._up.meta, fact: value})
+        now = time.monotonic()
+        if self._facts.passes(now):
+            self._again(now, 1.0)
+        else:
+            self._again(now, self._facts.next_at - now)
 
     def _say(self, what: Presence) -> None:
         self._again_at = None

@@ -227,6 +227,10 @@ class MqttTransport:
             )
         )
 
+    def tell(self, fact: str, value: object) -> None:
+        """Adds a fact to the node's presence, for people who look; said seldom where it changes often."""
+        self._membership.tell(fact, value)
+
     def wake(self) -> None:
         # A full pipe wakes too. After `stop` the pipe is closed: a second signal can come then.
         with contextlib.suppress(BlockingIOError):

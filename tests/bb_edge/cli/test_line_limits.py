@@ -143,11 +143,16 @@ class Quiet:
 
 def test_steps_and_events_name_peers() -> None:
     out, err = io.StringIO(), io.StringIO()
-    log = StepLog("own", Quiet(), Quiet(), Output(True, "info", out, err), names(kitchen="kitchen"))  # type: ignore[arg-type]
+    told: list[tuple[str, str]] = []
+    output, shown = Output(True, "info", out, err), names(kitchen="kitchen")
+    log = StepLog("own", Quiet(), Quiet(), output, shown, lambda *fact: told.append(fact))  # type: ignore[arg-type]
     log(steps.WireReceiveFailed(KITCHEN, "TypeMismatch", "another type"))
     log(steps.OpFailed("T", 1, "op", ValueError(f"of {KITCHEN}"), "slot 'agg'"))
     log(steps.AppEvent("T", 1, "round", [1, (KITCHEN, HALL)]))
-    wire, op = (json.loads(line) for line in err.getvalue().splitlines())
+    log(steps.OpFailed("T", 2, "op", ValueError(f"of {KITCHEN}"), "slot 'agg'"))
+    ((fact, text),) = told
+    assert fact == "failure" and "Z op: slot 'agg': ValueError: of Qm" in text
+    wire, op, _ = (json.loads(line) for line in err.getvalue().splitlines())
     assert (wire["message"], wire["peer"]) == ("WireReceiveFailed", f"kitchen ({KITCHEN})")
     assert f"of kitchen ({KITCHEN})" in op["error"]
     assert json.loads(out.getvalue())["value"] == [1, [f"kitchen ({KITCHEN})", str(HALL)]]
@@ -156,7 +161,7 @@ def test_steps_and_events_name_peers() -> None:
 def test_a_flood_of_refused_envelopes_is_bounded() -> None:
     err = io.StringIO()
     output = Output(False, "info", io.StringIO(), err)
-    log = StepLog("own", Quiet(), Quiet(), output, names(kitchen="kitchen"))  # type: ignore[arg-type]
+    log = StepLog("own", Quiet(), Quiet(), output, names(kitchen="kitchen"), lambda *_: None)  # type: ignore[arg-type]
     for number in range(10_000):
         log(steps.WireReceiveFailed(KITCHEN, "Malformed", f"byte {number}"))
         log(steps.IngressDropped(PeerId.from_int(number), "1024 peers are up already"))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 
 import paho.mqtt.publish as publish
 import pytest
+from node_processes import PATIENCE_S
 
 from bb_edge.cli import main
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.presence import Presence, encode_presence
+from bb_host import Compiler, DataSourceSlot, Module
 
 pytestmark = pytest.mark.broker
 
@@ -130,6 +133,61 @@ def test_a_node_tells_its_name_and_since_when_it_runs(configured, start, peers):
     assert node.end() == 0
     (found,) = listed(peers).values()
     assert not found["up"]
+
+
+BROKEN = """
+import bb_edge.roles as roles
+from bb_edge import register
+
+@register
+class Broken(roles.DataSource):
+    TYPE_NAME = "acme.Broken"
+    CONFIG = {}
+    stateless = True
+
+    @classmethod
+    def construct(cls, env):
+        return cls()
+
+    def next_batch(self, ctx):
+        raise OSError("camera unplugged")
+
+    def num_samples(self, ctx):
+        return 0
+"""
+
+
+class Looks(Module):
+    """Asks a camera that is not there."""
+
+    name = "Looks"
+    camera = DataSourceSlot("camera")
+
+    def body(self, g) -> None:
+        g.app_emit("x", self.camera.next_batch(g, after=g.interval(20_000_000))[0])
+
+
+def test_what_failed_last_is_told(tmp_path, start, peers, mosquitto_broker):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    compiler = Compiler().bind_data_source("camera", "acme.Broken")
+    (tmp_path / "looks.onnx").write_bytes(compiler.compile(Looks()).SerializeToString())
+    words = [
+        "--target",
+        "Looks",
+        "--peer",
+        "hall",
+        "--federation",
+        "home",
+        "--load",
+        str(tmp_path / "broken.py"),
+    ]
+    node = start("run", str(tmp_path / "looks.onnx"), *words, "--broker", mosquitto_broker.url)
+    node.says("camera unplugged")
+    end = time.monotonic() + PATIENCE_S
+    while (failure := next(iter(listed(peers).values()), {}).get("failure")) is None:
+        assert time.monotonic() < end
+    assert "OSError: camera unplugged" in failure
+    assert node.end() == 0
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])

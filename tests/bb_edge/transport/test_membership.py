@@ -67,6 +67,22 @@ def test_a_node_hears_the_classes_that_it_deals_with(mosquitto_broker, loop, mem
     assert all(transport.counters["foreign"] == 0 for transport in loop.transports)
 
 
+def test_a_fact_that_changes_is_told_soon_and_then_seldom(mosquitto_broker, loop, member, url):
+    server, client = member("server", ("Server",), ("Client",)), member("client", ("Client",), ("Server",))
+    loop.join(server, url(mosquitto_broker))
+    transport = loop.join(client, url(mosquitto_broker))
+    peer = client.peer_id
+    loop.until(lambda: server.peers.is_up(peer))
+    said = transport.counters["presences"]
+    for number in range(100):
+        transport.tell("failure", f"failure {number}")
+    loop.until(lambda: server.peers.get(peer).meta.get("failure") == "failure 99")
+    transport.tell("failure", "failure 99")
+    assert server.peers.is_up(peer)
+    assert server.peers.get(peer).seq == 2
+    assert said <= transport.counters["presences"] <= said + 1
+
+
 @pytest.mark.parametrize("count", [10, 20, 40])
 def test_a_start_of_n_clients_costs_messages_in_proportion(mosquitto_broker, loop, member, url, count):
     server = member("server", ("Server",), ("Client",))
