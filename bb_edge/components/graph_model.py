@@ -284,6 +284,7 @@ class GraphModel(Model):
     def apply_delta(self, ctx: Ctx, delta: Array) -> None:
         if delta.size or delta.ndim != 1:
             self._check(delta, "the delta")
+            self._check_finite(delta, "the delta")
             np.add(self._flat, delta, out=self._flat)
             self.updates += 1
 
@@ -295,8 +296,7 @@ class GraphModel(Model):
         """
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector")
-            if not is_finite(params):
-                raise self._error("the parameter vector holds inf or nan; the old parameters stay")
+            self._check_finite(params, "the parameter vector")
             np.copyto(self._flat, params)
             self.updates += 1
 
@@ -318,6 +318,10 @@ class GraphModel(Model):
                 f"{what} is laid out for another model ({given}, this one is {self.layout_hash})",
                 "run the same version of the program on both sides",
             )
+
+    def _check_finite(self, vector: Array, what: str) -> None:
+        if not is_finite(vector):
+            raise self._error(f"{what} holds inf or nan; the old parameters stay")
 
     def _error(self, what: str, hint: str = "") -> ComponentError:
         return ComponentError(what, self._where, hint)

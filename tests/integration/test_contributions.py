@@ -21,6 +21,7 @@ from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import PeerId
+from bb_edge.node import Node
 from bb_edge.roles import ContributionRefused
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
@@ -132,6 +133,11 @@ class Server:
         return [(e.value.values[0].tolist(), float(e.value.values[1])) for e in of(steps.AppEvent, self.seen)]
 
     @property
+    def missing(self) -> list[tuple[PeerId, ...]]:
+        """Whom each round lacks."""
+        return [e.value.values[2] for e in of(steps.AppEvent, self.seen)]
+
+    @property
     def refused(self) -> list[tuple[PeerId | None, str]]:
         """Whose contributions were refused, and what was said."""
         failures = of(steps.OpFailed, self.seen)
@@ -173,7 +179,7 @@ def test_an_answer_of_another_shape_is_in_no_stack(shape: str) -> None:
     server.answer(EVIL, asked[EVIL], SHAPES[shape])
     for number, peer in enumerate(HONEST):
         server.answer(peer, asked[peer], PARAMS + number)
-    assert server.rounds == [([2, 3, 4, 5], 3)]
+    assert server.rounds == [([2, 3, 4, 5], 3)] and server.missing == [(EVIL,)]
     assert server.unread == [(EVIL, "ShapeMismatch")] and not server.refused
 
 
@@ -185,7 +191,7 @@ def test_another_layout_is_refused_alone_though_it_comes_first(known: bool, sent
     server.answer(EVIL, asked[EVIL], SHAPES[shape])
     for number, peer in enumerate(HONEST):
         server.answer(peer, asked[peer], PARAMS + number)
-    assert server.rounds == [([2, 3, 4, 5], 3)]
+    assert server.rounds == [([2, 3, 4, 5], 3)] and server.missing == [(EVIL,)]
     if known and shape != "empty":
         assert server.unread == [(EVIL, "ShapeMismatch")] and not server.refused
     else:
@@ -212,7 +218,7 @@ def test_what_no_aggregate_may_hold_is_refused_and_named(what: str) -> None:
     server.answer(EVIL, asked[EVIL], value(), weight)
     for peer in HONEST:
         server.answer(peer, asked[peer], PARAMS)
-    assert server.rounds == [(PARAMS.tolist(), 3)]
+    assert server.rounds == [(PARAMS.tolist(), 3)] and server.missing == [(EVIL,)]
     assert [whose for whose, _ in server.refused] == [EVIL]
 
 
@@ -283,25 +289,88 @@ class Tiers(Module):
         g.app_emit("round", g.bundle(list(self.at_server.aggregate(g, after=r.closed))))
 
 
-def test_two_tiers_whose_rounds_overlap_have_right_means() -> None:
-    """Three requests at once, through the same hubs and leaves; their executions alone tell them apart."""
-    compiler = Compiler().bind_aggregator("at_hub", FedAvg).bind_aggregator("at_server", FedAvg)
+class Twice(Module):
+    """Each first answer asks again; what the second answers give counts in the round that began it."""
+
+    name, home = "Twice", "Server"
+    hubs = PeerSelectorSlot("hubs", peer_class="Hub")
+    leaves = PeerSelectorSlot("leaves", peer_class="Leaf")
+    agg = AggregatorSlot("agg", at="Server")
+
+    def body(self, g: Graph) -> None:
+        params = g.input("params", "F32", (2,))
+        first = g.request("first", self.hubs.sample(g, n=9, after=params), params, deadline_ns=9 * S)
+        first.reply(first.value + 1.0)
+        leaves = self.leaves.sample(g, n=9, after=first.answer)
+        second = g.request("second", leaves, first.answer, deadline_ns=3 * S)
+        second.reply(second.value * 2.0)
+        self.agg.contribute(g, second.answer)
+        g.app_emit("round", g.bundle(list(self.agg.aggregate(g, after=first.closed))))
+
+
+def simulated(compiler: Compiler, module: Module) -> tuple[Simulation, Node]:
+    """A server, two hubs and three leaves, and the server's node."""
     for slot in ("hubs", "leaves"):
         compiler = compiler.bind_peer_selector(slot, PresenceSelector)
-    data = compiler.compile(Tiers()).SerializeToString()
+    data = compiler.compile(module).SerializeToString()
     sim = Simulation(seed=4, jitter_ns=5_000_000)
     names = {"server": "Server", "hub-1": "Hub", "hub-2": "Hub", "a": "Leaf", "b": "Leaf", "c": "Leaf"}
-    nodes = {
-        name: install(PeerId.from_name(name), (), data, [target], seed=number)
-        for number, (name, target) in enumerate(names.items())
-    }
-    for node in nodes.values():
-        sim.add(node)
+    for number, (name, target) in enumerate(names.items()):
+        sim.add(install(PeerId.from_name(name), (), data, [target], seed=number))
     sim.run(for_ns=S // 10)
+    (server,) = [node for node in sim.nodes if node.peer_id == PeerId.from_name("server")]
+    assert isinstance(server, Node)
+    return sim, server
+
+
+TIERS: list[tuple[Module, Compiler, Callable[[np.ndarray], np.ndarray]]] = [
+    (
+        Tiers(),
+        Compiler().bind_aggregator("at_hub", FedAvg).bind_aggregator("at_server", FedAvg),
+        lambda params: 2 * params,
+    ),
+    (Twice(), Compiler().bind_aggregator("agg", FedAvg), lambda params: 2 * (params + 1)),
+]
+
+
+@pytest.mark.parametrize(("module", "compiler", "mean"), TIERS, ids=lambda each: getattr(each, "name", ""))
+def test_tiers_whose_rounds_overlap_have_right_means(
+    module: Module, compiler: Compiler, mean: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    """Three requests at once, through the same hubs and leaves; their executions alone tell them apart."""
+    sim, server = simulated(compiler, module)
     asked = [f32(number, 10 * number) for number in (1, 2, 3)]
     for params in asked:
-        nodes["server"].invoke("Server", {"params": params})
+        server.invoke("Server", {"params": params})
     sim.run(until=lambda: len(sim.events("round")) == 3)
     found = sorted((e.value.values[0].tolist(), float(e.value.values[1])) for e in sim.events("round"))
-    assert found == [((2 * params).tolist(), 6) for params in asked]
+    assert found == [(mean(params).tolist(), 6) for params in asked]
     assert not failures(sim)
+
+
+class ByRound(Module):
+    """Contributions and the end of their rounds come from outside, each in an execution of its own."""
+
+    name = "ByRound"
+    agg = AggregatorSlot("agg")
+
+    def body(self, g: Graph) -> None:
+        self.agg.contribute(g, g.input("x", "F32", (1,)), round=g.input("round", "I64", ()))
+        g.app_emit("mean", self.agg.aggregate(g, round=g.input("over", "I64", ()))[0])
+
+
+def test_sums_that_several_executions_fill_are_told_by_their_round() -> None:
+    data = Compiler().bind_aggregator("agg", FedAvg).compile(ByRound()).SerializeToString()
+    node = install(PeerId.from_name("n"), (), data, ["ByRound"], seed=1)
+    seen: list[Any] = []
+    for inputs in (
+        *({"x": f32(10 * number + x), "round": np.array(number)} for x in (1, 2) for number in (1, 2)),
+        {"over": np.array(2)},
+        {"x": f32(99), "round": np.array(2)},
+        {"over": np.array(1)},
+    ):
+        node.invoke("ByRound", inputs)
+        seen += node.poll(1)
+    assert [e.value.tolist() for e in of(steps.AppEvent, seen)] == [[21.5], [11.5]]
+    (failed,) = of(steps.OpFailed, seen)
+    assert "round 2 is over" in failed.text

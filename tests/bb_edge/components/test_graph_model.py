@@ -276,14 +276,15 @@ def test_params_is_a_copy(ctx: Ctx, x: np.ndarray) -> None:
     np.testing.assert_array_equal(model.forward(ctx, x), before)
 
 
+@pytest.mark.parametrize("method", ["load_parameters", "apply_delta"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_parameters_that_are_not_finite_are_not_loaded(ctx: Ctx, bad: float) -> None:
+def test_parameters_that_are_not_finite_are_not_taken(ctx: Ctx, method: str, bad: float) -> None:
     model = build()
     before = model.params(ctx)
     poisoned = before.copy()
     poisoned[-1] = bad
     with pytest.raises(ComponentError, match="inf or nan; the old parameters stay"):
-        model.load_parameters(ctx, poisoned)
+        getattr(model, method)(ctx, poisoned)
     np.testing.assert_array_equal(model.params(ctx), before)
 
 
