@@ -109,7 +109,8 @@ def install(
     )
     installer = _Installer(runtime, program, chosen, components or {}, registry or default_registry())
     slots = installer.slots()
-    core = wiring.core(runtime, slots, {target.name: target.peer_class for target in chosen}, durable)
+    classes = {target.name: target.peer_class for target in chosen}
+    core = wiring.core(runtime, slots, classes, program.identity, durable)
     bound = installer.bound(core, slots, durable)
     node, parts = wiring.node(core, bound, slots, program, durable, raised)
     if body is not None:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.program.nodes import metadata
-from bb_edge.engine.program.program import Binding, FunctionKey, GraphSlot, Identity, Program, Target
+from bb_edge.engine.program.program import Binding, FunctionKey, GraphSlot, Program, Target
 from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import (
@@ -26,13 +26,14 @@ from bb_edge.ir.class_names import (
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
 from bb_edge.ir.seals import SealError, check_seal, is_sealed
+from bb_edge.wire.programs import ProgramClaim
 
 __all__ = ["DamagedArtifact", "IncompatibleRuntime", "LoadError", "MissingPassport", "load", "load_as"]
 
 MAX_FUNCTIONS = 10_000
 """Functions of an artifact; far more than programs have, and a bound on what hostile bytes can cost."""
 
-_DIGEST = re.compile("[0-9a-f]{32,64}")
+_DIGEST = re.compile("(?:[0-9a-f]{32}){1,2}")
 
 MAX_SUBGRAPH_DEPTH = 32
 """How deep bodies of If and Loop may nest; real models have one or two levels."""
@@ -139,23 +140,20 @@ def _program(kind: type[P], model: ModelProto, data: bytes, digest: str | None) 
     )
 
 
-def _identity(meta: Mapping[str, str]) -> Identity:
-    """Raises DamagedArtifact where a digest is none."""
-    accepts = frozenset(filter(None, meta.get(keys.ACCEPTS_KEY, "").split(",")))
+def _identity(meta: Mapping[str, str]) -> ProgramClaim:
+    """Which program it is of, as the artifact says. DamagedArtifact where a digest is none."""
     program = meta.get(keys.PROGRAM_KEY, "")
-    contracts: dict[str, dict[str, str]] = {}
-    for key, value in meta.items():
-        if key.startswith(keys.CONTRACT_PREFIX):
-            target, _, other = key[len(keys.CONTRACT_PREFIX) :].rpartition(".")
-            contracts.setdefault(target, {})[other] = value
-    for digest in (
-        *accepts,
-        *filter(None, (program,)),
-        *(d for row in contracts.values() for d in row.values()),
-    ):
+    accepts = [one for one in meta.get(keys.ACCEPTS_KEY, "").split(",") if one]
+    prefix = keys.CONTRACT_PREFIX
+    contracts = {key[len(prefix) :]: value for key, value in meta.items() if key.startswith(prefix)}
+    for digest in (*accepts, *contracts.values(), *filter(None, (program,))):
         if not _DIGEST.fullmatch(digest):
             raise DamagedArtifact(f"{digest[:80]!r} is no digest", "its program", "compile the program again")
-    return Identity(program, accepts, contracts)
+    return ProgramClaim(
+        bytes.fromhex(program),
+        frozenset(map(bytes.fromhex, accepts)),
+        {pair: bytes.fromhex(digest) for pair, digest in contracts.items()},
+    )
 
 
 def _check_opsets(model: ModelProto, used: Sequence[set[str]]) -> None:

@@ -107,7 +107,8 @@ class Node:
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
         limits = PeerLimits.of(self._runtime.config.caps).meta()
-        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES)}
+        claim = self._peers.programs.claim.meta()
+        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES), **claim}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -223,6 +224,10 @@ class Node:
         except IngressFull:
             self._runtime.count("ingress.dropped")
             raise
+
+    def presences_come(self) -> None:
+        """Tells that presences will be told: entries need a sender of the class that sends them."""
+        self._peers.are_told = True
 
     def peer_presence(
         self,

@@ -26,6 +26,7 @@ from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
+from bb_edge.engine.net.senders import Senders
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
@@ -43,6 +44,7 @@ from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.delivery import LinkConfig, Links
 from bb_edge.wire.outbox import Outbox
+from bb_edge.wire.programs import ProgramClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,10 @@ class Bound:
     of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
 
 
-def core(runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], durable: bool) -> Core:
-    """Makes everything up to what ops may call. `peer_classes` are by target.
+def core(
+    runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], claim: ProgramClaim, durable: bool
+) -> Core:
+    """Makes everything up to what ops may call. `peer_classes` are by target, `claim` tells of the program.
 
     `durable` tells whether the driver keeps on disk what the node asks it to keep.
     """
@@ -92,7 +96,7 @@ def core(runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], durabl
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
-    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())))
+    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim)
     wish = SnapshotWish(runtime, durable)
     kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
@@ -133,6 +137,8 @@ def node(
         core.control.calls,
         core.outgoing,
         routing,
+        Senders(runtime, core.peers, routing),
+        failures,
         Journal(runtime, core.links, durable),
     )
     try:

@@ -19,6 +19,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
+from bb_host.cli_acl import add_acl
 from bb_host.cli_models import add_export, list_trainable, named_by_file, started_from
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def parser() -> argparse.ArgumentParser:
     add_load(p)
     p.set_defaults(run=_compile)
     add_export(verbs)
+    add_acl(verbs)
     p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
     p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
     p.add_argument("--json", action="store_true")

@@ -31,7 +31,11 @@ def describe(program: Program) -> dict[str, object]:
         graph = program.graphs[target.main]
         targets[target.name] = {
             "class": target.peer_class,
-            "contracts": dict(sorted(program.identity.contracts.get(target.name, {}).items())),
+            "contracts": {
+                pair: digest.hex()
+                for pair, digest in sorted(program.identity.contracts.items())
+                if target.peer_class in pair.split(".")
+            },
             "ops": len(graph.ops),
             "sites": len(graph.sites),
             "inputs": list(graph.inputs),
@@ -48,8 +52,8 @@ def describe(program: Program) -> dict[str, object]:
         "module": program.module,
         "bytes": program.size,
         "sha256": program.digest,
-        "program": program.identity.program,
-        "accepts": sorted(program.identity.accepts),
+        "program": program.identity.program.hex(),
+        "accepts": sorted(digest.hex() for digest in program.identity.accepts),
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "targets": targets,

@@ -151,6 +151,8 @@ _LEVEL = {
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",
+    steps.ProgramMismatch: "warning",
+    steps.ClassMismatch: "warning",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",

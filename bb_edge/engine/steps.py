@@ -183,6 +183,26 @@ class RequestClosed(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramMismatch(EngineStep):
+    """A peer runs a program that does not go with this node's: it is not selected, and starts nothing here.
+
+    Once per peer and program; `program` is the beginning of its digest.
+    """
+
+    peer: PeerId
+    reason: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMismatch(EngineStep):
+    """An entry came of a peer that is not known in the class that the wire edge names."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailed(EngineStep):
     """A peer has no reply to a request, so nobody waits; `code` names the `FailureCode`, `detail` says it."""
 

@@ -79,7 +79,7 @@ HEARS_PREFIX = f"{PREFIX}.hears."  # + "<target>" = comma-joined classes of the 
 TARGETS_KEY = f"{PREFIX}.targets"  # model: comma-joined partition names, in order
 PROGRAM_KEY = f"{PREFIX}.program"  # model: SHA-256 of the recorded program, hex
 ACCEPTS_KEY = f"{PREFIX}.accepts"  # model: comma-joined digests of the other programs whose nodes it takes
-CONTRACT_PREFIX = f"{PREFIX}.contract."  # + "<target>.<other>" = digest of what travels between the two
+CONTRACT_PREFIX = f"{PREFIX}.contract."  # + "<class>.<class>", in order = digest of what travels between them
 STRIPPED_KEY = f"{PREFIX}.stripped"  # model: "1" once stripped for the edge
 TELEMETRY_PREFIX = f"{PREFIX}.telemetry."  # compile-time figures; stripped for the edge
 
@@ -136,6 +136,7 @@ CORRELATION_RESPONSE = "response"
 BATCH_GROUP_ID_KEY = f"{PREFIX}.batch_group_id"
 DEST_SITE_NAME_PREFIX = f"{PREFIX}.dest_site_name."  # + input name = name of the receiving value
 DEST_SUFFIX_ATTR_PREFIX = "dest_suffix."  # attribute; + input name = Address bytes (/site/<id>)
+SENDER_CLASS_KEY = f"{PREFIX}.wire.sender_class"  # Recv, RecvReq: the class that its senders are of
 SITE_IDS_KEY = f"{PREFIX}.wire.site_ids"  # Recv side: comma-joined hex site id per payload output
 WIRE_TYPES_KEY = f"{PREFIX}.wire.type_hashes"  # both sides: comma-joined hex hash per payload; 0 = any
 WIRE_MAX_BYTES_KEY = f"{PREFIX}.wire.max_bytes"  # both sides: comma-joined largest planned size; 0 = unknown

@@ -51,6 +51,9 @@ class DrivenNode(Protocol):
     def deliver_inbound(self, data: bytes, src_peer: PeerId, observed_address: bytes | None = None) -> None:
         """Takes the bytes of one envelope. Raises IngressFull where the node has no space left for it."""
 
+    def presences_come(self) -> None:
+        """Tells the node that it will be told of peers' presences."""
+
     def peer_presence(
         self,
         peer: PeerId,

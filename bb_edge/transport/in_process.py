@@ -93,6 +93,8 @@ class Simulation:
         self._keepers.pop(node.peer_id, None)
         if keeper is not None:
             self._keepers[node.peer_id] = keeper
+        if self._presence:
+            node.presences_come()
         for other in tuple(self._nodes.values()):
             if other is not node:
                 self._tell(other, node, True)

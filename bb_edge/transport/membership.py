@@ -65,6 +65,7 @@ class Membership:
         self._classes = tuple(sorted(node.classes))
         self._hears = None if node.hears is None else frozenset(node.hears)
         address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
+        node.presences_come()
         self._up = Presence(True, node.epoch, (), address, {**node.presence_meta, **facts})
         self._down = Presence(False, node.epoch, meta={k: v for k, v in facts.items() if k == NAME_META})
         self._session = 0

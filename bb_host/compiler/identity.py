@@ -19,8 +19,10 @@ from functools import lru_cache
 import numpy as np
 
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import SELF_CLASS, class_of_module
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.wire.programs import MAX_ACCEPTED, pair
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
 from bb_host.compiler.slot_table import targets_of
@@ -41,8 +43,8 @@ def identified(compiled: Program, recorded: Program, options: Options) -> Progra
     """The compiled program with both digests in its metadata."""
     meta = {key: text for key, text in compiled.meta.items() if not key.startswith(keys.CONTRACT_PREFIX)}
     meta[keys.PROGRAM_KEY] = program_digest(recorded, options)
-    for (target, other), digest in contracts(compiled).items():
-        meta[f"{keys.CONTRACT_PREFIX}{target}.{other}"] = digest
+    for classes, digest in contracts(compiled).items():
+        meta[keys.CONTRACT_PREFIX + classes] = digest
     return replace(compiled, meta=meta)
 
 
@@ -69,15 +71,21 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
             )
         for key, contract in other.meta.items():
             if key.startswith(keys.CONTRACT_PREFIX) and program.meta.get(key) != contract:
-                pair = " and ".join(sorted(key[len(keys.CONTRACT_PREFIX) :].split(".")))
+                classes = " and ".join(key[len(keys.CONTRACT_PREFIX) :].split("."))
                 raise IdentityError(
-                    f"other things travel between {pair} than in this program",
+                    f"other things travel between {classes} than in this program",
                     where,
                     "nodes of both cannot talk: keep names, types and order of what is sent, or move the"
                     " whole federation at once",
                 )
         if digest != program.meta.get(keys.PROGRAM_KEY):
             listed[digest] = None
+    if len(listed) > MAX_ACCEPTED:
+        raise IdentityError(
+            f"{len(listed)} other programs, {MAX_ACCEPTED} at most",
+            f"program {program.name}",
+            "move the oldest devices on first",
+        )
     return replace(program, meta={**program.meta, keys.ACCEPTS_KEY: ",".join(listed)}) if listed else program
 
 
@@ -94,10 +102,10 @@ def program_digest(program: Program, options: Options) -> str:
     return digest.hexdigest()
 
 
-def contracts(program: Program) -> dict[tuple[str, str], str]:
-    """Per ordered pair of targets that talk, a digest of all that travels between them, 32 hex digits.
+def contracts(program: Program) -> dict[str, str]:
+    """Per pair of classes that talk (`programs.pair`), a digest of what travels between them, 32 hex digits.
 
-    Both orders of a pair have the same digest. `program` is compiled.
+    `program` is compiled.
     """
     ends: dict[str, list[tuple[str, Op]]] = {}
     for function in program.functions:
@@ -112,14 +120,21 @@ def contracts(program: Program) -> dict[tuple[str, str], str]:
         for sender, op in senders:
             for receiver in receivers:
                 row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS)]
-                rows.setdefault(_pair(sender, receiver), []).append("\0".join(row))
-    for pair, texts in rows.items():
-        texts += _remote(program, *pair)
+                both_names = (sender, receiver) if sender <= receiver else (receiver, sender)
+                rows.setdefault(both_names, []).append("\0".join(row))
+    classes = {f.name: class_of_target(f) for f in program.functions if flow.is_main(f)}
     found = {}
     for (one, other), texts in rows.items():
+        texts += _remote(program, one, other)
         digest = hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:32]
-        found[one, other] = found[other, one] = digest
+        found[pair(classes[one], classes[other])] = digest
     return found
+
+
+def class_of_target(main: Function) -> str:
+    """The class of a partition as it stands on the wire."""
+    name = main.meta.get(keys.PARTITION_KEY, SELF_CLASS)
+    return class_of_module(main.name) if name == SELF_CLASS else name
 
 
 _TRAVELS = (
@@ -129,10 +144,6 @@ _TRAVELS = (
     keys.DURABLE_KEY,
     keys.WIRE_REQUEST_KEY,
 )
-
-
-def _pair(one: str, other: str) -> tuple[str, str]:
-    return (one, other) if one <= other else (other, one)
 
 
 def _remote(program: Program, one: str, other: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_host.compiler.identity import class_of_target
 from bb_host.edge.renaming import renamed_op, short_names
 from bb_host.program import Function, Op, Program, Slot, walk_ops
 
@@ -76,10 +77,17 @@ def strip(program: Program, target: str) -> Stripped:
         known = ", ".join(targets_of(program))
         raise StripError(f"no target {target!r}", f"program {program.name}", f"targets: {known}")
     prefix = f"{keys.BINDING_PREFIX}{target}."
-    own = (prefix, f"{keys.CONTRACT_PREFIX}{target}.", keys.PROGRAM_KEY, keys.ACCEPTS_KEY)
-    hears = keys.HEARS_PREFIX + target
-    of_target = {k: text for k, text in program.meta.items() if k.startswith(own) or k == hears}
+    own = (prefix, keys.PROGRAM_KEY, keys.ACCEPTS_KEY, keys.HEARS_PREFIX + target)
     kept = functions_of(program, target)
+    main = next(f for f in kept if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1")
+    own_class, contracts = class_of_target(main), keys.CONTRACT_PREFIX
+    of_target = {
+        key: text
+        for key, text in program.meta.items()
+        if key.startswith(own[:3])
+        or key == own[3]
+        or (key.startswith(contracts) and own_class in key[len(contracts) :].split("."))
+    }
     stripped = [_function(f) for f in kept]
     functions = tuple(f for f, _ in stripped)
     meta = {

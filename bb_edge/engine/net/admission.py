@@ -7,7 +7,6 @@ passes all of them is marked as taken and acknowledged; one that is refused leav
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,15 +14,17 @@ from typing import Any, TypeAlias
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
+from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates, backoff_notice
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Routing, cause_of
+from bb_edge.engine.net.senders import Senders
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
@@ -34,7 +35,7 @@ from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNBOUNDED_CAPS
 from bb_edge.wire.codecs import WireReceiveError
 from bb_edge.wire.delivery import Links, Verdict
-from bb_edge.wire.envelope import RESPONSE, Envelope, EnvelopeError
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, EnvelopeError
 
 NOTICE_INTERVAL_NS = 1_000_000_000
 """A peer is asked to slow down at most once in this time, and asked to wait that long."""
@@ -42,21 +43,6 @@ NOTICES_BEFORE_BLOCK = 3
 """How often a peer may ignore that before it is blocked until the queue drains."""
 PRESSURE = 0.75
 """How full the queue of entries is when peers are asked to slow down."""
-
-
-class Refusal(enum.Enum):
-    """Why an envelope is not taken: the name of its counter, and whether a step tells it."""
-
-    SPOOFED = "spoofed", True
-    BLOCKED = "blocked", True
-    ACK_ONLY = "", False
-    DUPLICATE = "duplicates", False
-    BELOW_WINDOW = "below_window", False
-    BEYOND_WINDOW = "beyond_window", False
-    NO_ROOM = "no_room", True
-    BOOTSTRAPPING = "bootstrapping", True
-    FULL = "full", True
-    LATE_ANSWER = "late_answers", False
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +58,8 @@ class Admission:
     _calls: Calls
     _outgoing: Outgoing
     _routing: Routing
+    _senders: Senders
+    _failures: Failures
     journal: Journal
     noticed: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # peer -> (last notice, how many)
     _ledger: Ledger = field(init=False)
@@ -117,6 +105,8 @@ class Admission:
         for check in CHECKS[arrival.kind]:
             refusal = check(self, arrival, now_ns)
             if refusal is not None:
+                if refusal.is_final:
+                    self._answer_no(arrival, refusal, now_ns)
                 self._refuse(arrival.raw, refusal)
                 return
         raw, message = arrival.raw, arrival.message
@@ -150,7 +140,24 @@ class Admission:
             self._runtime.emit(steps.IngressDropped(raw.peer, name))
         self._ledger.release(raw.peer, len(raw.data))
 
+    def _answer_no(self, arrival: Arrival, refusal: Refusal, now_ns: int) -> None:
+        """Tells whoever asks that it will not be answered, now or later: its request is marked as taken."""
+        raw, message = arrival.raw, arrival.message
+        why = self._senders.why(refusal, arrival)
+        if refusal is Refusal.CLASS_MISMATCH:
+            self._runtime.emit(steps.ClassMismatch(raw.peer, why))
+        if message.kind == REQUEST:
+            self._links.mark(raw.peer, message, now_ns)
+            self._failures.refuse(raw.peer, message, why)
+
     # --- checks ---------------------------------------------------------------------------------------
+
+    def _entitled(self, arrival: Arrival, now_ns: int) -> Refusal | None:
+        """Refuses what peers send that run another program, or are not of the class that sends it."""
+        peers = self._peers
+        if not (peers.are_told or peers.programs.strangers):
+            return None
+        return self._senders.refuse(arrival, now_ns)
 
     def _blocked(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Refuses what would start an execution, of peers that did not slow down."""
@@ -335,8 +342,8 @@ Check: TypeAlias = Callable[[Admission, Arrival, int], "Refusal | None"]
 """`check(admission, arrival, now_ns)`: why an envelope is refused; None where it passes."""
 
 CHECKS: Mapping[Kind, tuple[Check, ...]] = {
-    Kind.ENTRY: (Admission._blocked, Admission._known, Admission._crowded),
-    Kind.CONTROL: (Admission._known, Admission._closed),
+    Kind.ENTRY: (Admission._blocked, Admission._known, Admission._entitled, Admission._crowded),
+    Kind.CONTROL: (Admission._known, Admission._entitled, Admission._closed),
     Kind.ANSWER: (Admission._known,),
 }
 """What is asked of an envelope before it is taken, in this order.

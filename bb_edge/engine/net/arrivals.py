@@ -38,6 +38,29 @@ class Kind(enum.Enum):
     ANSWER = "answers a request"
 
 
+class Refusal(enum.Enum):
+    """Why an envelope is not taken: the name of its counter, and whether a step tells it."""
+
+    SPOOFED = "spoofed", True
+    BLOCKED = "blocked", True
+    ACK_ONLY = "", False
+    DUPLICATE = "duplicates", False
+    BELOW_WINDOW = "below_window", False
+    BEYOND_WINDOW = "beyond_window", False
+    NO_ROOM = "no_room", True
+    BOOTSTRAPPING = "bootstrapping", True
+    FULL = "full", True
+    LATE_ANSWER = "late_answers", False
+    OTHER_PROGRAM = "other_program", False
+    CLASS_UNTOLD = "class_untold", False
+    CLASS_MISMATCH = "class_mismatch", False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it stays so when the envelope comes again; who asked is told."""
+        return self in (Refusal.OTHER_PROGRAM, Refusal.CLASS_MISMATCH)
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """An envelope that has been read; `deadline_ns` is absolute, 0: none."""

@@ -13,6 +13,7 @@ from typing import Any
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.net.failing import Failing
+from bb_edge.engine.net.programs import PeerPrograms
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address, AddressError
@@ -29,6 +30,7 @@ from bb_edge.wire.envelope import Envelope, Fill, RttReport
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, PresenceChange
 from bb_edge.wire.presence import Presence
+from bb_edge.wire.programs import ProgramClaim
 
 BACKOFF_OP = "Backoff"
 """The engine's own remote op, of component 0: its caller wants fewer envelopes from this node."""
@@ -65,18 +67,28 @@ class PeerView:
         up = states.up_peers(peer_class)
         if states.failing:
             up = tuple(peer for peer in up if states.failing.may_ask(peer))
-        again = [peer for peer in states.presences.unreachable(peer_class) if states.probe(peer)]
+        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
         return tuple(sorted((*up, *again))) if again else up
 
 
 class PeerStates:
     """The tables about other peers. Nobody else writes them."""
 
-    def __init__(self, runtime: Runtime, links: Links, own_classes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        links: Links,
+        own_classes: tuple[str, ...],
+        claim: ProgramClaim | None = None,
+    ) -> None:
+        """`claim` is what the node says of its program; none where its artifact does not name it."""
         config = runtime.config
         self._runtime = runtime
         self._links = links
         self.own_classes = own_classes
+        self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
+        # Whether a transport tells presences: where none does, no class is asked for.
+        self.are_told = False
         self.view = PeerView(self)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.presences = PeerTable(config.max_peers)
@@ -127,6 +139,7 @@ class PeerStates:
             return
         if up:
             self._take_limits(peer, meta)
+            self._judge(peer)
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
@@ -142,6 +155,13 @@ class PeerStates:
         elif change is PresenceChange.DOWN:
             self.health.down(peer)
             self._went_down(peer, "presence")
+
+    def _judge(self, peer: PeerId, tell: bool = True) -> None:
+        presence = self.presences.get(peer)
+        if presence is not None:
+            self.programs.judge(peer, presence.classes, presence.meta, tell)
+        if len(self.programs.strangers) > len(self.presences):
+            self.programs.keep({*self.presences})
 
     def cleared(self, peer: PeerId, peer_class: str | None) -> None:
         """An operator, or the peer itself, has removed its presence in a class; None for all of them."""
@@ -221,7 +241,14 @@ class PeerStates:
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
         up, own = self.presences.up_peers(peer_class), self._runtime.own_peer
+        if strangers := self.programs.strangers:
+            up = tuple(peer for peer in up if peer not in strangers)
         return tuple(sorted({*up, own})) if peer_class in self.own_classes else up
+
+    def unreachable(self, peer_class: str) -> list[PeerId]:
+        """The peers of a class that are present and do not answer, in no particular order."""
+        found, strangers = self.presences.unreachable(peer_class), self.programs.strangers
+        return [peer for peer in found if peer not in strangers] if strangers else found
 
     def patience_until(self, peer: PeerId) -> int:
         """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
@@ -343,6 +370,8 @@ class PeerStates:
     def restore(self, data: Any, shift: Shift) -> None:
         """Takes what `save` gave; times move by `shift`."""
         self.presences.restore(data["peers"])
+        for peer in self.presences:
+            self._judge(peer, tell=False)
         self.health.restore(data["health"])
         self.failing.answers.restore(data["answers"], self._runtime.now_ns)
         self._backoff.restore(data["backoff"], self._runtime.now_ns)

@@ -40,7 +40,8 @@ class Port:
     `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
     `shape` is what arrays must have, as far as the compiler knows it.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
-    `reply` is the op that answers what it asks.
+    `reply` is the op that answers what it asks. `sender_class` is the class of its senders, where the program
+    names it.
     """
 
     graph: BoundGraph
@@ -56,6 +57,7 @@ class Port:
     reply: ReplyPort | None = None
     dtype: np.dtype[Any] | None = None
     shape: StampedShape | None = None
+    sender_class: str = ""
 
     def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
         """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
@@ -146,6 +148,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
             _reply_to(graph, op),
             tensor_dtype(type_hash) if backend is None else None,
             shapes[index] if index < len(shapes) else None,
+            meta.get(keys.SENDER_CLASS_KEY, ""),
         )
         ports.append((int(text, 16), port))
     return ports
@@ -235,6 +238,14 @@ class Routing:
             port = self._ports.get(fill.route.site)
             if port is not None:
                 return port.graph.target
+        return ""
+
+    def sender_class(self, message: Envelope) -> str:
+        """The class that sends such an envelope: that of its first known site, "" where none names one."""
+        for fill in message.fills:
+            port = self._ports.get(fill.route.site)
+            if port is not None:
+                return port.sender_class
         return ""
 
     def fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:

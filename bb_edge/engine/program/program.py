@@ -24,6 +24,7 @@ from bb_edge.engine.errors import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, NodeProto
 from bb_edge.ir.opsets import OpDef, OpKind
 from bb_edge.ir.types import ValueType
+from bb_edge.wire.programs import ProgramClaim
 
 LAZY = 1 << 16
 """Weight of a source-fed site in an op's counter."""
@@ -136,20 +137,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Which program an artifact is of, and what its classes agreed to say to each other.
-
-    `program` is the SHA-256 of the recorded program, `accepts` those of other programs whose nodes are taken
-    as peers; `contracts` holds, by target and then by the other class, a digest of what travels between them.
-    All are hex, and empty in artifacts that were compiled before they were written.
-    """
-
-    program: str = ""
-    accepts: frozenset[str] = frozenset()
-    contracts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
     """A parsed artifact.
 
@@ -163,7 +150,7 @@ class Program:
     opsets: Mapping[str, int]
     size: int
     digest: str
-    identity: Identity = Identity()
+    identity: ProgramClaim = field(default_factory=ProgramClaim)
 
     def __repr__(self) -> str:
         targets, digest = ", ".join(self.targets), self.digest[:16]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.class_names import SELF_CLASS, class_of_module
 from bb_edge.ir.ids import site_id
 from bb_edge.ir.opsets.wire import (
     OP_RECV,
@@ -222,6 +223,9 @@ class _Surfaces:
         if sender_class is not None:
             sender = outputs[-2] if kind == OP_RECV_REQ else outputs[-1]
             meta[keys.PEER_CLASS_KEY] = f"{sender}={sender_class}"
+            if kind in (OP_RECV, OP_RECV_REQ):  # answers are known by the id of their request
+                alone = sender_class == SELF_CLASS
+                meta[keys.SENDER_CLASS_KEY] = class_of_module(self.module) if alone else sender_class
         self.stats.count("wire_recvs_synthesized")
         return Op(kind, keys.WIRE_DOMAIN, (), outputs, {}, meta)
 

@@ -19,10 +19,11 @@ from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import NONE, RESPONSE, Envelope, Fill
+from bb_edge.wire.programs import ProgramClaim
 
 A = PeerId.from_name("a")
 PROGRAM = """
-program Demo {module=Demo}
+program Demo {module=Demo, program="0123456789abcdef0123456789abcdef"}
 function program.Main() -> () {entry=1, partition=Main}
   x: U64, s: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=1}
   syscall.AppEmit<name="s">(s)
@@ -55,13 +56,26 @@ def of_a_blocked_peer(fill: Fill) -> Callable[[Node], list[bytes]]:
     return given
 
 
+def of_a_stranger(fill: Fill) -> Callable[[Node], list[bytes]]:
+    """Of a peer whose program is another than the node's."""
+
+    def given(node: Node) -> list[bytes]:
+        node.peer_presence(A, True, (), ProgramClaim(b"x" * 32).meta(), epoch=5, classes=("Main",))
+        node.poll(1)
+        return [sent(fill, 1)]
+
+    return given
+
+
 # Which check, by kind and place in the table; what arrives; the counter that says that it refused that.
 REFUSED = {
     (Kind.ENTRY, 0): (of_a_blocked_peer(TO_A_SITE), "ingress.blocked"),
     (Kind.ENTRY, 1): (repeated(TO_A_SITE), "ingress.duplicates"),
-    (Kind.ENTRY, 2): (lambda node: [sent(TO_A_SITE, seq) for seq in (1, 2, 3)], "ingress.full"),
+    (Kind.ENTRY, 2): (of_a_stranger(TO_A_SITE), "ingress.other_program"),
+    (Kind.ENTRY, 3): (lambda node: [sent(TO_A_SITE, seq) for seq in (1, 2, 3)], "ingress.full"),
     (Kind.CONTROL, 0): (repeated(TO_THE_ENGINE), "ingress.duplicates"),
-    (Kind.CONTROL, 1): (of_a_blocked_peer(TO_A_COMPONENT), "ingress.blocked"),
+    (Kind.CONTROL, 1): (of_a_stranger(TO_THE_ENGINE), "ingress.other_program"),
+    (Kind.CONTROL, 2): (of_a_blocked_peer(TO_A_COMPONENT), "ingress.blocked"),
     (Kind.ANSWER, 0): (repeated(TO_A_SITE, RESPONSE), "ingress.duplicates"),
 }
 

@@ -12,6 +12,7 @@ from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.runtime import Runtime
+from bb_edge.wire.programs import ProgramClaim
 
 PROGRAM = """
 program Demo {module=Demo}
@@ -38,7 +39,8 @@ def test_a_target_with_a_kind_that_begins_by_itself_starts_in_the_first_poll(ben
 
 def test_an_entry_op_of_a_kind_that_nothing_starts_is_refused_by_name(bench):
     runtime = Runtime(NodeConfig(), PeerId.from_name("a"), random.Random(1), random.Random(2))
-    core = wiring.core(runtime, wiring.Slots({}, {}, {}, dict.__getitem__), {"Main": "self"}, False)
+    slots = wiring.Slots({}, {}, {}, dict.__getitem__)
+    core = wiring.core(runtime, slots, {"Main": "self"}, ProgramClaim(), False)
     (slot,) = bench(PROGRAM).node.program.graphs.values()
     graph = BoundGraph(slot, 0, "Main")
     entries = {"Pulse": [(graph, graph.ops[0])], "Alarm": [(graph, graph.ops[0])]}

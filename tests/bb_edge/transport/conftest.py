@@ -36,6 +36,9 @@ class Doors:
             raise IngressFull("full", "ingress")
         self.got.append((data, src_peer))
 
+    def presences_come(self):
+        pass
+
     def peer_presence(self, peer, up, addresses=(), meta=None, *, epoch=0, classes=(), session=0, seq=0):
         self.presence[peer] = (up, epoch)
         self.in_classes[peer] = (*self.in_classes.get(peer, ()), *classes)

@@ -39,6 +39,9 @@ class Loop:
     def next_deadline_ns(self) -> int | None:
         return 0 if self.polls else None
 
+    def presences_come(self) -> None:
+        return None
+
     def set_waker(self, waker: object) -> None:
         return None
 

@@ -24,6 +24,9 @@ def member(doors):
             self.classes, self.hears = classes, hears
             self.peers = PeerTable()
 
+        def presences_come(self):
+            pass
+
         def peer_presence(self, peer, up, addresses=(), meta=None, *, epoch=0, classes=(), session=0, seq=0):
             said = Presence(up, epoch or None, classes, addresses, meta or {}, session=session, seq=seq)
             self.peers.update(peer, said)

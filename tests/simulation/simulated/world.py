@@ -221,6 +221,7 @@ class World:
         node, rng = machine.node, self.rng
         assert node is not None
         self.trace.update(b"%d up %s" % (self.network.now_ns, machine.name.encode()))
+        node.presences_come()
         for other in self.machines:
             if other is not machine and other.node is not None:
                 self._tell(other, machine)

@@ -1,0 +1,50 @@
+"""Which peers run a program that does not go with this node's.
+
+They are not selected and what they send starts nothing, until they say otherwise; each is told of once per
+program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bb_edge.engine import steps
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.programs import Kinship, ProgramClaim
+
+
+class PeerPrograms:
+    """The node's own claim, and the peers whose claims do not go with it; as many as have a presence."""
+
+    def __init__(self, runtime: Runtime, claim: ProgramClaim, own_classes: tuple[str, ...]) -> None:
+        self._runtime = runtime
+        self.claim = claim
+        self._own_classes = own_classes
+        self.strangers: dict[PeerId, tuple[Kinship, bytes]] = {}
+
+    def judge(
+        self, peer: PeerId, classes: tuple[str, ...], meta: Mapping[str, object], tell: bool = True
+    ) -> None:
+        """Takes what a peer's presence says of its program; with `tell`, a new stranger is a step."""
+        theirs = ProgramClaim.from_meta(meta)
+        kinship = self.claim.kinship(self._own_classes, theirs, classes)
+        if theirs is None or kinship.talks:
+            self.strangers.pop(peer, None)
+            return
+        found = kinship, theirs.program
+        if self.strangers.get(peer) != found:
+            self.strangers[peer] = found
+            if tell:
+                self._runtime.count("peers.other_program")
+                self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, theirs.program.hex()[:16]))
+
+    def keep(self, present: Mapping[PeerId, object] | set[PeerId]) -> None:
+        """Forgets strangers whose presence is forgotten."""
+        for peer in [peer for peer in self.strangers if peer not in present]:
+            del self.strangers[peer]
+
+    def why(self, peer: PeerId) -> str:
+        """Why nothing is taken from the peer; "" where its program goes with this node's."""
+        found = self.strangers.get(peer) if self.strangers else None
+        return "" if found is None else f"{found[0].value}: its program is {found[1].hex()[:16]}…"
