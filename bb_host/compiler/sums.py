@@ -77,8 +77,10 @@ def _warn(op: Op, shapes: str, stats: Stats) -> None:
 
 
 def _beside(other: Function, main: Function) -> bool:
-    """Whether a function belongs to the target of `main`: itself, and its bootstrap."""
-    return other is main or other.name == main.name + keys.BOOTSTRAP_SUFFIX
+    """Whether a function may run on the target of `main`: itself, its bootstrap, and what they may call."""
+    if other is main or other.name == main.name + keys.BOOTSTRAP_SUFFIX:
+        return True
+    return not flow.is_main(other) and not flow.is_bootstrap(other)
 
 
 def _uses(function: Function, slot: str) -> int:
