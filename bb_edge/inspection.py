@@ -137,7 +137,7 @@ def inspect(
                 "rttvar_ns": report.rttvar_ns,
                 "samples": report.sample_count,
             }
-            for (peer, *_), report in peers.round_trips.items()
+            for (peer, *_), report in peers.round_trips.table.items()
         ],
         links=parts.links.inspect(),
         ingress=_ingress(runtime, parts.ingress),

@@ -155,7 +155,7 @@ class Node:
     @property
     def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
         """What peers have last said of round-trip times, hop by hop (envelope field 5); bounded."""
-        return self._peers.rtt_reports
+        return self._peers.round_trips.by_peer
 
     def ring(self, name: str) -> tuple[object, ...]:
         """What `Record` has kept under a name, oldest first."""

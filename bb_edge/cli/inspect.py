@@ -31,6 +31,7 @@ def describe(program: Program) -> dict[str, object]:
         graph = program.graphs[target.main]
         targets[target.name] = {
             "class": target.peer_class,
+            "hears": None if target.hears is None else list(target.hears),
             "contracts": {
                 pair: digest.hex()
                 for pair, digest in sorted(program.identity.contracts.items())

@@ -153,6 +153,7 @@ _LEVEL = {
     steps.PeerBlocked: "warning",
     steps.ProgramMismatch: "warning",
     steps.ClassMismatch: "warning",
+    steps.PeerRefused: "warning",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",

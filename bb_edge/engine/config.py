@@ -71,8 +71,10 @@ class NodeConfig:
     max_component_calls: int = 256
     # Values that wait in one op with state (Threshold, Hold, Serialize, Limit). The newcomer fails beyond it.
     op_state_entries: int = 64
-    # Peers known at once: presence, links, health. A federation behind one server.
+    # Peers known at once: presence, links, health. A federation behind one server. Tables grow as peers come.
     max_peers: int = 1024
+    # Bytes of what these peers say of themselves: presences of some 300 bytes each, three times over.
+    peer_bytes: int = 1 * MIB
     # Addresses kept of one peer: some networks and some relays.
     peer_addresses: int = 8
     # Timers at once, those of components included. As `pending_async`.
@@ -148,6 +150,8 @@ class NodeConfig:
             invoke_inputs=100,
             invoke_bytes=10 * MIB,
             completion_bytes=4 * MIB,
+            max_peers=100_000,  # a server for a region's devices; what is allocated is what is there
+            peer_bytes=64 * MIB,
             caps=HOST_CAPS,
         )
 

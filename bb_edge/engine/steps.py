@@ -254,6 +254,19 @@ class PeerFailing(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRefused(EngineStep):
+    """There was no place for a peer, nor for others since the last such step: `refused` presences in all.
+
+    `hint` names the capacity to raise. Told at once, then after 10 s, doubling to 10 min.
+    """
+
+    peer: PeerId
+    refused: int
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeerBlocked(EngineStep):
     peer: PeerId
     reason: str

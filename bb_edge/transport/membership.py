@@ -32,6 +32,9 @@ MAX_BEFORE = 64
 MAX_WILLS = 4096
 """Peers of several classes whose wills are listened to: as many topics as the names of topics are kept."""
 
+WILLS_AT_ONCE = 100
+"""Wills that one SUBSCRIBE names: some 10 KB, which every broker takes."""
+
 
 class Acts(NamedTuple):
     """What a membership asks of its transport. All are called on the driver's thread."""
@@ -110,7 +113,9 @@ class Membership:
         """Says that the node is up; what was there before is read behind it."""
         self._connections += 1
         self._echoed = False
-        self._watched.clear()  # the broker tells all presences again
+        watched = [self._topics.presence(will, peer) for peer, will in self._watched.items()]
+        for at in range(0, len(watched), WILLS_AT_ONCE):  # the broker may have forgotten the session
+            self.link.subscribe(watched[at : at + WILLS_AT_ONCE])
         self._say(self._up)
         self._roll.connected(time.monotonic())
 
@@ -167,6 +172,9 @@ class Membership:
         if not payload:
             if heard:
                 self._node.presence_cleared(peer, peer_class)
+                will = self._watched.pop(peer, None)  # another class of the peer names it again
+                if will is not None:
+                    self.link.unsubscribe((self._topics.presence(will, peer),))
             return True
         news = decode_presence(payload)
         self._node.peer_presence(

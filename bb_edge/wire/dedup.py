@@ -236,6 +236,11 @@ class Received:
         self.best_effort: dict[int, BestEffortWindow] = {}  # by epoch, the one heard last at the end
         self.durable: dict[int, DurableWindow] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether anything was taken."""
+        return bool(self.best_effort or self.durable)
+
     def verdict(self, epoch: int, seq: int, base: int) -> Verdict:
         """Judges a number above 0, and changes nothing; `base` is 0 for a best-effort one."""
         if base:

@@ -253,6 +253,11 @@ class Links:
         verdict = dedup.first_verdict(seq, envelope.base) if envelope.base else Verdict.NEW
         return verdict if verdict is not Verdict.NEW or self._table.has_room() else Verdict.NO_ROOM
 
+    def heard_of(self, peer: PeerId) -> bool:
+        """Returns whether numbered envelopes of the peer have come, as far as its link is remembered."""
+        link = self._links.get(peer)
+        return link is not None and link.received.any
+
     def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
         """Takes the number of an envelope that is NEW, and owes an ack where its sender waits for one.
 

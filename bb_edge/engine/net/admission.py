@@ -96,7 +96,7 @@ class Admission:
             if message.src_addresses or raw.observed is not None:
                 self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
-                self._peers.take_rtt(peer, message.rtt_reports)
+                self._peers.round_trips.take(peer, message.rtt_reports)
         deadline_ns = message.deadline_after(now_ns) if message.remaining_deadline_ns else 0
         return Arrival(raw, message, kind_of(message), deadline_ns)
 

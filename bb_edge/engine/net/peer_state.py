@@ -14,6 +14,8 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.net.programs import PeerPrograms
+from bb_edge.engine.net.refusals import Refusals
+from bb_edge.engine.net.round_trips import RoundTrips
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address, AddressError
@@ -26,7 +28,7 @@ from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.delivery import Links
-from bb_edge.wire.envelope import Envelope, Fill, RttReport
+from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, PresenceChange
 from bb_edge.wire.presence import Presence
@@ -91,15 +93,15 @@ class PeerStates:
         self.are_told = False
         self.view = PeerView(self)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
-        self.presences = PeerTable(config.max_peers)
+        self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of)
+        self._refusals = Refusals(runtime)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
         self.failing = Failing(runtime)
         self.blocked: set[PeerId] = set()
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
-        # (peer, chain, hop, site) -> what that peer last said of that hop
-        self.round_trips: dict[tuple[PeerId, int, int, int], RttReport] = {}
+        self.round_trips = RoundTrips(runtime)
         self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
         self.changes: list[Change] = []
         self.restarted: list[PeerId] = []  # peers that have come up in a new epoch
@@ -131,8 +133,7 @@ class PeerStates:
         try:
             change = self.presences.update(peer, said)
         except PeersFullError as error:
-            self._runtime.count("peers.refused")
-            self._runtime.emit(steps.IngressDropped(peer, error.what))
+            self._refusals.refused(peer, error)
             return
         if change is PresenceChange.STALE:
             self._runtime.count("peers.stale")
@@ -288,7 +289,7 @@ class PeerStates:
         features = None if presence is None else presence.meta.get(FEATURES_META)
         return peer == self._runtime.own_peer or (isinstance(features, list) and FAILURES in features)
 
-    # --- addresses and round-trip times ---------------------------------------------------------------
+    # --- addresses -------------------------------------------------------------------------------------
 
     def merge_addresses(self, peer: PeerId, claimed: Sequence[bytes], observed: bytes | None) -> None:
         """Learns the claimed addresses first, then the observed one; an unchanged list is not rewritten."""
@@ -296,24 +297,6 @@ class PeerStates:
             self.address_book.learn(peer, claimed, observed)
         except (AddressError, AddressBookError):
             self._runtime.count("addresses.refused")
-
-    def take_rtt(self, peer: PeerId, reports: Sequence[RttReport]) -> None:
-        """Keeps the last report of each hop, `max_peers` at most: the oldest goes."""
-        table = self.round_trips
-        for report in reports:
-            key = (peer, report.chain_id, report.hop_index, report.next_hop_site_id)
-            table.pop(key, None)
-            if forget_oldest(table, self._runtime.config.max_peers):
-                self._runtime.count("rtt.forgotten")
-            table[key] = report
-
-    @property
-    def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:
-        """What peers have last said of round-trip times, hop by hop; bounded."""
-        reports: dict[PeerId, tuple[RttReport, ...]] = {}
-        for (peer, *_), report in self.round_trips.items():
-            reports[peer] = (*reports.get(peer, ()), report)
-        return reports
 
     # --- back-pressure --------------------------------------------------------------------------------
 
@@ -361,10 +344,7 @@ class PeerStates:
             "blocked": sorted(peer.to_bytes() for peer in self.blocked),
             "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
             "imposed": [[peer.to_bytes(), until] for peer, until in self.imposed.items()],
-            "rtt": [
-                [peer.to_bytes(), site, chain, hop, rtt.srtt_ns, rtt.rttvar_ns, rtt.sample_count]
-                for (peer, chain, hop, site), rtt in self.round_trips.items()
-            ],
+            "rtt": self.round_trips.save(),
         }
 
     def restore(self, data: Any, shift: Shift) -> None:
@@ -382,6 +362,4 @@ class PeerStates:
             if limits is not None:
                 self.limits[PeerId.from_bytes(peer)] = limits
         self.imposed.update((PeerId.from_bytes(peer), shift.time(until)) for peer, until in data["imposed"])
-        for peer, site, chain, hop, *times in data["rtt"]:
-            report = RttReport(site, chain, hop, *times)
-            self.round_trips[PeerId.from_bytes(peer), chain, hop, site] = report
+        self.round_trips.restore(data["rtt"])

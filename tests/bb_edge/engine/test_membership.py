@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope
@@ -69,3 +70,60 @@ def test_what_comes_behind_a_goodbye_is_taken_and_brings_nobody_up(told):
     assert b.node.peers_up("C") == ()
     assert b.node.inspect().peers[str(A)]["up"] is False
     assert told(True, session=2) == [steps.PeerUp(A, ("C",))]
+
+
+S = 1_000_000_000
+
+
+def test_a_peer_beyond_the_ceiling_is_told_with_what_to_raise(bench):
+    """Once, then seldom: a broker tells all presences again at each connection."""
+    b = bench(PROGRAM, config=NodeConfig(max_peers=2))
+    peers = [PeerId.from_name(f"p{number}") for number in range(100)]
+
+    def storm():
+        for peer in peers:
+            b.node.peer_presence(peer, True, epoch=1, classes=("C",))
+        b.poll()
+
+    storm()
+    (told,) = b.of(steps.PeerRefused)
+    assert (told.peer, told.refused) == (peers[2], 1)
+    assert "2 peers are known" in told.reason and "max_peers" in told.hint
+    storm()
+    assert b.node.counters["peers.refused"] == 2 * 98
+    assert len(b.of(steps.PeerRefused)) == 1
+    for wait_s, count in ((10, 2), (10, 2), (10, 3)):  # after 10 s, then 20 s
+        b.now_ns += wait_s * S
+        storm()
+        assert len(b.of(steps.PeerRefused)) == count
+    assert [s.refused for s in b.of(steps.PeerRefused)] == [1, 2 * 98, 2 * 98]
+    assert not b.of(steps.IngressDropped)
+    assert len(b.node.peers_up("C")) == b.node.peers_known == 2
+
+
+def test_strangers_do_not_take_the_places_of_those_that_speak(bench):
+    b = bench(PROGRAM, config=NodeConfig(max_peers=3))
+    b.node.peer_presence(A, True, epoch=1, classes=("C",))
+    b.poll()
+    b.node.deliver_inbound(envelope.encode(Envelope([fill(0xA1, 3.0)], epoch=1, seq=1)), A)
+    b.settle()
+    b.node.peer_presence(A, False, epoch=1)
+    for number in range(100):
+        b.node.peer_presence(PeerId.from_int(number), True, epoch=1, classes=("C",))
+    b.poll()
+    assert len(b.node.peers_up("C")) == 2
+    b.node.peer_presence(A, True, epoch=2, classes=("C",))
+    b.poll()
+    assert A in b.node.peers_up("C")
+
+
+def test_a_server_s_budget_holds_a_region(bench):
+    """The ceiling is fixed, what is allocated is what is there."""
+    b = bench(PROGRAM, config=NodeConfig.host())
+    assert b.node.config.max_peers == 100_000
+    for number in range(5_000):
+        b.node.peer_presence(PeerId.from_int(number), True, epoch=1, classes=("C",))
+        if number % 1_000 == 999:
+            b.poll()
+    assert b.node.peers_known == len(b.node.peers_up("C")) == 5_000
+    assert not b.of(steps.PeerRefused)

@@ -88,7 +88,7 @@ def tell(states: PeerStates, what: tuple[Any, ...]) -> None:
     elif kind == "back off":
         states.told_to_back_off(peer, backoff_notice(more[0]), Envelope())
     else:
-        states.take_rtt(peer, more)
+        states.round_trips.take(peer, more)
 
 
 @given(st.lists(news, max_size=12))
@@ -98,7 +98,8 @@ def test_all_that_is_known_of_peers_comes_back_and_its_times_move(told: list[tup
         tell(before, what)
     saved = plain(before.save())
     after.restore(saved, Shift(LATER - NOW))
-    assert after.rtt_reports == before.rtt_reports and after.up_peers("Main") == before.up_peers("Main")
+    assert after.round_trips.by_peer == before.round_trips.by_peer
+    assert after.up_peers("Main") == before.up_peers("Main")
     for peer in PEERS:
         assert after.is_up(peer) == before.is_up(peer)
         assert after.is_blocked(peer) == before.is_blocked(peer)

@@ -65,7 +65,9 @@ def broker(*answers: bytes | None) -> Iterator[tuple[int, Callable[[], None]]]:
 class Driven:
     """A connection, and what a transport does around it."""
 
-    def __init__(self, port: int, patience: float, version: str = "auto") -> None:
+    def __init__(
+        self, port: int, patience: float, version: str = "auto", jitter: random.Random | None = None
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self.events: list[str] = []
         self.logs: list[str] = []
@@ -80,7 +82,7 @@ class Driven:
             largest=4096,
             counters=self.counters,
             log=lambda _, message, **_more: self.logs.append(message),
-            jitter=random.Random(1),
+            jitter=jitter or random.Random(1),
             wake=lambda: None,
             opened=lambda: self.events.append("opened"),
             up=lambda granted: self.events.append("up"),
@@ -126,9 +128,14 @@ class Driven:
 
 
 @contextmanager
-def driven(patience: float, *answers: bytes | None, version: str = "auto") -> Iterator[Driven]:
+def driven(
+    patience: float,
+    *answers: bytes | None,
+    version: str = "auto",
+    jitter: random.Random | None = None,
+) -> Iterator[Driven]:
     with broker(*answers) as (port, _):
-        one = Driven(port, patience, version)
+        one = Driven(port, patience, version, jitter)
         try:
             yield one
         finally:
@@ -235,3 +242,20 @@ def test_a_second_connack_ends_the_connection(patience):
         assert one.connection.state is State.WAITING
         assert one.counters["malformed"] == one.counters["disconnects"] == 1
         assert "a second CONNACK" in one.logs[-1]
+
+
+def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
+    """It takes connections and answers neither version: the change of version costs one line and no wait."""
+    monkeypatch.setattr(module, "CONNACK_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(module, "RETRY_MAX_S", 0.128)
+
+    class Even(random.Random):
+        def random(self) -> float:
+            return 0.5  # a wait is its length
+
+    with driven(patience, *[SILENCE] * 12, jitter=Even()) as mute:
+        mute.until(lambda: sum("does not answer" in line for line in mute.logs) >= 9)
+        waits = [float(line.split()[-2]) for line in mute.logs if "next try" in line]
+        assert waits == sorted(waits) and waits[-1] == 0.1
+        assert sum("does not speak MQTT 5" in line for line in mute.logs) == 1

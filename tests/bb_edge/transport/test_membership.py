@@ -135,6 +135,24 @@ def test_who_comes_later_learns_of_the_will_too(mosquitto_broker, loop, member, 
     loop.until(lambda: late.counters["presences"] >= 2 and hub.peers.is_down(both.peer_id))
 
 
+def test_a_will_is_heard_behind_a_broker_s_restart(start_broker, loop, member, url, dialed):
+    """The broker forgets its sessions: what is listened to beside the filters is subscribed to again."""
+    broker = start_broker("mosquitto")
+    both, hub = member("both", ("A", "B"), ()), member("hub", ("Hub",), ("B",))
+    here, there = loop.join(hub, url(broker)), loop.join(both, url(broker))
+    loop.until(lambda: hub.peers.up_peers("B") == (both.peer_id,))
+    broker.kill()
+    loop.until(lambda: not here.connected and not there.connected)
+    loop.transports.remove(there)
+    broker.start()
+    loop.until(lambda: here.connected and not here.waiting)
+    loop.transports.append(there)
+    loop.until(lambda: there.connected and hub.peers.get(both.peer_id).session >= 2)
+    loop.transports.remove(there)
+    dialed[-1].close()
+    loop.until(lambda: hub.peers.is_down(both.peer_id))
+
+
 def test_a_class_that_a_node_no_longer_has_is_cleared(mosquitto_broker, loop, member, url):
     hub = member("hub", ("Hub",), ("A", "B"))
     loop.join(hub, url(mosquitto_broker))
