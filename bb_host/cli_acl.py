@@ -21,6 +21,9 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.transport.topics import check_federation
 
+OPERATOR = "operator"
+"""The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
+
 
 class AclError(BBError):
     """A list of peers, or artifacts, that no access rules can be made of."""
@@ -99,6 +102,13 @@ def rules(
         "",
         "# One's own presence, to see who else uses one's name.",
         f"pattern read {prefix}/presence/+/%u",
+        "",
+        "# Roll calls, which ask the peers of a class to say their presence again; a peer answers seldom.",
+        f"pattern readwrite {prefix}/rollcall/+",
+        "",
+        "# Who runs the fleet: bb-edge peers lists all, --forget clears the presence of one that is gone.",
+        f"user {OPERATOR}",
+        f"topic readwrite {prefix}/presence/#",
     ]
     lines += ["", "# Each peer: the classes that it may say it is of, and those whose presence it needs."]
     for member in members:
