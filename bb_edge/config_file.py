@@ -78,6 +78,7 @@ class RunConfig:
     seed: int | None = None
     load: tuple[str, ...] = ()
     until_done: bool = False
+    give_up_after: int = 10
     summary: bool = False
     log_level: str = "info"
     log_json: bool = False
@@ -277,6 +278,7 @@ class _Reader:
             "seed": self._value(top, "", "seed", int, "a whole number"),
             "metrics": self._text(top, "", "metrics"),
             "until_done": self._flag(top, "", "until_done"),
+            "give_up_after": self._value(top, "", "give_up_after", int, "a number of rounds, 0: never"),
             "summary": self._flag(top, "", "summary"),
             "federation": self._text(top, "", "federation"),
             "budget": self._text(top, "", "budget", BUDGETS),
@@ -302,6 +304,7 @@ class _Reader:
             config.store_limits()
             checked_interval(config.snapshot_interval_s)
             checked_every(config.save_every)
+            checked_give_up(config.give_up_after)
         except StateError as error:
             raise self._fail("disk", error.what, error.hint) from error
         except ConfigError as error:
@@ -380,6 +383,12 @@ def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
         )
 
 
+def checked_give_up(rounds: int) -> None:
+    """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
+    if rounds < 0:
+        raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")
+
+
 LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))
 CAPS = tuple(spec.name for spec in fields(EnvelopeCaps) if spec.name != "site_fill_bytes")
 DISK = tuple(spec.name for spec in fields(StoreLimits))
@@ -403,6 +412,7 @@ _TOP = dict.fromkeys(
         "seed",
         "load",
         "until_done",
+        "give_up_after",
         "summary",
         "log",
         "metrics",

@@ -142,7 +142,16 @@ def node(
         Journal(runtime, core.links, durable),
     )
     try:
-        sources = Sources(runtime, scheduler, core.ingress, core.control, core.wish.want, bound.entries)
+        sources = Sources(
+            runtime,
+            scheduler,
+            core.ingress,
+            core.control,
+            core.wish.want,
+            core.ctx,
+            lambda target, slot: program.targets[target].peer_classes.get(slot, target),
+            bound.entries,
+        )
     except (ValueError, TypeError) as error:
         raise LoadError(
             f"an op that starts executions: {error}", "install", "compile the program again"

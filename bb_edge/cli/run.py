@@ -79,6 +79,13 @@ def add_parser(verbs: Any) -> None:
         help="with --save-model: after each N rounds that changed them (default: 1)",
     )
     p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
+    p.add_argument(
+        "--give-up-after",
+        type=int,
+        metavar="N",
+        help="with --until-done: end with exit code 4 after N rounds in a row that reached nobody"
+        " (default: 10; 0: never)",
+    )
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
     p.add_argument("--trace", type=file_name, metavar="FILE", help="write polls and ops for Perfetto")
     p.add_argument(
@@ -194,7 +201,12 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
         ends = config.until_done and (report.unfinished > 0 or node.rounds_done)
         if config.until_done and not ends:
             output.log("warning", "--until-done has no effect: no rounds of this node have an end")
-        driver.run((lambda: report.unfinished <= 0) if ends else None)
+        most = config.give_up_after
+
+        def over() -> bool:
+            return report.unfinished <= 0 or 0 < most <= report.in_vain
+
+        driver.run(over if ends else None)
         if saved is not None:
             saved.finish()
     if config.summary:
@@ -215,5 +227,10 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
     failed = keeper is not None and keeper.failing
     if failed:
         output.log("error", "the last snapshot was not written: everything since the one before is lost")
+    gave_up = ends and over() and report.unfinished > 0
+    if gave_up:
+        output.log("error", f"given up (--give-up-after): {most} rounds in a row have reached nobody")
     output.log("info", f"{name} has stopped")
-    return Exit.FAILED if failed or output.lost else Exit.DONE
+    if failed or output.lost:
+        return Exit.FAILED
+    return Exit.NO_RESULT if gave_up else Exit.DONE

@@ -62,7 +62,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     value that is wrong, MissingArgument for one that is given by neither.
     """
     from bb_edge.cli.bootstraps import parse_flags
-    from bb_edge.config_file import RunConfig, checked_every, checked_interval, load_config
+    from bb_edge.config_file import RunConfig, checked_every, checked_give_up, checked_interval, load_config
 
     if arguments.no_bootstrap and arguments.bootstrap:
         raise ArgumentError(
@@ -78,6 +78,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         **{name: getattr(arguments, name) for name in _SAME_NAME},
         "load": (*config.load, *arguments.load),
         "until_done": arguments.until_done or config.until_done,
+        "give_up_after": arguments.give_up_after,
         "summary": arguments.summary or config.summary,
         "log_json": arguments.json or config.log_json,
     }
@@ -88,6 +89,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
     checked_interval(config.snapshot_interval_s)
     checked_every(config.save_every, config.save_model)
+    checked_give_up(config.give_up_after)
     complete(config)
     return config
 

@@ -44,6 +44,8 @@ class StepLog:
         self._failure = ""  # the last one, without its time
         self._waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
         self.unfinished = node.open_rounds
+        self.in_vain = 0
+        """Rounds in a row that have reached nobody."""
 
     def __call__(self, step: steps.EngineStep) -> None:
         output = self._output
@@ -60,6 +62,8 @@ class StepLog:
             self._waiting.add(step.target)
             output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
         else:
+            if isinstance(step, steps.RoundBackedOff):
+                self.in_vain = step.in_a_row
             kind = type(step).__name__
             lacks = isinstance(step, steps.RequestClosed) and step.missing
             level = "info" if lacks else _LEVEL.get(type(step), "debug")
@@ -148,6 +152,7 @@ _LEVEL = {
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",
     steps.RoundBackedOff: "info",
+    steps.RoundWaits: "warning",
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",

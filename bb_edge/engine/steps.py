@@ -222,12 +222,31 @@ class RoundsCompleted(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class RoundBackedOff(EngineStep):
-    """A round failed or asked nobody: the next one waits (ended by a PeerUp)."""
+    """A round failed or reached nobody: the next one waits (ended by a PeerUp).
+
+    `in_a_row` is how many rounds have now reached nobody, so that they are not counted; 0 for one that
+    failed, which is.
+    """
 
     target: str
     round: int
     wait_ns: int
     reason: str
+    in_a_row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundWaits(EngineStep):
+    """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
+
+    Said once, when the wait begins.
+    """
+
+    target: str
+    round: int
+    peer_class: str
+    there: int
+    wanted: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
         fills, body = port.fills(tuple(payloads))
         deadline = _remaining(ctx, port.deadline_ns)
         key = None if group is None else (*group, ctx.execution.id)
+        ctx.execution.tells(bool(peers))
         for peer in dict.fromkeys(peers):
             unit = Unit(
                 peer,

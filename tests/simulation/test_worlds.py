@@ -37,6 +37,7 @@ OFTEN = {
     "FULL": 10,
     "TORN": 10,
     "SHORT": 10,
+    "mute": 10,
 }
 """Faults that every part must see, at least so often: about a half of what it does see."""
 
@@ -44,7 +45,8 @@ SEEN = {
     "AppEvent": 2500,
     "RequestClosed": 1000,
     "RoundsCompleted": 800,
-    "RoundBackedOff": 300,
+    "RoundBackedOff": 15,
+    "RoundWaits": 300,
     "PeerUp": 2500,
     "PeerDown": 380,
     "PeerResolveFailed": 10,
@@ -56,7 +58,9 @@ SEEN = {
     "replayed": 80,
     "adopted": 150,
     "told again": 40,
-    "asked nobody": 300,
+    "heard nobody": 15,
+    "OpFailed": 8,
+    "RequestFailed": 8,
 }
 
 
@@ -98,7 +102,15 @@ def test_traces_that_differ_from_those_written_are_named(tmp_path):
 @pytest.mark.parametrize("durable", [False, True])
 def test_without_faults_everybody_is_heard(kind, durable):
     plan = Plan(
-        kind, durable=durable, weather=CALM, crashes=0, disk_errors=0, partitions=0, broker_restarts=0
+        kind,
+        durable=durable,
+        weather=CALM,
+        crashes=0,
+        disk_errors=0,
+        partitions=0,
+        broker_restarts=0,
+        mute=0,
+        broken=0,
     )
     world = World(1, plan).run()
     assert not world.faults

@@ -1,8 +1,9 @@
 """`Repeat`: rounds, one after the other.
 
-The next round starts when the execution of the last one has ended. One that failed, or whose requests all
-asked nobody, is followed by a back-off that doubles and that a PeerUp ends; a round that asked nobody is not
-counted.
+The next round starts when the execution of the last one has ended, and the peers are there that it needs
+(`quorum`): until then nothing of it runs. A round that reached nobody is not counted: it asked and sent, and
+did so to nobody, or all that it asked are missing. Such a round, and one that failed, is followed by a
+back-off that doubles and that a PeerUp ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine import steps
+from bb_edge.engine.entries.quorum import Lack, Quorum
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
@@ -30,11 +32,18 @@ class Rounds:
     """The state of one `Repeat` op: `round` is the number that runs or comes next, from 1."""
 
     def __init__(
-        self, runtime: Runtime, scheduler: Scheduler, ingress: Ingress, graph: BoundGraph, op: BoundOp
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        ingress: Ingress,
+        quorum: Quorum,
+        graph: BoundGraph,
+        op: BoundOp,
     ) -> None:
         self._scheduler = scheduler
         self._runtime = runtime
         self._ingress = ingress
+        self._quorum = quorum
         self._graph = graph
         self._op = op
         self.target = op.target
@@ -46,6 +55,7 @@ class Rounds:
         self.finished = False
         self.backoff_ns = 0
         self.timer = 0
+        self.wait_ns = 0  # until peers are counted again, while the round waits for them
         # A round and its attempt are the same after a restart: no epoch of an envelope has that bit.
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
@@ -57,8 +67,25 @@ class Rounds:
         self.timer = 0
         if self.running or self.finished:
             return
+        lack = self._quorum.lack()
+        if lack is not None:
+            self._wait(lack)
+            return
+        self.wait_ns = 0
         self.running = True
         self._ingress.offer(Entry(self.target, self._fill, internal=True))
+
+    def _wait(self, lack: Lack) -> None:
+        """Nothing of the round runs; a PeerUp has the peers counted again, and so does a timer: a view that
+        is gossiped, and a failing peer that may be tried again, come up without one.
+        """
+        if not self.wait_ns:
+            self._runtime.count("rounds.waited")
+            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack))
+        config = self._runtime.config
+        self.wait_ns = min(self.wait_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
+        when = self._runtime.now_ns + self.wait_ns
+        self.timer = self._runtime.timers.at(when, self.start, reserved=True)
 
     @property
     def _which(self) -> int:
@@ -69,10 +96,13 @@ class Rounds:
         return not self.finished and which >= self._which
 
     def peer_up(self) -> None:
-        """Ends a back-off."""
-        if self.backoff_ns and self.timer and not self.running:
-            self._runtime.timers.cancel(self.timer)
-            self.start()
+        """Ends a back-off, and a wait for peers where there are enough of them now."""
+        if not self.timer or self.running or not (self.backoff_ns or self.wait_ns):
+            return
+        if self.wait_ns and self._quorum.lack() is not None:
+            return
+        self._runtime.timers.cancel(self.timer)
+        self.start()
 
     def _fill(self, execution: Execution) -> None:
         region = self._graph.regions[0]
@@ -87,17 +117,19 @@ class Rounds:
 
     def _ended(self, execution: Execution) -> None:
         self.running = False
-        nobody = execution.requests_made > 0 and not execution.asked_somebody
-        if nobody or execution.failed:
+        idle = execution.reached_nobody
+        if idle or execution.failed:
             config = self._runtime.config
             self.backoff_ns = min(self.backoff_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
-            reason = "nobody asked" if nobody else "failed"
-            if nobody or self.round != self.times:  # after the last one nothing waits
-                self._runtime.emit(steps.RoundBackedOff(self.target, self.round, self.backoff_ns, reason))
+            if idle or self.round != self.times:  # after the last one nothing waits
+                in_a_row = self.attempt if idle else 0
+                self._runtime.emit(
+                    steps.RoundBackedOff(self.target, self.round, self.backoff_ns, idle or "failed", in_a_row)
+                )
                 self._runtime.count("rounds.backed_off")
         else:
             self.backoff_ns = 0
-        if nobody:
+        if idle:
             self.attempt += 1
         else:
             self.round, self.attempt = self.round + 1, 1
@@ -112,8 +144,10 @@ class Rounds:
 
     def save(self) -> list[Any]:
         """Where the rounds stand, as plain values."""
-        return [self.round, self.attempt, self.running, self.finished, self.backoff_ns, self.timer]
+        flags = (self.running, self.finished)
+        return [self.round, self.attempt, *flags, self.backoff_ns, self.timer, self.wait_ns]
 
     def restore(self, row: Any) -> None:
         """Goes on where the rounds of a snapshot stood."""
-        self.round, self.attempt, self.running, self.finished, self.backoff_ns, self.timer = row
+        self.round, self.attempt, self.running, self.finished, self.backoff_ns, self.timer, wait = row
+        self.wait_ns = wait

@@ -13,6 +13,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
+from bb_edge.engine.entries.quorum import Quorum
 from bb_edge.engine.entries.rounds import Rounds, number
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.control_plane import ControlPlane
@@ -23,6 +24,7 @@ from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles import TRIGGER
+from bb_edge.roles.context import Ctx
 
 EntryOp = tuple[BoundGraph, BoundOp]
 
@@ -30,6 +32,9 @@ EntryOp = tuple[BoundGraph, BoundOp]
 @dataclass(slots=True, eq=False)
 class Sources:
     """The entry ops of one node, and which targets have started. `entries` are the entry ops by their type.
+
+    `_ctx` is what selectors see, where rounds ask them how many peers there are, and `_class_of(target,
+    slot)` the class of those peers.
 
     LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
     """
@@ -39,6 +44,8 @@ class Sources:
     _ingress: Ingress
     _control: ControlPlane
     _want_snapshot: Callable[[str], None]
+    _ctx: Ctx
+    _class_of: Callable[[str, str], str]
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]
     rounds: list[Rounds] = field(default_factory=list)
     due_phases: deque[int] = field(default_factory=deque)
@@ -87,7 +94,8 @@ class Sources:
         self._begins(graph, lambda: self._arm(graph, op, self._runtime.now_ns))
 
     def _add_rounds(self, graph: BoundGraph, op: BoundOp) -> None:
-        rounds = Rounds(self._runtime, self._scheduler, self._ingress, graph, op)
+        quorum = Quorum(self._scheduler.components, self._ctx, graph, op, self._class_of)
+        rounds = Rounds(self._runtime, self._scheduler, self._ingress, quorum, graph, op)
         self.rounds.append(rounds)
         self._begins(graph, rounds.start)
 

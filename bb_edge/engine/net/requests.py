@@ -343,7 +343,7 @@ class Requests:
                 tuple((peer, cohort.reasons[peer].text) for peer in cohort.missing),
             )
         )
-        execution.asked(cohort.id)
+        execution.asked(cohort.id, bool(cohort.accepted))
         if cohort.collector is not None:
             token, stacks = cohort.collector
             try:

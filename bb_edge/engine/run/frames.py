@@ -130,6 +130,8 @@ class Execution:
     acknowledged: bool = False
     claimed: bool = False
     asked_somebody: bool = False
+    told_anybody: bool | None = None  # None where it has sent nothing one way
+    heard_somebody: bool = False
     notify: bool = False
     replied: bool = False
     claim_set: tuple[int, ...] = ()
@@ -154,10 +156,11 @@ class Execution:
         """Makes the record clean again, all but its state, and gives its frames back."""
         self.target, self.claim_set = "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
-        self.asked_somebody = self.notify = self.replied = False
+        self.asked_somebody = self.notify = self.replied = self.heard_somebody = False
         self.id = self.claim_timer = self.deadline_ns = self.until_ns = 0
         self.bytes_held = self.answer_bytes = self.requests_made = self.owes = 0
         self.bootstrap = self.parent = self.asker = self.source = self.cause = None
+        self.told_anybody = None
         self.on_claimed = self.on_end = self.reply = self.fault = None
         for frame in self.frames:
             frame.reset()
@@ -238,8 +241,22 @@ class Execution:
         """Calls `release(id)`, a registered callback, at the end."""
         self.permits.append(release)
 
-    def asked(self, cohort: int) -> None:
-        """A request is over; `cohort` is its number, which is forgotten at the end."""
+    def tells(self, somebody: bool) -> None:
+        """Something is sent one way; `somebody` says whether to anyone."""
+        self.told_anybody = somebody or bool(self.told_anybody)
+
+    @property
+    def reached_nobody(self) -> str:
+        """Why it reached nobody, though it asked or told: "" where it did, or neither asked nor told."""
+        if self.told_anybody or self.heard_somebody:
+            return ""
+        if self.asked_somebody:
+            return "nobody answered"
+        return "nobody asked" if self.requests_made else "" if self.told_anybody is None else "nobody told"
+
+    def asked(self, cohort: int, heard: bool) -> None:
+        """A request is over; `cohort` is its number, `heard` says whether an answer counts."""
+        self.heard_somebody = self.heard_somebody or heard
         self.let_go(Hold.REQUEST)
         self.cohorts.append(cohort)
 

@@ -131,7 +131,8 @@ class ExecutionPool:
             if not row["parent"]:
                 self.entries += 1
             execution.state = State[row["state"].upper()]
-            failed, expired, _, acknowledged, _, claimed, notify, asked_somebody, _ = row["flags"]
+            failed, expired, _, acknowledged, _, claimed, notify, asked_somebody, _, *reached = row["flags"]
+            execution.told_anybody, execution.heard_somebody = reached
             execution.failed, execution.expired, execution.claimed = failed, expired, claimed
             execution.notify, execution.asked_somebody = notify, asked_somebody
             claim_timer, execution.bytes_held, execution.answer_bytes, requests_made = row["numbers"]
@@ -172,6 +173,8 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
             execution.notify,
             execution.asked_somebody,
             execution.state is State.RUNNING,
+            execution.told_anybody,
+            execution.heard_somebody,
         ],
         "numbers": [
             execution.claim_timer,

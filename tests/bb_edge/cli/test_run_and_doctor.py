@@ -269,3 +269,28 @@ def test_rules_that_deny_a_node_its_topics_are_found(start_broker, tmp_path):
     broker = start_broker("mosquitto", config=[f"acl_file {rules}"])
     with pytest.raises(ProbeError, match=r"did not come back|refuses the subscription"):
         probe(Broker.from_url(f"mqtt://{broker.host}:{broker.port}"), PeerId.from_name("a"))
+
+
+ROUNDS = """program P {module=P, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}
+function program.Main() -> () {entry=1, partition=Main}
+  slot peers: peer_selector peer_class=Nobody
+  round: I64[] = syscall.Repeat<times=3>()
+  some: PeerIdVec = role.peer_selector.Sample<n=9>(round) {slot=peers, control_inputs=1}
+  req: WireReqId = wire.SendReqBatched(round, some, some) {wire.wire_id=1, wire.site_ids=aa, deadline_ns=1000000000, wire.answer_mode=none, port=ask}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=2, wire.request=1}
+"""  # noqa: E501
+
+
+@pytest.mark.broker
+def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_path, compile_text):
+    path = configured(limits={"round_backoff_ns": 1_000_000}, until_done=True, give_up_after=4)
+    (tmp_path / "program.onnx").write_bytes(compile_text(ROUNDS))
+    node = start("run", "--config", str(path))
+    node.says("given up .--give-up-after.: 4 rounds in a row have reached nobody")
+    assert node.process.wait(PATIENCE_S) == 4
+    node = start("run", "--config", str(path), "--give-up-after", "2")
+    node.says("2 rounds in a row")
+    assert node.process.wait(PATIENCE_S) == 4
+    node = start("run", "--config", str(path), "--give-up-after", "-1")
+    node.says("giving up after -1 rounds")
+    assert node.process.wait(PATIENCE_S) == 2

@@ -45,5 +45,14 @@ def test_an_entry_op_of_a_kind_that_nothing_starts_is_refused_by_name(bench):
     graph = BoundGraph(slot, 0, "Main")
     entries = {"Pulse": [(graph, graph.ops[0])], "Alarm": [(graph, graph.ops[0])]}
     with pytest.raises(LoadError, match="type 'Alarm'") as refused:
-        Sources(runtime, core.scheduler, core.ingress, core.control, core.wish.want, entries)
+        Sources(
+            runtime,
+            core.scheduler,
+            core.ingress,
+            core.control,
+            core.wish.want,
+            core.ctx,
+            lambda target, slot: target,
+            entries,
+        )
     assert refused.value.where == f"Main, {graph.ops[0].spec.name}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bb_edge.components import ArrayDataSource, FedAvg, PresenceSelector
+from bb_edge.components import FedAvg, PresenceSelector
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, Module, PeerSelectorSlot, S
 from bb_host.dsl import Graph
 from bb_host.edge import build_edge
+from simulated.flaky import Flaky
 
 MS = 1_000_000
 
@@ -74,9 +75,10 @@ class Nested(Module):
     leaves = PeerSelectorSlot("leaves", peer_class="Leaf", at="Relay")
     shard = DataSourceSlot("shard", at="Leaf")
 
-    def __init__(self, relays: int, leaves: int, rounds: int, durable: bool) -> None:
+    def __init__(self, relays: int, leaves: int, rounds: int, durable: bool, inner_s: int) -> None:
         super().__init__()
         self.asked, self.below, self.rounds, self.durable = relays, leaves, rounds, durable
+        self.inner_s = inner_s
 
     def body(self, g: Graph) -> None:
         with g.rounds(self.rounds, pause_ns=20 * MS) as start:
@@ -84,7 +86,7 @@ class Nested(Module):
             number = g.onnx.cast(start.round, to=1)
             r = g.request("outer", peers, number, deadline_ns=20 * S, durable=self.durable)
             below = self.leaves.sample(g, n=self.below, after=r.value)
-            q = g.request("inner", below, r.value, deadline_ns=8 * S, durable=self.durable)
+            q = g.request("inner", below, r.value, deadline_ns=self.inner_s * S, durable=self.durable)
             own, _ = self.shard.next_batch(g, after=q.value)
             q.reply(own * q.value)
             # Nobody below: an empty stack, whose sum has no axes; the zeros give it the shape of the others.
@@ -105,7 +107,7 @@ def federation(
         .bind_peer_selector("clients", PresenceSelector)
         .bind_peer_selector("servers", PresenceSelector)
         .bind_aggregator("agg", FedAvg)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": 0})
+        .bind_data_source("shard", Flaky, {"batch_size": 0})
     )
     return _built(Federation(clients, rounds, reports, durable, enough), compiler)
 
@@ -114,11 +116,11 @@ def gossip(told: int, reports: int, durable: bool) -> dict[str, bytes]:
     return _built(Gossip(told, reports, durable), Compiler().bind_peer_selector("peers", PresenceSelector))
 
 
-def nested(relays: int, leaves: int, rounds: int, durable: bool) -> dict[str, bytes]:
+def nested(relays: int, leaves: int, rounds: int, durable: bool, inner_s: int) -> dict[str, bytes]:
     compiler = (
         Compiler()
         .bind_peer_selector("relays", PresenceSelector)
         .bind_peer_selector("leaves", PresenceSelector)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": 0})
+        .bind_data_source("shard", Flaky, {"batch_size": 0})
     )
-    return _built(Nested(relays, leaves, rounds, durable), compiler)
+    return _built(Nested(relays, leaves, rounds, durable, inner_s), compiler)

@@ -40,6 +40,12 @@ class Plan:
     disk_errors: float = 0.7
     partitions: float = 2.0
     broker_restarts: float = 0.7
+    mute: float = 0.5
+    """Times that a machine answers nothing for a while, and goes on with everything else."""
+    broken: float = 0.5
+    """Times that what a machine is asked fails there for a while."""
+    inner_s: int = 8
+    """The deadline of relays, in seconds; that of the server is 20."""
 
     @property
     def programs(self) -> Programs:
@@ -47,7 +53,7 @@ class Plan:
             return programs.federation(self.nodes, self.rounds, self.reports, self.durable, self.enough)
         if self.kind == "gossip":
             return programs.gossip(2, self.reports, self.durable)
-        return programs.nested(2, self.nodes, self.rounds, self.durable)
+        return programs.nested(2, self.nodes, self.rounds, self.durable, self.inner_s)
 
     @property
     def seats(self) -> list[Seat]:
@@ -75,4 +81,5 @@ def plan_of(seed: int, short: bool = False) -> Plan:
         weather=Weather(drop=rng.choice((0.05, 0.2, 0.2, 0.3))),
         calm_ns=(1 if short else rng.choice((2, 4, 8))) * S,
         crashes=rng.choice((0.5, 1.0, 2.0)),
+        inner_s=rng.choice((8, 40)),
     )

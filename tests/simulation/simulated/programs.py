@@ -14,12 +14,18 @@ from numpy.typing import NDArray
 
 from bb_edge import load
 from bb_edge.engine.program.program import Program
+from bb_edge.registry import default_registry
 
 AIDS = str(Path(__file__).resolve().parents[2] / "aids")
 if AIDS not in sys.path:
     sys.path.append(AIDS)
 
 from compiled_programs import compiled_once  # noqa: E402
+
+from simulated.flaky import Flaky  # noqa: E402
+
+if Flaky.TYPE_NAME not in default_registry().type_names():
+    default_registry().register(Flaky)
 
 Programs = dict[str, Program]
 
@@ -48,8 +54,8 @@ def gossip(told: int, reports: int, durable: bool) -> Programs:
 
 
 @functools.cache
-def nested(relays: int, leaves: int, rounds: int, durable: bool) -> Programs:
-    return _compiled("nested", relays, leaves, rounds, durable)
+def nested(relays: int, leaves: int, rounds: int, durable: bool, inner_s: int) -> Programs:
+    return _compiled("nested", relays, leaves, rounds, durable, inner_s)
 
 
 @functools.cache

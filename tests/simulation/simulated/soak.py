@@ -48,9 +48,9 @@ class SoakLedger(Ledger):
         super().promise(data, machine)
         self.promised_ever += len(self.promised) - before
 
-    def told_once(self, n: int, value: tuple[object, ...], asked: bool) -> None:
-        self.rounds_ever += asked and n not in self.told
-        super().told_once(n, value, asked)
+    def told_once(self, n: int, value: tuple[object, ...], heard: bool) -> None:
+        self.rounds_ever += heard and n not in self.told
+        super().told_once(n, value, heard)
 
     def forget(self) -> None:
         """Drops what is old."""

@@ -24,6 +24,8 @@ from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.transport.driver import next_due_ns
 from bb_edge.transport.in_process import classes_heard
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import EDGE_CAPS
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 from simulated.ledger import Ledger
@@ -63,6 +65,15 @@ class Machine:
         self.written: set[int] = set()
         """Tokens of the last poll's records that are on the disk."""
         self.kept: list[tuple[PeerId, bytes]] = []  # by the broker, for when it is back
+        self.mute_until_ns = 0
+        """Until when nothing that it answers leaves it."""
+        self.broken_until_ns = 0
+        """Until when what it is asked fails there."""
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether nothing that it answers leaves it now."""
+        return self.world.network.now_ns < self.mute_until_ns
 
     def start(self) -> None:
         """Comes up from what its disk holds."""
@@ -109,6 +120,8 @@ class Machine:
             world.ledger.restored(restored)
         else:
             self.node, self.keeper = make(None), None
+        if self.seat.shard is not None:
+            self.node.component("shard").broken = lambda: world.network.now_ns < self.broken_until_ns
         self.due = 0
         world.came_up(self)
 
@@ -202,6 +215,9 @@ class World:
 
     def send(self, source: Machine, step: steps.SendEnvelope) -> None:
         target = self.by_peer[step.peer]
+        if source.is_mute and envelope.decode(step.body + step.payload, EDGE_CAPS).kind == envelope.RESPONSE:
+            self.network.faults["mute"] += 1
+            return
         self.trace.update(
             b"%d %s>%s " % (self.network.now_ns, source.name.encode(), target.name.encode()) + step.payload
         )
@@ -239,8 +255,9 @@ class World:
         def tell() -> None:
             heard = () if listener.node is None else classes_heard(listener.node, node)
             if listener.node is not None and about.node is node and heard:
+                meta = node.presence_meta
                 listener.node.peer_presence(
-                    about.peer, True, (about.address,), epoch=node.epoch, classes=heard, session=1
+                    about.peer, True, (about.address,), meta, epoch=node.epoch, classes=heard, session=1
                 )
                 listener.due = 0
 
@@ -299,6 +316,11 @@ class World:
                     network.at(when, lambda m=machine: self.crashed(m, "between polls"))
             for when in self._times(plan.disk_errors if plan.durable else 0.0):
                 network.at(when, lambda m=machine: self._arm(m, ERRORS, rng.randrange(1, 20)))
+        for machine in self.machines:
+            for when in self._times(plan.mute):
+                network.at(when, lambda m=machine: self._misbehaves(m, "mute_until_ns"))
+            for when in self._times(plan.broken if machine.seat.shard is not None else 0.0):
+                network.at(when, lambda m=machine: self._misbehaves(m, "broken_until_ns"))
         names = [machine.name for machine in self.machines]
         for when in self._times(plan.partitions):
             a, b = rng.sample(names, 2)
@@ -312,6 +334,10 @@ class World:
             kind = self.rng.choice(list(kinds))
             machine.disk.inject(Fault(kind, at))
             self.network.faults[kind.name] += 1
+
+    def _misbehaves(self, machine: Machine, how: str) -> None:
+        until = self.network.now_ns + self.rng.randrange(1, 3 * S)
+        setattr(machine, how, min(until, self.plan.calm_ns))
 
     def _broker_restarts(self) -> None:
         self.network.restart_broker()

@@ -1,0 +1,87 @@
+"""How many peers a round needs before it runs: the `min` of the samples that it begins with.
+
+A sample below its `min` takes nobody, so that the round would run for nothing. Only samples that wait for
+nothing but the round's start are looked at: of a later one nobody knows whether it will come to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.components import Components
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import OpKind
+from bb_edge.roles import PeerSelector
+from bb_edge.roles.context import Ctx
+
+
+class Lack(NamedTuple):
+    """The peers that a round waits for: of which class, how many there are, how many there must be."""
+
+    peer_class: str
+    there: int
+    wanted: int
+
+
+class Quorum:
+    """The samples of one `Repeat` that have a `min`."""
+
+    def __init__(
+        self,
+        components: Components,
+        ctx: Ctx,
+        graph: BoundGraph,
+        start: BoundOp,
+        class_of: Callable[[str, str], str],
+    ) -> None:
+        """`class_of(target, slot)` is the class of the peers that a selector chooses among."""
+        self._components = components
+        self._ctx = ctx
+        self._class_of = class_of
+        self._samples = [
+            (op, least)
+            for op in graph.ops
+            if isinstance(least := op.spec.attrs.get("min"), int) and least > 0 and _begins(graph, op, start)
+        ]
+
+    def lack(self) -> Lack | None:
+        """What the first sample lacks that would take nobody now; None where none lacks anybody."""
+        for op, least in self._samples:
+            selector = self._components[op.component]
+            if not isinstance(selector, PeerSelector):
+                continue
+            try:
+                there = len(selector.current_view(self._ctx))  # type: ignore[arg-type]
+            # The border to users' components: the round runs, and tells what is wrong.
+            except Exception:  # noqa: BLE001
+                continue
+            if there < least:
+                slot = str(op.spec.attrs.get("slot", "")) or self._components.slot_of(op.component)
+                return Lack(self._class_of(op.target, slot), there, least)
+        return None
+
+
+def _begins(graph: BoundGraph, op: BoundOp, start: BoundOp) -> bool:
+    """Whether the op is a sample that waits for the start of the round, and for nothing that may not come."""
+    if op.spec.domain != keys.ROLE_PEER_SELECTOR_DOMAIN or op.spec.region != start.spec.region:
+        return False
+    makers = {site: other for other in graph.ops for site in other.outs if site >= 0}
+    starts, after, seen = False, [op], {op.index}
+    while after:
+        spec = after.pop().spec
+        for site in (*spec.inputs, *spec.controls):
+            maker = makers.get(site)
+            if maker is start:
+                starts = True
+            elif maker is not None and maker.index not in seen:
+                if maker.spec.kind is OpKind.ENTRY or maker.spec.domain in _MAY_NOT_COME:
+                    return False
+                seen.add(maker.index)
+                after.append(maker)
+    return starts
+
+
+_MAY_NOT_COME = frozenset({keys.WIRE_DOMAIN, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN, *keys.ROLE_DOMAINS})
+"""Domains with ops that may give nothing, or only later."""

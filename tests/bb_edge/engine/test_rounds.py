@@ -1,0 +1,163 @@
+"""Rounds: they wait for the peers that they need, and count only where they reach somebody."""
+
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
+from __future__ import annotations
+
+import pytest
+from asking import Moody
+from kinds_of_steps import of
+
+from bb_edge.engine import steps
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.registry import Registry
+from bb_edge.transport.in_process import Simulation
+
+S = 1_000_000_000
+MS = 1_000_000
+
+PROGRAM = """
+program Demo {module=Demo, targets="Server,Client", binding.Server.peers="peer_selector|bb.PresenceSelector|1", binding.Client.codec="codec|test.Moody|1"}
+function program.Server() -> () {entry=1, partition=Server}
+  slot peers: peer_selector peer_class=Client
+  round: I64[] = syscall.Repeat<times=3, pause_ns=1000000>()
+  some: PeerIdVec = role.peer_selector.Sample<n=9, min=MIN>(round) {slot=peers, control_inputs=1}
+  x: F32[] = Cast<to=1>(round)
+  syscall.AppEmit<name="began">(round)
+  SEND
+function program.Client() -> () {entry=1, partition=Client}
+  slot codec: codec
+  ANSWER
+"""
+ASK = """req: WireReqId = wire.SendReqBatched(x, some, some) {wire.wire_id=1, wire.site_ids=aa, deadline_ns=1000000000, wire.answer_mode=batch, port=ask}
+  closed: Trigger, missing: PeerIdVec, all: Tensor = wire.RecvRespBatched(req) {wire.wire_id=2, wire.request=1, wire.site_ids=bb}
+  syscall.AppEmit<name="missing">(missing)"""
+ANSWER = """x: F32[], sender: PeerIdVec, req: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=aa}
+  y: Tensor = role.compressor.Compress(x) {slot=codec}
+  h: Trigger = wire.SendResp(y, sender, req) {wire.wire_id=2, wire.site_ids=bb, wire.request=1}"""
+TELL = "h: Trigger = wire.Send(x, some) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101}"
+HEAR = """x: F32[], from: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101}
+  y: Tensor = role.compressor.Compress(x) {slot=codec}
+  syscall.AppEmit<name="heard">(y)"""
+
+
+class World:
+    def __init__(self, compile_text, least: int, send: str = ASK, answer: str = ANSWER) -> None:
+        text = PROGRAM.replace("MIN", str(least)).replace("SEND", send).replace("ANSWER", answer)
+        self.data = compile_text(text)
+        self.sim = Simulation(seed=3)
+        self.server = self.add("hub", "Server", 1)
+        self.clients = []
+
+    def add(self, name, target, seed):
+        registry = Registry()
+        registry.register(Moody)
+        now = {"now_ns": self.sim.now_ns}
+        node = install(PeerId.from_name(name), (), self.data, [target], seed=seed, registry=registry, **now)
+        self.sim.add(node)
+        return node
+
+    def join(self, mood="well"):
+        number = len(self.clients)
+        self.clients.append(self.add(f"c{number}", "Client", 10 + number))
+        self.clients[-1].component("codec").mood = mood
+        return self.clients[-1]
+
+    def of(self, kind):
+        return of(kind, (s.step for s in self.sim.seen if s.peer == self.server.peer_id))
+
+    def began(self):
+        return [int(event.value) for event in self.sim.events("began")]
+
+
+@pytest.mark.parametrize(("send", "answer"), [(ASK, ANSWER), (TELL, HEAR)])
+def test_a_round_waits_for_its_peers_without_running(compile_text, send, answer):
+    world = World(compile_text, 3, send, answer)
+    world.sim.run(for_ns=200 * S)
+    assert world.of(steps.RoundWaits) == [steps.RoundWaits("Server", 1, "Client", 0, 3)], "said once"
+    for _ in range(2):
+        world.join()
+        world.sim.run(for_ns=100 * S)
+    assert world.began() == [] and not world.of(steps.RequestClosed)
+    assert world.server.counters["rounds.waited"] == 1
+    assert "rounds.backed_off" not in world.server.counters
+    world.join()
+    world.sim.run(for_ns=100 * MS)
+    assert world.began() == [1, 2, 3], "the third peer starts it at once"
+    assert world.of(steps.RoundsCompleted) == [steps.RoundsCompleted("Server", 3)]
+
+
+def test_a_wait_in_the_middle_is_said_again_and_outlives_a_restart(compile_text):
+    world = World(compile_text, 1)
+    client = world.join()
+    world.sim.run(until=lambda: world.began() == [1])
+    world.sim.remove(client.peer_id)
+    world.sim.run(for_ns=50 * S)
+    said = world.of(steps.RoundWaits)
+    assert len(said) == 2, "at the start, before anybody was known, and now"
+    kept = world.server.snapshot(world.sim.now_ns)
+    again = install(
+        world.server.peer_id, (), world.data, ["Server"], seed=9, snapshot=kept, now_ns=world.sim.now_ns
+    )
+    world.sim.add(again)
+    world.sim.run(for_ns=50 * S)
+    before = len(world.began())
+    world.sim.add(client)
+    world.sim.run(for_ns=S)
+    assert len(world.began()) > before and again.open_rounds == 0
+    assert len(world.of(steps.RoundWaits)) == 2
+
+
+def test_a_round_whose_peers_are_all_missing_is_not_counted(compile_text):
+    world = World(compile_text, 1)
+    bad = world.join("fails")
+    world.sim.run(for_ns=5 * S)
+    backed_off = world.of(steps.RoundBackedOff)
+    assert [s.in_a_row for s in backed_off] == list(range(1, len(backed_off) + 1))
+    assert {(s.round, s.reason) for s in backed_off} == {(1, "nobody answered")}
+    assert set(world.began()) == {1} and "rounds.ended" not in world.server.counters
+    bad.component("codec").mood = "well"
+    world.sim.run(for_ns=100 * S)
+    assert world.began()[-3:] == [1, 2, 3]
+    assert world.server.open_rounds == 0
+
+
+def test_a_round_counts_where_one_of_its_peers_is_heard(compile_text):
+    world = World(compile_text, 2)
+    world.join("fails")
+    world.join()
+    world.sim.run(for_ns=S)
+    assert world.began() == [1, 2, 3] and world.server.counters["rounds.ended"] == 3
+
+
+def test_a_round_that_tells_nobody_is_not_counted(compile_text):
+    world = World(compile_text, 0, TELL, HEAR)
+    world.sim.run(for_ns=4 * S)
+    assert {(s.round, s.reason) for s in world.of(steps.RoundBackedOff)} == {(1, "nobody told")}
+    world.join()
+    world.sim.run(for_ns=S)
+    assert world.server.open_rounds == 0 and len(world.sim.events("heard")) == 3
+
+
+def test_a_round_that_neither_asks_nor_tells_counts(compile_text):
+    world = World(compile_text, 0, 'syscall.AppEmit<name="x">(x)')
+    world.sim.run(for_ns=S)
+    assert world.began() == [1, 2, 3] and not world.of(steps.RoundBackedOff)
+
+
+def test_a_sample_that_may_not_come_holds_nothing_up(compile_text):
+    """It waits for an answer of the same round: nobody knows before whether it will be."""
+    late = ASK.replace(
+        "\n",
+        '\n  more: PeerIdVec = role.peer_selector.Sample<n=9, min=5>(closed) {slot=peers, control_inputs=1}\n  syscall.AppEmit<name="more">(more)\n',
+        1,
+    )
+    late = "\n".join(
+        [late.splitlines()[0], late.splitlines()[3], *late.splitlines()[1:3], *late.splitlines()[4:]]
+    )
+    world = World(compile_text, 1, late)
+    world.join()
+    world.sim.run(for_ns=S)
+    assert world.began() == [1, 2, 3]
+    assert [event.value for event in world.sim.events("more")] == [(), (), ()]
