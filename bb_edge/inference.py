@@ -41,7 +41,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Sequence[Array]], Mapping[str, Array]]
 
 MAX_BYTES = 1 << 30
-"""Bytes of the inputs of one call, and of one output; large, because nothing comes from a network."""
+"""Bytes of the inputs of one call, of one output, and of what shapes may ask for that depend on data.
+
+It is large, because nothing comes from a network.
+"""
 
 TUNING_SUFFIX = ".tune.json"
 """End of the name of the file beside an artifact with what was measured on this device."""
@@ -234,7 +237,7 @@ def _without_engine(data: bytes, target: str | None, tuning: str | None) -> Mode
     declared = {info.name: info.type for info in main.value_info}
     try:
         inputs = {name: from_type_proto(declared[name]) for name in main.input}
-        backend = kind()
+        backend = kind(tensor_bytes=MAX_BYTES)
         if tuning is not None:
             backend.take_tuning(tuning)
         program = backend.prepare(main, functions)
@@ -308,6 +311,7 @@ def _on_a_node(program: Program, target: str | None, components: Mapping[str, Ma
         invoke_inputs=1024,
         invoke_bytes=MAX_BYTES,
         app_event_bytes=MAX_BYTES,
+        tensor_bytes=MAX_BYTES,
     )
     node = install(PeerId.from_name("local"), (), program, [chosen], config, components=components, seed=0)
     graph = program.graphs[program.targets[node.targets[0]].main]

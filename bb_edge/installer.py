@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bb_edge import wiring
+from bb_edge.backends.tensor_budget import tensor_budget
 from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, Core, make_gather
@@ -96,8 +97,9 @@ def install(
     number = (random.SystemRandom() if seed is None else random.Random(seed)).getrandbits(128)
     config = config or NodeConfig.edge()
     caps, raised = config.caps.with_sites(_planned_sizes(program, chosen))
+    tensor_bytes = config.tensor_bytes or tensor_budget(program.functions.values())
     runtime = Runtime(
-        config.with_(caps=caps) if raised else config,
+        config.with_(caps=caps, tensor_bytes=tensor_bytes),
         peer_id,
         random.Random(number),
         # A stream of its own: what a program draws must not depend on how many ids were minted before.
@@ -209,6 +211,7 @@ class _Installer:
             own_class=target.peer_class,
             peer_class=target.peer_classes.get(slot, target.peer_class),
             functions=functions,
+            tensor_bytes=self.runtime.config.tensor_bytes,
         )
         return build(kind, env)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bb_edge.backends.plan_memory import ALIGNMENT
+from bb_edge.roles.errors import BackendRunError
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -50,10 +51,18 @@ class Arena:
         self._reserved = max(self._reserved, nbytes)
 
     def take(self, nbytes: int) -> Array:
-        """An array of `nbytes` uint8 that starts at a multiple of `ALIGNMENT`."""
+        """An array of `nbytes` uint8 that starts at a multiple of `ALIGNMENT`.
+
+        Raises BackendRunError where there is no such memory.
+        """
         self.reserve(nbytes)
         if self._block.nbytes < nbytes:
-            raw = np.empty(self._reserved + ALIGNMENT, np.uint8)
+            try:
+                raw = np.empty(self._reserved + ALIGNMENT, np.uint8)
+            except (MemoryError, ValueError) as error:
+                raise BackendRunError(
+                    f"an arena of {self._reserved} bytes cannot be allocated", "arena", "feed smaller inputs"
+                ) from error
             start = -raw.ctypes.data % ALIGNMENT
             self._block = raw[start : start + self._reserved]
         return self._block[:nbytes]

@@ -9,8 +9,7 @@ import numpy as np
 
 from bb_edge.backends.lowering import Body, FlatNode
 from bb_edge.ir.types import dtype_of_elem
-from bb_edge.roles.errors import BackendRunError, BackendWalkError, UnsupportedOpsError
-from bb_edge.roles.programs import BackendProgram
+from bb_edge.roles.errors import BackendRunError, BackendWalkError, TensorBytesError, UnsupportedOpsError
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -22,20 +21,28 @@ CONTROL_OPS = frozenset({"If", "Loop"})
 MAX_ITERATIONS = 1_000_000
 """Iterations after which a loop is stopped, so that a graph from the network cannot hang the node."""
 
-Programs = Callable[[Body], BackendProgram]
+RunBody = Callable[[Body, Sequence["Array"], int], Sequence["Array"]]
+"""Runs a body on its inputs, after so many bytes that were allocated before it in the same run."""
 
 
-def run_control(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
+def run_control(
+    node: FlatNode, inputs: Sequence[Array | None], run_body: RunBody, most: int = 0, taken: int = 0
+) -> Sequence[Array]:
     """Runs an `If` or `Loop` on its inputs, which include its captures; returns fresh arrays.
 
-    Raises UnsupportedOpsError for another operator, BackendWalkError for a body that does not fit, and
-    BackendRunError for values that do not fit.
+    `most` bounds what the run allocates, `taken` bytes before it included; 0 does not. Raises
+    UnsupportedOpsError for another operator, BackendWalkError for a body that does not fit, BackendRunError
+    for values that do not fit, and TensorBytesError beyond `most`.
     """
     if node.op_type == "If":
-        return _run_if(node, inputs, program)
+        return _run_if(node, inputs, run_body, taken)
     if node.op_type == "Loop":
-        return _run_loop(node, inputs, program)
+        return _run_loop(node, inputs, run_body, most, taken)
     raise UnsupportedOpsError((node.op_type,), node.where)
+
+
+_LIST_BYTES = 120
+"""Bytes of an array object, without its contents."""
 
 
 def _body(node: FlatNode, name: str) -> Body:
@@ -60,12 +67,14 @@ def _truth(node: FlatNode, array: Array | None) -> bool:
     return bool(array.reshape(-1)[0])
 
 
-def _run_if(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
+def _run_if(node: FlatNode, inputs: Sequence[Array | None], run_body: RunBody, taken: int) -> Sequence[Array]:
     body = _body(node, "then_branch" if _truth(node, inputs[0]) else "else_branch")
-    return program(body).run(_captured(node, body, inputs))
+    return run_body(body, _captured(node, body, inputs), taken)
 
 
-def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs) -> Sequence[Array]:
+def _run_loop(
+    node: FlatNode, inputs: Sequence[Array | None], run_body: RunBody, most: int, taken: int
+) -> Sequence[Array]:
     """Iterates at most M times (no M: without bound) while the condition holds (no condition: true)."""
     body = _body(node, "body")
     captured = _captured(node, body, inputs)
@@ -83,19 +92,24 @@ def _run_loop(node: FlatNode, inputs: Sequence[Array | None], program: Programs)
     if n_scans < 0 or len(body.graph.inputs) != 2 + len(carried) + len(captured):
         raise BackendWalkError("the body's inputs or outputs do not fit the loop", node.where)
     scans: list[list[Array]] = [[] for _ in range(n_scans)]
-    run = program(body).run
     iteration = 0
+    scanned = 0
     flag = np.array(going)
     while going and (trips is None or iteration < trips):
         if iteration >= MAX_ITERATIONS:
             raise BackendRunError(f"the loop has not ended after {MAX_ITERATIONS} iterations", node.where)
-        results = run((np.array(iteration, np.int64), flag, *carried, *captured))
+        held = taken + scanned + (sum(array.nbytes for array in carried) if iteration else 0)
+        results = run_body(body, (np.array(iteration, np.int64), flag, *carried, *captured), held)
         going = _truth(node, results[0])
         flag = np.array(going)
         carried = list(results[1 : 1 + len(carried)])
         for scan, array in zip(scans, results[1 + len(carried) :], strict=True):
             scan.append(array)
+            scanned += array.nbytes + _LIST_BYTES
         iteration += 1
+        # Stacking the rows of a scan output makes a copy of them.
+        if most and taken + 2 * scanned > most:
+            raise TensorBytesError(taken + 2 * scanned, most, node.where)
     try:
         stacked = [
             np.stack(scan) if scan else _no_rows(body, 1 + len(carried) + i) for i, scan in enumerate(scans)

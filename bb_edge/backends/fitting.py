@@ -15,8 +15,8 @@ import numpy as np
 from bb_edge.backends.lowering import OMITTED, FlatGraph, FlatNode
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.ir.tensors import Array
-from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
-from bb_kernels import KernelError, Prepared, TensorSpec, UnsupportedOpError, evaluate
+from bb_edge.roles.errors import BackendError, BackendRunError, TensorBytesError, UnsupportedOpsError
+from bb_kernels import KernelError, KernelMemoryError, Prepared, TensorSpec, UnsupportedOpError, evaluate
 from bb_kernels import prepare as prepare_kernel
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "failed",
     "fit",
     "fold_constants",
+    "unallocatable",
     "wants_binding",
 ]
 
@@ -117,7 +118,7 @@ class Fitted:
     """A graph fitted to shapes, up to `stop`: the index of the first dynamic node, or the number of nodes."""
 
     # A plain class, as others on the way to a first result: making a NamedTuple takes thirty times as long.
-    __slots__ = ("buffers", "dynamic", "graph", "n_inputs", "steps", "stop", "values")
+    __slots__ = ("buffers", "dynamic", "folded", "graph", "n_inputs", "steps", "stop", "values")
 
     def __init__(
         self,
@@ -128,7 +129,9 @@ class Fitted:
         n_inputs: int,
         stop: int,
         dynamic: Prepared | None = None,
+        folded: int = 0,
     ) -> None:
+        self.folded = folded  # bytes of constants that were computed for these shapes
         self.graph = graph
         self.values = values
         self.steps = steps
@@ -138,8 +141,23 @@ class Fitted:
         self.dynamic = dynamic
 
 
-def failed(error: KernelError, where: str) -> BackendRunError | UnsupportedOpsError:
-    """Converts the error of a kernel to one of the backend."""
+def unallocatable(nbytes: int, where: str, error: Exception) -> BackendRunError:
+    """The error for an array that NumPy does not make: there is no such memory, or no such shape."""
+    return BackendRunError(f"{nbytes} bytes cannot be allocated: {error}", where, "feed smaller inputs")
+
+
+def _probe(spec: TensorSpec, where: str) -> Array:
+    """An array of this shape and dtype whose contents nobody reads or writes, so that it takes no memory."""
+    try:
+        return np.empty(spec.shape, spec.dtype)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise unallocatable(spec.nbytes, where, error) from error
+
+
+def failed(error: KernelError, where: str, taken: int = 0) -> BackendError:
+    """Converts the error of a kernel to one of the backend; `taken` bytes were allocated before it."""
+    if isinstance(error, KernelMemoryError):
+        return TensorBytesError(error.requested + taken, error.available + taken, where)
     if isinstance(error, UnsupportedOpError):
         return UnsupportedOpsError((error.op_type,), where, str(error))
     return BackendRunError(str(error), where)
@@ -169,6 +187,8 @@ def _evaluate(node: FlatNode, prepared: Prepared, inputs: Sequence[Array | None]
         return evaluate(prepared, inputs)
     except KernelError as error:
         raise failed(error, node.where) from error
+    except (MemoryError, ValueError) as error:
+        raise unallocatable(prepared.nbytes, node.where, error) from error
     finally:
         unhush(token)
 
@@ -179,7 +199,7 @@ def _fold(node: FlatNode, prepared: Prepared, inputs: Sequence[Value | None]) ->
         return prepared.values
     if prepared.dynamic or not all(v is None or v.constant for v in inputs):
         return None
-    if sum(spec.nbytes for spec in (*prepared.outputs, *prepared.scratch)) > _FOLD_BYTES:
+    if prepared.nbytes > _FOLD_BYTES:
         return None
     results = _evaluate(node, prepared, [None if v is None else v.array for v in inputs])
     for result in results:
@@ -195,7 +215,7 @@ def _view(value: Value, alias: Alias) -> Value | None:
     assert base is not None
     try:
         probe = alias(base)
-    except KernelError:
+    except (KernelError, ValueError):  # NumPy has no array of that rank
         return None
     spec = TensorSpec(probe.dtype, probe.shape)
     if value.array is not None:
@@ -234,18 +254,25 @@ def fold_constants(graph: FlatGraph) -> FlatGraph:
     )
 
 
-def fit(graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array]) -> Fitted:
+def fit(
+    graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array], most: int = 0
+) -> Fitted:
     """Prepares every node for inputs of these shapes and dtypes.
 
     `resident` maps inputs to arrays whose contents may change; `specs` are those of the other inputs, in
-    order. Raises BackendRunError where they do not fit the graph.
+    order. `most` bounds the bytes of every node's results, 0 does not. Raises BackendRunError where the
+    inputs do not fit the graph, and TensorBytesError beyond `most`.
     """
-    return _Fitting(graph, specs, resident).run()
+    return _Fitting(graph, specs, resident, most).run()
 
 
 class _Fitting:
-    def __init__(self, graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array]) -> None:
+    def __init__(
+        self, graph: FlatGraph, specs: Sequence[TensorSpec], resident: Mapping[int, Array], most: int
+    ) -> None:
         self.graph = graph
+        self.most = most
+        self.folded = 0
         self.values: dict[int, Value] = {v: _known(a) for v, a in graph.constants.items()}
         self.values.update((v, _known(a, constant=False)) for v, a in resident.items())
         self.steps: list[Step] = []
@@ -257,8 +284,7 @@ class _Fitting:
         counts = Counter(value for node in graph.nodes for value in node.inputs)
         passed = (v for v in graph.inputs if v not in resident)
         for position, (value, spec) in enumerate(zip(passed, specs, strict=True)):
-            probe = np.empty(spec.shape, spec.dtype)
-            self.values[value] = Value(spec, source=position, probe=probe)
+            self.values[value] = Value(spec, source=position, probe=_probe(spec, f"graph {graph.name!r}"))
             self.inputs.append(self.values[value])
             self.uses.append(counts[value])
 
@@ -274,7 +300,8 @@ class _Fitting:
         return self._fitted(len(self.graph.nodes), None)
 
     def _fitted(self, stop: int, dynamic: Prepared | None) -> Fitted:
-        return Fitted(self.graph, self.values, self.steps, self.buffers, self.n_inputs, stop, dynamic)
+        steps, buffers = self.steps, self.buffers
+        return Fitted(self.graph, self.values, steps, buffers, self.n_inputs, stop, dynamic, self.folded)
 
     def _take(self, node: FlatNode, prepared: Prepared, inputs: list[Value | None]) -> None:
         if prepared.alias is not None and inputs[0] is not None:
@@ -282,8 +309,11 @@ class _Fitting:
             if view is not None:
                 self.values[node.outputs[0]] = view
                 return
+        if self.most and prepared.nbytes + self.folded > self.most:
+            raise TensorBytesError(prepared.nbytes + self.folded, self.most, node.where)
         folded = _fold(node, prepared, inputs)
         if folded is not None:
+            self.folded += sum(array.nbytes for array in folded)
             for value, array in zip(node.outputs, folded, strict=False):
                 if value != OMITTED:
                     self.values[value] = _known(array)
@@ -297,7 +327,7 @@ class _Fitting:
                 continue
             buffer = self._buffer(spec)
             step.outputs.append(buffer)
-            self.values[value] = Value(spec, buffer=buffer, probe=np.empty(spec.shape, spec.dtype))
+            self.values[value] = Value(spec, buffer=buffer, probe=_probe(spec, node.where))
         step.scratch = [self._buffer(spec) for spec in prepared.scratch]
         self._append(step)
 

@@ -10,16 +10,17 @@ from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import CONTROL_OPS
 from bb_edge.backends.fitting import failed
 from bb_edge.backends.lowering import FlatGraph, lower
-from bb_edge.backends.plan import PlanLimits
+from bb_edge.backends.plan import PlanLimits, Spec
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.backends.stored_plan import StoredPlan, decode
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import from_tensor_proto
+from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.errors import BackendRunError, UnsupportedOpsError
+from bb_edge.roles.errors import BackendRunError, TensorBytesError, UnsupportedOpsError
 from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
 from bb_edge.roles.settings import Setting
 from bb_edge.roles.wire_tensors import tensor_from_wire
@@ -39,7 +40,9 @@ _KEPT_KERNELS = 256
 class NumPyBackend(Backend):
     """Runs ONNX operators on NumPy arrays.
 
-    Configuration: `arena_limit`, the bytes that one plan may take (0: no limit).
+    Configuration: `arena_limit`, the bytes that one plan may take (0: no limit). `tensor_bytes` is what one
+    run may allocate for shapes that are not known when a program is compiled (0: no limit); a node has one
+    limit for all (`NodeConfig`).
 
     With `shared_arena` all programs use one block of memory and run one after the other, as on a node, whose
     engine runs one op at a time; other threads wait. Without it each program has a block of its own.
@@ -48,8 +51,8 @@ class NumPyBackend(Backend):
     TYPE_NAME: ClassVar[str] = "bb.NumPyBackend"
     CONFIG: ClassVar[Mapping[str, Setting]] = {"arena_limit": Setting.integer(0)}
 
-    def __init__(self, arena_limit: int = 0, *, shared_arena: bool = False) -> None:
-        self._limits = PlanLimits(arena_limit)
+    def __init__(self, arena_limit: int = 0, *, shared_arena: bool = False, tensor_bytes: int = 0) -> None:
+        self._limits = PlanLimits(arena_limit, tensor_bytes)
         self.arena = Arena(shared=True) if shared_arena else None
         self._programs: OrderedDict[bytes, NumPyProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
@@ -63,7 +66,8 @@ class NumPyBackend(Backend):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> NumPyBackend:
-        return cls(env.settings(cls)["arena_limit"], shared_arena=True)
+        limit = env.settings(cls)["arena_limit"]
+        return cls(limit, shared_arena=True, tensor_bytes=env.tensor_bytes)
 
     @classmethod
     def supported_ops(cls) -> frozenset[str]:
@@ -88,13 +92,15 @@ class NumPyBackend(Backend):
         """
         text = _plan_text(function, functions)
         stored = decode(text, f"graph {function.name!r}") if text is not None else None
-        return self._program(lower(function, functions), resident, stored)
+        declared = _declared(function, resident or {})
+        return self._program(lower(function, functions), resident, stored, declared)
 
     def _program(
         self,
         graph: FlatGraph,
         resident: Mapping[str, Array] | None = None,
         stored: StoredPlan | None = None,
+        declared: tuple[Spec, ...] | None = None,
     ) -> NumPyProgram:
         self._check(graph)
         known = dict(resident or {})
@@ -110,6 +116,7 @@ class NumPyBackend(Backend):
             self._limits,
             arena=self.arena,
             stored=stored,
+            declared=declared,
         )
 
     def _check(self, graph: FlatGraph) -> None:
@@ -179,8 +186,11 @@ class NumPyBackend(Backend):
                 specs = [None if a is None else TensorSpec(a.dtype, a.shape) for a in arrays]
                 constants = [parameters.get(i) for i in range(len(arrays))]
                 kernel = prepare(op_type, ONNX_VERSION, attributes, specs, constants, n_outputs)
+                most = self._limits.tensor_bytes
+                if most and kernel.nbytes > most:
+                    raise TensorBytesError(kernel.nbytes, most, f"primitive {op_type}")
                 self._kernels[key] = kernel
-            return evaluate(kernel, arrays)
+            return evaluate(kernel, arrays, self._limits.tensor_bytes)
         except KernelError as error:
             raise failed(error, f"primitive {op_type}") from error
         finally:
@@ -189,6 +199,24 @@ class NumPyBackend(Backend):
     def materialize_from_wire(self, type_hash: int, payload: bytes | memoryview) -> Array:
         """A read-only array; it shares the payload's memory where the payload is aligned."""
         return tensor_from_wire(type_hash, payload)
+
+
+def _declared(function: onnx_pb2.FunctionProto, resident: Mapping[str, Array]) -> tuple[Spec, ...] | None:
+    """The shapes and dtypes of the inputs that are passed, where the function states them all as numbers."""
+    stated = {info.name: info.type.tensor_type for info in function.value_info}
+    specs: list[Spec] = []
+    for name in function.input:
+        if name in resident:
+            continue
+        tensor = stated.get(name)
+        dtype = None if tensor is None else dtype_of_elem(tensor.elem_type)
+        if tensor is None or dtype is None or not tensor.HasField("shape"):
+            return None
+        dims = list(tensor.shape.dim)
+        if not all(dim.WhichOneof("value") == "dim_value" for dim in dims):
+            return None
+        specs.append((tuple(dim.dim_value for dim in dims), dtype))
+    return tuple(specs)
 
 
 def _plan_text(function: onnx_pb2.FunctionProto, functions: Functions | None) -> str | None:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.backends.arena import Arena
-from bb_edge.backends.fitting import STAGE_BYTES, Alias, Fitted, Value, copy_of, copy_run, wants_binding
+from bb_edge.backends.fitting import (
+    STAGE_BYTES,
+    Alias,
+    Fitted,
+    Value,
+    copy_of,
+    copy_run,
+    unallocatable,
+    wants_binding,
+)
 from bb_edge.backends.plan_memory import Layout, Lifetime, live_bytes, plan_memory
 from bb_edge.backends.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
@@ -25,7 +34,7 @@ from bb_kernels import KernelError, Prepared, TensorSpec
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["Placed", "Placing", "PlanLimits", "Spec", "StaticPlan"]
+__all__ = ["Placed", "Placing", "PlanLimits", "Spec", "StaticPlan", "bytes_of"]
 
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and dtype of an array."""
@@ -35,12 +44,17 @@ Call = Callable[..., "Array"]
 
 
 class PlanLimits:
-    """The limits of one plan: `arena_bytes` of the arena, 0 for no limit."""
+    """The limits of one plan, 0 for no limit.
 
-    __slots__ = ("arena_bytes",)
+    `arena_bytes` bounds the arena of every plan, `tensor_bytes` what plans allocate together, in one run, for
+    shapes that are not known when a program is compiled.
+    """
 
-    def __init__(self, arena_bytes: int = 0) -> None:
+    __slots__ = ("arena_bytes", "tensor_bytes")
+
+    def __init__(self, arena_bytes: int = 0, tensor_bytes: int = 0) -> None:
         self.arena_bytes = arena_bytes
+        self.tensor_bytes = tensor_bytes
 
 
 class Placed:
@@ -272,6 +286,11 @@ def _allocates(kernel: np.ufunc, inputs: Sequence[np.dtype[Any]], result: np.dty
         unhush(token)
 
 
+def bytes_of(fitted: Fitted, placed: Placed, outputs: Sequence[int]) -> int:
+    """What a plan allocates: its arena, its results, and the constants that were computed for its shapes."""
+    return placed.total + sum(fitted.values[number].spec.nbytes for number in outputs) + fitted.folded
+
+
 class StaticPlan:
     """A plan that is ready to run, for the results `outputs` (value numbers), one run at a time.
 
@@ -294,6 +313,7 @@ class StaticPlan:
         "fits_any_shape",
         "live_bytes",
         "n_steps",
+        "nbytes",
         "output_specs",
         "takes_twice",
     )
@@ -316,6 +336,7 @@ class StaticPlan:
         self.arena_bytes = placed.total
         self.live_bytes = placed.lower_bound
         self.n_steps = len(bound.steps)
+        self.nbytes = bytes_of(fitted, placed, outputs)
         self._steps = bound.steps
         self._patches = bound.patches
         self._derived = bound.derived
@@ -328,7 +349,10 @@ class StaticPlan:
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Runs the plan and returns fresh arrays."""
         empty = np.empty
-        outputs = tuple([empty(shape, dtype) for shape, dtype in self.output_specs])
+        try:
+            outputs = tuple([empty(shape, dtype) for shape, dtype in self.output_specs])
+        except (MemoryError, ValueError) as error:
+            raise unallocatable(self.nbytes, "", error) from error
         self.run_into(inputs, outputs)
         return outputs
 

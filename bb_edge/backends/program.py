@@ -11,29 +11,25 @@ plan up to the node, the node, and a program for the rest, which makes plans for
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy import ndarray
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import run_control
 from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
 from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
-from bb_edge.backends.plan import Placed, Placing, PlanLimits, Spec, StaticPlan
+from bb_edge.backends.plan import Placed, Placing, PlanLimits, Spec, StaticPlan, bytes_of
 from bb_edge.backends.quiet import hush, unhush
+from bb_edge.backends.single_kernel import call_of_one, call_of_two
 from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan
-from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.errors import BackendRunError, TensorBytesError
 from bb_edge.roles.programs import BackendProgram
-from bb_kernels import KernelError, Prepared, TensorSpec
+from bb_kernels import KernelError, Prepared, TensorSpec, evaluate
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
 __all__ = ["MAX_DYNAMIC", "MAX_PLANS", "NumPyProgram"]
-
-PlanFor = Callable[[Sequence["Array"]], "StaticPlan | _SplitPlan"]
 
 MAX_PLANS = 8
 """Plans kept per program, which sees few shapes: full batches, the last batch, one example."""
@@ -55,6 +51,10 @@ class NumPyProgram(BackendProgram):
     programs that never run at the same time. `stored` is the artifact's plan; MemoryPlanError is raised if it
     cannot be used. `plans_made` counts plans, `plans_stale` stored plans that were replaced because they were
     made for other versions of kernels.
+
+    `declared` are the specs that the function states for its inputs, if it states them all. Plans for other
+    shapes, and for what follows a data-dependent node, are charged to `limits.tensor_bytes`; plans for
+    declared shapes, and the artifact's own, are not.
     """
 
     def __init__(
@@ -65,8 +65,10 @@ class NumPyProgram(BackendProgram):
         depth: int = 0,
         arena: Arena | None = None,
         stored: StoredPlan | None = None,
+        declared: tuple[Spec, ...] | None = None,
     ) -> None:
         self.graph = fold_constants(graph)
+        self.declared = declared
         self.arena = Arena() if arena is None else arena
         self.limits = limits or PlanLimits()
         self.resident = dict(resident or {})
@@ -81,7 +83,11 @@ class NumPyProgram(BackendProgram):
         self._plan: StaticPlan | _SplitPlan | None = None
         single = len(self.graph.nodes) == len(self.graph.outputs) == 1 and not self.resident
         if single and len(self.input_names) in (1, 2):
-            self.call = (_call_of_one if len(self.input_names) == 1 else _call_of_two)(self.plan_for)
+            if len(self.input_names) == 1:
+                self.call = call_of_one(self.plan_for)
+            else:
+                # Two arrays of other shapes may broadcast to a large one, for which a plan is charged.
+                self.call = call_of_two(self.plan_for, not self.limits.tensor_bytes or declared is not None)
         self._stored: dict[tuple[Spec, ...], tuple[StoredEntry, bool]] = {}
         self._placed: dict[tuple[Spec, ...], tuple[Fitted, Placed]] = {}  # checked, not yet run
         if stored is not None:
@@ -96,6 +102,16 @@ class NumPyProgram(BackendProgram):
             return (call(None, *inputs),)
         finally:
             unhush(token)
+
+    def run_after(self, inputs: Sequence[Array], taken: int) -> tuple[Array, ...]:
+        """Runs the program; `taken` bytes were allocated before it in the same run.
+
+        Raises TensorBytesError where both together are more than `tensor_bytes`.
+        """
+        plan, most = self.plan_for(inputs), self.limits.tensor_bytes
+        if most and plan.nbytes + taken > most:
+            raise TensorBytesError(plan.nbytes + taken, most, self._where)
+        return plan.run(inputs) if isinstance(plan, StaticPlan) else plan.run_after(inputs, taken)
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         plan = self.plan_for(inputs)
@@ -155,22 +171,33 @@ class NumPyProgram(BackendProgram):
         self._specs, self._plan = key, plan
         return plan
 
+    def charged(self, key: tuple[Spec, ...]) -> bool:
+        """Whether what runs for these inputs counts: its shapes were not known when it was compiled."""
+        known = key in self._stored or (self.depth == 0 and key == self.declared)
+        return bool(self.limits.tensor_bytes) and not known
+
     def _make(self, key: tuple[Spec, ...]) -> StaticPlan | _SplitPlan:
         if key in self._placed:
             fitted, placed = self._placed.pop(key)
             return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, placed)
         fitted = self._fit(key)
         if fitted.stop == len(self.graph.nodes):
-            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, self._place(fitted, key))
+            placed = self._place(fitted, key)
+            nbytes = bytes_of(fitted, placed, self.graph.outputs)
+            if self.charged(key) and nbytes > self.limits.tensor_bytes:
+                raise TensorBytesError(nbytes, self.limits.tensor_bytes, self._where)
+            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, placed)
         if self.depth >= MAX_DYNAMIC:
             raise BackendRunError(
                 f"more than {MAX_DYNAMIC} results in a row have shapes that depend on data",
                 self.graph.nodes[fitted.stop].where,
             )
-        return _SplitPlan(self, fitted)
+        return _SplitPlan(self, fitted, self.charged(key))
 
     def _fit(self, key: tuple[Spec, ...]) -> Fitted:
-        return fit(self.graph, [TensorSpec(dtype, shape) for shape, dtype in key], self.resident)
+        specs = [TensorSpec(dtype, shape) for shape, dtype in key]
+        most = self.limits.tensor_bytes if self.charged(key) else 0
+        return fit(self.graph, specs, self.resident, most)
 
     # --- the artifact's own plan ----------------------------------------------------------------------
 
@@ -212,69 +239,6 @@ class NumPyProgram(BackendProgram):
         return placed
 
 
-# `call` of a program of one operator is the kernel itself, on arrays like those of the last plan that has a
-# call. That saves 2 µs of looking the plan up, and of setting and clearing its arguments. A ufunc is called
-# for any shapes of its dtypes, because asking an array for its shape makes a tuple each time; of scalars it
-# makes numbers, which are no arrays. These are closures, which find their variables faster than methods.
-
-
-def _call_of_one(plan_for: PlanFor) -> Callable[..., Array]:
-    kernel: Callable[..., Any] | None = None
-    any_shape = twice = False
-    shape: tuple[int, ...] = ()
-    dtype: np.dtype[Any] | None = None
-
-    def call(_ctx: object, a: Array) -> Array:
-        nonlocal kernel, any_shape, twice, shape, dtype
-        if kernel is not None and a.dtype is dtype and (any_shape or a.shape == shape):
-            try:
-                result = kernel(a, a) if twice else kernel(a)
-            except (KernelError, ValueError):
-                pass  # the plan says what is wrong, and where
-            else:
-                if type(result) is ndarray:
-                    return result
-        plan = plan_for((a,))
-        if plan.call is not None:
-            kernel, any_shape, twice = plan.call, plan.fits_any_shape, plan.takes_twice
-            shape, dtype = a.shape, a.dtype
-        return plan.run((a,))[0]
-
-    return call
-
-
-def _call_of_two(plan_for: PlanFor) -> Callable[..., Array]:
-    kernel: Callable[..., Any] | None = None
-    any_shape = False
-    shape_a: tuple[int, ...] = ()
-    shape_b: tuple[int, ...] = ()
-    dtype_a: np.dtype[Any] | None = None
-    dtype_b: np.dtype[Any] | None = None
-
-    def call(_ctx: object, a: Array, b: Array) -> Array:
-        nonlocal kernel, any_shape, shape_a, shape_b, dtype_a, dtype_b
-        if (
-            kernel is not None
-            and a.dtype is dtype_a
-            and b.dtype is dtype_b
-            and (any_shape or (a.shape == shape_a and b.shape == shape_b))
-        ):
-            try:
-                result = kernel(a, b)
-            except (KernelError, ValueError):
-                pass  # as above
-            else:
-                if type(result) is ndarray:
-                    return result
-        plan = plan_for((a, b))
-        if plan.call is not None:
-            kernel, any_shape = plan.call, plan.fits_any_shape
-            shape_a, shape_b, dtype_a, dtype_b = a.shape, b.shape, a.dtype, b.dtype
-        return plan.run((a, b))[0]
-
-    return call
-
-
 class _SplitPlan:
     """The plan up to a data-dependent node, the node, and the program of the rest."""
 
@@ -282,7 +246,7 @@ class _SplitPlan:
     call = None
     fits_any_shape = takes_twice = False
 
-    def __init__(self, program: NumPyProgram, fitted: Fitted) -> None:
+    def __init__(self, program: NumPyProgram, fitted: Fitted, charged: bool) -> None:
         graph, stop = program.graph, fitted.stop
         self.limits = program.limits
         self.arena = program.arena
@@ -303,9 +267,8 @@ class _SplitPlan:
         # Inputs of the caller are passed on; all others in `passed` are results of the first plan.
         self.handed = [(v, fitted.values[v].source) for v in passed if self._is_input(fitted, v)]
         self.computed = [v for v in passed if not self._is_input(fitted, v)]
-        self.first = (
-            StaticPlan(fitted, self.computed, program.limits, program.arena) if self.computed else None
-        )
+        self.first = self._up_to(program, fitted, charged) if self.computed else None
+        self.nbytes = self.first.nbytes if self.first is not None and charged else 0
         follows = {value for node in rest for value in node.inputs} | set(graph.outputs)
         self.tail_inputs = [v for v in (*passed, *self.node.outputs) if v in follows and v != OMITTED]
         self.tail = NumPyProgram(
@@ -330,35 +293,54 @@ class _SplitPlan:
         known = fitted.values[value]
         return known.source >= 0 and not known.views
 
+    def _up_to(self, program: NumPyProgram, fitted: Fitted, charged: bool) -> StaticPlan:
+        placed = Placing(fitted, self.computed).placed()
+        nbytes = bytes_of(fitted, placed, self.computed)
+        if charged and nbytes > self.limits.tensor_bytes:
+            raise TensorBytesError(nbytes, self.limits.tensor_bytes, self.node.where)
+        return StaticPlan(fitted, self.computed, program.limits, program.arena, placed)
+
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return self.run_after(inputs, 0)
+
+    def run_after(self, inputs: Sequence[Array], taken: int) -> tuple[Array, ...]:
+        """Runs the parts; `taken` bytes were allocated before them in the same run."""
         values: dict[int, Array] = {**self.constants, **self.resident}
         values.update((value, inputs[source]) for value, source in self.handed)
         if self.first is not None:
             values.update(zip(self.computed, self.first.run(inputs), strict=True))
+            taken += self.nbytes
         arguments = [None if v == OMITTED else values[v] for v in self.node.inputs]
-        for value, array in zip(self.node.outputs, self._run_node(arguments), strict=False):
+        for value, array in zip(self.node.outputs, self._run_node(arguments, taken), strict=False):
+            taken += array.nbytes
             if value != OMITTED:
                 values[value] = array
-        return self.tail.run([values[v] for v in self.tail_inputs])
+        return self.tail.run_after([values[v] for v in self.tail_inputs], taken)
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         raise NotImplementedError(
             "the program copies the results of `run`: their shapes are not known before"
         )
 
-    def _run_node(self, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    def _run_node(self, inputs: Sequence[Array | None], taken: int) -> Sequence[Array]:
         if self.prepared is None:
-            return run_control(self.node, inputs, self._body)
+            return run_control(self.node, inputs, self._run_body, self.limits.tensor_bytes, taken)
+        most = self.limits.tensor_bytes
+        if most and taken >= most:
+            raise TensorBytesError(taken, most, self.node.where)
         token = hush()
         try:
-            results: Sequence[Array] = self.prepared.run(*inputs)  # type: ignore[assignment]
+            return evaluate(self.prepared, inputs, most - taken if most else 0)
         except KernelError as error:
-            raise failed(error, self.node.where) from error
+            raise failed(error, self.node.where, taken) from error
+        except (MemoryError, ValueError) as error:
+            raise BackendRunError(
+                str(error) or "there is no memory for its results", self.node.where, "feed smaller inputs"
+            ) from error
         finally:
             unhush(token)
-        return results
 
-    def _body(self, body: Body) -> BackendProgram:
+    def _run_body(self, body: Body, inputs: Sequence[Array], taken: int) -> Sequence[Array]:
         if not isinstance(body.program, NumPyProgram):
             body.program = NumPyProgram(body.graph, None, self.limits, self.depth + 1, self.arena)
-        return body.program
+        return body.program.run_after(inputs, taken)

@@ -86,7 +86,11 @@ def noise(model: Model) -> dict[str, Array]:
         if dtype is None or value.shape is None:
             raise InferenceError(f"input {name!r} declares no type and shape", "bench", "give --inputs")
         shape = [d if isinstance(d, int) else 1 for d in value.shape]
-        array = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        try:
+            array = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+        except (MemoryError, ValueError) as error:
+            what = f"input {name!r} declares {value}, which cannot be made: {error}"
+            raise InferenceError(what, "bench", "give --inputs") from error
         arrays[name] = np.asarray(array).astype(dtype)
     return arrays
 

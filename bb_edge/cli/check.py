@@ -145,6 +145,7 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
     from bb_edge.backends.program import NumPyProgram
     from bb_edge.ir import keys
     from bb_edge.ir.types import dtype_of_elem
+    from bb_edge.roles.errors import BackendRunError
 
     main = program.functions[target.main]
     graph = program.graphs[target.main]
@@ -173,7 +174,12 @@ def _measure(program: Program, target: Target, verdict: Verdict) -> None:
             if len(shape) != len(value.shape):
                 break
             # A plan needs shapes and dtypes only, so one element is broadcast to the shape.
-            arrays.append(np.broadcast_to(np.zeros((), dtype), shape))
+            try:
+                arrays.append(np.broadcast_to(np.zeros((), dtype), shape))
+            except ValueError as error:
+                raise BackendRunError(
+                    f"no array has shape {shape}: {error}", f"target {target.name}"
+                ) from error
         if len(arrays) != len(declared):
             continue
         prepared = NumPyBackend().prepare(function)

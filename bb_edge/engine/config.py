@@ -55,6 +55,10 @@ class NodeConfig:
     # One invoke: how many inputs, and their bytes together. 256 KiB holds an image of 256 × 256 RGB.
     invoke_inputs: int = 16
     invoke_bytes: int = 256 * KIB
+    # Bytes that a backend may allocate in one run for shapes that depend on data (a number of a peer becomes
+    # a shape) or that nobody declared; 0: by the artifact, the larger of 64 MiB and twice what its memory
+    # plans take. 64 MiB is what a board of 256 MB can lose for a moment.
+    tensor_bytes: int = 0
     # Bytes of the result of one completed `Later`; as for an event.
     completion_bytes: int = 64 * KIB
     # Ops that are parked at once (timers, Laters, permits, answers). A bound against
@@ -109,7 +113,7 @@ class NodeConfig:
     trace: bool = False
 
     def __post_init__(self) -> None:
-        may_be_zero = {"later_deadline_ns", "ack_delay_ns"}
+        may_be_zero = {"later_deadline_ns", "ack_delay_ns", "tensor_bytes"}
         for spec in fields(self):
             value = getattr(self, spec.name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -147,6 +151,7 @@ class NodeConfig:
             ingress_bytes=256 * MIB,
             answer_entries=10_000,
             app_event_bytes=1 * MIB,
+            tensor_bytes=1024 * MIB,
             invoke_inputs=100,
             invoke_bytes=10 * MIB,
             completion_bytes=4 * MIB,

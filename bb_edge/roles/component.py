@@ -28,7 +28,8 @@ class ComponentEnv:
 
     `config` is the merged configuration (artifact's CBOR map or a GRAPH state's metadata, overridden by the
     device's own), `tensors` the initializers of a GRAPH state in order, `graph(suffix)` a function that the
-    artifact brings for the slot (`forward`, `train`, `loss`), `seed` a 64-bit number of this node and slot.
+    artifact brings for the slot (`forward`, `train`, `loss`), `seed` a 64-bit number of this node and slot,
+    `tensor_bytes` what a backend may allocate in one run for shapes that depend on data (0: no limit).
     The readers below raise `ComponentError` naming slot and key.
     """
 
@@ -43,6 +44,7 @@ class ComponentEnv:
         "seed",
         "slot",
         "target",
+        "tensor_bytes",
         "tensors",
     )
 
@@ -58,8 +60,10 @@ class ComponentEnv:
         own_class: str = "self",
         peer_class: str = "self",
         functions: Mapping[tuple[str, str], FunctionProto] | None = None,
+        tensor_bytes: int = 0,
     ) -> None:
         self.slot = slot
+        self.tensor_bytes = tensor_bytes
         self.target = target
         self.config: Mapping[str, object] = {} if config is None else config
         self.tensors: Mapping[str, Array] = {} if tensors is None else tensors

@@ -121,5 +121,19 @@ class BackendMemoryError(BackendError):
         )
 
 
+class TensorBytesError(BackendMemoryError):
+    """Values whose shapes depend on data that need more memory than `tensor_bytes`; nothing is allocated."""
+
+    def __init__(self, requested: int, available: int, where: str = "") -> None:
+        self.requested = requested
+        self.available = available
+        BackendError.__init__(
+            self,
+            f"shapes that depend on data ask for {requested} bytes, tensor_bytes allows {available}",
+            where,
+            "check the numbers that become shapes, or raise tensor_bytes (limits of the configuration)",
+        )
+
+
 class MaterializeError(BackendError):
     """Bytes from the wire that are not a tensor that the backend can take."""

@@ -5,7 +5,7 @@ docs/design/artifact.md says how the compiler cuts subgraphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
@@ -127,6 +127,8 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     # An absent optional input stays an empty name, which is not an input of the function.
     function.input.extend(dict.fromkeys([*(n for n in names if n), *captured]))
     function.output.extend(n for n in node.output if n)
+    declared = _declared(env)
+    function.value_info.extend(declared[name] for name in function.input if name in declared)
     for domain, version in env.program.opsets.items():
         function.opset_import.add(domain=domain, version=version)
     backend = _backend(env, node_slot(op))
@@ -173,6 +175,17 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
             run = lambda ctx, *inputs: give(run_program(take(inputs)))  # noqa: E731
 
     return run if over_peers is None else _of_either(over_peers, run)
+
+
+def _declared(env: BindEnv) -> Mapping[str, Any]:
+    """The declared types of a graph's values by name; stripped artifacts have those of its ports alone."""
+    slot = env.graph.slot
+    key = ("declared types", slot.domain, slot.name)
+    if key not in env.state:
+        function = env.program.functions.get((slot.domain, slot.name))
+        env.state[key] = {} if function is None else {info.name: info for info in function.value_info}
+    types: Mapping[str, Any] = env.state[key]
+    return types
 
 
 def _plain_call(op: BoundOp, call: Run) -> PlainCall | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from .errors import (
     KernelAttributeError,
     KernelError,
+    KernelMemoryError,
     KernelShapeError,
     UnsupportedDtypeError,
     UnsupportedOpError,
@@ -26,6 +27,7 @@ __all__ = [
     "OLDEST_OPSET",
     "KernelAttributeError",
     "KernelError",
+    "KernelMemoryError",
     "KernelShapeError",
     "Prepared",
     "TensorSpec",

@@ -28,5 +28,15 @@ class KernelShapeError(KernelError):
     """The inputs (number, rank, dimensions or index values) do not fit the operator."""
 
 
+class KernelMemoryError(KernelError):
+    """A result whose shape depends on data needs more memory than the caller allows; nothing is allocated."""
+
+    def __init__(self, op_type: str, requested: int, available: int) -> None:
+        """Keep the bytes that are needed, and those that the caller allows."""
+        self.requested = requested
+        self.available = available
+        super().__init__(f"{op_type}: needs {requested} bytes, {available} are allowed")
+
+
 class KernelAttributeError(KernelError):
     """An attribute is missing, unknown, or has a value that is not implemented."""

@@ -10,7 +10,7 @@ from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeErro
 from .registry import Call, kernel
 from .shape import known
 from .shapes import bounded
-from .spec import ALL, F32, F64, FLOAT, I16, I32, I64, Prepared, TensorSpec
+from .spec import ALL, F32, F64, FLOAT, I16, I32, I64, Array, Prepared, TensorSpec
 from .unary import dtype_of
 
 
@@ -55,8 +55,7 @@ def _range(call: Call) -> Prepared:
     """Range (opset 11+) lists start, start+delta, … as long as they are before the limit.
 
     start[], limit[], delta[] → Y[n] with n = max(ceil((limit-start)/delta), 0); floats, int16, int32, int64.
-    A delta of 0, numbers that are not finite and more than MAX_TABLE elements raise KernelShapeError. Run
-    allocates nothing.
+    A delta of 0 and numbers that are not finite raise KernelShapeError. Run allocates nothing.
     """
     dtype = call.spec(0).dtype
     values = [call.constant(i) for i in range(3)]
@@ -67,9 +66,24 @@ def _range(call: Call) -> Prepared:
         raise KernelShapeError(f"Range: {start}, {limit}, {delta} must be finite")
     if delta == 0:
         raise KernelShapeError("Range: a delta of 0 never reaches the limit")
-    count = bounded(call, max(0, ceil((limit - start) / delta)), "elements")
-    sequence = (start + np.arange(count, dtype=F64 if dtype.kind == "f" else I64) * delta).astype(dtype)
-    return Prepared((TensorSpec(dtype, (count,)),), lambda _s, _l, _d, out: np.copyto(out, sequence))
+    count = max(0, ceil((limit - start) / delta))
+    # In blocks, since the count may be any number: only who runs it knows how much memory there is.
+    places = np.arange(min(count, _BLOCK), dtype=F64 if dtype.kind == "f" else I64)
+    block = np.empty_like(places)
+
+    def run(_start: Array, _limit: Array, _delta: Array, out: Array) -> None:
+        for first in range(0, count, _BLOCK):
+            part = block[: min(_BLOCK, count - first)]
+            np.add(places[: len(part)], first, out=part)
+            np.multiply(part, delta, out=part)
+            np.add(part, start, out=part)
+            np.copyto(out[first : first + len(part)], part, casting="unsafe")
+
+    return Prepared((TensorSpec(dtype, (count,)),), run)
+
+
+_BLOCK = 4096
+"""Elements that Range computes at a time."""
 
 
 @kernel("EyeLike", "T", since=9, attrs="dtype k")

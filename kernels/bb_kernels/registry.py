@@ -16,7 +16,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from .catalog import load, load_all
-from .errors import KernelAttributeError, KernelShapeError, UnsupportedDtypeError, UnsupportedOpError
+from .errors import (
+    KernelAttributeError,
+    KernelMemoryError,
+    KernelShapeError,
+    UnsupportedDtypeError,
+    UnsupportedOpError,
+)
 from .spec import ALL, BOOL, F16, F32, I32, I64, Array, Dtype, Prepared, TensorSpec
 
 #: Opset versions covered: 7 brought NumPy-style broadcasting, the newest is the last one checked.
@@ -327,22 +333,39 @@ _BOOL: frozenset[Dtype] = frozenset({BOOL})
 def _dynamic(entry: Kernel, call: Call) -> Prepared:
     """Prepare again in every run, with the values at hand: for shapes that only the data knows."""
 
-    def run(*inputs: Array | None) -> tuple[Array, ...]:
+    def run(*inputs: Array | None, most: int = 0) -> tuple[Array, ...]:
         specs = tuple(None if a is None else TensorSpec(a.dtype, a.shape) for a in inputs)
         known = tuple(a if i in entry.needs else call.constant(i) for i, a in enumerate(inputs))
-        return evaluate(_build(entry, call._replace(inputs=specs, constants=known)), inputs)
+        prepared = _build(entry, call._replace(inputs=specs, constants=known))
+        if most:
+            allow(entry.op_type, prepared.nbytes, most)
+        return evaluate(prepared, inputs, most)
 
     return Prepared(outputs=(), run=run, dynamic=True)
 
 
-def evaluate(prepared: Prepared, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
-    """Run a prepared kernel once on freshly allocated outputs and scratch, and return the outputs."""
+def allow(op_type: str, requested: int, most: int) -> None:
+    """Raise KernelMemoryError where a run needs more than ``most`` bytes; 0 allows any number."""
+    if most and requested > most:
+        raise KernelMemoryError(op_type, requested, most)
+
+
+def evaluate(prepared: Prepared, inputs: Sequence[Array | None], most: int = 0) -> tuple[Array, ...]:
+    """Run a prepared kernel once on freshly allocated outputs and scratch, and return the outputs.
+
+    ``most`` bounds the bytes that a dynamic kernel allocates, 0 does not; KernelMemoryError beyond it. Of
+    other kernels the caller knows the bytes beforehand. KernelShapeError where NumPy cannot make the arrays.
+    """
     if prepared.dynamic:
-        fresh = prepared.run(*inputs)
+        fresh = prepared.run(*inputs, most=most)
         assert isinstance(fresh, tuple)
         return fresh
-    outputs = tuple(np.empty(s.shape, s.dtype) for s in prepared.outputs)
-    prepared.run(*inputs, *outputs, *(np.empty(s.shape, s.dtype) for s in prepared.scratch))
+    try:
+        outputs = tuple(np.empty(s.shape, s.dtype) for s in prepared.outputs)
+        scratch = [np.empty(s.shape, s.dtype) for s in prepared.scratch]
+    except (MemoryError, ValueError) as error:  # there is no such memory, or no such array
+        raise KernelShapeError(f"{prepared.nbytes} bytes cannot be allocated ({error})") from error
+    prepared.run(*inputs, *outputs, *scratch)
     return outputs
 
 
@@ -356,9 +379,9 @@ def _widened(entry: Kernel, call: Call) -> Prepared:
     narrow_out = [i for i, s in enumerate(inner.outputs) if s.dtype == F32]
     if inner.dynamic:
 
-        def run_dynamic(*inputs: Array | None) -> tuple[Array, ...]:
+        def run_dynamic(*inputs: Array | None, most: int = 0) -> tuple[Array, ...]:
             wide = [None if a is None else a.astype(F32) if a.dtype == F16 else a for a in inputs]
-            fresh = evaluate(inner, wide)
+            fresh = evaluate(inner, wide, most)
             return tuple(a.astype(F16) if a.dtype == F32 else a for a in fresh)
 
         return Prepared(outputs=(), run=run_dynamic, dynamic=True)

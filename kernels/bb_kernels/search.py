@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .errors import KernelShapeError
-from .registry import Call, kernel
+from .registry import Call, allow, kernel
 from .shape import axis_attr
 from .shapes import axis_of
 from .spec import FLOAT, I32, I64, NUMERIC, U32, U64, Array, Dtype, Prepared, TensorSpec, Ufunc
@@ -88,7 +88,9 @@ def _non_zero(call: Call) -> Prepared:
     """
     rank = len(call.spec(0).shape)
 
-    def run(x: Array) -> tuple[Array]:
+    def run(x: Array, *, most: int = 0) -> tuple[Array]:
+        # NumPy's own list of places, and the copy that is the result.
+        allow("NonZero", 2 * 8 * max(1, rank) * int(np.count_nonzero(x)) if most else 0, most)
         places = np.nonzero(x) if rank else (np.zeros(int(bool(x)), np.int64),)
         return (np.array(places, np.int64).reshape(rank, -1),)
 
@@ -109,7 +111,14 @@ def _compress(call: Call) -> Prepared:
         raise KernelShapeError(
             f"Compress: condition {condition.shape} must be a vector of at most {room} elements"
         )
-    return Prepared((), lambda x, keep: (np.compress(keep, x, axis),), dynamic=True)
+    slice_bytes = spec.dtype.itemsize * (1 if axis is None or not room else spec.size // room)
+
+    def run(x: Array, keep: Array, *, most: int = 0) -> tuple[Array]:
+        # The flat input may be a copy.
+        allow("Compress", int(np.count_nonzero(keep)) * slice_bytes + spec.nbytes * (axis is None), most)
+        return (np.compress(keep, x, axis),)
+
+    return Prepared((), run, dynamic=True)
 
 
 @kernel("Unique", "T", since=11, attrs="axis sorted", max_outputs=4)
@@ -123,7 +132,9 @@ def _unique(call: Call) -> Prepared:
     axis = axis_attr(call) if "axis" in call.attrs else None
     in_order = call.int_attr("sorted", 1) != 0
 
-    def run(x: Array) -> tuple[Array, ...]:
+    def run(x: Array, *, most: int = 0) -> tuple[Array, ...]:
+        # Sorting takes three arrays like X, and six lists of places at most.
+        allow("Unique", 3 * spec.nbytes + 6 * 8 * (spec.size if axis is None else spec.shape[axis]), most)
         data = x.reshape(-1) if axis is None else x
         values, first, inverse, counts = np.unique(data, True, True, True, axis=axis)
         inverse = inverse.reshape(-1)

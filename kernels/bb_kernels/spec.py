@@ -73,12 +73,18 @@ class Prepared(NamedTuple):
     #: Set when output 0 can be a view of input 0. Called once, when arrays are bound to a plan; raises
     #: KernelShapeError when the input's strides allow no view (then use ``run``, which copies).
     alias: Callable[..., Array] | None = None
-    #: Output shapes depend on data: ``run(*inputs)`` returns a tuple of fresh arrays, ``outputs`` is ().
+    #: Output shapes depend on data: ``run(*inputs, most=0)`` returns a tuple of fresh arrays, ``outputs`` is
+    #: (). ``most`` bounds the bytes that it allocates; KernelMemoryError comes before the allocation.
     dynamic: bool = False
     #: Set when the outputs follow from shapes and attributes alone (Shape, Size, Constant): their values.
     values: tuple[Array, ...] = ()
     #: Makes the views of a run once; see ``bind``.
     binder: Callable[..., Bound] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all outputs and scratch."""
+        return sum(spec.nbytes for spec in (*self.outputs, *self.scratch))
 
     def bind(self, *arrays: Array | None) -> Bound:
         """Fix the arguments of ``run`` (same order); the result does one run on those very arrays.

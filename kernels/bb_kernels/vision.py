@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import KernelShapeError
-from .registry import Call, kernel
+from .registry import Call, allow, kernel
 from .shapes import bounded
 from .spec import F32, F64, FLOAT, I64, Array, Prepared, TensorSpec
 
@@ -145,6 +145,10 @@ def _overlap(box: Array, others: Array) -> Array:
     return ratio
 
 
+_ROW_BYTES = 256
+"""Bytes of a kept box, as three Python numbers and as a row of the result."""
+
+
 @kernel("NonMaxSuppression", "T T I? T? T?", since=10, dtypes=frozenset({F32}), attrs="center_point_box")
 def _non_max_suppression(call: Call) -> Prepared:
     """NonMaxSuppression (opset 10+) keeps the best boxes, and none that overlaps a kept one too much.
@@ -167,8 +171,8 @@ def _non_max_suppression(call: Call) -> Prepared:
             )
     centred = call.int_attr("center_point_box", 0) != 0
 
-    def run(places: Array, values: Array, *limits: Array | None) -> tuple[Array]:
-        most, overlap, least = (
+    def run(places: Array, values: Array, *limits: Array | None, most: int = 0) -> tuple[Array]:
+        count, overlap, least = (
             None if i >= len(limits) or limits[i] is None else np.asarray(limits[i]).reshape(()).item()
             for i in range(3)
         )
@@ -179,11 +183,12 @@ def _non_max_suppression(call: Call) -> Prepared:
             order = np.argsort(-own, kind="stable")
             if least is not None:
                 order = order[own[order] > least]
-            for _ in range(max(0, int(most or 0))):
+            for _ in range(max(0, int(count or 0))):
                 if not order.size:
                     break
                 best = int(order[0])
                 kept.append((batch, label, best))
+                allow("NonMaxSuppression", _ROW_BYTES * len(kept), most)
                 rest = order[1:]
                 order = rest[_overlap(corners[batch, best], corners[batch, rest]) <= (overlap or 0.0)]
         return (np.array(kept, I64).reshape(-1, 3),)

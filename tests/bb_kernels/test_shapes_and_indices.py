@@ -154,7 +154,7 @@ def test_top_k_of_unsigned_ties(compute: Compute) -> None:
 def test_range_ends_before_its_limit_and_has_a_ceiling(compute: Compute) -> None:
     assert compute("Range", [np.int32(0), np.int32(10), np.int32(4)])[0].tolist() == [0, 4, 8]
     assert compute("Range", [np.int32(3), np.int32(0), np.int32(1)])[0].tolist() == []
-    with pytest.raises(KernelShapeError, match="limit"):
+    with pytest.raises(KernelShapeError, match="cannot be allocated"):
         compute("Range", [np.int64(0), np.int64(2**62), np.int64(1)])
     with pytest.raises(KernelShapeError, match="delta of 0"):
         compute("Range", [np.int64(0), np.int64(1), np.int64(0)])

@@ -29,7 +29,8 @@ class TFLiteBackend(Backend):
     """Runs `Model` nodes on a TFLite interpreter and all other ops on the NumPy backend.
 
     Configuration: `threads` of an interpreter (default 1), `tuning` (path of the file that `bb-edge bench
-    --tune` wrote), and `arena_limit` of the NumPy backend.
+    --tune` wrote), and `arena_limit` of the NumPy backend. `tensor_bytes` is that of the NumPy backend, and
+    what an interpreter may allocate for a batch of another size than one.
 
     `fallbacks` counts the models that run on NumPy because no interpreter runs here; `notes` say, model by
     model, what runs it and why. The kernels are imported when something first runs on NumPy: a program that
@@ -50,8 +51,10 @@ class TFLiteBackend(Backend):
         shared_arena: bool = False,
         threads: int = 1,
         tuning: Mapping[str, Choice] | None = None,
+        tensor_bytes: int = 0,
     ) -> None:
         self._arena = (arena_limit, shared_arena)
+        self._tensor_bytes = tensor_bytes
         self._numpy: NumPyBackend | None = None
         self.threads = threads
         self.tuning = dict(tuning or {})
@@ -61,7 +64,12 @@ class TFLiteBackend(Backend):
     @classmethod
     def construct(cls, env: ComponentEnv) -> TFLiteBackend:
         settings = env.settings(cls)
-        backend = cls(settings["arena_limit"], shared_arena=True, threads=settings["threads"])
+        backend = cls(
+            settings["arena_limit"],
+            shared_arena=True,
+            threads=settings["threads"],
+            tensor_bytes=env.tensor_bytes,
+        )
         if path := settings["tuning"]:
             backend.take_tuning(path)
         return backend
@@ -72,7 +80,8 @@ class TFLiteBackend(Backend):
         if self._numpy is None:
             from bb_edge.backends.numpy_backend import NumPyBackend
 
-            self._numpy = NumPyBackend(self._arena[0], shared_arena=self._arena[1])
+            limit, shared = self._arena
+            self._numpy = NumPyBackend(limit, shared_arena=shared, tensor_bytes=self._tensor_bytes)
         return self._numpy
 
     def take_tuning(self, path: str) -> None:
@@ -180,6 +189,7 @@ class TFLiteBackend(Backend):
                 len(node.output),
                 threads,
                 where,
+                self._tensor_bytes,
             )
             program.expect(inputs, outputs)
             self.notes.append(f"{where}: {chosen.package}, threads {threads}")

@@ -182,6 +182,7 @@ class _Segment:
         self.opset_import = function.opset_import
         self.attribute_proto: tuple[Any, ...] = tuple(function.attribute_proto)
         self.metadata_props: tuple[Any, ...] = ()
+        self.value_info: tuple[Any, ...] = tuple(function.value_info)
         self.input: list[str] = []
         self.produced = list(dict.fromkeys(name for node in nodes for name in node.output if name))
         self.output = list(self.produced)

@@ -12,7 +12,7 @@ from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir.sha256 import fresh_sha256
-from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.errors import BackendRunError, TensorBytesError
 from bb_edge.roles.programs import BackendProgram
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ _Shapes = tuple[tuple[int, ...], ...]
 class TFLiteProgram(BackendProgram):
     """A flatbuffer on an interpreter; `made` counts the interpreters that were allocated.
 
-    Raises TFLiteModelError where the bytes, their digest or the number of ports are wrong.
+    `tensor_bytes` bounds the tensors that a batch of another size than one asks for, 0 does not: a run with a
+    larger batch raises TensorBytesError, before an interpreter allocates them. Raises TFLiteModelError where
+    the bytes, their digest or the number of ports are wrong.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TFLiteProgram(BackendProgram):
         n_outputs: int,
         threads: int,
         where: str,
+        tensor_bytes: int = 0,
     ) -> None:
         if len(model) < 16 or model[4:8] != b"TFL3":
             raise TFLiteModelError("its model is not a TFLite flatbuffer", where, "compile the program again")
@@ -53,12 +56,13 @@ class TFLiteProgram(BackendProgram):
         if content.hexdigest().encode() != sha256.lower():
             raise TFLiteModelError("its model is damaged (sha256)", where, "copy the artifact again")
         try:
-            verify(model)
+            self._row_bytes = verify(model)
         except FlatbufferError as error:
             raise TFLiteModelError(
                 f"its model is not sound: {error}", where, "compile it for this release"
             ) from error
         self._make, self._model, self._threads, self._where = make, model, threads, where
+        self._tensor_bytes = tensor_bytes
         self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
         self._shapes: _Shapes = ()
         self.made = 0
@@ -132,6 +136,10 @@ class TFLiteProgram(BackendProgram):
                 s not in (-1, n) for s, n in zip(signature, shape, strict=True)
             ):
                 raise BackendRunError(f"expected shape {list(signature)}, got {list(shape)}", self._where)
+        rows = [s[0] for s, known in zip(shapes, self._signatures, strict=True) if -1 in known]
+        needed = max(rows, default=1) * self._row_bytes
+        if self._tensor_bytes and needed > self._tensor_bytes:
+            raise TensorBytesError(needed, self._tensor_bytes, self._where)
         try:
             interpreter = self._make(model_content=self._model, num_threads=self._threads)
             for index, shape in zip(self._inputs, shapes, strict=True):

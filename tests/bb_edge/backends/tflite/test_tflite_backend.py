@@ -14,7 +14,7 @@ from bb_edge.backends.tflite.probe import Interpreter, interpreter
 from bb_edge.backends.tflite.program import MAX_INTERPRETERS, TFLiteProgram
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.registry import Registry
-from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.errors import BackendRunError, TensorBytesError
 
 needs_one = pytest.mark.skipif(interpreter().make is None, reason=interpreter().why_not)
 
@@ -54,6 +54,21 @@ def test_an_open_batch_keeps_a_bounded_number_of_interpreters(function_of):
     with pytest.raises(BackendRunError):
         program.run((X.astype(np.float64),))
     np.testing.assert_array_equal(program.run((X,))[0], np.maximum(X, 0))
+
+
+@needs_one
+def test_a_batch_is_counted_before_an_interpreter_allocates_it(function_of):
+    """16 bytes a row, as the model computes one tensor of four floats."""
+    program = TFLiteBackend(tensor_bytes=160).prepare(function_of())
+    assert program.run((np.repeat(X, 10, 0),))[0].shape == (10, 4)
+    for _ in range(2):
+        with pytest.raises(TensorBytesError, match=r"176 bytes, tensor_bytes allows 160"):
+            program.run((np.repeat(X, 11, 0),))
+    assert program.made == 2
+    assert program.run((X,))[0].shape == (1, 4)
+    with pytest.raises(TensorBytesError):  # on NumPy between the models
+        mixed = TFLiteBackend(tensor_bytes=160).prepare(function_of(mixed=True))
+        mixed.run((np.repeat(X, 100, 0),))
 
 
 @needs_one

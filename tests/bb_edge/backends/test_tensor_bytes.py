@@ -1,0 +1,291 @@
+"""`tensor_bytes`: memory for shapes that depend on data is counted before it is allocated."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.backends import NumPyBackend
+from bb_edge.backends.tensor_budget import LEAST, tensor_budget
+from bb_edge.ir import keys, onnx_pb2
+from bb_edge.roles.errors import BackendError, BackendRunError, TensorBytesError
+from bb_kernels import supported_ops
+from bb_kernels.registry import NEWEST_OPSET, find
+
+Make = Callable[..., onnx_pb2.FunctionProto]
+FEW = 1000
+"""Bytes that none of the results below fits into, and every single number does."""
+
+
+def ints(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+
+
+SQUARE = floats(32, 32)
+IMAGE = floats(1, 1, 16, 16)
+BOXES = floats(1, 50, 4)
+REDUCED = floats(1, 40, 40)
+NONE = None
+
+# Operator → inputs (None: omitted), attributes, outputs.
+CASES: dict[str, tuple[list[Any], dict[str, object], int]] = {
+    "AffineGrid": ([floats(1, 2, 3), ints(1, 1, 16, 16)], {}, 1),
+    "BlackmanWindow": ([np.array(400)], {}, 1),
+    "CenterCropPad": ([SQUARE, ints(40, 40)], {}, 1),
+    "Col2Im": ([floats(1, 4, 225), ints(16, 16), ints(2, 2)], {}, 1),
+    "Compress": ([SQUARE, np.ones(32, np.bool_)], {"axis": 0}, 1),
+    "ConstantOfShape": ([ints(32, 32)], {}, 1),
+    "CumProd": ([SQUARE, np.array(0)], {}, 1),
+    "CumSum": ([SQUARE, np.array(0)], {}, 1),
+    "Dropout": ([SQUARE, np.array(0.5, np.float32), np.array(False)], {}, 1),
+    "Expand": ([floats(1, 32), ints(32, 32)], {}, 1),
+    "HammingWindow": ([np.array(400)], {}, 1),
+    "HannWindow": ([np.array(400)], {}, 1),
+    "MaxUnpool": (
+        [floats(1, 1, 8, 8), np.arange(0, 256, 4).reshape(1, 1, 8, 8), ints(1, 1, 16, 20)],
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        1,
+    ),
+    "NonMaxSuppression": (
+        [BOXES, floats(1, 4, 50), np.array(50), np.array(1.0, np.float32), np.array(-9.0, np.float32)],
+        {},
+        1,
+    ),
+    "NonZero": ([np.ones((16, 16), np.float32)], {}, 1),
+    "OneHot": ([np.arange(32), np.array(32), np.array([0, 1], np.float32)], {}, 1),
+    "Pad": ([SQUARE, ints(1, 1, 1, 1), np.array(0, np.float32)], {}, 1),
+    "Range": ([np.array(0), np.array(400), np.array(1)], {}, 1),
+    "Reshape": ([SQUARE, ints(16, 64)], {}, 1),
+    "Resize": ([IMAGE, NONE, NONE, ints(1, 1, 20, 20)], {"mode": b"nearest"}, 1),
+    "Slice": ([SQUARE, ints(0), ints(30), ints(0)], {}, 1),
+    "Split": ([SQUARE, ints(16, 16)], {}, 2),
+    "Squeeze": ([floats(1, 32, 32), ints(0)], {}, 1),
+    "Tile": ([SQUARE, ints(2, 1)], {}, 1),
+    "TopK": ([SQUARE, ints(20)], {}, 2),
+    "Trilu": ([SQUARE, np.array(0)], {}, 1),
+    "Unique": ([SQUARE], {}, 4),
+    "Unsqueeze": ([SQUARE, ints(0)], {}, 1),
+    "Upsample": ([IMAGE, np.array([1, 1, 2, 2], np.float32)], {}, 1),
+    **{
+        f"Reduce{kind}": ([REDUCED, ints(0)], {}, 1)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+BY_DATA_ALONE = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
+"""Their shape follows from no input that is a shape, but from all values."""
+CONTROL = {"If", "Loop"}
+
+
+def newest(op: str) -> int:
+    return max(until for _, until in supported_ops()[op])
+
+
+def test_the_table_has_every_operator_whose_shape_depends_on_data() -> None:
+    by_number = {op for op in supported_ops() if (k := find(op, min(newest(op), NEWEST_OPSET))) and k.needs}
+    assert set(CASES) == by_number | BY_DATA_ALONE
+
+
+def function_of(op: str, make: Make) -> tuple[onnx_pb2.FunctionProto, list[np.ndarray]]:
+    inputs, attributes, n_outputs = CASES[op]
+    names = [f"x{i}" if array is not None else "_" for i, array in enumerate(inputs)]
+    outputs = " ".join(f"y{i}" for i in range(n_outputs))
+    passed = [array for array in inputs if array is not None]
+    declared = " ".join(name for name in names if name != "_")
+    return make(declared, outputs, [(op, " ".join(names), outputs, attributes)], newest(op)), passed
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_an_operator_is_counted(op: str, make: Make) -> None:
+    function, inputs = function_of(op, make)
+    expected = NumPyBackend().prepare(function).run(inputs)
+    allowed = NumPyBackend(tensor_bytes=LEAST).prepare(function).run(inputs)
+    for left, right in zip(expected, allowed, strict=True):
+        np.testing.assert_array_equal(left, right)
+    for _ in range(2):  # the second run finds its plan
+        with pytest.raises(TensorBytesError, match=r"tensor_bytes allows 1000.*raise tensor_bytes") as caught:
+            NumPyBackend(tensor_bytes=FEW).prepare(function).run(inputs)
+        assert op in str(caught.value)
+        assert caught.value.requested > caught.value.available == FEW
+
+
+HUGE = 500_000_000
+EXPLOSIONS: dict[str, list[Any]] = {
+    "AffineGrid": [floats(1, 2, 3), ints(1, 1, HUGE, 16)],
+    "BlackmanWindow": [np.array(HUGE)],
+    "CenterCropPad": [SQUARE, ints(HUGE, 40)],
+    "ConstantOfShape": [ints(HUGE)],
+    "Expand": [floats(1, 32), ints(HUGE, 32)],
+    "HammingWindow": [np.array(HUGE)],
+    "HannWindow": [np.array(HUGE)],
+    "MaxUnpool": [*CASES["MaxUnpool"][0][:2], ints(1, 1, 16, HUGE)],
+    "OneHot": [np.arange(32), np.array(HUGE), np.array([0, 1], np.float32)],
+    "Pad": [SQUARE, ints(0, 0, HUGE, 0), np.array(0, np.float32)],
+    "Range": [np.array(0), np.array(HUGE), np.array(1)],
+    "Resize": [IMAGE, NONE, NONE, ints(1, 1, HUGE, 20)],
+    "Tile": [SQUARE, ints(HUGE, 1)],
+    "Upsample": [IMAGE, np.array([1, 1, 5e7, 2], np.float32)],
+}
+
+
+@pytest.mark.parametrize("op", EXPLOSIONS)
+@pytest.mark.parametrize("number", [HUGE, 2**40, 2**62])
+def test_a_number_that_becomes_a_shape_takes_no_memory(op: str, number: int, make: Make) -> None:
+    function, _ = function_of(op, make)
+    inputs = [
+        np.where(a == HUGE, number, a) if a.dtype == np.int64 else a for a in EXPLOSIONS[op] if a is not None
+    ]
+    program = NumPyBackend(tensor_bytes=LEAST).prepare(function)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BackendError) as caught:
+            program.run(inputs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert op in str(caught.value)
+    assert peak < 4 << 20
+
+
+@pytest.mark.parametrize("op", ["Expand", "ConstantOfShape", "Tile"])
+def test_without_a_limit_it_is_a_typed_error_too(op: str, make: Make) -> None:
+    function, _ = function_of(op, make)
+    inputs = [np.where(a == HUGE, 2**60, a) if a.dtype == np.int64 else a for a in EXPLOSIONS[op]]
+    with pytest.raises(BackendRunError, match=r"cannot be (allocated|prepared)"):
+        NumPyBackend().prepare(function).run(inputs)
+
+
+# --- whole graphs -------------------------------------------------------------------------------------
+
+OUTER = [("Mul", "x y", "z")]
+
+
+def test_what_open_shapes_broadcast_to_is_counted(make: Make) -> None:
+    """Also by the kernel that is called without looking a plan up."""
+    program = NumPyBackend(tensor_bytes=1 << 20).prepare(make("x y", "z", OUTER))
+    call = program.call
+    assert call is not None
+    small = floats(8)
+    np.testing.assert_array_equal(call(None, small, small), small * small)
+    np.testing.assert_array_equal(call(None, small, small), small * small)
+    column, row = floats(4096, 1), floats(1, 4096)
+    for run in (lambda: call(None, column, row), lambda: program.run((column, row))):
+        with pytest.raises(TensorBytesError, match=f"{4096 * 4096 * 4} bytes"):
+            run()
+    np.testing.assert_array_equal(call(None, small, small), small * small)
+
+
+def declare(function: onnx_pb2.FunctionProto, shapes: Mapping[str, tuple[int | str, ...]]) -> None:
+    for name, shape in shapes.items():
+        tensor = function.value_info.add(name=name).type.tensor_type
+        tensor.elem_type = 1
+        tensor.shape.SetInParent()
+        for dim in shape:
+            tensor.shape.dim.add(**{"dim_param" if isinstance(dim, str) else "dim_value": dim})
+
+
+def test_declared_shapes_are_not_counted(make: Make) -> None:
+    column, row = floats(64, 1), floats(1, 64)
+    static, batch = make("x y", "z", OUTER), make("x y", "z", OUTER)
+    declare(static, {"x": (64, 1), "y": (1, 64)})
+    declare(batch, {"x": ("N", 1), "y": (1, 64)})
+    (z,) = NumPyBackend(tensor_bytes=FEW).prepare(static).run((column, row))
+    np.testing.assert_array_equal(z, column * row)
+    for function in (batch, make("x y", "z", OUTER)):
+        with pytest.raises(TensorBytesError):
+            NumPyBackend(tensor_bytes=FEW).prepare(function).run((column, row))
+
+
+def test_values_of_one_run_are_counted_together(make: Make) -> None:
+    """Each of the four is allowed; together they are not, at the first run or with a plan."""
+    nodes = [("Expand", "x n", "a"), ("Expand", "x n", "b"), ("Expand", "x n", "c"), ("Sum", "a b c", "y")]
+    function, x = make("x n", "y", nodes), floats(1)
+    program = NumPyBackend(tensor_bytes=10_000).prepare(function)
+    (y,) = program.run((x, ints(400)))
+    np.testing.assert_allclose(y, np.full(400, 3 * x[0]), rtol=1e-6)
+    for count in (800, 800, 2000):
+        with pytest.raises(TensorBytesError, match="allows 10000"):
+            program.run((x, ints(count)))
+    assert program.run((x, ints(400)))[0].shape == (400,)
+
+
+def test_what_follows_a_value_is_counted(make: Make) -> None:
+    """The expanded value is small, the product of it with itself is not."""
+    nodes = [("Expand", "x n", "a"), ("Transpose", "a", "t"), ("MatMul", "t a", "y")]
+    program = NumPyBackend(tensor_bytes=100_000).prepare(make("x n", "y", nodes))
+    assert program.run((floats(1, 1), ints(1, 100)))[0].shape == (100, 100)
+    with pytest.raises(TensorBytesError, match="MatMul"):
+        program.run((floats(1, 1), ints(1, 1000)))
+
+
+def loop(make: Make, make_graph: Any, body: Any) -> onnx_pb2.FunctionProto:
+    return make("m x", "y s", [("Loop", "m _ x", "y s", {"body": make_graph("i c a", "d b r", body)})])
+
+
+def test_a_loop_that_doubles_its_value_ends(make: Make, make_graph: Any) -> None:
+    body = [("Identity", "c", "d"), ("Concat", "a a", "b", {"axis": 0}), ("Identity", "i", "r")]
+    program = NumPyBackend(tensor_bytes=1 << 20).prepare(loop(make, make_graph, body))
+    x = np.ones(2, np.float32)
+    assert program.run((np.array(5), x))[0].shape == (64,)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TensorBytesError):
+            program.run((np.array(60), x))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_rows_that_a_loop_collects_are_counted(make: Make, make_graph: Any) -> None:
+    body = [("Identity", "c", "d"), ("Identity", "a", "b"), ("Identity", "a", "r")]
+    program = NumPyBackend(tensor_bytes=100_000).prepare(loop(make, make_graph, body))
+    x = np.ones(100, np.float32)
+    assert program.run((np.array(50), x))[1].shape == (50, 100)
+    with pytest.raises(TensorBytesError, match="Loop"):
+        program.run((np.array(1_000), x))
+
+
+def test_a_branch_is_counted(make: Make, make_graph: Any) -> None:
+    branches = {
+        "then_branch": make_graph("", "y", [("Expand", "x n", "y")]),
+        "else_branch": make_graph("", "y", [("Identity", "x", "y")]),
+    }
+    function = make("x n c", "y", [("If", "c", "y", branches)])
+    program = NumPyBackend(tensor_bytes=FEW).prepare(function)
+    assert program.run((floats(1), ints(10**9), np.array(False)))[0].shape == (1,)
+    with pytest.raises(TensorBytesError, match="4000000000 bytes"):
+        program.run((floats(1), ints(10**9), np.array(True)))
+
+
+def test_primitives_and_graphs_by_name_are_counted(make: Make) -> None:
+    backend = NumPyBackend(tensor_bytes=FEW)
+    with pytest.raises(TensorBytesError):
+        backend.primitive("Mul", [floats(64, 1), floats(1, 64)])
+    with pytest.raises(TensorBytesError):
+        backend.execute(make("x y", "z", OUTER), {"x": floats(64, 1), "y": floats(1, 64)})
+
+
+# --- the limit of a node --------------------------------------------------------------------------------
+
+
+def plan_text(*arenas: object) -> str:
+    return "|".join(["v1", "2-64", "00000000", *(f"float32[2] 1 3 {arena} 64 0:8:0:1" for arena in arenas)])
+
+
+def test_the_budget_is_the_larger_of_64_mib_and_twice_what_is_planned() -> None:
+    function = onnx_pb2.FunctionProto(name="f")
+    assert tensor_budget([function]) == LEAST == 64 << 20
+    entry = function.metadata_props.add(key=keys.MEMORY_PLAN_KEY, value=plan_text(1000))
+    assert tensor_budget([function]) == LEAST
+    entry.value = plan_text(1000, 50 << 20, 12)
+    assert tensor_budget([onnx_pb2.FunctionProto(), function]) == 100 << 20
+    for damaged in ("", "v1", plan_text("x", "-1", "9" * 40, "²"), "|||" + " " * 5):
+        entry.value = damaged
+        assert tensor_budget([function]) == LEAST
