@@ -162,9 +162,10 @@ class NumPyProgram(BackendProgram):
         key = tuple((array.shape, array.dtype) for array in inputs)
         plan = self._plans.get(key)
         if plan is None:
+            plan = self._make(key)  # what is refused costs no other plan
             while len(self._plans) >= MAX_PLANS:
                 self._plans.popitem(last=False)
-            plan = self._plans[key] = self._make(key)
+            self._plans[key] = plan
             self.plans_made += 1
         else:
             self._plans.move_to_end(key)
