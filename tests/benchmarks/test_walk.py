@@ -27,7 +27,7 @@ def test_the_walk_goes_from_the_door_through_the_op_to_the_reply(request_walk: W
     calls = request_walk.calls
     door, poll = (calls.index(Call("bb_edge/node.py", name)) for name in ("deliver_inbound", "poll"))
     decoded = calls.index(Call("bb_edge/wire/envelope.py", "decode"))
-    added = calls.index(Call("bb_edge/backends/program.py", "call"))
+    added = calls.index(Call("bb_edge/backends/single_kernel.py", "call"))
     encoded = calls.index(Call("bb_edge/wire/envelope.py", "encode"))
     assert 0 == door < poll < decoded < added < encoded
 
