@@ -142,7 +142,7 @@ def inspect(
         links=parts.links.inspect(),
         ingress=_ingress(runtime, parts.ingress),
         journal=_journal(parts),
-        outgoing=[_unit(unit) for unit in parts.outgoing.units],
+        outgoing=_units((*parts.outgoing.held, *parts.outgoing.units)),
         outbox=_outbox(parts.outgoing.durable),
         timers=[
             {
@@ -411,6 +411,14 @@ def _arrival(arrival: Arrival) -> Row:
     }
 
 
+def _units(units: Iterable[Unit]) -> list[dict[str, Any]]:
+    """A row per peer: a request to many is one unit."""
+    rows = []
+    for unit in units:
+        rows += [_unit(unit)] if unit.to is None else [_unit(unit.alone(*one)) for one in unit.to.items()]
+    return rows
+
+
 def _unit(unit: Unit) -> Row:
     return {
         "peer": str(unit.peer),
@@ -427,7 +435,7 @@ def _unit(unit: Unit) -> Row:
 def _outbox(durable: Durable) -> Row:
     return {
         "records": [{**_key(key), "settled": durable.outbox.settled(key)} for key in durable.outbox],
-        "waiting": [_unit(unit) for unit in durable.waiting],
+        "waiting": _units(durable.waiting),
         "writing": [
             {"token": token, **_key(writing.record.key), "is_request": writing.is_request}
             for token, writing in durable.writing.items()

@@ -131,7 +131,7 @@ class Node:
     @property
     def pending_sends(self) -> int:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
-        return self._parts.links.pending + len(self._parts.outgoing.durable.waiting)
+        return self._parts.links.pending + self._parts.outgoing.waiting
 
     @property
     def health_threshold(self) -> int:

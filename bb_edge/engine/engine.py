@@ -172,7 +172,7 @@ class Engine:
                 self._admit(now_ns)
             if scheduler.runnable or self._left == before:
                 self._left -= max(1, scheduler.drain(self._left))
-                if self.outgoing.lost:
+                if self.outgoing.unsent.lost:
                     self._hand_on()
 
     def _admit(self, now_ns: int) -> None:
@@ -205,7 +205,7 @@ class Engine:
                 self.sources.peer_up()
         while self.peers.restarted:
             self.requests.peer_restarted(self.peers.restarted.pop())
-        for req_id, peer in self.outgoing.take_lost():
+        for req_id, peer in self.outgoing.unsent.take_lost():
             if not self.calls.lost(req_id, peer):
                 self.requests.settle_peer(req_id, peer, MissingReason.NOT_SENT)
         self.calls.tell_overdue()
@@ -287,12 +287,12 @@ class Engine:
 
     def _may_send(self) -> bool:
         outgoing = self.outgoing
-        return bool(outgoing.units) or not (outgoing.durable.quiet and self.links.quiet)
+        return bool(outgoing.units or outgoing.held) or not (outgoing.durable.quiet and self.links.quiet)
 
     def _send(self, now_ns: int) -> None:
         """Packs what ops have sent into envelopes; repeats and acknowledges what is due."""
         self.outgoing.flush(now_ns)
-        if self.outgoing.lost:
+        if self.outgoing.unsent.lost:
             self._hand_on()
 
     def _send_due(self) -> int | None:

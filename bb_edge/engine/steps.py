@@ -27,7 +27,8 @@ class SendEnvelope(EngineStep):
     """Hand an envelope to the transport: `body`, which envelopes to other peers share, and then `rest`.
 
     An envelope with small fills has no body. `expires_in_ns` is how long it is worth delivering (0 = for
-    ever); `resent` tells a repetition.
+    ever); `resent` tells a repetition. `kept` says that the node holds the envelope, within its bounds, and
+    repeats it until it is acknowledged: a transport need not drop it for want of room.
     """
 
     peer: PeerId
@@ -36,6 +37,7 @@ class SendEnvelope(EngineStep):
     durable: bool = False
     resent: bool = False
     body: bytes = b""
+    kept: bool = False
 
     @property
     def payload(self) -> bytes:
@@ -131,7 +133,7 @@ class IngressDropped(EngineStep):
 @dataclass(frozen=True, slots=True)
 class OutboundDropped(EngineStep):
     """Something never leaves: the queue was full (the oldest best-effort unit goes), it is larger than the
-    peer takes, or there is no room for what must be repeated. `reason` says which.
+    peer takes, or it found no room before its deadline ("not sent"). `reason` says which.
     """
 
     peer: PeerId

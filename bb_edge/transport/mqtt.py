@@ -76,7 +76,8 @@ COUNTERS = (
     "sent_bytes",
     "received",
     "received_bytes",
-    "dropped",  # no space left, either way
+    "dropped",  # no space left, either way; each of them is an original
+    "repeats_left_out",  # on purpose: their originals may still wait here
     "expired",  # their deadline passed before they could be sent
     "refused",  # by the broker: connections, subscriptions, publishes
     "unheard",  # publishes that nobody subscribes to
@@ -209,23 +210,19 @@ class MqttTransport:
     def send(self, step: SendEnvelope) -> None:
         """Takes an envelope. It is sent by the next `wait`, or once the broker is connected and takes it.
 
-        A repetition is dropped while its original may still wait here.
+        A repetition is left out while its original may still wait here.
         """
         if step.resent and (not self._connection.connected or self._behind):
-            self._counters["dropped"] += 1
+            self._counters["repeats_left_out"] += 1
             return
-        names = self._topics.names(step.peer)
-        self._outgoing.put(
-            Item(
-                names.envelope,
-                step.rest,
-                body=step.body,
-                peer=step.peer,
-                expires_ns=time.monotonic_ns() + step.expires_in_ns if step.expires_in_ns else 0,
-                durable=step.durable,
-                chunk_topic=names.chunk,
-            )
-        )
+        names, life = self._topics.names(step.peer), step.expires_in_ns
+        until = time.monotonic_ns() + life if life else 0
+        item = Item(names.envelope, step.rest, body=step.body, peer=step.peer, kept=step.kept)
+        item.expires_ns, item.chunk_topic = until, names.chunk
+        gone = self._outgoing.put(item)
+        if gone is not None:
+            waits = f"{self.waiting} envelopes with {self._outgoing.bytes_held} bytes wait for the broker"
+            self._log("warning", f"an envelope is dropped: {waits}", kind="outgoing dropped", peer=gone.peer)
 
     def tell(self, fact: str, value: object) -> None:
         """Adds a fact to the node's presence, for people who look; said seldom where it changes often."""

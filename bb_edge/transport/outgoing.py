@@ -1,8 +1,9 @@
 """The queue of a node towards its broker: what waits to be sent, and what waits for its PUBACK. No IO.
 
 At most the broker's receive maximum is under way. The rest waits here, bounded by a count and by bytes; at
-the bound the oldest best-effort envelope is dropped and counted. Items under way when a connection breaks are
-sent again at the next one (MQTT 5.0, section 4.4), with the same packet identifier in the same session.
+the bound the oldest envelope is dropped that the node does not keep, and counted. Items under way when a
+connection breaks are sent again at the next one (MQTT 5.0, section 4.4), with the same packet identifier in
+the same session.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Item:
         "body",
         "chunk",
         "chunk_topic",
-        "durable",
         "expires_ns",
         "head",
+        "kept",
         "mid",
         "payload",
         "peer",
@@ -67,7 +68,7 @@ class Item:
         *,
         peer: PeerId | None = None,
         expires_ns: int = 0,
-        durable: bool = False,
+        kept: bool = False,
         retain: bool = False,
         chunk_topic: bytes = b"",
         head: bytes = b"",
@@ -78,7 +79,7 @@ class Item:
         self.payload = payload
         self.peer = peer
         self.expires_ns = expires_ns  # monotonic nanoseconds; 0: never
-        self.durable = durable
+        self.kept = kept
         self.retain = retain
         self.chunk_topic = chunk_topic  # topic of its chunks; empty: it is never cut
         self.head = head  # the header of a chunk; empty for a whole envelope
@@ -156,14 +157,24 @@ class Outgoing:
 
     # --- putting items in ------------------------------------------------------------------------------
 
-    def put(self, item: Item) -> None:
-        """Takes an item. At the bound the oldest best-effort item is dropped, else this one."""
+    def put(self, item: Item) -> Item | None:
+        """Takes an item. At the bound the oldest goes that its sender does not keep, else this one.
+
+        Items that are kept are bounded by their sender, and always taken. Returns the last that went.
+        """
+        gone: Item | None = None
         while self._over(item.size - len(item.body) + self._bodies.adds(item.body)):
-            if not self._drop_oldest():
+            dropped = self._drop_oldest()
+            if dropped is not None:
+                gone = dropped
+            elif item.kept:
+                break
+            else:
                 self._counters["dropped"] += 1
-                return
+                return item
         self._hold(item)
         self._waiting.append(item)
+        return gone
 
     def put_first(self, item: Item) -> None:
         """Takes an item that is sent before all others and never dropped; for presence only."""
@@ -175,13 +186,13 @@ class Outgoing:
             return False  # one envelope may be larger than the bound
         return len(self._waiting) >= self._max_waiting or self._bytes + size > self._max_bytes
 
-    def _drop_oldest(self) -> bool:
+    def _drop_oldest(self) -> Item | None:
         for index, item in enumerate(self._waiting):
-            if not item.durable:
+            if not item.kept:
                 del self._waiting[index]
                 self._gone(item, "dropped")
-                return True
-        return False
+                return item
+        return None
 
     def _hold(self, item: Item) -> None:
         self._bytes += item.size
@@ -262,7 +273,7 @@ class Outgoing:
                     chunk.data,
                     peer=whole.peer,
                     expires_ns=whole.expires_ns,
-                    durable=whole.durable,
+                    kept=whole.kept,
                     head=chunk.head,
                 )
                 self._hold(item)

@@ -97,12 +97,15 @@ class Links:
         durable: bool = False,
         resend: bool = False,
         deadline_ns: int = 0,
+        size: int = 0,
+        body: bytes = b"",
     ) -> EnvelopeKey:
         """Gives the envelope its epoch, seq, base and the acks that are owed to the peer.
 
         A durable envelope, and one that is to be resent, holds a place until it is acknowledged, cancelled,
-        or `deadline_ns` has passed (monotonic nanoseconds, 0: never). Raises DurableWindowFullError,
-        PendingFullError or LinksFullError; the envelope then has no number.
+        or `deadline_ns` has passed (monotonic nanoseconds, 0: never); `size` is about its bytes behind
+        `body`. Raises DurableWindowFullError, PendingFullError or LinksFullError; the envelope then has no
+        number, and nothing has changed.
         """
         link = self._links.get(peer) or self._table.new(peer)
         if link is None:
@@ -115,7 +118,7 @@ class Links:
                 "wait until `durable_room` returns True",
             )
         if durable or resend:
-            self._queue.reserve()
+            self._queue.reserve(size, body)
         if durable:
             epoch = self.durable_epoch
             seq = link.last_durable = link.last_durable + 1
@@ -151,17 +154,12 @@ class Links:
 
         `body` are those that the envelope begins with and shares with others; it is held once.
         With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk).
-        Nothing happens for an envelope that holds no place. Raises PendingFullError, and gives the number up,
-        where the bytes do not fit.
+        Nothing happens for an envelope that holds no place.
         """
         pending = self._find(key)
         if pending is None:
             return
-        try:
-            self._queue.keep(pending, encoded, body)
-        except PendingFullError:
-            self.cancel(key)
-            raise
+        self._queue.keep(pending, encoded, body)
         if armed:
             self._queue.arm(pending, pending.next_ns)
 
@@ -170,6 +168,11 @@ class Links:
         pending = self._find(key)
         if pending is not None:
             self._queue.arm(pending, now_ns + pending.interval_ns)
+
+    def published(self, key: EnvelopeKey) -> bool:
+        """Returns whether the envelope has gone out, or is over."""
+        pending = self._find(key)
+        return pending is None or pending.state is PendingState.PUBLISHED
 
     def is_pending(self, key: EnvelopeKey) -> bool:
         """Returns whether the envelope waits for its acknowledgement."""
@@ -413,15 +416,11 @@ class Links:
         return key
 
     def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
-        self._queue.reserve()
         encoded, pending.encoded = pending.encoded, b""
         body, pending.body = pending.body, b""
+        self._queue.reserve(len(encoded), body)
         link.pending.add(pending)
-        try:
-            self._queue.keep(pending, encoded, body)
-        except PendingFullError:
-            self._remove(pending)
-            raise
+        self._queue.keep(pending, encoded, body)
         self._queue.arm(pending, now_ns)
 
     def durable_keys(self) -> list[EnvelopeKey]:

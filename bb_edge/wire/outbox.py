@@ -211,6 +211,11 @@ class Outbox:
         """Whether a snapshot would free anything."""
         return bool(self._settled)
 
+    def has_room(self, size: int, body: bytes = b"") -> bool:
+        """Whether one more record with `size` bytes behind its body would find room."""
+        size += self._bodies.adds(body)
+        return len(self._records) < self._max_records and self._bytes + size <= self._max_bytes
+
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
         """Returns what this cause sent to the peer over this wire before, under the number that it keeps."""
         key = self._by_cause.get((peer, cause, wire_id))

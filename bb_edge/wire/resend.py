@@ -173,35 +173,38 @@ class ResendQueue:
         """How many entries the schedule has, outdated ones included; bounded by the pending envelopes."""
         return len(self._heap)
 
-    def reserve(self) -> None:
-        """Takes a place for one more envelope. PendingFullError where there is none."""
+    def reserve(self, size: int = 0, body: bytes = b"") -> None:
+        """Takes a place for one more envelope of about `size` bytes behind its body.
+
+        PendingFullError where there is no place, or the bytes do not fit. One envelope alone may be larger
+        than the bound, and so may those that share its body.
+        """
         if self.count >= self._max_pending:
             raise PendingFullError(
                 f"{self.count} envelopes wait for their acknowledgement",
                 "delivery",
                 "wait, shorten deadlines, or raise LinkConfig.max_pending",
             )
+        free = self._max_bytes - self.bytes_in_use
+        if body:
+            added = self._bodies.adds(body)
+            size = size + added if added else 0  # what follows a body that is held is bounded by the places
+        if size > free and size and self.count:
+            raise PendingFullError(
+                f"{size} bytes requested, {free} available of {self._max_bytes}",
+                "delivery",
+                "wait, shorten deadlines, or raise LinkConfig.pending_bytes",
+            )
         self.count += 1
 
     def keep(self, pending: Pending, encoded: bytes, body: bytes = b"") -> None:
-        """Charges the bytes of an envelope that holds a place. PendingFullError where they do not fit.
-
-        A body that other envelopes share is charged once.
-        """
-        size, free = len(encoded), self._max_bytes - self.bytes_in_use
+        """Charges the bytes of an envelope that holds a place; a body that others share is charged once."""
+        size = len(encoded)
         if body:
-            size += self._bodies.adds(body)
-        if size > free:
-            raise PendingFullError(
-                f"{size} bytes requested, {free} available of {self._max_bytes}",
-                f"delivery to {pending.key.peer}",
-                "wait, shorten deadlines, or raise LinkConfig.pending_bytes",
-            )
+            size += self._bodies.hold(body)
+            pending.body = body
         self.bytes_in_use += size
         pending.encoded = encoded
-        if body:
-            self._bodies.hold(body)
-            pending.body = body
 
     def arm(self, pending: Pending, next_ns: int) -> None:
         """Plans the envelope's next repetition for `next_ns`; it has been published, or is about to be."""

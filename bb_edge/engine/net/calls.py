@@ -193,8 +193,11 @@ class Calls:
         call = self.waiting.get(number)
         if call is not None:
             call.happens(CallEvent.EXPIRED)
-            self._runtime.count("control.unanswered")
-            self._peers.failed(call.peer)
+            if self._outgoing.forget_ask(number):
+                self._runtime.count("control.unanswered")
+                self._peers.failed(call.peer)
+            else:
+                self._outgoing.unsent.not_sent(call.peer)
             self.overdue.append(number)
 
     def _nobody_answers(self, _now_ns: int, number: int) -> None:

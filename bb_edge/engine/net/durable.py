@@ -31,6 +31,9 @@ from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord
 
+NOT_SENT = "not sent before its deadline: what is not acknowledged yet, or not on disk, leaves no room"
+RECORD_BYTES = 128
+"""About the bytes of an envelope beside its payloads: addresses of sites, numbers, acknowledgements."""
 RETRY_NS = 1_000_000_000
 RETRY_LONGEST_NS = 64_000_000_000
 
@@ -45,6 +48,11 @@ class Fate:
 
 
 _NOTHING_TO_DO: Final = Fate()
+
+
+def _size(unit: Unit) -> int:
+    """About the bytes of the unit's envelope behind its body."""
+    return RECORD_BYTES if unit.body else RECORD_BYTES + sum(len(fill.payload) for fill in unit.fills)
 
 
 @dataclass(slots=True)
@@ -87,17 +95,56 @@ class Durable:
 
     # --- sending --------------------------------------------------------------------------------------
 
-    def send(self, unit: Unit, now_ns: int) -> Fate | None:
-        """Takes a unit: it leaves once, and not before it is on disk. None: the caller sends it."""
-        if self.quiet:
-            return None
+    def send(self, unit: Unit, now_ns: int) -> Iterator[tuple[Unit, Fate]]:
+        """Takes a unit: it leaves once, and not before it is on disk. Tells what became of it, or of those
+        that it is for; the caller takes them all.
+        """
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
-            return _NOTHING_TO_DO
-        fate = None
-        if not any(other.peer == unit.peer for other in self.waiting):
-            fate = self._begin(unit, now_ns)
-        return self._wait(unit) if fate is None else fate
+            return
+        if not any(other.peer == unit.peer and other.to is None for other in self.waiting):
+            yield from self._try(unit, now_ns, set())
+        else:
+            self.waiting.append(unit)
+        if self.waiting and self.waiting[-1] is unit:
+            if len(self.waiting) > self._runtime.config.outbound_queue:
+                self.waiting.pop()
+                yield unit, Fate(lost="too many durable envelopes wait")
+            else:
+                self._runtime.count("outbound.waiting")
+
+    def _try(self, unit: Unit, now_ns: int, held_up: set[PeerId]) -> Iterator[tuple[Unit, Fate]]:
+        """Begins a unit, or those that it is for; what finds no room waits, and holds its peer up."""
+        if unit.to is None:
+            if unit.deadline_ns and unit.deadline_ns <= now_ns:
+                self._runtime.count("deadlines.expired")
+                yield unit, Fate(lost=NOT_SENT)
+                return
+            fate = None if unit.peer in held_up else self._begin(unit, now_ns)
+            if fate is None:
+                held_up.add(unit.peer)
+                self.waiting.append(unit)
+            else:
+                yield unit, fate
+            return
+        for number, peer in tuple(unit.to.items()):
+            if not self._fits(_size(unit), unit.body):
+                break
+            alone = unit.alone(number, peer)
+            fate = None if peer in held_up else self._begin(alone, now_ns)
+            if fate is not None:
+                del unit.to[number]
+                yield alone, fate
+        if unit.to:
+            self.waiting.append(unit)
+
+    def _fits(self, size: int, body: bytes) -> bool:
+        """Whether the outbox has room for one more record like this."""
+        if self.outbox.has_room(size, body):
+            return True
+        if self.outbox.any_settled:
+            self._wish.want("outbox full")
+        return False
 
     def _begin(self, unit: Unit, now_ns: int) -> Fate | None:
         """Numbers the envelope and asks the driver to write it; None, with nothing changed, without room."""
@@ -108,15 +155,18 @@ class Durable:
         if cause is not None and self.outbox.find(unit.peer, cause, unit.wire_id) is not None:
             self._runtime.count("outbound.reused")
             return _NOTHING_TO_DO
-        if not links.durable_room(unit.peer):
+        size, body = _size(unit), unit.body
+        if not links.durable_room(unit.peer) or not self._fits(size, body):
             return None
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0
         message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
         try:
-            key = links.stamp(unit.peer, message, now_ns, durable=True, deadline_ns=unit.deadline_ns)
+            until = unit.deadline_ns
+            key = links.stamp(
+                unit.peer, message, now_ns, durable=True, deadline_ns=until, size=size, body=body
+            )
         except DeliveryError:
             return None
-        body = unit.body
         data = envelope.encode(message, not body)
         size, limits = len(body) + len(data), self._peers.limits_of(unit.peer)
         if size > limits.total_bytes:
@@ -124,13 +174,11 @@ class Durable:
             return Fate(lost=limits.too_large(size), too_large=True)
         expires = unit.deadline_ns + self._runtime.clock_offset_ns if unit.deadline_ns else 0
         record = OutboxRecord(key, data, unit.wire_id, cause, expires, body)
+        links.sent(unit.peer, key, data, armed=False, body=body)
         try:
-            links.sent(unit.peer, key, data, armed=False, body=body)
             self.outbox.add(record)
-        except (DeliveryError, OutboxError):
+        except OutboxError:
             links.cancel(key)
-            if self.outbox.any_settled:
-                self._wish.want("outbox full")
             return None
         token = self._next_token
         self._next_token += 1
@@ -145,13 +193,6 @@ class Durable:
         record = writing.record
         self._runtime.emit(steps.PersistOutbox(token, record.key.peer, record.to_bytes()))
 
-    def _wait(self, unit: Unit) -> Fate:
-        if len(self.waiting) >= self._runtime.config.outbound_queue:
-            return Fate(lost="too many durable envelopes wait")
-        self._runtime.count("outbound.waiting")
-        self.waiting.append(unit)
-        return _NOTHING_TO_DO
-
     def resume(self, now_ns: int) -> Iterator[tuple[Unit, Fate]]:
         """Takes what waited for room, and tells what became of each; the caller takes them all."""
         self._room = False
@@ -160,15 +201,7 @@ class Durable:
         waiting, self.waiting = self.waiting, deque()
         held_up: set[PeerId] = set()  # what waits for one peer leaves in order
         for unit in waiting:
-            if unit.deadline_ns and unit.deadline_ns <= now_ns:
-                self._runtime.count("deadlines.expired")
-                continue
-            fate = None if unit.peer in held_up else self._begin(unit, now_ns)
-            if fate is None:
-                held_up.add(unit.peer)
-                self.waiting.append(unit)
-            else:
-                yield unit, fate
+            yield from self._try(unit, now_ns, held_up)
 
     def publishable(self, now_ns: int) -> Iterator[tuple[PeerId, bytes, bytes, int]]:
         """The envelopes that are on disk and may leave: (peer, body, the rest of the bytes, how long they are

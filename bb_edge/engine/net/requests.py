@@ -125,24 +125,18 @@ class Requests:
         cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region, until, cut))
         for peer in cohort.held_back:
             cohort.reasons[peer] = MissingReason.CUT if until <= now_ns else self._peers.why_not(peer)
-        outgoing = self._outgoing
+        unit = Unit(
+            self._runtime.own_peer,
+            fills,
+            body=body,
+            kind=envelope.REQUEST,
+            deadline_ns=until,
+            durable=cohort.durable,
+            wire_id=wire_id,
+        )
         if not cohort.durable:
-            own = self._runtime.own_peer
-            cohort.ask = Unit(own, fills, body=body, kind=envelope.REQUEST, deadline_ns=until)
-        for number, peer in cohort.by_req_id.items():
-            unit = Unit(
-                peer,
-                fills,
-                body=body,
-                kind=envelope.REQUEST,
-                wire_req_id=number,
-                deadline_ns=until,
-                durable=cohort.durable,
-                wire_id=wire_id,
-            )
-            if not outgoing.add(unit, execution, op):
-                cohort.settle(peer, MissingReason.NOT_SENT)
-        for _, peer in outgoing.take_lost(cohort.by_req_id):
+            cohort.ask = replace(unit)
+        for peer in self._outgoing.ask(unit, cohort.by_req_id, cohort.execution, op):
             cohort.settle(peer, MissingReason.NOT_SENT)
         self._check(cohort)
         return cohort.id
@@ -166,25 +160,22 @@ class Requests:
     def ask_again(self) -> None:
         """Repeats best-effort requests to the peers that had not answered, after a restart."""
         for cohort in self.cohorts.values():
-            for number, peer in cohort.by_req_id.items():
-                if peer not in cohort.settled:
-                    self._repeat(cohort, number, peer)
+            self._repeat(
+                cohort, {n: peer for n, peer in cohort.by_req_id.items() if peer not in cohort.settled}
+            )
 
     def peer_restarted(self, peer: PeerId) -> None:
         """Repeats best-effort requests that a peer has acknowledged and forgotten: it was started anew."""
         for cohort in self.cohorts.values():
-            for number, asked in cohort.by_req_id.items():
-                if asked == peer and peer not in cohort.final:
-                    self._repeat(cohort, number, peer)
+            if peer not in cohort.final:
+                self._repeat(cohort, {n: peer for n, asked in cohort.by_req_id.items() if asked == peer})
 
-    def _repeat(self, cohort: Cohort, number: int, peer: PeerId) -> None:
-        """Sends a request once more, unless its envelope is on its way."""
-        ask, execution = cohort.ask, cohort.execution
-        if ask is None or cohort.state is not CohortState.OPEN or self._outgoing.is_asking(number):
-            return
-        self._runtime.count("requests.repeated")
-        again = replace(ask, peer=peer, wire_req_id=number)
-        self._outgoing.queue(again, execution.target, execution.id, cohort.op.spec.name)
+    def _repeat(self, cohort: Cohort, asked: dict[int, PeerId]) -> None:
+        """Sends a request once more, but for those whose envelope is on its way."""
+        again = {n: peer for n, peer in asked.items() if not self._outgoing.is_asking(n)}
+        if again and cohort.ask is not None and cohort.state is CohortState.OPEN:
+            self._runtime.count("requests.repeated", len(again))
+            self._outgoing.ask(replace(cohort.ask), again, cohort.execution, cohort.op)
 
     # --- settling -------------------------------------------------------------------------------------
 
@@ -272,14 +263,19 @@ class Requests:
         self._runtime.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
             self.by_req_id.pop(number, None)
+            sent = True
             if peer in cohort.tried and peer not in cohort.final and event is not CohortEvent.DEADLINE:
                 self.trials.keep(number, peer, cohort.until_ns)
             else:
-                self._outgoing.forget_ask(number)
+                sent = self._outgoing.forget_ask(number)
             if peer in cohort.settled:
                 continue
             if event is not CohortEvent.DEADLINE:
                 cohort.reasons.setdefault(peer, MissingReason.ENOUGH)
+                continue
+            if not sent:
+                cohort.reasons.setdefault(peer, MissingReason.NOT_SENT)
+                self._outgoing.unsent.not_sent(peer)
                 continue
             cohort.reasons.setdefault(peer, MissingReason.CUT if cohort.cut else MissingReason.DEADLINE)
             self._runtime.count("requests.unanswered")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
@@ -16,7 +16,10 @@ from bb_edge.wire.outbox import Cause
 
 @dataclass(slots=True)
 class Unit:
-    """Fills for one peer from one firing of one op.
+    """Fills for one peer from one firing of one op; or for many, `to`, of a request.
+
+    `to` has the peers by request id, in order; who has been asked is taken out. Each is asked with the unit
+    that `alone` gives. None: it is for `peer` alone.
 
     `body` are large fills as bytes, which the units to other peers share (`envelope.shared_body`).
     `deadline_ns` is absolute, 0: none. `group` lets plain sends of one burst share an envelope. `wire_id` and
@@ -36,6 +39,32 @@ class Unit:
     wire_id: int = 0
     cause: Cause | None = None
     failure: Failure | None = None
+    to: dict[int, PeerId] | None = None
+
+    def alone(self, number: int, peer: PeerId) -> Unit:
+        """The unit for one of the peers that it is for."""
+        return Unit(
+            peer,
+            self.fills,
+            body=self.body,
+            kind=self.kind,
+            wire_req_id=number,
+            deadline_ns=self.deadline_ns,
+            durable=self.durable,
+            wire_id=self.wire_id,
+        )
+
+    def asks(self, req_id: int) -> bool:
+        """Whether it is a request that asks somebody under that id."""
+        return (
+            req_id in self.to
+            if self.to is not None
+            else self.wire_req_id == req_id and self.kind == envelope.REQUEST
+        )
+
+    def forget(self, req_id: int) -> bool:
+        """Nobody waits for the answer under that id. False where the unit does not ask under it."""
+        return self.to is not None and self.to.pop(req_id, None) is not None
 
     def save(self) -> list[Any]:
         """The unit as plain values; `restored` reads them."""
@@ -51,12 +80,13 @@ class Unit:
             self.wire_id,
             dump(self.cause),
             None if self.failure is None else [self.failure.code, self.failure.detail],
+            None if self.to is None else [[number, dump(peer)] for number, peer in self.to.items()],
         ]
 
     @classmethod
     def restored(cls, row: Any, shift: Shift) -> Unit:
         """The unit that `save` wrote, with its deadline moved by `shift`."""
-        peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause, failure = row
+        peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause, failure, to = row
         read = [Fill(*fill) for fill in fills]
         return cls(
             load(peer),
@@ -70,4 +100,26 @@ class Unit:
             wire_id=wire_id,
             cause=load(cause),
             failure=None if failure is None else Failure(*failure),
+            to=None if to is None else {number: load(peer) for number, peer in to},
         )
+
+
+class Joined(NamedTuple):
+    """Large fills that travel together to several peers, and the two lists that they were."""
+
+    fills: list[Fill]
+    body: bytes
+    of: tuple[Sequence[Fill], Sequence[Fill]]
+
+
+def join_large(first: Unit, unit: Unit, known: dict[tuple[int, int], Joined]) -> None:
+    """Adds a unit's large fills to the first's; those that go to several peers are joined once.
+
+    `known` has them by the identity of the two lists.
+    """
+    names = id(first.fills), id(unit.fills)
+    both = known.get(names)
+    if both is None:
+        fills = [*first.fills, *unit.fills]
+        both = known[names] = Joined(fills, envelope.shared_body(fills), (first.fills, unit.fills))
+    first.fills, first.body = both.fills, both.body

@@ -101,13 +101,13 @@ def test_reason_codes_are_counted(wire):
     assert (wire.counters["refused"], wire.counters["unheard"]) == (1, 1)
 
 
-def test_at_the_count_the_oldest_best_effort_goes():
+def test_at_the_count_the_oldest_goes_that_nobody_keeps():
     wire = Wire(max_waiting=3)
-    wire.out.put(item(b"durable", durable=True))
+    wire.out.put(item(b"kept", kept=True))
     for payload in (b"1", b"2", b"3"):
         wire.out.put(item(payload))
     wire.connect()
-    assert wire.payloads() == [b"durable", b"2", b"3"]
+    assert wire.payloads() == [b"kept", b"2", b"3"]
     assert wire.counters["dropped"] == 1
 
 
@@ -121,13 +121,25 @@ def test_at_the_bytes_the_oldest_goes_and_one_may_be_larger_than_the_bound():
     assert (len(wire.out), wire.out.bytes_held) == (1, 500)
 
 
-def test_only_durable_ones_wait_so_the_newcomer_goes():
+def test_only_kept_ones_wait_so_the_newcomer_goes():
     wire = Wire(max_waiting=1)
-    wire.out.put(item(b"a", durable=True))
+    wire.out.put(item(b"a", kept=True))
     wire.out.put(item(b"b"))
     wire.connect()
     assert wire.payloads() == [b"a"]
     assert wire.counters["dropped"] == 1
+
+
+def test_what_the_sender_keeps_is_taken_beyond_the_bounds_too():
+    wire = Wire(max_waiting=2, max_bytes=10)
+    first, late = item(b"nobody repeats it"), item(b"no place for it")
+    assert wire.out.put(first) is None
+    gone = [wire.out.put(item(b"%d" % number, kept=True)) for number in range(20)]
+    assert gone == [first, *[None] * 19]
+    assert wire.out.put(late) is late
+    wire.connect()
+    assert wire.payloads() == [b"%d" % number for number in range(20)]
+    assert wire.counters["dropped"] == 2
 
 
 def test_what_waits_too_long_is_not_sent_and_the_rest_says_how_long_it_is_good(wire):

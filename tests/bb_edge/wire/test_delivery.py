@@ -9,6 +9,7 @@ import pytest
 from link_ends import EPOCH, OUTBOX, A, B, C, D, fills, links, read, send, take
 from times import MS, S
 
+from bb_edge.ir.ids import PeerId
 from bb_edge.wire.delivery import (
     DeliveryError,
     DurableWindowFullError,
@@ -338,17 +339,55 @@ def test_pending_envelopes_are_bounded() -> None:
 
 
 def test_pending_bytes_are_bounded() -> None:
-    envelope = Envelope(fills=fills(), kind=REQUEST)
-    links().stamp(B, envelope, 0, resend=True)
-    size = len(encode(envelope))
-    node = links(pending_bytes=2 * size)
-    keys = [send(node, REQUEST)[1] for _ in range(2)]
-    assert node.pending_bytes == 2 * size
-    with pytest.raises(PendingFullError, match="0 available"):
-        send(node, REQUEST)
-    assert node.pending == 2 and node.pending_bytes == 2 * size
-    node.acknowledged(B, [Ack(EPOCH, keys[0].seq)], 0)
+    node = links(pending_bytes=200)
+
+    def sent(peer: PeerId, size: int, body: bytes = b"") -> EnvelopeKey:
+        key = node.stamp(peer, Envelope(kind=REQUEST), 0, resend=True, size=size, body=body)
+        node.sent(peer, key, bytes(size), body=body)
+        return key
+
+    first = sent(B, 100)
+    sent(B, 100)
+    with pytest.raises(PendingFullError, match="50 bytes requested, 0 available"):
+        sent(B, 50)
+    assert (node.pending, node.pending_bytes) == (2, 200)
+    node.acknowledged(B, [Ack(EPOCH, first.seq)], 0)
+    assert sent(B, 100).seq == 3, "the refusal gave no number"
+
+
+def test_a_refused_envelope_leaves_the_acknowledgements_that_it_would_have_carried() -> None:
+    node = links(max_pending=1)
     send(node, REQUEST)
+    take(node, Envelope(fills=fills(), kind=REQUEST, epoch=7, seq=1), peer=B)
+    with pytest.raises(PendingFullError):
+        send(node, REQUEST)
+    assert send(node)[0].acks == (Ack(7, 1),)
+
+
+def test_a_body_is_charged_once_and_one_envelope_alone_may_be_larger_than_the_bound() -> None:
+    node, body = links(pending_bytes=200), bytes(1_000)
+    keys = []
+    for number, peer in enumerate((B, C, D)):
+        keys.append(node.stamp(peer, Envelope(kind=REQUEST), 0, resend=True, size=0, body=body))
+        node.sent(peer, keys[-1], b"", body=body)
+        assert (node.pending, node.pending_bytes) == (number + 1, 1_000)
+    with pytest.raises(PendingFullError):
+        node.stamp(B, Envelope(kind=REQUEST), 0, resend=True, size=1)
+    with pytest.raises(PendingFullError):
+        node.stamp(B, Envelope(kind=REQUEST), 0, resend=True, body=bytes(bytearray(1)))
+    assert [node.cancel(key) for key in keys] == [True] * 3
+    assert (node.pending, node.pending_bytes) == (0, 0)
+
+
+def test_what_has_gone_out_is_known() -> None:
+    node = links()
+    key = node.stamp(B, Envelope(fills=fills()), 0, durable=True)
+    node.sent(B, key, b"x", armed=False)
+    assert not node.published(key)
+    assert node.publish(key, 0) == (b"", b"x", 0)
+    assert node.published(key)
+    node.acknowledged(B, [Ack(OUTBOX, key.seq)], 0)
+    assert node.published(key), "it is over"
 
 
 def test_the_schedule_does_not_grow_with_settled_envelopes() -> None:

@@ -132,5 +132,6 @@ def test_a_snapshot_that_does_not_fit_is_refused() -> None:
     with pytest.raises(LinksFullError):
         links(max_links=1).restore(node.snapshot(0), 0)
     send(node, durable=True)
+    send(node, durable=True)
     with pytest.raises(PendingFullError):
         links(pending_bytes=1).restore(node.snapshot(0), 0)

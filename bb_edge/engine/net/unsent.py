@@ -1,0 +1,112 @@
+"""What has not left: what waits for room, in its order, and what never will leave, each with a reason.
+
+Requests and replies are kept until they are acknowledged, within `outbound_queue` and as many bytes as
+`ingress_bytes`. What finds no room waits here until earlier ones are acknowledged or over. So a request to
+many peers asks them in a window as wide as the bounds, and none of it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bb_edge.engine import steps
+from bb_edge.engine.net.durable import NOT_SENT
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.units import Unit
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.envelope_records import Failure, FailureCode
+
+
+@dataclass(slots=True, eq=False)
+class Unsent:
+    """Units that wait for room (`units`, the same object for ever), and requests that are lost.
+
+    `send(unit, limits, now_ns)` gives False where a unit finds no room. `lost` names requests that will never
+    be sent, as (request id, peer); `instead` are failures in place of replies that their askers do not take.
+    """
+
+    _runtime: Runtime
+    _peers: PeerStates
+    _send: Callable[[Unit, PeerLimits, int], bool]
+    units: deque[Unit] = field(default_factory=deque)
+    lost: list[tuple[int, PeerId]] = field(default_factory=list)
+    instead: list[Unit] = field(default_factory=list)
+
+    # --- what waits -----------------------------------------------------------------------------------
+
+    def hold(self, unit: Unit) -> None:
+        """Keeps a unit until there is room: it leaves in its turn."""
+        if len(self.units) >= self._runtime.config.outbound_queue:
+            self.lose(unit, f"{len(self.units)} envelopes wait for room already")
+            return
+        if unit.kind == envelope.REQUEST and unit.to is None:
+            unit.to = {unit.wire_req_id: unit.peer}
+        self._runtime.count("outbound.waiting")
+        self.units.append(unit)
+
+    def go_on(self, now_ns: int) -> None:
+        """Sends what waits, as far as there is room now."""
+        while self.units:
+            unit = self.units[0]
+            if unit.to is not None:
+                if not self.ask_all(unit.to, unit, now_ns):
+                    return
+            elif unit.deadline_ns and unit.deadline_ns <= now_ns:
+                self._runtime.count("deadlines.expired")
+                self.lose(unit, NOT_SENT)
+            elif not self._send(unit, self._peers.limits_of(unit.peer), now_ns):
+                return
+            self.units.popleft()
+
+    def ask_all(self, to: dict[int, PeerId], unit: Unit, now_ns: int) -> bool:
+        """Sends a request to those of its peers that are left; False where one finds no room."""
+        for number, peer in tuple(to.items()):
+            if not self._send(unit.alone(number, peer), self._peers.limits_of(peer), now_ns):
+                return False
+            del to[number]
+        return True
+
+    # --- what never leaves ----------------------------------------------------------------------------
+
+    def take_lost(self) -> list[tuple[int, PeerId]]:
+        """The requests that will never be sent; each is told once."""
+        lost, self.lost = self.lost, []
+        return lost
+
+    def take_instead(self) -> list[Unit]:
+        """The failures that go in place of replies; each is given once."""
+        instead, self.instead = self.instead, []
+        return instead
+
+    def lose(self, unit: Unit, reason: str, too_large: bool = False) -> None:
+        """Reports a unit that never leaves."""
+        for number, peer in ((unit.wire_req_id, unit.peer),) if unit.to is None else unit.to.items():
+            self.drop(peer, reason, too_large)
+            if unit.kind == envelope.REQUEST:
+                self.lost.append((number, peer))
+            elif too_large and unit.kind == envelope.RESPONSE and self._peers.reads_failures(peer):
+                failure = Failure.of(FailureCode.TOO_LARGE, reason)
+                self.instead.append(replace(unit, fills=(), body=b"", failure=failure))
+
+    def drop(self, peer: PeerId, reason: str, too_large: bool = False) -> None:
+        """Reports an envelope to the peer that never leaves."""
+        count = self._runtime.count
+        count("outbound.dropped")
+        if too_large:
+            count("outbound.too_large")
+        self._runtime.emit(steps.OutboundDropped(peer, reason))
+
+    def not_sent(self, peer: PeerId) -> None:
+        """Reports a request to the peer that found no room, or no place on disk, before its deadline."""
+        self._runtime.count("requests.not_sent")
+        self.drop(peer, NOT_SENT)
+
+    def unresolved(self, peer: PeerId, target: str, execution: int, where: str) -> None:
+        """Reports a send to a peer that the address book does not know."""
+        self._runtime.count("wire.unresolved")
+        self._runtime.emit(steps.PeerResolveFailed(peer, target, execution, where))
