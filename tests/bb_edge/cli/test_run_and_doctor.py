@@ -59,6 +59,9 @@ def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
         "bb_pending_async_count",
         "bb_mqtt_connected",
         "bb_process_rss_bytes",
+        "bb_peers_up",
+        "bb_ops_failed_total",
+        "bb_log_lines_omitted_total",
     }
     first = scrape()
     assert names <= set(first)
