@@ -1,8 +1,8 @@
 """`bb-host acl`: mosquitto's access rules for a federation, from its artifacts and a list of its peers.
 
 The broker decides who is of a class: a node believes a class by the topic of a presence alone. So every peer
-gets rules of its own for the presences of its classes. What all peers may do alike stands in patterns; these
-add up, so none of them may let a peer write under a class.
+gets rules of its own for the presences of its classes, and for the calls of their rolls. What all peers may
+do alike stands in patterns; these add up, so none of them may let a peer write under a class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
-from bb_edge.transport.topics import check_federation
+from bb_edge.transport.topics import Topics, check_federation
 
 OPERATOR = "operator"
 """The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
+KINDS = ("from", "chunk")
+"""The topics `bb/<federation>/<to>/<kind>/<from>`, in which everybody may write as oneself, to anybody."""
 
 
 class AclError(BBError):
@@ -31,11 +33,12 @@ class AclError(BBError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A peer of the list: what it is called there, its id, and the classes that it serves."""
+    """A peer of the list: what it is called there, its id, the classes that it serves, and its line."""
 
     name: str
     peer: PeerId
     classes: tuple[str, ...]
+    where: str = field(default="peers", compare=False)
 
 
 def read_members(path: Path) -> tuple[Member, ...]:
@@ -55,7 +58,10 @@ def read_members(path: Path) -> tuple[Member, ...]:
         where = f"{path}:{number}"
         if len(words) != 2:
             raise AclError(f"{line.strip()!r} is no name and classes", where, "write: kitchen Client")
-        member = Member(words[0], peer_of(words[0]), tuple(filter(None, words[1].split(","))))
+        classes = words[1].split(",")
+        if not all(classes) or len(set(classes)) < len(classes):
+            raise AclError(f"{words[1]!r} is no list of classes", where, "each once, with commas: Client,Hub")
+        member = Member(words[0], peer_of(words[0]), tuple(classes), where)
         if member.peer in found:
             raise AclError(
                 f"{words[0]!r} is there already", where, "name each peer once, with all its classes"
@@ -88,50 +94,79 @@ def heard_by_class(programs: Iterable[Program]) -> dict[str, tuple[str, ...] | N
 def rules(
     federation: str, heard: Mapping[str, tuple[str, ...] | None], members: Sequence[Member], artifacts: str
 ) -> str:
-    """The text of an `acl_file`. AclError for a class that no artifact has."""
-    prefix = f"bb/{check_federation(federation)}"
+    """The text of an `acl_file`.
+
+    Raises AclError for a class that no artifact has, and for one that the patterns would open to everybody;
+    TopicError for a federation's name that a topic cannot hold.
+    """
+    for name in KINDS:
+        if name in heard:  # `presence/from/ID` is a topic that the pattern for envelopes covers
+            raise AclError(
+                f"class {name!r} is called as the topic of envelopes is: any peer could say that it is of it",
+                "artifacts",
+                "call the class otherwise",
+            )
+    prefix = f"bb/{check_federation(federation)}/"
     lines = [
         f"# Access rules of federation {federation}, written by bb-host acl from {artifacts}.",
-        "# %u is the user name, or the name in the certificate: it is the peer id. All else is denied.",
+        "# %u is the user name, or the name in the certificate: it is the peer id. All else is denied:",
+        "# an MQTT 5 publisher is answered 135 (not authorized), an MQTT 3.1.1 publisher is acknowledged",
+        "# and its message dropped.",
         "",
         "# Envelopes, and chunks of large ones: to anybody as oneself, from anybody to oneself.",
     ]
-    for kind in ("from", "chunk"):
-        lines += [f"pattern write {prefix}/+/{kind}/%u", f"pattern read {prefix}/%u/{kind}/+"]
+    for kind in KINDS:
+        lines += [f"pattern write {prefix}+/{kind}/%u", f"pattern read {prefix}%u/{kind}/+"]
     lines += [
         "",
         "# One's own presence, to see who else uses one's name.",
-        f"pattern read {prefix}/presence/+/%u",
-        "",
-        "# Roll calls, which ask the peers of a class to say their presence again; a peer answers seldom.",
-        f"pattern readwrite {prefix}/rollcall/+",
+        f"pattern read {prefix}presence/+/%u",
         "",
         "# Who runs the fleet: bb-edge peers lists all, --forget clears the presence of one that is gone.",
         f"user {OPERATOR}",
-        f"topic readwrite {prefix}/presence/#",
+        f"topic readwrite {prefix}presence/#",
+        "",
+        "# Each peer: the classes that it may say it is of, and in which it is called; those whose presence",
+        "# it needs, and whose rolls it may call.",
     ]
-    lines += ["", "# Each peer: the classes that it may say it is of, and those whose presence it needs."]
     for member in members:
         for name in member.classes:
             if name not in heard:
                 raise AclError(
                     f"{member.name} is of class {name!r}, which no artifact has",
-                    "peers",
+                    member.where,
                     suggestion(name, heard, "classes: "),
                 )
         lines += ["", f"# {member.name}: {', '.join(member.classes)}", f"user {member.peer.to_text()}"]
-        lines += [f"topic write {prefix}/presence/{name}/{member.peer.to_text()}" for name in member.classes]
-        lines += [f"topic read {prefix}/presence/{name}/+" for name in _needed(member.classes, heard)]
+        lines += _of_member(Topics(federation, member.peer), member, heard, members)
     return "\n".join(lines) + "\n"
 
 
+def _of_member(
+    topics: Topics, member: Member, heard: Mapping[str, tuple[str, ...] | None], members: Sequence[Member]
+) -> Iterable[str]:
+    """The rules of one peer alone."""
+    needed = _needed(member.classes, heard)
+    for name in member.classes:
+        yield f"topic write {topics.presence(name, member.peer)}"
+        yield f"topic read {topics.roll_call(name)}"
+    for name in needed:
+        yield f"topic read {topics.presence(name)}"
+        yield f"topic write {topics.roll_call(name)}"
+    # The end of a connection is told in one of a peer's classes alone, which its other presences name.
+    for other in members:
+        if other.peer != member.peer and not set(needed).isdisjoint(other.classes):
+            for name in other.classes:
+                if name not in needed:
+                    yield f"topic read {topics.presence(name, other.peer)}"
+
+
 def _needed(classes: Iterable[str], heard: Mapping[str, tuple[str, ...] | None]) -> list[str]:
+    """The classes whose presence a peer of these classes needs, sorted."""
     needed: set[str] = set()
     for name in classes:
         hears = heard[name]
-        if hears is None:
-            return ["+"]
-        needed.update(hears)
+        needed.update(heard if hears is None else hears)
     return sorted(needed)
 
 
@@ -179,5 +214,6 @@ def _acl(arguments: argparse.Namespace) -> int:
         arguments.out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise AclError(f"cannot be written: {error.strerror}", str(arguments.out)) from error
-    print(f"{arguments.out}: rules of {len(members)} peers; mosquitto reads them again on SIGHUP")
+    count = f"{len(members)} peer{'' if len(members) == 1 else 's'}"
+    print(f"{arguments.out}: rules of {count}; mosquitto reads them again on SIGHUP")
     return 0

@@ -51,8 +51,8 @@ def stranger(broker: Broker, peer: PeerId) -> str:
         return ""
     what = "certificate's common name" if broker.cert_file is not None else "user name"
     return (
-        f"the broker knows this client as {name}, this node is {peer}: rules that go by name, as bb.acl's do,"
-        f" refuse what it sends (make the {what} the peer id)"
+        f"the broker knows this client as {name}, this node is {peer}: rules that go by name, as those of"
+        f" bb-host acl do, refuse what it sends (make the {what} the peer id)"
     )
 
 

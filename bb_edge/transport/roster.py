@@ -138,5 +138,5 @@ def _denied(broker: Broker, topic: str) -> RosterError:
     return RosterError(
         f"the broker does not let this client clear {topic}",
         str(broker),
-        "log in as a user whom its rules let write there: bb.acl names one, operator",
+        "log in as the user operator, whom the rules of bb-host acl let write there",
     )

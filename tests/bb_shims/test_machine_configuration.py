@@ -18,6 +18,7 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.cli.endings import Exit
+from bb_edge.ir.ids import PeerId
 
 SHIMS = Path(__file__).parents[2] / "firmware_shims"
 SYSTEMD_ANALYZE, MOSQUITTO, OPENSSL = (
@@ -245,35 +246,40 @@ def test_with_certificates_a_client_is_bound_to_its_name(
             context.load_cert_chain(*map(str, certificates(name)))
         return context
 
-    alice = Peer(running, "alice", context("alice"), will=("bb/f/presence/C/alice", b"down"))
+    kitchen, hall, server = (str(PeerId.from_name(name)) for name in ("kitchen", "hall", "server"))
+    to_bob, to_self = f"bb/home/{server}/from/{kitchen}", f"bb/home/{hall}/from/{hall}"
+    here = f"bb/home/presence/Client/{kitchen}"
+    alice = Peer(running, kitchen, context(kitchen), will=(here, b"down"))
     # Mallory has a certificate of her own, and tries to be others.
-    with Peer(running, "bob", context("bob")) as bob, Peer(running, "bob", context("mallory")) as mallory:
-        mallory.subscribe("bb/f/bob/from/+")
+    with Peer(running, server, context(server)) as bob, Peer(running, server, context(hall)) as mallory:
+        mallory.subscribe(f"bb/home/{server}/from/+")
         mallory.subscribe("bb/#")
-        bob.subscribe("bb/f/bob/from/+")
-        bob.subscribe("bb/f/presence/C/+")
-        assert mallory.publish("bb/f/bob/from/alice", b"forged") == NOT_AUTHORIZED
-        assert mallory.publish("bb/f/presence/C/bob", b"down", retain=True) == NOT_AUTHORIZED
+        bob.subscribe(f"bb/home/{server}/from/+")
+        bob.subscribe("bb/home/presence/Client/+")
+        assert mallory.publish(to_bob, b"forged") == NOT_AUTHORIZED
+        for presence in (f"Server/{server}", here.removeprefix("bb/home/presence/"), f"Server/{hall}"):
+            topic = f"bb/home/presence/{presence}"
+            assert mallory.publish(topic, b"down", retain=True) == NOT_AUTHORIZED
+        assert mallory.publish("bb/home/rollcall/Client", b"call") == NOT_AUTHORIZED
         assert mallory.publish("elsewhere", b"x") == NOT_AUTHORIZED
         with alice:
-            assert alice.publish("bb/f/presence/C/alice", b"up", retain=True) == 0
-            assert alice.publish("bb/f/bob/from/alice", b"to bob") == 0
-            expected = [("bb/f/bob/from/alice", b"to bob"), ("bb/f/presence/C/alice", b"up")]
-            assert sorted(bob.wait(2)) == expected
+            assert alice.publish(here, b"up", retain=True) == 0
+            assert alice.publish(to_bob, b"to bob") == 0
+            assert sorted(bob.wait(2)) == sorted([(to_bob, b"to bob"), (here, b"up")])
             # A connection that ends without a word: the will speaks. (The socket is cut under the client.)
             alice.client.loop_stop()
             sock = alice.client.socket()
             assert sock is not None
             sock.close()
-        assert bob.wait(3)[2] == ("bb/f/presence/C/alice", b"down")
-        # Mallory may see presence only; her own message shows that nothing else is on its way to her.
-        mallory.subscribe("bb/f/mallory/from/+")
-        assert mallory.publish("bb/f/mallory/from/mallory", b"last") == 0
+        assert bob.wait(3)[2] == (here, b"down")
+        # Mallory may see the server's presence only; her own message shows that nothing else comes.
+        mallory.subscribe(f"bb/home/{hall}/from/+")
+        assert mallory.publish(to_self, b"last") == 0
         with mallory.changed:
-            last = ("bb/f/mallory/from/mallory", b"last")
+            last = (to_self, b"last")
             assert mallory.changed.wait_for(lambda: last in mallory.received, PATIENCE_S)
         seen = {topic for topic, _ in mallory.received}
-        assert seen <= {"bb/f/presence/C/alice", "bb/f/mallory/from/mallory"}
+        assert seen == {to_self}
         assert not [item for item in bob.received if item[1] == b"forged"]
 
 

@@ -56,8 +56,17 @@ def certificates(tmp_path_factory):
 
 
 @pytest.fixture
-def tls_broker(start_broker, certificates):
-    """Our configuration for the field, its paths and port exchanged; `acl=False` leaves the rules out."""
+def tls_broker(start_broker, certificates, tmp_path):
+    """Our configuration for the field, its paths and port exchanged; `acl=False` leaves the rules out.
+
+    In the example's rules `b` stands for the server, `a` and `mallory` for its clients.
+    """
+    rules = (MOSQUITTO / "bb.acl").read_text().replace("bb/home/", "bb/test/")
+    for ours, shipped in (("b", "server"), ("a", "kitchen"), ("mallory", "hall")):
+        assert str(PeerId.from_name(shipped)) in rules
+        rules = rules.replace(str(PeerId.from_name(shipped)), str(PeerId.from_name(ours)))
+    (tmp_path / "bb.acl").write_text(rules)
+    (tmp_path / "bb.acl").chmod(0o644)
 
     def start(acl: bool = True):
         certificate, key = certificates("broker")
@@ -71,7 +80,7 @@ def tls_broker(start_broker, certificates):
             ("cafile", certificates("ca")[0]),
             ("certfile", certificate),
             ("keyfile", key),
-            ("acl_file", str(MOSQUITTO / "bb.acl")),
+            ("acl_file", str(tmp_path / "bb.acl")),
         ):
             text, count = re.subn(rf"(?m)^{name} .*$", f"{name} {path}", text)
             assert count == 1
@@ -119,6 +128,7 @@ def mallory(broker, certificates, topic: str, payload: bytes) -> int:
 def test_nodes_with_certificates_meet_and_large_values_pass(tls_broker, admitted, loop, doors):
     broker = tls_broker()
     a, b = doors("a"), doors("b")
+    a.hears, b.classes = ("Server",), ("Server",)
     options = MqttOptions(max_packet_bytes=50_000)
     ta = loop.join(a, admitted(broker, "a"), options=options)
     tb = loop.join(b, admitted(broker, "b"))
@@ -140,7 +150,11 @@ def test_a_spoofed_sender_is_refused_by_the_broker(tls_broker, admitted, certifi
     loop.until(lambda: tb.connected)
     topic = f"bb/test/{b.peer_id}/from/{a.peer_id}"
     assert mallory(broker, certificates, topic, b"forged") == NOT_AUTHORIZED
-    own = f"bb/test/{b.peer_id}/from/{PeerId.from_name('mallory')}"
+    name = PeerId.from_name("mallory")
+    for presence in (f"Server/{name}", f"Server/{b.peer_id}", f"Client/{a.peer_id}"):
+        assert mallory(broker, certificates, f"bb/test/presence/{presence}", b"forged") == NOT_AUTHORIZED
+    assert mallory(broker, certificates, "bb/test/rollcall/Client", b"call") == NOT_AUTHORIZED
+    own = f"bb/test/{b.peer_id}/from/{name}"
     assert mallory(broker, certificates, own, b"own") == 0
     loop.until(lambda: b.got == [(b"own", PeerId.from_name("mallory"))])
 
