@@ -25,7 +25,7 @@ CODES: Final[Mapping[str, str]] = {
     "enough-above-n": "a request waits for more answers than it asks peers",
     "event-like-output": "an event has the name of a declared output",
     "frozen-statistics": "a layer's running statistics are not updated by training",
-    "layout-unknown": "contributions of peers whose shape neither the compiler nor `sent` tells",
+    "layout-unknown": "peers' answers that are averaged or stacked, and whose shape nothing tells",
     "min-above-n": "`min` above `n`: a sample takes fewer peers than it waits for",
     "missing-half": "one of two syscalls that work together, such as a stash without flush",
     "misspelt-name": "an attribute of a module that is nearly called as one that is read",

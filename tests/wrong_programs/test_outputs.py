@@ -266,6 +266,7 @@ class Lonely(Module):
         g.output("y", self.use(g, r.responses, x))
 
 
+@pytest.mark.filterwarnings("ignore:.*layout-unknown")
 @pytest.mark.parametrize(
     ("reply", "use", "dtype", "value"),
     [

@@ -6,7 +6,8 @@
    size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel, neither
    alone nor in a bundle: `NotWireEligible`.
 3. The receiving half carries the shapes of tensors as far as they are numbers, so that the device refuses
-   others. A size that the compiler does not know, or knows by a symbol alone, is open.
+   others. A size that the compiler does not know, or knows by a symbol alone, is open. Answers that are read
+   as a batch and whose shape is open are warned about (`layout-unknown`).
 4. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
 5. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
@@ -20,11 +21,11 @@ from collections.abc import Mapping, Sequence
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
-from bb_edge.ir.stamped_shapes import write_shapes
+from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import Bundles
-from bb_host.compiler.errors import NotWireEligible, named
+from bb_host.compiler.errors import NotWireEligible, named, source
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
 from bb_host.program import Function, Op, Program
@@ -107,10 +108,24 @@ class _Analysis:
         self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
         common = _stamp(edge.send, payloads, kinds, trigger)
         self._put(edge.recv, {**common, **({} if trigger else _shapes(kinds))})
+        if edge.recv.op_type == OP_RECV_RESP_BATCHED:
+            self._stacked(edge.recv, kinds)
         self._put(edge.send, common)
         for name, site in zip(payloads, arrive, strict=True):
             if site:
                 self.stamps[id(edge.send)].setdefault(keys.DEST_SITE_NAME_PREFIX + name, site)
+
+    def _stacked(self, recv: Op, kinds: Sequence[ValueType]) -> None:
+        """Rule 3 for answers that are read as a batch: those of several shapes make none."""
+        for name, (_, shape) in zip(_payload_outputs(recv), kinds, strict=False):
+            if name and not (shape is not None and all(isinstance(size, int) for size in shape)):
+                known = f"only {shape_text(shape)}" if shape else "nothing"
+                self.stats.warn(
+                    "layout-unknown",
+                    f"{known} is known of the answers' shape: where two differ, the round has no batch",
+                    source(recv),
+                    "reshape what is replied, or read r.answer, once per answer",
+                )
 
     def _bundled(
         self, send: Op, function: Function, names: Sequence[str], kinds: Sequence[ValueType]

@@ -125,3 +125,38 @@ def test_a_sum_that_each_answer_may_close_is_one() -> None:
             g.app_emit("mean", m.agg.aggregate(g, after=g.threshold(2, given))[0])
 
     assert {cohort for rows in stamps(body).values() for cohort, _ in rows} == {""}
+
+
+def warned(body: Body) -> list[str]:
+    """The codes of the warnings, and their lines' files."""
+    compiler = Compiler().bind_aggregator("agg", FedAvg).bind_peer_selector("clients", ConstantView)
+    found = compiler.run(Summing(body)).warnings
+    return [f"{w.code} {w.file}" for w in found if w.code == "layout-unknown"]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_contributions_whose_shape_nothing_tells_are_warned_about(sent: bool) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            peers = m.clients.sample(g, n=2, after=start)
+            size = g.onnx.reshape(start.round, g.constant([1]))
+            asked = g.onnx.expand(g.constant(1.0), size)
+            r = g.request("ask", peers, asked, deadline_ns=S)
+            r.reply(r.value)
+            more = {"sent": asked} if sent else {}
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, **more)
+            g.app_emit("mean", m.agg.aggregate(g, after=r.closed)[0])
+
+    assert warned(body) == ([] if sent else ["layout-unknown test_sums.py"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_batches_whose_shape_nothing_tells_are_warned_about(known: bool) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            peers = m.clients.sample(g, n=2, after=start)
+            r = g.request("ask", peers, start.round, deadline_ns=S)
+            r.reply(r.value if known else g.onnx.expand(1.0, g.onnx.reshape(r.value, g.constant([1]))))
+            g.app_emit("all", r.responses)
+
+    assert warned(body) == ([] if known else ["layout-unknown test_sums.py"])
