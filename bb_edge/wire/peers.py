@@ -68,7 +68,7 @@ PRESENCE: Final = Table(
     _UNKNOWN,
     {
         (_UNKNOWN, PeerEvent.CAME): _UP,
-        (_UNKNOWN, PeerEvent.WENT): _UNKNOWN,  # nobody counted on it: nothing is remembered
+        (_UNKNOWN, PeerEvent.WENT): _DOWN,  # its class is known: what it sent may still come
         (_UNKNOWN, PeerEvent.FELL_SILENT): _UNKNOWN,
         (_UNKNOWN, PeerEvent.ANSWERED): _UNKNOWN,
         (_UNKNOWN, PeerEvent.CLEARED): _UNKNOWN,
@@ -225,12 +225,22 @@ class PeerTable:
         return PresenceChange.NONE if same else PresenceChange.CHANGED
 
     def _went_down(self, peer: PeerId, before: Presence | None, presence: Presence) -> PresenceChange:
-        now = None
-        if before is not None:
-            now = replace(before, up=False, session=max(before.session, presence.session))
+        if before is None:
+            self._remember(peer, presence)
+            return PresenceChange.NONE
+        now = replace(before, up=False, session=max(before.session, presence.session))
         state = self._turn(peer, PeerEvent.WENT, now)
         # Who fell silent before has been told of as down.
         return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
+
+    def _remember(self, peer: PeerId, presence: Presence) -> None:
+        """Notes a peer that is first heard of as down, in a class and where there is room anyway."""
+        size = size_of(presence)
+        room = len(self._peers) < self._capacity and self._bytes + size <= self._most_bytes
+        if presence.classes and room:
+            self._bytes += size
+            self._sizes[peer] = size
+            self._turn(peer, PeerEvent.WENT, presence)
 
     def clear(self, peer: PeerId, peer_class: str | None) -> PresenceChange:
         """Forgets that the peer serves a class, or any at all (None): its presence was removed there."""

@@ -128,6 +128,23 @@ def test_who_speaks_keeps_its_place_against_those_that_are_only_announced() -> N
     assert set(table) == {B, *strangers[:2]}
 
 
+def test_who_is_first_heard_of_as_down_is_known_by_its_class() -> None:
+    """A node that starts takes what the broker has kept for it of peers that have gone since."""
+    table = PeerTable(capacity=2, spoke=lambda peer: False)
+    gone = Presence(False, 1, ("Client",), session=3)
+    assert table.update(A, gone) is PresenceChange.NONE
+    known = table.get(A)
+    assert known is not None and known.classes == ("Client",) and not table.up_peers("Client")
+    assert table.update(A, replace(CLIENT, session=3)) is PresenceChange.STALE
+    assert table.update(A, replace(CLIENT, session=4)) is PresenceChange.UP
+    assert table.update(B, Presence(False, 1)) is PresenceChange.NONE and table.get(B) is None
+    table.update(B, gone)
+    table.update(C, gone)  # there is no room for it, and nobody makes any
+    assert set(table) == {A, B}
+    table.update(C, CLIENT)
+    assert set(table) == {A, C}
+
+
 def test_bytes_are_bounded_too() -> None:
     table = PeerTable(capacity=10, most_bytes=3 * size_of(CLIENT))
     for peer in (A, B):
@@ -192,7 +209,8 @@ def test_presence_is_decided_by_its_table() -> None:
         assert table.update(B, CLIENT) is PresenceChange.UP  # silent: displaced
         assert table.get(A) is None
         table = PeerTable(capacity=1)
-        assert table.update(A, gone) is PresenceChange.NONE  # unknown: went
+        assert table.update(A, replace(gone, classes=("Client",))) is PresenceChange.NONE  # unknown: went
+        assert table.is_down(A) and table.clear(A, None) is PresenceChange.NONE
         table.set_reachable(A, False)  # unknown: fell_silent
         table.set_reachable(A, True)  # unknown: answered
         assert len(table) == 0
