@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
     from bb_edge.transport.roster import Member, Roster
 
-UNKNOWN = "unknown"
+UNKNOWN, NONE = "unknown", "none"
 COLUMNS = ("name", "state", "classes", "since", "program", "runtime", "last failure", "peer")
 
 
@@ -130,7 +130,7 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
         str(record["since"] or UNKNOWN),
         f"{str(program)[:12]}…" if program else UNKNOWN,
         str(record["runtime"] or UNKNOWN),
-        str(record["failure"] or UNKNOWN),
+        str(record["failure"] or (NONE if record["up"] and record["runtime"] else UNKNOWN)),
         str(record["peer"]),
     )
 
