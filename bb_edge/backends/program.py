@@ -183,11 +183,7 @@ class NumPyProgram(BackendProgram):
             return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, placed)
         fitted = self._fit(key)
         if fitted.stop == len(self.graph.nodes):
-            placed = self._place(fitted, key)
-            nbytes = bytes_of(fitted, placed, self.graph.outputs)
-            if self.charged(key) and nbytes > self.limits.tensor_bytes:
-                raise TensorBytesError(nbytes, self.limits.tensor_bytes, self._where)
-            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, placed)
+            return StaticPlan(fitted, self.graph.outputs, self.limits, self.arena, self._place(fitted, key))
         if self.depth >= MAX_DYNAMIC:
             raise BackendRunError(
                 f"more than {MAX_DYNAMIC} results in a row have shapes that depend on data",
@@ -236,6 +232,9 @@ class NumPyProgram(BackendProgram):
                     raise
                 self.plans_stale += 1
         placed = placing.placed(layout)
+        nbytes = bytes_of(fitted, placed, self.graph.outputs)
+        if self.charged(key) and nbytes > self.limits.tensor_bytes:
+            raise TensorBytesError(nbytes, self.limits.tensor_bytes, self._where)
         self.arena.reserve(placed.total)
         return placed
 
@@ -253,6 +252,7 @@ class _SplitPlan:
         self.arena = program.arena
         self.depth = program.depth
         self.node: FlatNode = graph.nodes[stop]
+        self.outputs = graph.outputs
         self.prepared: Prepared | None = fitted.dynamic
         rest = graph.nodes[stop + 1 :]
         used = {value for node in (self.node, *rest) for value in node.inputs} | set(graph.outputs)
@@ -270,6 +270,9 @@ class _SplitPlan:
         self.computed = [v for v in passed if not self._is_input(fitted, v)]
         self.first = self._up_to(program, fitted, charged) if self.computed else None
         self.nbytes = self.first.nbytes if self.first is not None and charged else 0
+        # Results of the last node are fresh, so that they can be the program's own.
+        last = not rest and len(set(graph.outputs)) == len(graph.outputs)
+        self.direct = last and set(graph.outputs) <= set(self.node.outputs)
         follows = {value for node in rest for value in node.inputs} | set(graph.outputs)
         self.tail_inputs = [v for v in (*passed, *self.node.outputs) if v in follows and v != OMITTED]
         self.tail = NumPyProgram(
@@ -316,6 +319,8 @@ class _SplitPlan:
             taken += array.nbytes
             if value != OMITTED:
                 values[value] = array
+        if self.direct:
+            return tuple([values[v] for v in self.outputs])
         return self.tail.run_after([values[v] for v in self.tail_inputs], taken)
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

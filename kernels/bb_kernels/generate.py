@@ -101,6 +101,10 @@ def _eye_like(call: Call) -> Prepared:
     return known(call, np.eye(*spec.shape, k=call.int_attr("k", 0), dtype=dtype))
 
 
+#: Weights of one window: five seconds of sound. Making them takes some ten times their bytes.
+MAX_WINDOW = 1 << 18
+
+
 def _window(op_type: str, weights: tuple[float, ...]) -> None:
     """Register a cosine-sum window for signal processing: Σ (-1)^i w_i cos(2π i n / N)."""
 
@@ -109,12 +113,12 @@ def _window(op_type: str, weights: tuple[float, ...]) -> None:
         """HannWindow, HammingWindow and BlackmanWindow (opset 17+) list the weights of a window.
 
         size[] → Y[size] in the type that ``output_datatype`` names (default float32). A negative size and one
-        above MAX_TABLE raise KernelShapeError. Run allocates nothing: the value is known when preparing.
+        above MAX_WINDOW raise KernelShapeError. Run allocates nothing: the value is known when preparing.
         """
         dtype = dtype_of(call, call.int_attr("output_datatype", 1))
         size = (call.int_list(0) or [0])[0]
-        if bounded(call, size, "elements") < 0:
-            raise KernelShapeError(f"{op_type}: size {size} is negative")
+        if not 0 <= size <= MAX_WINDOW:
+            raise KernelShapeError(f"{op_type}: size {size} is not in 0 to {MAX_WINDOW}")
         span = size if call.int_attr("periodic", 1) else size - 1
         angle = 2.0 * np.pi * np.arange(size) / max(1, span)
         terms = [(-1) ** i * w * np.cos(i * angle) for i, w in enumerate(weights)]

@@ -10,6 +10,7 @@ from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSele
 from bb_edge.ir.opsets import Table
 from bb_edge.registry import Registry, RegistryError
 from bb_edge.roles import Aggregator, Codec, ComponentError, DataSource, ProtocolComponent, Setting
+from bb_edge.roles.errors import ConstructionFailed
 from bb_host import AggregatorSlot, CodecSlot, Compiler, DataSourceSlot, ModelSlot, Module
 from bb_host.compiler.errors import BindingError, UnknownStage
 from bb_host.dsl.errors import SlotError
@@ -363,9 +364,8 @@ def test_what_construct_raises_names_slot_type_and_exception(case):
             return construct(env)
 
     data = artifact(Compiler().bind_codec("codec", Fails))
-    with refused(
-        ComponentError, "slot 'codec' of 'Coded'", "acme.Fails cannot be built", words, marked=False
-    ):
+    kind = ComponentError if case == "nothing returned" else ConstructionFailed
+    with refused(kind, "slot 'codec' of 'Coded'", "acme.Fails cannot be built", words, marked=False):
         on_device(data, [Fails])
 
 

@@ -229,6 +229,33 @@ def loop(make: Make, make_graph: Any, body: Any) -> onnx_pb2.FunctionProto:
     return make("m x", "y s", [("Loop", "m _ x", "y s", {"body": make_graph("i c a", "d b r", body)})])
 
 
+def test_a_plan_that_is_refused_leaves_the_arena_as_it_was(make: Make) -> None:
+    """Each of its values is allowed, all together are not; programs of a node share the arena."""
+    nodes = [("Relu", "x", "a"), ("Neg", "a", "b"), ("Exp", "b", "c"), ("Concat", "a b c", "y", {"axis": 0})]
+    backend = NumPyBackend(shared_arena=True, tensor_bytes=1 << 20)
+    program = backend.prepare(make("x", "y", nodes))
+    assert program.run((floats(10),))[0].shape == (30,)
+    assert backend.arena is not None
+    reserved = backend.arena.reserved
+    with pytest.raises(TensorBytesError):
+        program.run((floats(60_000),))
+    assert backend.arena.reserved == reserved
+
+
+def test_the_result_of_a_data_dependent_op_is_not_copied(make: Make) -> None:
+    """So the largest result is all that is allowed, and not half of it."""
+    program = NumPyBackend(tensor_bytes=40_000).prepare(make("x n", "y", [("Expand", "x n", "y")]))
+    assert program.run((floats(1), ints(9_990)))[0].shape == (9_990,)
+    with pytest.raises(TensorBytesError):
+        program.run((floats(1), ints(10_001)))
+    both = NumPyBackend().prepare(make("x n", "y x", [("Expand", "x n", "y")]))
+    x = floats(1)
+    y, same = both.run((x, ints(3)))
+    y[:] = 7
+    assert same is not x
+    np.testing.assert_array_equal(same, x)
+
+
 def test_a_loop_that_doubles_its_value_ends(make: Make, make_graph: Any) -> None:
     body = [("Identity", "c", "d"), ("Concat", "a a", "b", {"axis": 0}), ("Identity", "i", "r")]
     program = NumPyBackend(tensor_bytes=1 << 20).prepare(loop(make, make_graph, body))
