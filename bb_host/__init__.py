@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bb_edge.ir.missing import MissingReason
     from bb_host.compiler.driver import Compiler
     from bb_host.dsl import (
         AggregatorSlot,
@@ -43,7 +44,11 @@ _DSL = (
     "PeerSelectorSlot",
     "ProtocolSlot",
 )
-_WHERE = {**dict.fromkeys(_DSL, "bb_host.dsl"), "Compiler": "bb_host.compiler.driver"}
+_WHERE = {
+    **dict.fromkeys(_DSL, "bb_host.dsl"),
+    "Compiler": "bb_host.compiler.driver",
+    "MissingReason": "bb_edge.ir.missing",
+}
 
 __all__ = [
     "MS",
@@ -56,6 +61,7 @@ __all__ = [
     "DataSourceSlot",
     "Graph",
     "IndexSlot",
+    "MissingReason",
     "ModelModule",
     "ModelSlot",
     "Module",

@@ -31,6 +31,7 @@ STATELESS: dict[str, dict[str, Bind]] = {
         **peer_lists.BINDERS,
         **state.BINDERS,
         **host.BINDERS,
+        **wire_ops.REQUEST_BINDERS,
     },
     keys.WIRE_DOMAIN: wire_ops.BINDERS,
     keys.GATE_DOMAIN: gates.BINDERS,

@@ -174,10 +174,22 @@ def _collect(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
+def _missing_reasons(op: BoundOp, env: BindEnv) -> Run:
+    requests, wire_id = env.requests, op.spec.meta.get(keys.WIRE_REQUEST_KEY, "")
+
+    def run(ctx: OpContext, missing: Any) -> object:
+        return np.asarray(requests.reasons(ctx.execution, wire_id, missing), np.int64).reshape(-1)
+
+    return run
+
+
 def _entry(op: BoundOp, env: BindEnv) -> Run:
     """Binds an entry, which never runs: whatever starts it writes its outputs."""
     return lambda ctx: PENDING
 
+
+REQUEST_BINDERS: dict[str, Bind] = {"MissingReasons": _missing_reasons}
+"""The syscalls that tell of requests."""
 
 BINDERS: dict[str, Bind] = {
     "Send": _send,

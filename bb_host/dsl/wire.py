@@ -49,7 +49,7 @@ class Request(Suggests):
 
     `value` and `sender` are seen by each peer that is asked; there `reply(v)` is recorded, once. Back home
     either `answer` (ops on it run once per answer) or `responses` (the whole batch) may be read, beside
-    `missing` (peers without an accepted answer) and `closed` (a trigger).
+    `missing` (peers without an accepted answer), `missing_reasons` and `closed` (a trigger).
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Request(Suggests):
         self._tail: Draft | None = None
         self._responses: list[Output] | None = None
         self._answer_read = False
+        self._reasons: Output | None = None
         received = ask.outputs[1:-1]
         sender = ask.outputs[-1]
         self._value = one_or_many(received, sender, single)
@@ -152,6 +153,16 @@ class Request(Suggests):
     def missing(self) -> Output:
         """The authored peers without an accepted answer, when the request is closed."""
         return self._open_tail().outputs[1]
+
+    @property
+    def missing_reasons(self) -> Output:
+        """Why each of `missing` is, in the same order: an I64[peers] of `bb_host.MissingReason` numbers."""
+        if self._reasons is None:
+            g = self._graph
+            self._reasons = g.fresh(f"{self.port}_missing_reasons", ValueType(types.TENSOR_I64, (None,)))
+            meta = {keys.WIRE_REQUEST_KEY: self._ask.meta[keys.WIRE_ID_KEY]}
+            g.add(Draft("MissingReasons", keys.SYSCALL_DOMAIN, [self.missing], [self._reasons], {}, meta))
+        return self._reasons
 
     def finish(self) -> None:
         """At the end of the body: UnpairedWireRequest where there was no reply."""

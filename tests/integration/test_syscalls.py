@@ -51,6 +51,7 @@ SHOWN = {
     "PeerAt": "me",
     "PeerList": "me",
     "PeerCount": "count",
+    "MissingReasons": "nobody missing",
     # state
     "Limit.Acquire": "let in",
     "Limit.Release": "let in",
@@ -85,12 +86,17 @@ class Syscalls(Module):
 
     name, home = "Syscalls", "Server"
     servers = PeerSelectorSlot("servers", "bb.PresenceSelector", peer_class="Server", at="Client")
+    clients = PeerSelectorSlot("clients", "bb.PresenceSelector", peer_class="Client", at="Server")
 
     def body(self, g: Any) -> None:
         with g.at("Client"):
             came = g.as_tensor(g.event_source("peer_up"))
             hello = g.net_out("hello", self.servers.sample(g, n=1, after=came), came, deadline_ns=60 * S)
         g.app_emit("hello", hello)
+        up = g.as_tensor(g.event_source("peer_up"))
+        r = g.request("back", self.clients.sample(g, n=1, after=up), up, deadline_ns=60 * S)
+        r.reply(r.value)
+        g.app_emit("nobody missing", r.missing_reasons)
         g.app_notify("peer came", g.event_source("peer_up"))
         g.app_notify("pulsed", g.pulse())
         g.app_notify("ticked", g.threshold(3, g.interval(20 * MS)))

@@ -417,6 +417,8 @@ class Author:
             out = g.onnx.reduce_sum(r.responses, [0], keepdims=0)
             self.add(place, out, lambda e: b.of(e) * f32(count))
         g.app_notify(self.want(place, lambda e: ()), r.closed)
+        nobody = g.onnx.reduce_sum(g.onnx.cast(r.missing_reasons, to=1), [0], keepdims=0)
+        self.add(place, a.out + nobody, a.of)
 
     def ask_within(self, there: Place) -> None:
         g, a = self.g, self.pick(there)

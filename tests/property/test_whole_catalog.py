@@ -235,7 +235,7 @@ def ops_of(data):
 
 def test_every_op_of_the_catalog_occurs(path):
     seen = Counter()
-    for seed in range(30):
+    for seed in range(40):
         program = programs.CatalogModule(seed, 30, path).record()
         seen.update(ops_of(Compiler().compile(program).SerializeToString()))
     domains = (*opsets.FRAMEWORK_DOMAINS, keys.ONNX_DOMAIN)

@@ -16,7 +16,7 @@ without a failed op; what a child refused is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -320,6 +320,19 @@ class Requests:
         token = self._scheduler.waiting.suspend(ctx, Hold.PERMIT)
         cohort.collector = (token, stacks)
         return PENDING
+
+    def reasons(self, execution: Execution, wire_id: str, missing: Iterable[PeerId]) -> list[MissingReason]:
+        """`MissingReasons`: why these peers are missing in the last request of that wire id which the
+        execution, or one that asked in it, has made. OpError where there is none.
+        """
+        asking: Execution | None = execution
+        while asking is not None:
+            for number in reversed(asking.cohorts):
+                cohort = self.cohorts[number]
+                if cohort.op.spec.meta.get(keys.WIRE_ID_KEY) == wire_id:
+                    return [cohort.reasons[peer] for peer in missing]
+            asking = asking.parent
+        raise OpError("no request has closed whose missing peers these are")
 
     def _maybe_fire(self, cohort: Cohort) -> None:
         unsaved = cohort.id in self._unsaved

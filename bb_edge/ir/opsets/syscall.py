@@ -164,6 +164,13 @@ _t.op(
 )
 _t.op("PeerList", "peers:PeerId*", "list:PeerIdVec", "", "Returns single peers as a list.")
 _t.op("PeerCount", "peers:PeerIdVec", "count:Tensor<I64>", "", "Returns how many peers a list has, 0-D.")
+_t.op(
+    "MissingReasons",
+    "missing:PeerIdVec",
+    "reasons:Tensor<I64>",
+    "",
+    "Returns why each missing peer of a request is, as numbers of `bb_host.MissingReason`, [peers].",
+)
 
 # state that belongs to the op, not to the execution; bounded
 _t.op(

@@ -296,4 +296,4 @@ def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_pa
     assert node.process.wait(PATIENCE_S) == 4
     node = start("run", "--config", str(path), "--give-up-after", "-1")
     node.says("giving up after -1 rounds")
-    assert node.process.wait(PATIENCE_S) == 2
+    assert node.process.wait(PATIENCE_S) == 3
