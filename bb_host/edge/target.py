@@ -181,6 +181,7 @@ def compile_edge(
     quantization: Quantization | None = None,
     name: str = "",
     force: bool = False,
+    accepts: Sequence[Any] = (),
 ) -> Build:
     """Compiles a module (or a recorded, compiled or ordinary ONNX model) for devices.
 
@@ -191,6 +192,7 @@ def compile_edge(
     `shapes` fixes inputs of an ordinary ONNX model,
     `max_batch` is what memory is planned for where a batch is open, `limits` are the device's,
     `quantization` says what is stored in int8 or float16.
+    `accepts` are compiled models of other versions of the program: nodes that run them are taken as peers.
     `backend` is what runs tensor work: `tflite` lowers all that it can, `auto` what gains by it.
     Raises typed errors (`BBError`), BudgetError over a limit. Issues the program's warnings through Python's
     `warnings`; `build_edge` leaves them in its result.
@@ -203,10 +205,12 @@ def compile_edge(
         limits=limits,
         backend=backend,
         quantization=quantization,
+        name=name,
+        accepts=accepts,
     )
     issue(build.warnings)
     if out_dir is not None:
-        build.write(out_dir)
+        build.write(out_dir, force=force)
     return build
 
 

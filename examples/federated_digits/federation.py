@@ -68,8 +68,10 @@ class FederatedDigits(Module):
         pause_ms: int = 0,
         at_least: int = 0,
         durable: bool = False,
+        deadline_ns: int = DEADLINE_NS,
     ) -> None:
-        """0 `rounds` never end. A round begins with `at_least` clients up, `pause_ms` after the last.
+        """0 `rounds` never end. A round begins with `at_least` clients up, `pause_ms` after the last, and
+        waits `deadline_ns` at most.
 
         `durable`: what is asked and answered outlives the nodes' processes; they need a state folder.
         """
@@ -80,12 +82,13 @@ class FederatedDigits(Module):
         self.pause_ms = pause_ms
         self.at_least = at_least
         self.durable = durable
+        self.deadline_ns = deadline_ns
 
     def body(self, g: Graph) -> None:
         with g.rounds(self.rounds or None, pause_ns=self.pause_ms * MS) as start:
             peers = self.clients.sample(g, n=self.asked, min=self.at_least, after=start)
             params = self.model.params(g, after=start)
-            r = g.request("global", peers, params, deadline_ns=DEADLINE_NS, durable=self.durable)
+            r = g.request("global", peers, params, deadline_ns=self.deadline_ns, durable=self.durable)
 
             done = self.model.load_parameters(g, r.value)  # from here on: the client
             for _ in range(self.local_steps):

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from brokers import mosquitto
-from node_processes import id_of
+import onnx
 
-from bb_edge.ir.ids import PeerId
-from federated_digits import data
+from bb_edge.components import FedAvg
+from bb_host import S
+from bb_host.edge import compile_edge
 from federated_digits.federation import program
-from federated_digits.processes import Child, Ended, Events
 
-from .world import PATIENCE_S
-
-HONEST = 4
+from .digits import HONEST, Digits, Heard, ids
 
 POISONER = '''"""Loaded by a client: what it sends is changed on its way, and it trains nothing."""
 
-import os
+import time
 
 import numpy as np
 
 from bb_edge.components import GraphModel
+from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.extend import Float16Codec, register
 from bb_edge.syscalls import wire_ops
+from bb_edge.wire import envelope
 
 
 @register
@@ -44,6 +39,7 @@ VECTORS = {{
     "empty": lambda x: x[:0],
     "nan": lambda x: np.full_like(x, np.nan),
     "huge": lambda x: np.full_like(x, 3e38),
+    "oversize": lambda x: np.zeros(6_000_000, np.float32),
     "scaled": lambda x: x * np.float32(-1e4),
 }}
 SAMPLES = {{"many samples": 2**62, "fewer than none": -5}}
@@ -59,62 +55,91 @@ def poisoned(array):
     return encode(array)
 
 
+def late(self, ctx, *rest):
+    time.sleep({late_s})
+    return load_parameters(self, ctx, *rest)
+
+
+def raises(self, ctx, *rest):
+    raise RuntimeError("no more memory")
+
+
+def mute(self, unit, *rest):
+    if unit.kind != envelope.RESPONSE:
+        add(self, unit, *rest)
+
+
 wire_ops.encode_tensor = poisoned
+load_parameters, add = GraphModel.load_parameters, Outgoing.add
+if kind == "late":
+    GraphModel.load_parameters = late
+if kind == "raises":
+    GraphModel.load_parameters = raises
+if kind == "mute":
+    Outgoing.add = mute
 GraphModel.backward = lambda self, ctx, grad: None  # it is the first to answer
 GraphModel.step = lambda self, ctx, grads=None: None
 '''
 
 REFUSED = ("one number", "two dimensions", "empty", "nan", "many samples", "fewer than none")
 """Poison that no aggregate takes."""
+BEHAVIOUR = ("late", "mute", "raises", "oversize")
+"""No poison, but no answer that counts either."""
+LATE_S = 0.5
+"""How late the answers of one are that is late."""
 
 
-@dataclass(slots=True)
-class Poisoned:
-    """What the server said of each round, and in its log."""
-
-    accuracy: list[float] = field(default_factory=list)
-    samples: list[float] = field(default_factory=list)
-    missing: list[set[str]] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
-
-
-def poisoned(folder: Path, attackers: Sequence[str], rounds: int) -> Poisoned:
+def poisoned(folder: Path, attackers: Sequence[str], rounds: int) -> Heard:
     """A federation of the digits with honest clients and these attackers; ends when the server has ended."""
-    from bb_host.edge import compile_edge
-
     folder.mkdir(parents=True, exist_ok=True)
     everybody = HONEST + len(attackers)
-    module, compiler = program("mlp", 3, rounds=rounds, clients=everybody, at_least=everybody)
-    compile_edge(module, compiler, folder)
-    x, y = data.load_digits()
-    test, shards = data.write_shards(folder, x, y, data.split(y, HONEST, seed=3))
-    events, broker = Events(), mosquitto(folder)
-    children: list[Child] = []
+    compile_edge(*program("mlp", 3, rounds=rounds, clients=everybody, at_least=everybody), folder)
+    with _running(folder) as digits:
+        for number in range(HONEST):
+            digits.honest(number)
+        for kind in attackers:
+            attack(digits, kind)
+        digits.serve()
+        return digits.done()
 
-    def start(name: str, target: str, *more: str) -> None:
-        command = [
-            *(sys.executable, "-m", "bb_edge.cli", "run", folder / f"FederatedDigits.{target}.edge.onnx"),
-            *("--peer", name, "--target", target, "--broker", broker.url, "--federation", "poison"),
-            *("--budget", "host", *more),
-        ]
-        children.append(Child(name, command, folder / f"{name}.log", events))
 
-    broker.start()
+def spoiled(folder: Path, rounds: int, deadline_s: float) -> Heard:
+    """Honest clients, one of which runs an older program that the server's lists, beside those of BEHAVIOUR
+    and one that runs a program which nobody lists. All are up when the server begins.
+    """
+    old, other = folder / "old", folder / "other"
+    clients = HONEST + len(BEHAVIOUR) + 1
+    options = {"rounds": rounds, "clients": clients, "at_least": HONEST, "deadline_ns": round(deadline_s * S)}
+    module, compiler = program("mlp", 3, **options)
+    compile_edge(module, compiler.bind_aggregator("agg", FedAvg, {"clip_norm": 2.9}), old)
+    compile_edge(*program("softmax", 3, **options), other)
+    compile_edge(*program("mlp", 3, **options), folder, accepts=[onnx.load(old / "FederatedDigits.onnx")])
+    with _running(folder) as digits:
+        for number in range(HONEST):
+            digits.honest(number, artifacts=old if number == HONEST - 1 else None)
+        for kind in BEHAVIOUR:
+            attack(digits, kind, deadline_s + LATE_S)
+        shard = ("--set", f"shard.path={digits.shards[0]}")
+        digits.start("evil-program", "Client", *shard, artifacts=other)
+        digits.connected()
+        digits.serve("--log-level", "debug")
+        return digits.done()
+
+
+def attack(digits: Digits, kind: str, late_s: float = 0.0) -> None:
+    """Starts a client that makes this attack."""
+    evil = digits.folder / f"{name_of(kind)}.py".replace("-", "_")
+    evil.write_text(POISONER.format(kind=kind, late_s=late_s))
+    digits.start(name_of(kind), "Client", "--set", f"shard.path={digits.shards[0]}", "--load", evil)
+
+
+@contextmanager
+def _running(folder: Path) -> Iterator[Digits]:
+    digits = Digits(folder)
     try:
-        for number, shard in enumerate(shards):
-            start(f"honest-{number}", "Client", "--set", f"shard.path={shard}", "--seed", str(number))
-        for number, kind in enumerate(attackers):
-            evil = folder / f"evil{number}.py"
-            evil.write_text(POISONER.format(kind=kind))
-            start(name_of(kind), "Client", "--set", f"shard.path={shards[0]}", "--load", str(evil))
-        start("server", "Server", "--set", f"test.path={test}", "--until-done")
-        return _watched(events, children[-1])
+        yield digits
     finally:
-        for child in children:
-            child.signal(signal.SIGTERM)
-        for child in children:
-            child.end(within_s=PATIENCE_S)
-        broker.kill()
+        digits.close()
 
 
 def name_of(attack: str) -> str:
@@ -122,25 +147,6 @@ def name_of(attack: str) -> str:
     return f"evil-{attack.replace(' ', '-')}"
 
 
-def _watched(events: Events, server: Child) -> Poisoned:
-    found, deadline = Poisoned(), time.monotonic() + 2 * PATIENCE_S
-    while (event := events.next(deadline)) is not None:
-        if isinstance(event, Ended):
-            assert event.child is server and event.code == 0, (event.child.name, event.child.tail)
-            return found
-        if event.child is not server:
-            continue
-        if event.error:
-            found.log.append(event.text)
-        elif event.record.get("event") == "round":
-            value: Any = event.record["value"]
-            if value[3] or value[4]:
-                found.accuracy.append(value[2])
-                found.samples.append(value[3])
-                found.missing.append(set(map(id_of, value[4])))
-    raise AssertionError(f"the server has not ended: {server.tail}")
-
-
-def ids(attackers: Sequence[str]) -> set[str]:
+def ids_of(attackers: Sequence[str]) -> set[str]:
     """The peer ids of these attackers, as texts."""
-    return {str(PeerId.from_name(name_of(kind))) for kind in attackers}
+    return ids(*map(name_of, attackers))

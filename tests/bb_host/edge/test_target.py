@@ -25,6 +25,7 @@ from bb_edge.transport.in_process import Simulation
 from bb_host.edge import EdgeError, StripError, build_edge, compile_edge, targets_of
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip
+from bb_host.edge.target import OverwriteError
 from bb_host.program import Program, walk_ops
 from bb_host.program_proto import from_proto, to_bytes, to_proto
 
@@ -89,6 +90,20 @@ def test_nothing_half_written_appears(build, tmp_path, fails_at, monkeypatch):
     with pytest.raises(EdgeError, match="No space left"):
         build.write(tmp_path, force=True)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == dict.fromkeys(build.files, b"old")
+
+
+def test_files_have_the_name_that_is_given_and_replace_others_with_force_alone(tiny, tmp_path):
+    made = compile_edge(*tiny, tmp_path, name="other")
+    assert {path.name for path in tmp_path.iterdir()} == set(made.files)
+    first = tmp_path / made.artifacts[0].file
+    assert first.name.startswith("other.")
+    origin = first.with_name(first.name.replace(".onnx", ".map.json"))
+    origin.write_text(origin.read_text().replace(f'"module": "{made.module}"', '"module": "Another"'))
+    first.write_bytes(b"another's")
+    with pytest.raises(OverwriteError, match="compiled from Another"):
+        compile_edge(*tiny, tmp_path, name="other")
+    compile_edge(*tiny, tmp_path, name="other", force=True)
+    assert first.read_bytes() == made.artifacts[0].data
 
 
 def test_a_folder_that_cannot_be_made_is_named(build, tmp_path):
