@@ -28,10 +28,10 @@ from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.syscalls.results import described
+from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import PeerLimits, RaisedSite
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
-from bb_edge.wire.outbox import OutboxRecord
 
 
 @dataclass(eq=False, repr=False)
@@ -374,7 +374,7 @@ class Node:
         self._parts.wish.taken()
         return snapshot.save(self._parts, self._identity, self._runtime.now_ns)
 
-    def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
+    def snapshot_written(self) -> tuple[EnvelopeKey | BodyName, ...]:
         """The bytes of the last `snapshot` outlive a power cut from now on.
 
         Durable requests leave in the next poll, and those that closed without somebody are over. Names the
@@ -390,8 +390,7 @@ class Node:
         records, or more than fit.
         """
         self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        read = [OutboxRecord.from_bytes(record) for record in records]
-        self._parts.outgoing.adopt(read, now_ns, wall_ns, self._parts.requests.awaits)
+        self._parts.outgoing.adopt(records, now_ns, wall_ns, self._parts.requests.awaits)
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Takes what the journal on disk holds, after a restart and before the first poll.

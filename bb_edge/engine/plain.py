@@ -14,6 +14,7 @@ Arrays come back writable and owned by nobody else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,9 +48,17 @@ def payload_bytes(value: object) -> int:
 
 
 class Shift(NamedTuple):
-    """How far the clock of the node that restores is ahead of the one that wrote."""
+    """How far the clock of the node that restores is ahead of the one that wrote.
+
+    `bodies` are those of the snapshot, which rows name by their places.
+    """
 
     delta_ns: int
+    bodies: Sequence[bytes] = ()
+
+    def body(self, place: int) -> bytes:
+        """The body at that place of the snapshot; 0: none. LookupError."""
+        return self.bodies[place - 1] if place else b""
 
     def time(self, when_ns: int) -> int:
         """An absolute time; 0 stays 0: none."""

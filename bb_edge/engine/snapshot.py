@@ -26,6 +26,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import ComponentStateError
 from bb_edge.wire import cbor, envelope
+from bb_edge.wire.bodies import Shelf, Shelved
 from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause
 
@@ -92,7 +93,7 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
         (
             "links",
             lambda: p.links.snapshot(p.runtime.now_ns),
-            lambda plain: p.links.restore(plain, p.runtime.now_ns, same_outbox=True),
+            lambda plain: p.links.restore(plain, p.runtime.now_ns, same_outbox=True, bodies=shift.bodies),
         ),
         ("executions", lambda: pool.save(p.runtime), restore_executions),
         ("requests", p.requests.save, lambda plain: p.requests.restore(plain, shift, naming)),
@@ -158,7 +159,15 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
         except BBError as error:
             raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
     body["slots"] = _slots(parts)
-    data = cbor.dumps(body)
+    shelf = Shelf()
+
+    def place(value: object) -> bytes:
+        if isinstance(value, Shelved):
+            return cbor.dumps(shelf.place(value.body))
+        raise cbor.CborError(f"a {type(value).__name__} has no plain CBOR form")
+
+    data = cbor.dumps(body, place)
+    data += cbor.dumps(shelf.bodies)
     head = MAGIC + VERSION.to_bytes(2, "big") + len(data).to_bytes(8, "big")
     return head + hashlib.sha256(data).digest() + data
 
@@ -184,7 +193,10 @@ def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
     if len(content) != size or hashlib.sha256(content).digest() != digest:
         raise SnapshotDamagedError("its checksum is wrong", "snapshot", "use the one before it")
     try:
-        body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
+        reader = cbor.Reader(content, len(content) + 1)
+        body: Any = reader.item(_MAX_DEPTH)
+        body["bodies"] = reader.item(1)
+        reader.done()
         peer, module, digest_of, targets = body["identity"]
         return Identity(peer, module, digest_of, tuple(targets)), dict(body)
     except (cbor.CborError, TypeError, ValueError, LookupError) as error:
@@ -214,7 +226,7 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
     parts.runtime.advance(now_ns)
     section = "now_ns"
     try:
-        shift = Shift(now_ns - int(body["now_ns"]))
+        shift = Shift(now_ns - int(body["now_ns"]), body["bodies"])
         section = "slots"
         if body.get("slots", _slots(parts)) != _slots(parts):  # absent where an older runtime wrote
             raise ValueError("other slots than the artifact's")

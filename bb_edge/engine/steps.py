@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.bodies import NO_BODY, BodyName
 
 
 class EngineStep:
@@ -374,10 +375,16 @@ class RecordStep(EngineStep):
     record: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
 class PersistOutbox(RecordStep):
-    """Write this record to the outbox: its envelope is published only when that is answered."""
+    """Write this record to the outbox: its envelope is published only when that is answered.
 
-    __slots__ = ()
+    A record may name a body that several share: `body`, under `body_name`, has to be on disk with it, and
+    stays until `Node.snapshot_written` names it.
+    """
+
+    body: bytes = field(default=b"", repr=False)
+    body_name: BodyName = NO_BODY
 
 
 class Journal(RecordStep):

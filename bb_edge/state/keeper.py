@@ -15,7 +15,8 @@ from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.state.errors import StateError
 from bb_edge.state.store import Recovered, StateStore
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.outbox import OutboxRecord, body_record
 from bb_edge.wire.resend import EnvelopeKey
 
 RETRY_NS = 1_000_000_000
@@ -35,7 +36,7 @@ class KeptNode(Protocol):
     def snapshot(self, now_ns: int) -> bytes:
         """Returns the node's state between two polls."""
 
-    def snapshot_written(self) -> Iterable[EnvelopeKey]:
+    def snapshot_written(self) -> Iterable[EnvelopeKey | BodyName]:
         """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
 
     def persisted(self, token: int) -> None:
@@ -214,9 +215,13 @@ class Keeper:
 
     def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
         def write() -> None:
-            self._store.append_outbox(
-                [(key_bytes(OutboxRecord.from_bytes(step.record).key), step.record) for step in requests]
-            )
+            rows: dict[bytes, bytes] = {}
+            for step in requests:
+                name = step.body_name
+                if name and name not in rows and not self._store.has_outbox(name):
+                    rows[name] = body_record(step.body)
+                rows[key_bytes(OutboxRecord.from_bytes(step.record).key)] = step.record
+            self._store.append_outbox(list(rows.items()))
 
         self._answer(requests, write)
 
@@ -249,6 +254,8 @@ class Keeper:
         }
 
 
-def key_bytes(key: EnvelopeKey) -> bytes:
-    """Returns the key of an outbox record in the store, made of peer, epoch and seq."""
+def key_bytes(key: EnvelopeKey | BodyName) -> bytes:
+    """Returns the key of an outbox record in the store, made of peer, epoch and seq; a body's is its name."""
+    if isinstance(key, BodyName):
+        return key
     return key.peer.to_bytes() + key.epoch.to_bytes(8, "big") + key.seq.to_bytes(8, "big")

@@ -80,6 +80,11 @@ class Segments:
         """The length of the rows of records that no snapshot has dropped yet."""
         return self._needed
 
+    def has(self, key: bytes) -> bool:
+        """Whether a record of that key is there that no snapshot has dropped."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.dropped is None
+
     def __len__(self) -> int:
         return sum(entry.dropped is None for entry in self._entries.values())
 

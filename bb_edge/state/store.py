@@ -185,6 +185,10 @@ class StateStore:
         if records:
             self._segments.append(records)
 
+    def has_outbox(self, key: bytes) -> bool:
+        """Whether a record of that key is on the medium, and no snapshot has dropped it."""
+        return self._segments.has(key)
+
     def write_snapshot(self, data: bytes) -> None:
         """Begins a generation with this snapshot; the journal before it is not replayed any more.
 

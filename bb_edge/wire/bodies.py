@@ -40,3 +40,44 @@ class HeldBodies:
             return 0
         del self._holders[id(body)]
         return len(body)
+
+
+class BodyName(bytes):
+    """The SHA-256 of a body: its name in the outbox on disk."""
+
+    __slots__ = ()
+
+
+NO_BODY: Final = BodyName()
+
+
+class Shelved:
+    """A body in a row that is written down: rows name it, and a snapshot has it once."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+def shelved(body: bytes) -> Shelved | int:
+    """What a row has for a body; 0 where there is none."""
+    return Shelved(body) if body else 0
+
+
+class Shelf:
+    """The bodies of one snapshot, each once; rows have their places, from 1 on."""
+
+    __slots__ = ("_places", "bodies")
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self._places: dict[int, int] = {}  # by identity
+
+    def place(self, body: bytes) -> int:
+        """The place of a body."""
+        place = self._places.get(id(body))
+        if place is None:
+            self.bodies.append(body)
+            place = self._places[id(body)] = len(self.bodies)
+        return place

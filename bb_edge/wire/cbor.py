@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bb_edge.ir.errors import BBError
 
@@ -43,10 +43,11 @@ def head(major: int, number: int) -> bytes:
     return bytes((major | 27,)) + number.to_bytes(8, "big")
 
 
-def dumps(value: object) -> bytes:
+def dumps(value: object, other: Callable[[object], bytes] | None = None) -> bytes:
     """Returns a value as CBOR: None, bool, int, float, bytes, str, and lists, tuples and dicts of them.
 
-    Raises CborError for other types, and for integers of more than 64 bits.
+    `other` gives the bytes of values of other types. Raises CborError for these without it, and for integers
+    of more than 64 bits.
     """
     if isinstance(value, bool) or value is None:
         return b"\xf6" if value is None else b"\xf5" if value else b"\xf4"
@@ -60,10 +61,13 @@ def dumps(value: object) -> bytes:
         text = value.encode()
         return head(3, len(text)) + text
     if isinstance(value, (list, tuple)):
-        return head(4, len(value)) + b"".join([dumps(item) for item in value])
+        return head(4, len(value)) + b"".join([dumps(item, other) for item in value])
     if isinstance(value, Mapping):
-        entries = sorted(((dumps(k), dumps(v)) for k, v in value.items()), key=lambda kv: (len(kv[0]), kv[0]))
+        pairs = ((dumps(k), dumps(v, other)) for k, v in value.items())
+        entries = sorted(pairs, key=lambda kv: (len(kv[0]), kv[0]))
         return head(5, len(entries)) + b"".join([k + v for k, v in entries])
+    if other is not None:
+        return other(value)
     raise CborError(f"a {type(value).__name__} has no plain CBOR form")
 
 

@@ -12,7 +12,7 @@ judges and changes nothing, `mark` takes the number and owes the acknowledgement
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
@@ -444,7 +444,14 @@ class Links:
             "links": [link.snapshot(now_ns) for link in self._links.values()],
         }
 
-    def restore(self, data: Mapping[str, Any], now_ns: int, *, same_outbox: bool = False) -> None:
+    def restore(
+        self,
+        data: Mapping[str, Any],
+        now_ns: int,
+        *,
+        same_outbox: bool = False,
+        bodies: Sequence[bytes] = (),
+    ) -> None:
         """Replaces the links by those of a snapshot; call it on a new object only.
 
         Envelopes that waited are due at once, under their old numbers. Numbers go on where the epoch is the
@@ -466,7 +473,7 @@ class Links:
                 "raise LinkConfig.max_links",
             )
         for row in data["links"]:
-            link = Link.restored(row, now_ns)
+            link = Link.restored(row, now_ns, bodies)
             link.last_seq = link.last_seq if same_run else 0
             link.last_durable = link.last_durable if same_outbox else 0
             self._links[link.peer] = link

@@ -8,6 +8,7 @@ from typing import Any
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import dedup
+from bb_edge.wire.bodies import Shelved, shelved
 from bb_edge.wire.dedup import Received
 from bb_edge.wire.envelope_records import REQUEST
 from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, Unacknowledged
@@ -123,16 +124,21 @@ class Link:
         ]
 
     @classmethod
-    def restored(cls, data: Sequence[Any], now_ns: int) -> Link:
-        """Returns the link of a snapshot; its envelopes are in `pending`, and not yet in any queue."""
+    def restored(cls, data: Sequence[Any], now_ns: int, bodies: Sequence[bytes] = ()) -> Link:
+        """Returns the link of a snapshot; its envelopes are in `pending`, and not yet in any queue.
+
+        `bodies` are those of the snapshot, which rows name by their places.
+        """
         link = cls(PeerId.from_bytes(data[0]), data[1], data[2])
         link.peer_epoch = data[3]
         link.received = Received.restored(data[4], data[5])
         link.used_ns = now_ns
-        for epoch, seq, kind, durable, encoded, remaining, interval in data[6]:
+        for epoch, seq, kind, durable, encoded, remaining, interval, body in data[6]:
             expires = now_ns + remaining if remaining else 0
             pending = Pending(EnvelopeKey(link.peer, epoch, seq), kind, durable, expires, interval)
             pending.encoded = encoded
+            if body:
+                pending.body = body.body if isinstance(body, Shelved) else bodies[body - 1]
             pending.handed_out = False
             link.pending.add(pending)
         return link
@@ -155,9 +161,10 @@ def _pending_row(pending: Pending, now_ns: int) -> list[Any]:
         key.seq,
         pending.kind,
         pending.durable,
-        pending.body + pending.encoded,
+        pending.encoded,
         remaining,
         pending.interval_ns,
+        shelved(pending.body),
     ]
 
 

@@ -11,18 +11,21 @@ with its cause and whatever snapshots are taken meanwhile, until the cause has r
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
-from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.bodies import NO_BODY, BodyName, HeldBodies
 from bb_edge.wire.resend import EnvelopeKey
 
 RECORD_VERSION = 1
+NAMING_VERSION = 2
+"""Of records that name a body, and of bodies: a node reads both versions."""
 
 
 class RecordState(enum.IntEnum):
@@ -111,42 +114,84 @@ class OutboxRecord:
     cause: Cause | None = None
     expires_wall_ns: int = 0
     body: bytes = b""
+    body_name: BodyName = NO_BODY
 
     def to_bytes(self) -> bytes:
-        """Returns the record as canonical CBOR, which `from_bytes` reads."""
+        """Returns the record as canonical CBOR, which `from_bytes` reads; of a body it has the name alone."""
         cause = self.cause
-        return cbor.dumps(
-            [
-                RECORD_VERSION,
-                self.key.peer.to_bytes(),
-                self.key.epoch,
-                self.key.seq,
-                self.body + self.encoded,
-                self.wire_id,
-                [cause.peer.to_bytes(), cause.epoch, cause.seq] if cause is not None else None,
-                self.expires_wall_ns,
-            ]
-        )
+        row = [
+            NAMING_VERSION if self.body_name else RECORD_VERSION,
+            self.key.peer.to_bytes(),
+            self.key.epoch,
+            self.key.seq,
+            self.encoded,
+            self.wire_id,
+            [cause.peer.to_bytes(), cause.epoch, cause.seq] if cause is not None else None,
+            self.expires_wall_ns,
+        ]
+        return cbor.dumps([*row, bytes(self.body_name)] if self.body_name else row)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> OutboxRecord:
-        """Reads what `to_bytes` returned. OutboxRecordError for anything else."""
+        """Reads what `to_bytes` returned, without a body. OutboxRecordError for anything else."""
+        row = _row(data)
+        if len(row) not in (8, 9) or row[0] != (RECORD_VERSION if len(row) == 8 else NAMING_VERSION):
+            raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
+        version, peer, epoch, seq, encoded, wire_id, cause, expires, *named = row
+        numbers = (version, epoch, seq, wire_id, expires)
+        if not _typed((peer, encoded, *named), bytes) or not _typed(numbers, int):
+            raise OutboxRecordError("fields of other types", "outbox", "drop the file")
+        known = None
         try:
-            row = cbor.loads(data, max_items=16, max_depth=2)
-            if not isinstance(row, list) or len(row) != 8 or row[0] != RECORD_VERSION:
-                raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
-            version, peer, epoch, seq, encoded, wire_id, cause, expires = row
-            numbers = (version, epoch, seq, wire_id, expires)
-            if not _typed((peer, encoded), bytes) or not _typed(numbers, int):
-                raise OutboxRecordError("fields of other types", "outbox", "drop the file")
-            known = None
             if cause is not None:
                 if not isinstance(cause, list) or len(cause) != 3 or not _typed(cause[1:], int):
                     raise OutboxRecordError("its cause is not a cause", "outbox", "drop the file")
                 known = Cause(PeerId.from_bytes(cause[0]), cause[1], cause[2])
-            return cls(EnvelopeKey(PeerId.from_bytes(peer), epoch, seq), encoded, wire_id, known, expires)
-        except (cbor.CborError, PeerIdError, TypeError) as error:
+            key = EnvelopeKey(PeerId.from_bytes(peer), epoch, seq)
+        except (PeerIdError, TypeError) as error:
             raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+        return cls(key, encoded, wire_id, known, expires, body_name=BodyName(*named))
+
+
+def _row(data: bytes | memoryview) -> list[Any]:
+    try:
+        row = cbor.loads(data, max_items=16, max_depth=2)
+    except cbor.CborError as error:
+        raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+    if not isinstance(row, list):
+        raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
+    return row
+
+
+def name_of(body: bytes) -> BodyName:
+    """The name under which records refer to a body."""
+    return BodyName(hashlib.sha256(body).digest())
+
+
+def body_record(body: bytes) -> bytes:
+    """A body as a record of its own, which comes before those that name it."""
+    return cbor.dumps([NAMING_VERSION, body])
+
+
+def read_all(records: Iterable[bytes]) -> tuple[list[OutboxRecord], set[BodyName]]:
+    """Reads what is on disk: the records, with their bodies, and the bodies that no record names.
+
+    OutboxRecordError for other bytes, and for a record whose body is missing.
+    """
+    found: list[OutboxRecord] = []
+    bodies: dict[BodyName, bytes] = {}
+    for data in records:
+        row = _row(data)
+        if len(row) == 2 and row[0] == NAMING_VERSION and type(row[1]) is bytes:
+            bodies[name_of(row[1])] = row[1]
+        else:
+            found.append(OutboxRecord.from_bytes(data))
+    for index, record in enumerate(found):
+        if record.body_name:
+            if record.body_name not in bodies:
+                raise OutboxRecordError("the body that it names is missing", "outbox", "drop the file")
+            found[index] = replace(record, body=bodies[record.body_name])
+    return found, bodies.keys() - {record.body_name for record in found}
 
 
 def _typed(values: Iterable[object], kind: type) -> bool:
@@ -160,8 +205,10 @@ class Outbox:
         "_bodies",
         "_by_cause",
         "_bytes",
+        "_free_bodies",
         "_max_bytes",
         "_max_records",
+        "_named",
         "_records",
         "_settled",
         "_settled_bytes",
@@ -181,6 +228,8 @@ class Outbox:
         self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
         self._settled: dict[EnvelopeKey, None] = {}  # the keys in state SETTLED, in the order of settling
         self._bodies = HeldBodies()
+        self._named: dict[BodyName, int] = {}  # bodies on disk, and how many records name them
+        self._free_bodies: set[BodyName] = set()  # those that no record names any more
         self._bytes = 0
         self._settled_bytes = 0
 
@@ -247,6 +296,8 @@ class Outbox:
         self._states[key] = RECORD.start
         self._bytes += size
         self._bodies.hold(record.body)
+        if record.body_name:
+            self._named[record.body_name] = self._named.get(record.body_name, 0) + 1
         if record.cause is not None:
             self._by_cause[key.peer, record.cause, record.wire_id] = key
             if ahead:
@@ -259,6 +310,11 @@ class Outbox:
             return False
         self._bytes -= len(record.encoded) + self._bodies.drop(record.body)
         del self._states[key]
+        if record.body_name:
+            self._named[record.body_name] -= 1
+            if not self._named[record.body_name]:
+                del self._named[record.body_name]
+                self._free_bodies.add(record.body_name)
         if key in self._settled:
             del self._settled[key]
             self._settled_bytes -= len(record.encoded)
@@ -293,6 +349,12 @@ class Outbox:
         ahead = (_AHEAD, _AHEAD_SETTLED)
         self._by_cause = {sent: key for sent, key in self._by_cause.items() if self._states[key] in ahead}
         return gone
+
+    def take_free_bodies(self, orphans: Iterable[BodyName] = ()) -> list[BodyName]:
+        """The bodies that no record names any more: they may go with the records that did."""
+        free = [name for name in self._free_bodies.union(orphans) if name not in self._named]
+        self._free_bodies.clear()
+        return free
 
     def __iter__(self) -> Iterator[EnvelopeKey]:
         """The keys of all records, settled or not, in the order in which they were added."""

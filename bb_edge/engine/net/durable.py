@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from bb_edge.engine import steps
@@ -27,9 +27,10 @@ from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
+from bb_edge.wire.bodies import NO_BODY, BodyName, shelved
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links
 from bb_edge.wire.envelope import Envelope
-from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord
+from bb_edge.wire.outbox import Cause, Outbox, OutboxError, OutboxRecord, name_of
 
 NOT_SENT = "not sent before its deadline: what is not acknowledged yet, or not on disk, leaves no room"
 RECORD_BYTES = 128
@@ -82,6 +83,8 @@ class Durable:
     writing: dict[int, Writing] = field(default_factory=dict)
     _room: bool = False  # a snapshot has made some, for what waits
     _next_token: int = 1
+    _named: tuple[bytes, BodyName] = (b"", NO_BODY)  # the last body, and its name
+    _orphans: set[BodyName] = field(default_factory=set)  # bodies on disk that no record names
 
     def __post_init__(self) -> None:
         self.quiet = not self._wish.kept
@@ -173,7 +176,7 @@ class Durable:
             links.cancel(key)
             return Fate(lost=limits.too_large(size), too_large=True)
         expires = unit.deadline_ns + self._runtime.clock_offset_ns if unit.deadline_ns else 0
-        record = OutboxRecord(key, data, unit.wire_id, cause, expires, body)
+        record = OutboxRecord(key, data, unit.wire_id, cause, expires, body, self._name_of(body))
         links.sent(unit.peer, key, data, armed=False, body=body)
         try:
             self.outbox.add(record)
@@ -188,10 +191,18 @@ class Durable:
             self._wish.want("outbox")
         return Fate(number=key)
 
+    def _name_of(self, body: bytes) -> BodyName:
+        """The name of a body; that of the last one is kept, because a fan-out asks for it once per peer."""
+        if body is not self._named[0]:
+            self._named = body, name_of(body) if body else NO_BODY
+        return self._named[1]
+
     def _ask(self, token: int, writing: Writing) -> None:
         self._runtime.count("outbound.persisting")
         record = writing.record
-        self._runtime.emit(steps.PersistOutbox(token, record.key.peer, record.to_bytes()))
+        self._runtime.emit(
+            steps.PersistOutbox(token, record.key.peer, record.to_bytes(), record.body, record.body_name)
+        )
 
     def resume(self, now_ns: int) -> Iterator[tuple[Unit, Fate]]:
         """Takes what waited for room, and tells what became of each; the caller takes them all."""
@@ -256,14 +267,21 @@ class Durable:
             self.outbox.settle(key)
             self.needs_snapshot.drop(key)
 
-    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
-        """A snapshot is on disk; names the records that may go. `may_run` is as in `Outbox`."""
-        gone = self.outbox.snapshot_taken(may_run)
+    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey | BodyName]:
+        """A snapshot is on disk; names the records that may go, and bodies. `may_run` is as in `Outbox`."""
+        gone: list[EnvelopeKey | BodyName] = [*self.outbox.snapshot_taken(may_run)]
+        gone += self.outbox.take_free_bodies(self._orphans)
+        self._orphans = set()
         self._room = bool(gone and self.waiting)
         return gone
 
     def adopt(
-        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+        self,
+        records: Iterable[OutboxRecord],
+        now_ns: int,
+        wall_ns: int,
+        awaits: Callable[[int], bool],
+        orphans: Iterable[BodyName] = (),
     ) -> list[tuple[int, EnvelopeKey]]:
         """Takes records over from disk. Each is due at once, unless it has expired or `awaits` says that
         nobody waits for the answers to its request id. Gives the requests that are repeated.
@@ -272,6 +290,7 @@ class Durable:
         """
         if self.quiet:
             return []
+        self._orphans.update(orphans)
         asks: list[tuple[int, EnvelopeKey]] = []
         for record in records:
             message = envelope.decode(record.encoded, self._runtime.config.caps)  # the body has fills alone
@@ -303,7 +322,8 @@ class Durable:
         return {
             "waiting": [unit.save() for unit in self.waiting],
             "writing": [
-                [token, w.record.to_bytes(), w.is_request, w.retry_ns] for token, w in self.writing.items()
+                [token, w.record.to_bytes(), w.is_request, w.retry_ns, shelved(w.record.body)]
+                for token, w in self.writing.items()
             ],
             "next_token": self._next_token,
         }
@@ -313,8 +333,8 @@ class Durable:
         if self.quiet or "writing" not in data:  # this node keeps nothing, or the one that wrote did not
             return
         self.waiting.extend(Unit.restored(row, shift) for row in data["waiting"])
-        for token, row, is_request, retry_ns in data["writing"]:
-            record = OutboxRecord.from_bytes(row)
+        for token, row, is_request, retry_ns, body in data["writing"]:
+            record = replace(OutboxRecord.from_bytes(row), body=shift.body(body))
             self.outbox.add(record)
             writing = self.writing[token] = Writing(record, is_request, retry_ns)
             self._ask(token, writing)

@@ -24,7 +24,7 @@ from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links, PendingFullError
 from bb_edge.wire.envelope import Envelope, Fill
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.outbox import read_all
 
 _UNIT = Written(lambda args: [args[0].save()], lambda plain, shift: (Unit.restored(plain[0], shift),))
 """How the argument of a reply that was put off is written."""
@@ -278,10 +278,11 @@ class Outgoing:
         return True
 
     def adopt(
-        self, records: Iterable[OutboxRecord], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+        self, records: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> None:
-        """Takes the records of the outbox on disk, after a restart; see `Durable.adopt`."""
-        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits))
+        """Takes the records of the outbox on disk, after a restart; see `Durable.adopt`. OutboxError."""
+        read, orphans = read_all(records)
+        self._asks.update(self.durable.adopt(read, now_ns, wall_ns, awaits, orphans))
 
     def save(self) -> dict[str, Any]:
         """All that waits to leave, as plain values; `restore` takes them.

@@ -9,9 +9,14 @@ from typing import Any, NamedTuple
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
+from bb_edge.wire.bodies import shelved
+from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope import Fill
 from bb_edge.wire.envelope_records import Failure
 from bb_edge.wire.outbox import Cause
+
+_TRUSTED = EnvelopeCaps(1 << 40, 1 << 20, 1 << 40, 1 << 20)
+"""For bodies that the node itself has encoded."""
 
 
 @dataclass(slots=True)
@@ -68,7 +73,9 @@ class Unit:
 
     def save(self) -> list[Any]:
         """The unit as plain values; `restored` reads them."""
-        fills = [[f.dest_suffix, bytes(f.payload), f.trigger_only, f.type_hash] for f in self.fills]
+        fills: object = shelved(self.body)
+        if not self.body:
+            fills = [[f.dest_suffix, bytes(f.payload), f.trigger_only, f.type_hash] for f in self.fills]
         return [
             dump(self.peer),
             fills,
@@ -87,11 +94,12 @@ class Unit:
     def restored(cls, row: Any, shift: Shift) -> Unit:
         """The unit that `save` wrote, with its deadline moved by `shift`."""
         peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause, failure, to = row
-        read = [Fill(*fill) for fill in fills]
+        body = shift.body(fills) if isinstance(fills, int) else b""
+        read = envelope.decode(body, _TRUSTED).fills if body else [Fill(*fill) for fill in fills]
         return cls(
             load(peer),
             read,
-            body=envelope.shared_body(read),
+            body=body,
             kind=kind,
             wire_req_id=req_id,
             deadline_ns=shift.time(deadline_ns),
