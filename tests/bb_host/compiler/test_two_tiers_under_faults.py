@@ -1,0 +1,126 @@
+"""Two tiers with aggregators: a leaf that never answers, one that fails, deadlines that do not fit.
+
+What the server averages is what the leaves that were heard have said, each with its weight, and no round
+waits for ever for those that were not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from asking import Moody
+from kinds_of_steps import of
+
+from bb_edge.components import FedAvg
+from bb_edge.engine import steps
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.registry import default_registry
+from bb_edge.transport.in_process import Simulation
+from bb_host import MS, AggregatorSlot, CodecSlot, Compiler, Module, PeerSelectorSlot, S
+from bb_host.edge import build_edge
+
+LEAVES = 4
+RELAYS = 2
+
+
+class Tiers(Module):
+    """Each relay averages all leaves, and the server the relays, by how many leaves each has heard."""
+
+    name, home = "Tiers", "Server"
+    relays = PeerSelectorSlot("relays", peer_class="Relay", at="Server")
+    leaves = PeerSelectorSlot("leaves", peer_class="Leaf", at="Relay")
+    top = AggregatorSlot("top", at="Server")
+    middle = AggregatorSlot("middle", at="Relay")
+    codec = CodecSlot("codec", at="Leaf")
+
+    def __init__(self, inner_ns: int) -> None:
+        super().__init__()
+        self.inner_ns = inner_ns
+
+    def body(self, g: Any) -> None:
+        x = g.input("x", "F32", (2,))
+        r = g.request("outer", self.relays.current_view(g, after=x), x, deadline_ns=4 * S)
+        q = g.request("inner", self.leaves.current_view(g, after=r.value), r.value, deadline_ns=self.inner_ns)
+        q.reply(self.codec.compress(g, q.value))
+        self.middle.contribute(g, q.answer, peer=q.answer.sender)
+        mean, heard = self.middle.aggregate(g, after=q.closed)
+        r.reply([mean, heard])
+        part, weight = r.answer
+        self.top.contribute(g, part, weight, peer=r.answer.sender)
+        mean, total = self.top.aggregate(g, after=r.closed)
+        g.app_emit("round", g.bundle([x, mean, total, r.missing]))
+
+
+@pytest.fixture
+def world():
+    """`world(inner_ns)`: (simulation, server, relays, leaves); Moody is known while the test runs."""
+    registry = default_registry()
+    registry.register(Moody)
+
+    def make(inner_ns):
+        compiler = (
+            Compiler()
+            .bind_peer_selector("relays", "bb.PresenceSelector")
+            .bind_peer_selector("leaves", "bb.PresenceSelector")
+            .bind_aggregator("top", FedAvg)
+            .bind_aggregator("middle", FedAvg)
+            .bind_codec("codec", Moody)
+        )
+        data = {a.target: a.data for a in build_edge(Tiers(inner_ns), compiler).artifacts}
+        sim = Simulation(seed=3, jitter_ns=3 * MS)
+        names = ["Server", *["Relay"] * RELAYS, *["Leaf"] * LEAVES]
+        made = [
+            install(PeerId.from_name(f"n{number}"), (), data[target], [target], seed=number)
+            for number, target in enumerate(names, 1)
+        ]
+        for node in made:
+            sim.add(node)
+        sim.run(for_ns=S // 10)
+        return sim, made[0], made[1 : 1 + RELAYS], made[1 + RELAYS :]
+
+    yield make
+    registry.forget(Moody.TYPE_NAME)
+
+
+@pytest.mark.parametrize("inner_ns", [1 * S, 60 * S])
+def test_averages_are_right_and_no_round_waits_for_ever(world, inner_ns):
+    sim, server, relays, leaves = world(inner_ns)
+    leaves[0].deliver_inbound = lambda *_arguments, **_more: None
+    leaves[1].component("codec").mood = "fails"
+    took = []
+    for number in range(1, 21):
+        began = sim.now_ns
+        before = len(sim.events("round"))
+        server.invoke("Server", {"x": np.full(2, number, np.float32)})
+        sim.run(until=lambda before=before: len(sim.events("round")) > before)
+        took.append((sim.now_ns - began) // MS)
+        sim.run(for_ns=50 * MS)
+    # What a leaf answers is the number of its round, so that a sum of two rounds shows.
+    for number, event in enumerate(sim.events("round"), 1):
+        x, mean, total, missing = event.value.values
+        assert x.tolist() == mean.tolist() == [number, number], (number, mean)
+        assert (float(total), missing) == (2 * RELAYS, ()), "two leaves are heard through each relay"
+    assert all(ms < 4000 for ms in took), "what a relay has goes home before its asker gives up"
+    assert sum(ms > 200 for ms in took) <= 5 and max(took[-8:]) < 200, took
+    assert not [s.step for s in sim.seen if isinstance(s.step, steps.ExecutionStarved)]
+    assert (
+        len(of(steps.PeerFailing, (s.step for s in sim.seen if s.peer in {r.peer_id for r in relays})))
+        >= RELAYS
+    )
+
+
+def test_rounds_that_overlap_do_not_mix(world):
+    sim, server, _, leaves = world(2 * S)
+    leaves[0].deliver_inbound = lambda *_arguments, **_more: None
+    for number in range(1, 5):
+        server.invoke("Server", {"x": np.full(2, number, np.float32)})
+        sim.run(for_ns=100 * MS)
+    sim.run(until=lambda: len(sim.events("round")) == 4)
+    told = sorted(
+        (e.value.values[0].tolist(), e.value.values[1].tolist(), float(e.value.values[2]))
+        for e in sim.events("round")
+    )
+    assert told == [([n, n], [n, n], float((LEAVES - 1) * RELAYS)) for n in (1.0, 2.0, 3.0, 4.0)]
