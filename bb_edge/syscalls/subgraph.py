@@ -179,13 +179,11 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
 
 def _declared(env: BindEnv) -> Mapping[str, Any]:
     """The declared types of a graph's values by name; stripped artifacts have those of its ports alone."""
-    slot = env.graph.slot
-    key = ("declared types", slot.domain, slot.name)
-    if key not in env.state:
-        function = env.program.functions.get((slot.domain, slot.name))
-        env.state[key] = {} if function is None else {info.name: info for info in function.value_info}
-    types: Mapping[str, Any] = env.state[key]
-    return types
+    graph = env.graph
+    if graph.declared is None:
+        function = env.program.functions.get((graph.slot.domain, graph.slot.name))
+        graph.declared = {} if function is None else {info.name: info for info in function.value_info}
+    return graph.declared
 
 
 def _plain_call(op: BoundOp, call: Run) -> PlainCall | None:

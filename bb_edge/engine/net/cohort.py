@@ -198,13 +198,17 @@ class Cohort:
         """The peers that were asked for and whose answers do not count, once it has fired."""
         return tuple(p for p in self.asked if p not in self.accepted)
 
+    def why(self, peer: PeerId) -> MissingReason:
+        """Why a peer is missing, once the request has fired."""
+        return self.reasons.get(peer, MissingReason.DEADLINE)
+
     @property
     def blamed(self) -> tuple[PeerId, ...]:
         """The peers that were asked and waited for, and have no answer that counts, once it has fired."""
         if len(self.accepted) == len(self.gated):
             return ()
         done = self.accepted | self.tried
-        return tuple(p for p in self.gated if p not in done and self.reasons[p] in BLAMES_THE_PEER)
+        return tuple(p for p in self.gated if p not in done and self.why(p) in BLAMES_THE_PEER)
 
     def result(self, stacks: int) -> tuple[object, ...]:
         """(closed, missing peers, *stacks): what `RecvRespBatched` gives. OpError where answers differ."""

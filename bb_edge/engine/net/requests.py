@@ -24,6 +24,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.net.children import Children
 from bb_edge.engine.net.cohort import Answer, Cohort, CohortEvent, CohortState
+from bb_edge.engine.net.firing import Firing
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.trials import Trials
@@ -35,7 +36,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.naming import Naming
 from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.run.waiting import PENDING, Running
+from bb_edge.engine.run.waiting import Running
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
@@ -72,6 +73,7 @@ class Requests:
         self.cohorts: dict[int, Cohort] = {}
         self.by_req_id: dict[int, Cohort] = {}
         self.children = Children(runtime, scheduler)
+        self._firing = Firing(runtime, scheduler, peers)
         self.trials = Trials(runtime, outgoing, peers)
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
@@ -315,11 +317,7 @@ class Requests:
         cohort = self.cohorts.get(req_id) if isinstance(req_id, int) else None
         if cohort is None:
             raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
-        if cohort.state is CohortState.FIRED:
-            return cohort.result(stacks)
-        token = self._scheduler.waiting.suspend(ctx, Hold.PERMIT)
-        cohort.collector = (token, stacks)
-        return PENDING
+        return self._firing.collect(ctx, cohort, stacks)
 
     def reasons(self, execution: Execution, wire_id: str, missing: Iterable[PeerId]) -> list[MissingReason]:
         """`MissingReasons`: why these peers are missing in the last request of that wire id which the
@@ -330,7 +328,7 @@ class Requests:
             for number in reversed(asking.cohorts):
                 cohort = self.cohorts[number]
                 if cohort.op.spec.meta.get(keys.WIRE_ID_KEY) == wire_id:
-                    return [cohort.reasons[peer] for peer in missing]
+                    return [cohort.why(peer) for peer in missing]
             asking = asking.parent
         raise OpError("no request has closed whose missing peers these are")
 
@@ -338,30 +336,7 @@ class Requests:
         unsaved = cohort.id in self._unsaved
         if cohort.running or cohort.waiting or unsaved or not cohort.allows(CohortEvent.DONE):
             return
-        cohort.happens(CohortEvent.DONE)
-        self._peers.failing.judge(cohort.accepted, cohort.blamed)
-        execution, scheduler = cohort.execution, self._scheduler
-        self._runtime.emit(
-            steps.RequestClosed(
-                execution.target,
-                execution.id,
-                cohort.port,
-                len(cohort.gated),
-                len(cohort.accepted),
-                cohort.reason,
-                tuple((peer, cohort.reasons[peer].text) for peer in cohort.missing),
-            )
-        )
-        execution.asked(cohort.id, bool(cohort.accepted))
-        if cohort.collector is not None:
-            token, stacks = cohort.collector
-            try:
-                result = cohort.result(stacks)
-            except OpError as error:
-                scheduler.fail(token, error)
-            else:
-                scheduler.resume(token, result)
-        scheduler.pool.wake(execution)
+        self._firing.fire(cohort)
 
     def save(self) -> list[Any]:
         """All requests as plain values; `restore` takes them."""

@@ -111,6 +111,7 @@ class BoundGraph:
     same for a value at a function input, by site. `starts` are the outputs that are constants, or computed
     from constants alone, and the syscalls that read nothing else: they come with each invoke and, where it is
     the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
+    `declared` are the types that the artifact declares for values, by name, once an op has asked for them.
     """
 
     slot: GraphSlot
@@ -121,6 +122,7 @@ class BoundGraph:
     claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
     input_claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
     starts: dict[int, tuple[BoundOp, ...]] = field(init=False)
+    declared: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         self.ops = tuple(BoundOp(spec, self.target, self.index) for spec in self.slot.ops)
