@@ -1,7 +1,8 @@
 """What comes out of a poll: everything that must happen outside the engine, or that the outside should know.
 
 Steps are facts about one poll, in the order in which they came about. The verbose ones
-(`OpCompleted`, `AsyncSuspended`, `OpTrigger`, `OpSink`) are made only while tracing is on.
+(`OpCompleted`, `AsyncSuspended`, `OpTrigger`, `OpSink`) are made only while tracing is on. Every step has its
+name here; those of peers and of requests to them are written down in `bb_edge.engine.peer_steps`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,26 @@ from __future__ import annotations
 import copy
 import enum
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
+from bb_edge.engine import peer_steps, step
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.bodies import NO_BODY, BodyName
 
+EngineStep = step.EngineStep
+OpStep = step.OpStep
 
-class EngineStep:
-    """Base of steps: immutable, equal where they say the same; `__match_args__` names the fields in order."""
-
-    __slots__ = ()
-    __match_args__: ClassVar[tuple[str, ...]] = ()
+PeerUp = peer_steps.PeerUp
+PeerDown = peer_steps.PeerDown
+PeerFailing = peer_steps.PeerFailing
+PeerRefused = peer_steps.PeerRefused
+PeerBlocked = peer_steps.PeerBlocked
+PeerResolveFailed = peer_steps.PeerResolveFailed
+ProgramMismatch = peer_steps.ProgramMismatch
+ClassMismatch = peer_steps.ClassMismatch
+RequestClosed = peer_steps.RequestClosed
+RequestFailed = peer_steps.RequestFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +85,6 @@ class AppEvent(_AppEvent, EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
-class OpStep(EngineStep):
-    """Something of one op of one execution."""
-
-    target: str
-    execution: int
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
 class OpFailed(OpStep):
     """One op failed: its branch ends, the node goes on.
 
@@ -111,16 +111,6 @@ class WireReceiveFailed(EngineStep):
     peer: PeerId | None
     kind: str
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerResolveFailed(EngineStep):
-    """A send names a peer that the address book does not know: no envelope was made for it."""
-
-    peer: PeerId
-    target: str
-    execution: int
-    op: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,52 +160,6 @@ class ExecutionEnded(_ExecutionEnded, EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestClosed(EngineStep):
-    """A request is settled: how many were asked (after the gates) and how many answers count.
-
-    `missing` has the others that the program asked for, each with the reason (`bb_edge.ir.missing`).
-    """
-
-    target: str
-    execution: int
-    port: str
-    asked: int
-    answered: int
-    reason: str
-    missing: tuple[tuple[PeerId, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramMismatch(EngineStep):
-    """A peer runs a program that does not go with this node's: it is not selected, and starts nothing here.
-
-    Once per peer and program; `program` is the beginning of its digest.
-    """
-
-    peer: PeerId
-    reason: str
-    program: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClassMismatch(EngineStep):
-    """An entry came of a peer that is not known in the class that the wire edge names."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFailed(EngineStep):
-    """A peer has no reply to a request, so nobody waits; `code` names the `FailureCode`, `detail` says it."""
-
-    peer: PeerId
-    code: str
-    detail: str
-    port: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RoundsCompleted(EngineStep):
     """A `Repeat` has counted its `times`."""
 
@@ -250,48 +194,6 @@ class RoundWaits(EngineStep):
     peer_class: str
     there: int
     wanted: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerUp(EngineStep):
-    peer: PeerId
-    classes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PeerDown(EngineStep):
-    peer: PeerId
-    reason: str = "presence"
-
-
-@dataclass(frozen=True, slots=True)
-class PeerFailing(EngineStep):
-    """A peer has left `failing_threshold` requests in a row without an answer that counts.
-
-    It is not selected any more, and tried once per back-off. With `failing` False, it has answered again.
-    """
-
-    peer: PeerId
-    failing: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class PeerRefused(EngineStep):
-    """There was no place for a peer, nor for others since the last such step: `refused` presences in all.
-
-    `hint` names the capacity to raise. Told at once, then after 10 s, doubling to 10 min.
-    """
-
-    peer: PeerId
-    refused: int
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class PeerBlocked(EngineStep):
-    peer: PeerId
-    reason: str
 
 
 class Phase(enum.IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.engine import steps
+from bb_edge.engine import peer_steps, steps
 from bb_edge.ir.ids import PeerId
 
 PEER = PeerId.from_name("other")
@@ -19,6 +19,15 @@ SOME = [
     lambda: steps.ExecutionEnded("Main", 1, False),
     lambda: steps.PeerUp(PEER, ("Server",)),
 ]
+
+
+def test_hosts_find_every_step_in_one_module() -> None:
+    of_peers = {
+        kind.__name__: kind
+        for kind in vars(peer_steps).values()
+        if isinstance(kind, type) and issubclass(kind, steps.EngineStep)
+    }
+    assert len(of_peers) > 1 and of_peers.items() <= vars(steps).items()
 
 
 @pytest.mark.parametrize("make", SOME)

@@ -1,0 +1,106 @@
+"""The steps that tell of other peers and of requests to them; hosts find them in `bb_edge.engine.steps`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bb_edge.engine.step import EngineStep
+from bb_edge.ir.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class PeerUp(EngineStep):
+    peer: PeerId
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDown(EngineStep):
+    peer: PeerId
+    reason: str = "presence"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFailing(EngineStep):
+    """A peer has left `failing_threshold` requests in a row without an answer that counts.
+
+    It is not selected any more, and tried once per back-off. With `failing` False, it has answered again.
+    """
+
+    peer: PeerId
+    failing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRefused(EngineStep):
+    """There was no place for a peer, nor for others since the last such step: `refused` presences in all.
+
+    `hint` names the capacity to raise. Told at once, then after 10 s, doubling to 10 min.
+    """
+
+    peer: PeerId
+    refused: int
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBlocked(EngineStep):
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResolveFailed(EngineStep):
+    """A send names a peer that the address book does not know: no envelope was made for it."""
+
+    peer: PeerId
+    target: str
+    execution: int
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramMismatch(EngineStep):
+    """A peer runs a program that does not go with this node's: it is not selected, and starts nothing here.
+
+    Once per peer and program; `program` is the beginning of its digest.
+    """
+
+    peer: PeerId
+    reason: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMismatch(EngineStep):
+    """An entry came of a peer that is not known in the class that the wire edge names."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClosed(EngineStep):
+    """A request is settled: how many were asked (after the gates) and how many answers count.
+
+    `missing` has the others that the program asked for, each with the reason (`bb_edge.ir.missing`).
+    """
+
+    target: str
+    execution: int
+    port: str
+    asked: int
+    answered: int
+    reason: str
+    missing: tuple[tuple[PeerId, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed(EngineStep):
+    """A peer has no reply to a request, so nobody waits; `code` names the `FailureCode`, `detail` says it."""
+
+    peer: PeerId
+    code: str
+    detail: str
+    port: str = ""
