@@ -164,10 +164,12 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
     def place(value: object) -> bytes:
         if isinstance(value, Shelved):
             return cbor.dumps(shelf.place(value.body))
+        if value is shelf:
+            return cbor.dumps(shelf.bodies)
         raise cbor.CborError(f"a {type(value).__name__} has no plain CBOR form")
 
+    body["bodies"] = shelf  # the last that is written: it is complete then
     data = cbor.dumps(body, place)
-    data += cbor.dumps(shelf.bodies)
     head = MAGIC + VERSION.to_bytes(2, "big") + len(data).to_bytes(8, "big")
     return head + hashlib.sha256(data).digest() + data
 
@@ -193,10 +195,7 @@ def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
     if len(content) != size or hashlib.sha256(content).digest() != digest:
         raise SnapshotDamagedError("its checksum is wrong", "snapshot", "use the one before it")
     try:
-        reader = cbor.Reader(content, len(content) + 1)
-        body: Any = reader.item(_MAX_DEPTH)
-        body["bodies"] = reader.item(1)
-        reader.done()
+        body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
         peer, module, digest_of, targets = body["identity"]
         return Identity(peer, module, digest_of, tuple(targets)), dict(body)
     except (cbor.CborError, TypeError, ValueError, LookupError) as error:
