@@ -121,8 +121,10 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     )
     if config.broker is None:
         yield Finding("broker", SKIPPED, "no broker is named (--broker)")
-    else:
-        yield _guarded("broker", lambda: _broker(config, peer))
+        return
+    yield _guarded("broker", lambda: _broker(config, peer))
+    if peer is not None and config.artifact is not None:
+        yield _guarded("access rules", lambda: _rules(config, peer))
 
 
 def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
@@ -339,11 +341,11 @@ def _storage(folder: Path) -> Finding:
 
 
 def _broker(config: Any, peer: PeerId | None) -> Finding:
-    from bb_edge.transport.probe import probe
+    from bb_edge.transport.probe import FEDERATION, probe
 
-    report = probe(
-        config.broker_record(), peer or PeerId.from_name("bb-edge doctor"), version=config.mqtt_version
-    )
+    federation = FEDERATION if config.artifact is None else config.federation
+    known = peer or PeerId.from_name("bb-edge doctor")
+    report = probe(config.broker_record(), known, federation, config.mqtt_version)
     text = (
         f"{report.broker}, MQTT {report.protocol}: connected in {report.connect_ms:.1f} ms, "
         f"round trip {report.round_trip_ms:.2f} ms"
@@ -354,6 +356,35 @@ def _broker(config: Any, peer: PeerId | None) -> Finding:
     if slow:
         text += "; slow for this machine: is set_tcp_nodelay true in its configuration?"
     return Finding("broker", WARNING if slow else OK, text, asdict(report))
+
+
+def _rules(config: RunConfig, peer: PeerId) -> Finding:
+    """Whether the broker lets the node be what it is, and nothing else."""
+    from bb_edge.loading import load
+    from bb_edge.targets import chosen_targets
+    from bb_edge.transport.rights import rights
+
+    assert config.artifact is not None
+    targets = chosen_targets(load(config.artifact), config.targets)
+    own = {target.peer_class for target in targets}
+    heard = {name for target in targets for name in target.hears or ()}
+    found = rights(config.broker_record(), peer, config.federation, own, heard, config.mqtt_version)
+    data = asdict(found)
+    if found.lacking:
+        return Finding(
+            "access rules", FAILED, f"the broker does not let this node {', '.join(found.lacking)}", data
+        )
+    if not found.told:
+        return Finding("access rules", SKIPPED, "MQTT 3.1.1 tells nobody what is refused", data)
+    write = "bb-host acl writes rules"
+    if not found.any_rules:
+        text = f"the broker has none: every client may be any peer of any class ({write})"
+        return Finding("access rules", WARNING, text, data)
+    if found.excess:
+        text = f"the broker lets this node {', '.join(found.excess)} ({write})"
+        return Finding("access rules", WARNING, text, data)
+    text = f"this node may be a {' and a '.join(sorted(own))}, and neither another peer nor of another class"
+    return Finding("access rules", OK, text, data)
 
 
 def _mib(count: int) -> str:

@@ -1,7 +1,7 @@
 """Tests a broker for `bb-edge doctor`: login, limits, and the round trip of a message.
 
 The probe uses a session of its own that leaves nothing behind. Its messages go from the peer to itself, on
-topics that the access rules in firmware_shims allow, in a federation that no node is in.
+topics that access rules allow a node; a node that runs under that name meanwhile finds nothing in them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bb_edge.transport.credentials import dial_fault
 from bb_edge.transport.shared_socket import connect
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import STEP_S, VisitError, visit
+from bb_edge.wire.envelope import Envelope, encode
 
 FEDERATION = "doctor"
 ROUND_TRIPS = 10
@@ -43,6 +44,7 @@ class BrokerReport:
 def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: str = "auto") -> BrokerReport:
     """Connects, subscribes, and sends messages from the peer to itself.
 
+    Without a `federation` they are in one that no node is in; access rules may know the node's own alone.
     Raises ProbeError where a step fails, and BrokerFileError for certificates that cannot be used.
     """
     context = broker.tls_context()
@@ -57,11 +59,12 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
     topic = topics.names(peer).envelope.decode()
     try:
         with visit(broker, version, lambda topic, _: got.append(topic)) as visitor:
-            visitor.subscribe(topics.inbox)
+            visitor.subscribe(topic)
+            empty = encode(Envelope(src_peer=peer.to_bytes()))
             times = []
             for number in range(1, ROUND_TRIPS + 1):
                 began = time.perf_counter()
-                mid = visitor.publish(topic, b"probe")
+                mid = visitor.publish(topic, empty)
                 if not visitor.until(lambda wanted=number: len(got) >= wanted):  # type: ignore[misc]
                     reason = visitor.reason_of(mid)
                     answer = f": {reason}" if reason is not None else ""

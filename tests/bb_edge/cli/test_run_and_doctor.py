@@ -250,6 +250,42 @@ def test_a_broken_configuration_is_a_finding(tmp_path, capsys):
     assert checks(capsys)["configuration"]["status"] == "failed"
 
 
+RULES = """
+pattern write bb/home/+/from/%u
+pattern read bb/home/%u/from/+
+pattern write bb/home/+/chunk/%u
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    ("rules", "status", "said", "code"),
+    [
+        ("", "warning", "the broker has none: every client may be any peer of any class", 0),
+        (f"{RULES}pattern write bb/home/presence/Main/%u\n", "ok", "this node may be a Main, and neither", 0),
+        (
+            f"{RULES}pattern write bb/home/presence/+/%u\n",
+            "warning",
+            "lets this node say that it is a Doctor",
+            0,
+        ),
+        (RULES, "failed", "does not let this node say that it is a Main", 1),
+    ],
+)
+def test_the_broker_s_rules_are_looked_at(
+    configured, start_broker, tmp_path, capsys, rules: str, status: str, said: str, code: int
+):
+    (tmp_path / "rules").write_text(rules)
+    (tmp_path / "rules").chmod(0o644)
+    broker = start_broker("mosquitto", config=[f"acl_file {tmp_path / 'rules'}"] if rules else [])
+    url = f"mqtt://{PeerId.from_name('kitchen')}@{broker.host}:{broker.port}"
+    path = configured(federation="home", broker=url)
+    assert main(["doctor", "--json", "--config", str(path)]) == code
+    found = checks(capsys)
+    assert found["broker"]["status"] == "ok", "the round trip goes where the rules let it"
+    assert (found["access rules"]["status"], said in found["access rules"]["detail"]) == (status, True)
+
+
 @pytest.mark.broker
 def test_a_broker_that_knows_the_older_version_only(start_broker):
     broker = start_broker("amqtt")
