@@ -343,7 +343,8 @@ def _cause(cause: Cause | None) -> list[Any] | None:
 
 
 def _peers(peers: PeerStates) -> dict[str, Row]:
-    known = (*peers.presences, *peers.address_book, *peers.limits, *peers.imposed, *peers.blocked)
+    told = peers.back_pressure
+    known = (*peers.presences, *peers.address_book, *peers.limits, *told.imposed, *told.blocked)
     return {str(peer): _peer_row(peers, peer) for peer in sorted(set(known))}
 
 
@@ -356,8 +357,8 @@ def _peer_row(peers: PeerStates, peer: PeerId) -> Row:
         "classes": [] if presence is None else list(presence.classes),
         "addresses": [str(address) for address in peers.address_book.lookup(peer) or ()],
         "limits": None if limits is None else limits.meta(),
-        "asks_patience_until_ns": peers.imposed.get(peer, 0),
-        "blocked": peer in peers.blocked,
+        "asks_patience_until_ns": peers.back_pressure.patience_until(peer),
+        "blocked": peers.back_pressure.is_blocked(peer),
         "failing": peer in peers.failing,
         "unanswered": peers.failing.answers.unanswered.get(peer, 0),
     }

@@ -17,13 +17,14 @@ from bb_edge.engine.entries.sources import EntryOp, Sources
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.admission import Admission
+from bb_edge.engine.net.back_pressure import BACKOFF_OP
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.peer_state import BACKOFF_OP, PeerStates
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Port, Routing
 from bb_edge.engine.net.senders import Senders
@@ -120,7 +121,7 @@ def node(
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
     failures = Failures(runtime, core.peers, core.outgoing)
     routing = Routing(runtime, scheduler, failures, bound.ports, acknowledges=durable)
-    routing.register(0, BACKOFF_OP, core.peers.told_to_back_off)
+    routing.register(0, BACKOFF_OP, core.peers.back_pressure.told)
     for slot, (ref, target) in slots.refs.items():
         component = slots.components[slot]
         if isinstance(component, ProtocolComponent):

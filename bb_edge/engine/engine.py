@@ -97,7 +97,7 @@ class Engine:
             Phase("lifecycle", sources.due_phases, sources.fire_phases, frontier=True),
             Phase("budget", While(self._spent), self._tell_budget, due=_never),
             Phase("send", While(self._may_send), self._send, due=self._send_due),
-            Phase("relief", admission.noticed, self._relieve, due=_never),
+            Phase("relief", parts.peers.back_pressure.noticed, self._relieve, due=_never),
         )
         """What a poll does, in this order."""
         self._queues = tuple(phase.work for phase in self.phases if not isinstance(phase.work, While))

@@ -70,10 +70,6 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
     def restore_components(plain: Any) -> None:
         p.runtime.steps.extend(run.components.restore(plain))
 
-    def restore_neighbours(plain: Any) -> None:
-        p.peers.restore(plain, shift)
-        p.admission.restore(plain["noticed"], shift)
-
     def restore_executions(plain: Any) -> None:
         pool.restore(plain, shift, naming, callbacks)
         for execution in pool.active.values():
@@ -89,7 +85,7 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
     return (
         ("core", save_core, restore_core),
         ("components", run.components.save, restore_components),
-        ("neighbours", lambda: {**p.peers.save(), "noticed": p.admission.save()}, restore_neighbours),
+        ("neighbours", p.peers.save, lambda plain: p.peers.restore(plain, shift)),
         (
             "links",
             lambda: p.links.snapshot(p.runtime.now_ns),

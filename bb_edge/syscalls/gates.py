@@ -43,7 +43,7 @@ def _backoff_rx(op: BoundOp, env: BindEnv) -> Run:
 
     def run(ctx: OpContext, *values: object) -> object:
         source = ctx.execution.source
-        if source is not None and states.is_blocked(source) and not ctx.execution.acknowledged:
+        if source is not None and states.back_pressure.is_blocked(source) and not ctx.execution.acknowledged:
             runtime.count("gates.backoff_rx.dropped")
             return None
         return _pass(values)

@@ -15,13 +15,14 @@ from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal
+from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.peer_state import PeerStates, backoff_notice
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Routing, cause_of
 from bb_edge.engine.net.senders import Senders
@@ -31,16 +32,11 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import envelope
-from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNBOUNDED_CAPS
 from bb_edge.wire.codecs import WireReceiveError
 from bb_edge.wire.delivery import Links, Verdict
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, EnvelopeError
 
-NOTICE_INTERVAL_NS = 1_000_000_000
-"""A peer is asked to slow down at most once in this time, and asked to wait that long."""
-NOTICES_BEFORE_BLOCK = 3
-"""How often a peer may ignore that before it is blocked until the queue drains."""
 PRESSURE = 0.75
 """How full the queue of entries is when peers are asked to slow down."""
 
@@ -61,12 +57,13 @@ class Admission:
     _senders: Senders
     _failures: Failures
     journal: Journal
-    noticed: dict[PeerId, tuple[int, int]] = field(default_factory=dict)  # peer -> (last notice, how many)
     _ledger: Ledger = field(init=False)
+    _back_pressure: BackPressure = field(init=False)
     _own: PeerId = field(init=False)
 
     def __post_init__(self) -> None:
         self._ledger = self._ingress.ledger
+        self._back_pressure = self._peers.back_pressure
         self._own = self._runtime.own_peer
 
     def read(self, raw: Raw, now_ns: int) -> Arrival | None:
@@ -161,7 +158,7 @@ class Admission:
 
     def _blocked(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Refuses what would start an execution, of peers that did not slow down."""
-        blocked = self._peers.blocked
+        blocked = self._back_pressure.blocked
         return Refusal.BLOCKED if blocked and arrival.message.fills and arrival.raw.peer in blocked else None
 
     def _known(self, arrival: Arrival, now_ns: int) -> Refusal | None:
@@ -179,7 +176,7 @@ class Admission:
 
         Notices to the engine itself always pass.
         """
-        blocked = arrival.raw.peer in self._peers.blocked
+        blocked = arrival.raw.peer in self._back_pressure.blocked
         if not (blocked or self._waiting.closes_any):
             return None
         components = self._routing.components(arrival.message)
@@ -294,38 +291,19 @@ class Admission:
 
     def _notice(self, peer: PeerId, now_ns: int) -> None:
         """Tells a contributing sender to slow down; one that did not is blocked until the queue drains."""
-        if peer == self._own or not self._ledger.contributes(peer):
-            return
-        last, count = self.noticed.get(peer, (-NOTICE_INTERVAL_NS, 0))
-        if now_ns - last < NOTICE_INTERVAL_NS:
-            return
-        if count >= NOTICES_BEFORE_BLOCK:
-            self._peers.block(peer)
-            return
-        if peer not in self.noticed:
-            forget_oldest(self.noticed, self._runtime.config.max_peers)
-        self.noticed[peer] = (now_ns, count + 1)
-        self._runtime.count("backpressure.notices")
-        self._outgoing.notify(peer, backoff_notice(NOTICE_INTERVAL_NS))
+        if peer != self._own and self._ledger.contributes(peer):
+            notice = self._back_pressure.notice(peer, now_ns)
+            if notice is not None:
+                self._outgoing.notify(peer, notice)
 
     def drained(self) -> None:
         """The entries' queue is below the pressure mark again: everybody may send."""
-        if self.noticed and self._ledger.pressure < PRESSURE:
-            self.noticed.clear()
-            self._peers.unblock_all()
-
-    def save(self) -> list[Any]:
-        """Who was asked to slow down, as plain values."""
-        return [[peer.to_bytes(), *row] for peer, row in self.noticed.items()]
+        if self._back_pressure.noticed and self._ledger.pressure < PRESSURE:
+            self._back_pressure.relieve()
 
     def restore_journal(self, data: Any, shift: Shift) -> None:
         """Gives the journal what it saved."""
         self.journal.restore(data, shift, self._ledger, kind_of)
-
-    def restore(self, rows: Any, shift: Shift) -> None:
-        """Takes what `save` gave."""
-        for peer, last_ns, count in rows:
-            self.noticed[PeerId.from_bytes(peer)] = (last_ns + shift.delta_ns, count)
 
 
 def kind_of(message: Envelope) -> Kind:

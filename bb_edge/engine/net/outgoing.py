@@ -85,7 +85,7 @@ class Outgoing:
         if not self._peers.knows(unit.peer):
             self.unsent.unresolved(unit.peer, target, execution, where)
             return False
-        if self._peers.imposed and unit.kind == envelope.RESPONSE and self._put_off(unit):
+        if self._peers.back_pressure.imposed and unit.kind == envelope.RESPONSE and self._put_off(unit):
             return True
         self._append(unit)
         return True
@@ -126,7 +126,7 @@ class Outgoing:
 
     def _put_off(self, unit: Unit) -> bool:
         """Replies pass no Tx gate: where the peer has asked for patience they wait as long."""
-        until = self._peers.patience_until(unit.peer)
+        until = self._peers.back_pressure.patience_until(unit.peer)
         if until <= self._runtime.now_ns or self._runtime.timers.full:
             return False
         self._runtime.count("outbound.put_off")

@@ -12,31 +12,26 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.net.programs import PeerPrograms
 from bb_edge.engine.net.refusals import Refusals
 from bb_edge.engine.net.round_trips import RoundTrips
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir.address import Address, AddressError
+from bb_edge.ir.address import AddressError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
-from bb_edge.wire import cbor
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
-from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.delivery import Links
-from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeersFullError, PeerTable, PresenceChange
 from bb_edge.wire.presence import Presence
 from bb_edge.wire.programs import ProgramClaim
 
-BACKOFF_OP = "Backoff"
-"""The engine's own remote op, of component 0: its caller wants fewer envelopes from this node."""
-_BACKOFF_SUFFIX = Address.empty().with_component(0, BACKOFF_OP).to_bytes()
 LIMITS_META = "limits"
 """Where a node's presence says what it accepts (`PeerLimits.meta`)."""
 FEATURES_META = "features"
@@ -47,11 +42,6 @@ FEATURES = (FAILURES,)
 """What this node says of itself."""
 
 Change = steps.PeerUp | steps.PeerDown
-
-
-def backoff_notice(min_backoff_ns: int) -> Fill:
-    """Asks a peer to send nothing for so long."""
-    return Fill(_BACKOFF_SUFFIX, cbor.dumps({"min_backoff_ns": min_backoff_ns}), False, BYTES_HASH)
 
 
 class PeerView:
@@ -97,12 +87,11 @@ class PeerStates:
         self._refusals = Refusals(runtime)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
+        self.back_pressure = BackPressure(runtime, self._backoff)
         self.failing = Failing(runtime)
-        self.blocked: set[PeerId] = set()
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         self.round_trips = RoundTrips(runtime)
-        self.imposed: dict[PeerId, int] = {}  # peers that asked for patience, and until when
         self.changes: list[Change] = []
         self.restarted: list[PeerId] = []  # peers that have come up in a new epoch
         runtime.callbacks.register("presence", self.presence)
@@ -179,10 +168,11 @@ class PeerStates:
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
-        if not (self.imposed or self._backoff.waits or self.health.failures):
+        imposed = self.back_pressure.imposed
+        if not (imposed or self._backoff.waits or self.health.failures):
             return  # no peer is in trouble
-        if not self.imposed or self.imposed.get(peer, 0) <= now_ns:
-            self.imposed.pop(peer, None)
+        if not imposed or imposed.get(peer, 0) <= now_ns:
+            imposed.pop(peer, None)
             self._backoff.succeeded(peer)
         if self.presences.is_down(peer):
             return  # what it sent before its goodbye is late: only its presence brings it up again
@@ -251,10 +241,6 @@ class PeerStates:
         found, strangers = self.presences.unreachable(peer_class), self.programs.strangers
         return [peer for peer in found if peer not in strangers] if strangers else found
 
-    def patience_until(self, peer: PeerId) -> int:
-        """Until when the peer has asked to be left alone, monotonic; 0 where it has not."""
-        return self.imposed.get(peer, 0) if self.imposed else 0
-
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
         if not self._backoff.ready(peer, now_ns):
@@ -298,41 +284,6 @@ class PeerStates:
         except (AddressError, AddressBookError):
             self._runtime.count("addresses.refused")
 
-    # --- back-pressure --------------------------------------------------------------------------------
-
-    def told_to_back_off(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
-        """Serves `BACKOFF_OP`: leaves the peer alone as long as it asks. WireReceiveError for a bad one."""
-        try:
-            notice = cbor.loads(fill.payload)
-        except cbor.CborError as error:
-            raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, error.what) from error
-        wait = notice.get("min_backoff_ns") if isinstance(notice, dict) else None
-        if type(wait) is not int or wait < 0:
-            raise WireReceiveError(
-                WireReceiveErrorKind.DecodeFailed, "a back-off notice without min_backoff_ns"
-            )
-        now_ns = self._runtime.now_ns
-        self._backoff.impose(peer, now_ns, wait)
-        if len(self.imposed) < self._runtime.config.max_peers:
-            self.imposed[peer] = now_ns + wait
-        self._runtime.count("backpressure.heeded")
-
-    def is_blocked(self, peer: PeerId) -> bool:
-        """Whether nothing is taken from the peer, because it did not heed back-off notices."""
-        return peer in self.blocked
-
-    def block(self, peer: PeerId) -> None:
-        """Takes nothing from the peer until `unblock_all`; nothing where it is so, or too many are."""
-        if peer in self.blocked or len(self.blocked) >= self._runtime.config.max_peers:
-            return
-        self.blocked.add(peer)
-        self._runtime.count("peers.blocked")
-        self._runtime.emit(steps.PeerBlocked(peer, "did not heed back-off notices"))
-
-    def unblock_all(self) -> None:
-        """Everybody may send again."""
-        self.blocked.clear()
-
     def save(self) -> dict[str, Any]:
         """All tables as plain values; `restore` takes them."""
         return {
@@ -341,10 +292,9 @@ class PeerStates:
             "answers": self.failing.answers.snapshot(self._runtime.now_ns),
             "backoff": self._backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
-            "blocked": sorted(peer.to_bytes() for peer in self.blocked),
             "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
-            "imposed": [[peer.to_bytes(), until] for peer, until in self.imposed.items()],
             "rtt": self.round_trips.save(),
+            **self.back_pressure.save(),
         }
 
     def restore(self, data: Any, shift: Shift) -> None:
@@ -356,10 +306,9 @@ class PeerStates:
         self.failing.answers.restore(data["answers"], self._runtime.now_ns)
         self._backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
-        self.blocked.update(PeerId.from_bytes(peer) for peer in data["blocked"])
         for peer, meta in data["limits"]:
             limits = PeerLimits.from_meta(meta)
             if limits is not None:
                 self.limits[PeerId.from_bytes(peer)] = limits
-        self.imposed.update((PeerId.from_bytes(peer), shift.time(until)) for peer, until in data["imposed"])
         self.round_trips.restore(data["rtt"])
+        self.back_pressure.restore(data, shift)

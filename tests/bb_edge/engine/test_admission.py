@@ -10,7 +10,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net import admission
 from bb_edge.engine.net.admission import CHECKS, kind_of
 from bb_edge.engine.net.arrivals import Kind
-from bb_edge.engine.net.peer_state import BACKOFF_OP
+from bb_edge.engine.net.back_pressure import BACKOFF_OP
 from bb_edge.engine.steps import IngressDropped, Journal
 from bb_edge.installer import install
 from bb_edge.ir.address import Address, site_suffix
@@ -50,7 +50,7 @@ def repeated(fill: Fill, kind: int = NONE) -> Callable[[Node], list[bytes]]:
 
 def of_a_blocked_peer(fill: Fill) -> Callable[[Node], list[bytes]]:
     def given(node: Node) -> list[bytes]:
-        node._parts.peers.block(A)
+        node._parts.peers.back_pressure.block(A)
         return [sent(fill, 1)]
 
     return given

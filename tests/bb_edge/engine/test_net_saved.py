@@ -13,9 +13,10 @@ from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net.back_pressure import backoff_notice
 from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates, backoff_notice
+from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.plain import Shift
@@ -84,9 +85,9 @@ def tell(states: PeerStates, what: tuple[Any, ...]) -> None:
     elif kind == "heard":
         states.heard(peer, NOW)
     elif kind == "block":
-        states.block(peer)
+        states.back_pressure.block(peer)
     elif kind == "back off":
-        states.told_to_back_off(peer, backoff_notice(more[0]), Envelope())
+        states.back_pressure.told(peer, backoff_notice(more[0]), Envelope())
     else:
         states.round_trips.take(peer, more)
 
@@ -102,13 +103,13 @@ def test_all_that_is_known_of_peers_comes_back_and_its_times_move(told: list[tup
     assert after.up_peers("Main") == before.up_peers("Main")
     for peer in PEERS:
         assert after.is_up(peer) == before.is_up(peer)
-        assert after.is_blocked(peer) == before.is_blocked(peer)
+        assert after.back_pressure.is_blocked(peer) == before.back_pressure.is_blocked(peer)
         assert after.limits_of(peer) == before.limits_of(peer)
         assert after.limits_told(peer) == before.limits_told(peer)
         assert after.address_book.lookup(peer) == before.address_book.lookup(peer)
         assert after.probe(peer) == before.probe(peer)
-        until = before.patience_until(peer)
-        assert after.patience_until(peer) == (until + LATER - NOW if until else 0)
+        until = before.back_pressure.patience_until(peer)
+        assert after.back_pressure.patience_until(peer) == (until + LATER - NOW if until else 0)
     assert not after.changes, "what was told is not told again"
     same = Net(NOW).peers
     same.restore(saved, Shift(0))
