@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from brokers import Broker
+from certificates import OPENSSL, Authority
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
@@ -21,9 +22,7 @@ from bb_edge.cli.endings import Exit
 from bb_edge.ir.ids import PeerId
 
 SHIMS = Path(__file__).parents[2] / "firmware_shims"
-SYSTEMD_ANALYZE, MOSQUITTO, OPENSSL = (
-    shutil.which(name) for name in ("systemd-analyze", "mosquitto", "openssl")
-)
+SYSTEMD_ANALYZE, MOSQUITTO = (shutil.which(name) for name in ("systemd-analyze", "mosquitto"))
 NOT_AUTHORIZED = 135
 PATIENCE_S = 20
 
@@ -203,36 +202,18 @@ def test_the_largest_envelope_fits(broker: Callable[..., Broker]) -> None:
 
 
 @pytest.fixture
-def certificates(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
+def certificates(tmp_path: Path) -> Authority:
     """Certificates, with their keys, of an authority that is made here."""
     if OPENSSL is None:
         pytest.skip("no openssl on this machine")
     folder = tmp_path / "certs"
     folder.mkdir()
-
-    def run(*arguments: str) -> None:
-        subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    # Python 3.13 asks for RFC 5280 to the letter: what an authority's key is for, and whose key signed.
-    authority = ("-subj", "/CN=authority", "-days", "2", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    run("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", *authority)
-
-    def make(name: str) -> tuple[Path, Path]:
-        if name != "ca":
-            run("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-            names = "subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n"
-            (folder / "names").write_text(names)
-            sign = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-            run("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign)
-        return folder / f"{name}.crt", folder / f"{name}.key"
-
-    return make
+    return Authority(folder)
 
 
 @pytest.mark.broker
 def test_with_certificates_a_client_is_bound_to_its_name(
-    broker: Callable[..., Broker], certificates: Callable[[str], tuple[Path, Path]]
+    broker: Callable[..., Broker], certificates: Authority
 ) -> None:
     authority = certificates("ca")[0]
     certificate, key = certificates("broker")
@@ -292,9 +273,7 @@ def knock(secure: ssl.SSLSocket) -> None:
 
 
 @pytest.mark.broker
-def test_without_a_certificate_nobody_gets_in(
-    broker: Callable[..., Broker], certificates: Callable[[str], tuple[Path, Path]]
-) -> None:
+def test_without_a_certificate_nobody_gets_in(broker: Callable[..., Broker], certificates: Authority) -> None:
     authority = certificates("ca")[0]
     certificate, key = certificates("broker")
     acl = SHIMS / "mosquitto" / "bb.acl"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
+from certificates import OPENSSL, Authority
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.engine.steps import SendEnvelope
@@ -19,7 +18,6 @@ from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, Mqtt
 from bb_edge.wire.envelope import Envelope, encode
 
 MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "mosquitto"
-OPENSSL = shutil.which("openssl")
 NOT_AUTHORIZED = 135
 PROGRAM = """program P {module=P, targets="Main"}
 function program.Main(x: F32) -> () {entry=1, partition=Main}
@@ -34,25 +32,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """`certificates(name)` -> (certificate, key), made once each by an authority of this test."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run([str(OPENSSL), *arguments], check=True, capture_output=True, cwd=folder, timeout=60)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    # Python 3.13 asks for RFC 5280 to the letter: what an authority's key is for, and whose key signed.
-    authority = ("-subj", "/CN=ca", "-days", "2", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", *authority)
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
-
-    def make(name: str) -> tuple[str, str]:
-        if not (folder / f"{name}.crt").exists():
-            openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-            sign = ("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-            openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.crt", *sign)
-        return str(folder / f"{name}.crt"), str(folder / f"{name}.key")
-
-    return make
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    return lambda name: tuple(map(str, authority(name)))
 
 
 @pytest.fixture
