@@ -33,6 +33,7 @@ from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
 from bb_edge.targets import InstallError, SeveralRefusals, check_arguments, chosen_targets
+from bb_edge.wire.caps import RaisedSite
 from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def install(
     number = (random.SystemRandom() if seed is None else random.Random(seed)).getrandbits(128)
     config = config or NodeConfig.edge()
     caps, raised = config.caps.with_sites(_planned_sizes(program, chosen))
+    _check_room(config, raised)
     tensor_bytes = config.tensor_bytes or tensor_budget(program.functions.values())
     runtime = Runtime(
         config.with_(caps=caps, tensor_bytes=tensor_bytes),
@@ -310,6 +312,18 @@ def _planned_sizes(program: Program, targets: Sequence[Target]) -> dict[int, int
                 except ValueError as error:
                     raise _no_number(error, target.name, op.name) from error
     return planned
+
+
+def _check_room(config: NodeConfig, raised: Sequence[RaisedSite]) -> None:
+    """InstallError where the plan receives more at once than the node ever has room for."""
+    for site in raised:
+        if site.granted > config.ingress_bytes:
+            raise InstallError(
+                f"it receives {site.planned} bytes at site {site.site:#018x}, "
+                f"and ingress_bytes is {config.ingress_bytes}",
+                "install",
+                f"raise ingress_bytes to {2 * site.planned}: room for the next while one is worked on",
+            )
 
 
 def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durable: bool) -> None:

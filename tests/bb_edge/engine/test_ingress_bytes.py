@@ -13,6 +13,7 @@ from times import S
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.node import Node
+from bb_edge.targets import InstallError
 from bb_edge.transport.in_process import Simulation
 
 COUNT = 256
@@ -137,3 +138,14 @@ def test_a_round_that_keeps_its_answers_takes_as_many_as_fit(world):
     (missing,) = found.sim.events("missing")
     assert len(missing.value) == 2
     assert found.charged() == (0, {})
+
+
+def test_what_never_fits_is_refused_at_install(compile_text):
+    planned = TEXT.replace("MODE", "each").replace("READ\n", READS["each"] + "\n")
+    planned = planned.replace(f"{{{REPLY}}}", f"{{{REPLY}, wire.max_bytes=100000}}")
+    data = compile_text(planned)
+    with pytest.raises(
+        InstallError, match="receives 100000 bytes at site 0x00000000000000bb, and ingress_bytes is 99999"
+    ):
+        install(SERVER, (), data, ["Server"], NodeConfig(ingress_bytes=99_999), seed=1)
+    install(SERVER, (), data, ["Server"], NodeConfig(ingress_bytes=100_000), seed=1)
