@@ -15,7 +15,7 @@ from bb_edge.engine.binding import BindEnv, Core, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.errors import LoadError
-from bb_edge.engine.net.routing import ports_of
+from bb_edge.engine.net.ports import ports_of
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.claims import find_claims, touch_set

@@ -25,8 +25,9 @@ from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.ports import Port
 from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.net.routing import Port, Routing
+from bb_edge.engine.net.routing import Routing
 from bb_edge.engine.net.senders import Senders
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.program.program import Program

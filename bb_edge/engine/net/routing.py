@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,174 +13,44 @@ from bb_edge.engine.callbacks import Written
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.outlets import Remote
+from bb_edge.engine.net.ports import Port
 from bb_edge.engine.plain import Shift
-from bb_edge.engine.run.bound import BoundGraph, BoundOp
-from bb_edge.engine.run.frames import Execution, Frame, ReplyPort
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_RESP
-from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_edge.ir.stamped_shapes import fits, shape_text
 from bb_edge.ir.tensors import TensorError, decode_tensor
-from bb_edge.roles import TRIGGER, Backend, BackendError
+from bb_edge.roles import TRIGGER, BackendError
 from bb_edge.wire import envelope
-from bb_edge.wire.caps import EnvelopeCaps
-from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value, tensor_dtype
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, decode_value
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.envelope_records import FailureCode
 from bb_edge.wire.outbox import Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op.
-
-    `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
-    `shape` is what arrays must have, as far as the compiler knows it.
-    `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
-    `reply` is the op that answers what it asks. `sender_class` is the class of its senders, where the program
-    names it.
-    """
-
-    graph: BoundGraph
-    op: BoundOp
-    index: int
-    count: int
-    site: int
-    expected: int
-    trigger_only: bool
-    backend: Backend | None
-    behind: tuple[int, ...] = ()
-    asks: bool = False
-    reply: ReplyPort | None = None
-    dtype: np.dtype[Any] | None = None
-    shape: StampedShape | None = None
-    sender_class: str = ""
-
-    def value_of(self, fill: Fill, caps: EnvelopeCaps) -> object:
-        """Decodes a fill for this site. WireReceiveError where it is not what the site expects."""
-        if fill.trigger_only:
-            if self.trigger_only or self.expected in (0, types.TRIGGER.wire_hash):
-                return TRIGGER
-            raise WireReceiveError(
-                WireReceiveErrorKind.TypeMismatch, f"a trigger where {self.expected:#x} is expected"
-            )
-        if self.expected and fill.type_hash != self.expected:
-            raise WireReceiveError(
-                WireReceiveErrorKind.TypeMismatch,
-                f"type hash {fill.type_hash:#x}, {self.expected:#x} is expected",
-            )
-        if self.backend is not None and fill.type_hash in types.TENSOR_HASHES:
-            backend = self.backend
-            try:
-                # A slot holds arrays: its other readers know nothing of a backend's handles.
-                value = backend.to_array(backend.materialize_from_wire(fill.type_hash, fill.payload))
-            except BackendError as error:
-                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
-            # The border to users' backends: whatever they raise, this fill alone is lost.
-            except Exception as error:
-                what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
-                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
-            return self._held(value)
-        if self.dtype is not None:
-            try:
-                array = decode_tensor(fill.payload)
-            except (TensorError, MemoryError, ValueError):
-                pass  # `decode_value` says what is wrong
-            else:
-                if array.dtype == self.dtype:
-                    return array if self.shape is None else self._held(array)
-        return self._held(decode_value(fill.type_hash, fill.payload, caps))
-
-    def _held(self, value: object) -> object:
-        """A value as it came, held to the shape. WireReceiveError for another one.
-
-        An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
-        """
-        shape = self.shape
-        if shape is None or not isinstance(value, np.ndarray) or fits(value.shape, shape):
-            return value
-        if value.shape == (0,) and shape and self.op.spec.op_type != OP_RECV_RESP_BATCHED:
-            return value
-        came, wanted = shape_text(value.shape), shape_text(shape)
-        raise WireReceiveError(
-            WireReceiveErrorKind.ShapeMismatch, f"{came} for {self.name}, {wanted} is expected"
-        )
-
-    @property
-    def name(self) -> str:
-        """Which payload it is, by the author's name of the wire op."""
-        port = self.op.spec.meta.get(keys.PORT_KEY, self.op.spec.name)
-        return f"payload {self.index} of {port!r}"
-
-
-def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
-    """(travelling site id, port) of each payload that a Recv-flavored op declares.
-
-    ValueError where its metadata are no numbers.
-    """
-    meta = op.spec.meta
-    sites = meta.get(keys.SITE_IDS_KEY, "")
-    if not sites:
-        return []
-    hashes = meta.get(keys.WIRE_TYPES_KEY, "")
-    expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
-    shapes = read_shapes(meta.get(keys.SHAPES_KEY, ""))
-    trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
-    ports = []
-    texts = sites.split(",")
-    for index, text in enumerate(texts):
-        first = 2 if op.spec.op_type == OP_RECV_RESP_BATCHED else 0
-        type_hash = expected[index] if index < len(expected) else 0
-        port = Port(
-            graph,
-            op,
-            index,
-            len(texts),
-            op.outs[first + index] if first + index < len(op.outs) else -1,
-            type_hash,
-            trigger,
-            backend,
-            op.outs[len(texts) :],
-            op.spec.op_type == OP_RECV_REQ,
-            _reply_to(graph, op),
-            tensor_dtype(type_hash) if backend is None else None,
-            shapes[index] if index < len(shapes) else None,
-            meta.get(keys.SENDER_CLASS_KEY, ""),
-        )
-        ports.append((int(text, 16), port))
-    return ports
-
-
-def _reply_to(graph: BoundGraph, op: BoundOp) -> ReplyPort | None:
-    """The op that replies to what this one receives; None for what is no request, or has no reply here."""
-    wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
-    if op.spec.op_type != OP_RECV_REQ or wire_id is None:
-        return None
-    for other in graph.ops:
-        if other.spec.op_type == OP_SEND_RESP and other.spec.meta.get(keys.WIRE_REQUEST_KEY) == wire_id:
-            text = other.spec.meta.get(keys.WIRE_ID_KEY, "")
-            defers = not _comes_from(graph, other.spec.inputs[-1], op)
-            return ReplyPort(other, int(text) if text.isdigit() else 0, defers)
-    return None
-
-
-def _comes_from(graph: BoundGraph, site: int, op: BoundOp) -> bool:
-    """Whether nothing but gates of the wire stands between an op and a site, so that no other execution
-    can have brought what is there.
-    """
-    while site not in op.outs:
-        maker = next((other for other in graph.ops if site in other.outs), None)
-        if maker is None or maker.spec.domain != keys.GATE_DOMAIN:
-            return False
-        site = maker.spec.inputs[maker.outs.index(site)]
-    return True
-
-
 def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
     return Cause(peer, message.epoch, message.seq) if message.base else None
+
+
+def _held(port: Port, value: object) -> object:
+    """A value as it came, held to the shape. WireReceiveError for another one.
+
+    An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
+    """
+    shape = port.shape
+    if shape is None or not isinstance(value, np.ndarray) or fits(value.shape, shape):
+        return value
+    if value.shape == (0,) and shape and port.op.spec.op_type != OP_RECV_RESP_BATCHED:
+        return value
+    came, wanted = shape_text(value.shape), shape_text(shape)
+    raise WireReceiveError(
+        WireReceiveErrorKind.ShapeMismatch, f"{came} for {port.name}, {wanted} is expected"
+    )
 
 
 RESERVE_NS = 50_000_000
@@ -277,7 +146,7 @@ class Routing:
                 execution.went_wrong(FailureCode.REFUSED, NOT_HERE)
                 continue
             try:
-                value = port.value_of(fill, self._caps)
+                value = self._value_of(port, fill)
             except WireReceiveError as error:
                 self.failed(peer, error)
                 execution.went_wrong(FailureCode.REFUSED, f"{error.kind.name}: {error.what}")
@@ -307,7 +176,7 @@ class Routing:
             port = self._port(peer, fill, message)
             if port is None:
                 raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
-            values[port.index] = port.value_of(fill, self._caps)
+            values[port.index] = self._value_of(port, fill)
             expected = port.count
         if not values:
             raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer without fills")
@@ -316,6 +185,41 @@ class Routing:
                 WireReceiveErrorKind.DecodeFailed, "an answer with a gap between its fills"
             )
         return tuple(values[index] for index in range(len(values)))
+
+    def _value_of(self, port: Port, fill: Fill) -> object:
+        """Decodes a fill for its port. WireReceiveError where it is not what the site expects."""
+        if fill.trigger_only:
+            if port.trigger_only or port.expected in (0, types.TRIGGER.wire_hash):
+                return TRIGGER
+            raise WireReceiveError(
+                WireReceiveErrorKind.TypeMismatch, f"a trigger where {port.expected:#x} is expected"
+            )
+        if port.expected and fill.type_hash != port.expected:
+            raise WireReceiveError(
+                WireReceiveErrorKind.TypeMismatch,
+                f"type hash {fill.type_hash:#x}, {port.expected:#x} is expected",
+            )
+        if port.backend is not None and fill.type_hash in types.TENSOR_HASHES:
+            backend = port.backend
+            try:
+                # A slot holds arrays: its other readers know nothing of a backend's handles.
+                value = backend.to_array(backend.materialize_from_wire(fill.type_hash, fill.payload))
+            except BackendError as error:
+                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, error.what) from error
+            # The border to users' backends: whatever they raise, this fill alone is lost.
+            except Exception as error:
+                what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
+                raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
+            return _held(port, value)
+        if port.dtype is not None:
+            try:
+                array = decode_tensor(fill.payload)
+            except (TensorError, MemoryError, ValueError):
+                pass  # `decode_value` says what is wrong
+            else:
+                if array.dtype == port.dtype:
+                    return array if port.shape is None else _held(port, array)
+        return _held(port, decode_value(fill.type_hash, fill.payload, self._caps))
 
     def _port(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
         """The port of a fill; None for a fill that goes to a component, which has got it then, or nowhere."""
