@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bb_edge.transport.base import Transport
 
 
+MOST_LISTED = 10
+"""Entries of a list that a line holds: of a thousand peers that are missing the others are counted."""
 MAX_FAILURE = 200
 """Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
 
@@ -95,9 +97,12 @@ class StepLog:
         names = self._names
         record = step_record(step, names)
         del record["step"]
-        for name, value in record.items():
+        for name, value in list(record.items()):
             if isinstance(value, str) and name != "peer":
                 record[name] = names.in_text(value)
+            elif isinstance(value, list) and len(value) > MOST_LISTED:
+                record[name] = value[:MOST_LISTED]
+                record[f"{name}_omitted"] = len(value) - MOST_LISTED
         return record
 
     def _event(self, step: steps.AppEvent) -> None:

@@ -95,7 +95,7 @@ class Flood:
             assert self._listen(PATIENCE_S, until=3), "the hub hears nothing"
             self._flood(2, 0)  # what one such envelope needs for good is there then
             self._listen(seconds)
-            before, rest = self._listen(seconds), _kib(hub.pid, "VmRSS")
+            before, rest = self._listen(seconds), memory_of(hub.pid, "VmRSS")
             Path(f"/proc/{hub.pid}/clear_refs").write_text("5")  # the peak begins anew
             sent: list[int] = []
             flooding = threading.Thread(target=lambda: sent.append(self._flood(seconds, least_bytes)))
@@ -104,7 +104,7 @@ class Flood:
             while flooding.is_alive():
                 during += self._listen(0.2)
             flooding.join()
-            peak = _kib(hub.pid, "VmHWM")
+            peak = memory_of(hub.pid, "VmHWM")
             self._listen(2 * seconds)  # what the broker still holds
             after = self._listen(seconds)
             hub.signal(signal.SIGTERM)
@@ -169,8 +169,8 @@ class Flood:
         return sent
 
 
-def _kib(pid: int, field: str) -> int:
-    """A line of a process's status, in bytes."""
+def memory_of(pid: int, field: str) -> int:
+    """A line of a process's status, such as VmRSS, in bytes."""
     found = re.search(rf"^{field}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

@@ -1,0 +1,96 @@
+"""At a broker without rules: presences of ten thousand peers that are not there, and of the server itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+from abused.digits import HONEST, Digits
+from abused.flood import memory_of
+from paho.mqtt.client import Client, MQTTv5
+from paho.mqtt.enums import CallbackAPIVersion
+
+from bb_edge.ir.address import Address
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.presence import Presence, encode_presence
+from bb_host import S
+from bb_host.edge import compile_edge
+from federated_digits.federation import program
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(shutil.which("mosquitto") is None, reason="needs mosquitto"),
+]
+FAKES, ROUNDS = 10_000, 8
+SERVER = PeerId.from_name("server")
+GROWTH = 8 << 20
+"""Bytes that the server may grow by between its third round and its last."""
+LOG_BYTES = 60_000
+"""Of the server's log: a line of at most 10 peers each round, and samples of what comes and goes."""
+
+
+class Forger:
+    """Publishes presences of whomever it likes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def says(self, peer_class: str, epoch: int, *peers: PeerId, up: bool = True) -> None:
+        """Returns once the broker has taken a retained presence of each."""
+        sent = []
+        for peer in peers:
+            presence = Presence(up, epoch, (), (Address.empty().with_peer(peer).to_bytes(),), session=1)
+            topic = f"bb/digits/presence/{peer_class}/{peer}"
+            sent.append(self._client.publish(topic, encode_presence(presence), qos=1, retain=True))
+        for info in sent:
+            info.wait_for_publish(60)
+
+
+@contextmanager
+def forger(port: int) -> Iterator[Forger]:
+    client = Client(CallbackAPIVersion.VERSION2, "mallory", protocol=MQTTv5)
+    client.max_queued_messages_set(0)
+    client.max_inflight_messages_set(500)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        yield Forger(client)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def test_a_federation_goes_on_among_forged_presences(tmp_path: Path, patience: float) -> None:
+    """The server asks everybody who says that he is there; the fakes cost it a few rounds' deadlines."""
+    options = {"rounds": ROUNDS, "clients": 2 * FAKES, "at_least": HONEST}
+    compile_edge(*program("softmax", 3, **options, deadline_ns=round(1.5 * patience * S)), tmp_path)
+    digits = Digits(tmp_path)
+    try:
+        for number in range(HONEST):
+            digits.honest(number)
+        digits.connected()
+        with forger(digits.broker.port) as mallory:
+            mallory.says("Client", 7, *(PeerId.from_int(number + 1) for number in range(FAKES)))
+            mallory.says("Server", 7, SERVER, PeerId.from_name("mallory"))
+            digits.serve()
+            digits.listen(lambda: len(digits.heard.accuracy) >= 2)
+            mallory.says("Server", 9, SERVER, up=False)
+            mallory.says("Server", 10, SERVER)
+            digits.listen(lambda: len(digits.heard.accuracy) >= 3)
+            before = memory_of(digits.children["server"].pid, "VmHWM")
+            found = digits.done()
+        assert len(found.accuracy) == ROUNDS and found.accuracy[-1] > 0.9
+        honest = {str(PeerId.from_name(f"honest-{number}")) for number in range(HONEST)}
+        assert found.missing[-1] and not found.missing[-1] & honest, "all honest clients count at the end"
+        assert found.summary["peak_rss_bytes"] - before < GROWTH
+        assert sum(len(line) for line in found.log) < LOG_BYTES, "the log does not grow with the fakes"
+        for name in digits.children:
+            assert len(found.said(name, "")) < 200, name
+    finally:
+        digits.close()
