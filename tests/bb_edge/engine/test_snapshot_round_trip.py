@@ -25,6 +25,7 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry
 
 TIMES = {
+    "until_ns",
     *("deadline_ns", "expires_ns", "when_ns", "next_try_ns", "asks_patience_until_ns"),
 }
 """Facts that are moments; they move with the clock of the node that restores."""
