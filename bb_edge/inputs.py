@@ -31,8 +31,11 @@ class InvokeError(BBError):
 def decode_input(graph: BoundGraph, name: str, value: object) -> object:
     """Converts a host's value for an input: an array stays as it is, bytes for a tensor are decoded.
 
-    Raises InvokeError where the value is not of the declared type, dtype or shape.
+    Raises InvokeError where there is no such input, or the value is not of its type, dtype or shape.
     """
+    if name not in graph.slot.inputs:
+        there_are = ", ".join(graph.slot.inputs) or "none"
+        raise InvokeError(f"no input {name!r}", graph.target, f"inputs: {there_are}")
     declared = graph.slot.input_types[name]
     where = f"{graph.target}, input {name!r}"
     if not types.is_subtype(declared.node, types.TENSOR):

@@ -13,23 +13,21 @@ from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine, Parts
 from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.entries.invokes import Invokes
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry
-from bb_edge.engine.net.peer_state import FEATURES, FEATURES_META, LIMITS_META
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp, OpObserver
-from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.straight import schedules_of
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.syscalls.results import described
 from bb_edge.wire.bodies import BodyName
-from bb_edge.wire.caps import PeerLimits, RaisedSite
+from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
 
@@ -58,7 +56,7 @@ class Node:
         self._schedules = schedules_of(mains, parts.scheduler)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
         self._shared = {target: types.shared_dims(graph.slot.input_types) for target, graph in mains.items()}
-        parts.runtime.callbacks.register("invoke", self._fill_inputs)
+        self._invokes = Invokes(parts.runtime, parts.scheduler, self._graphs)
 
     def __repr__(self) -> str:
         return f"<Node {self.peer_id.short()}: {', '.join(self.targets)} of {self.program.module}>"
@@ -93,10 +91,7 @@ class Node:
 
         Those that its targets send to, receive from or select, as the artifact says.
         """
-        heard = [self.program.targets[name].hears for name in self._mains]
-        if any(classes is None for classes in heard):
-            return None
-        return tuple(sorted({name for classes in heard for name in classes or ()}))
+        return self.program.heard_by(self._mains)
 
     @property
     def peers_known(self) -> int:
@@ -106,27 +101,12 @@ class Node:
     @property
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
-        limits = PeerLimits.of(self._runtime.config.caps).meta()
-        claim = self._peers.programs.claim.meta()
-        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES), **claim}
+        return self._peers.own_meta
 
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all counters."""
-        runtime, scheduler = self._runtime, self._scheduler
-        return {
-            **runtime.counters,
-            "ingress.dropped": runtime.counters.get("ingress.dropped", 0),
-            "bus.dropped": runtime.bus.dropped,
-            "frontier.depth_peak": scheduler.depth_peak,
-            "pending_async.count": len(scheduler.waiting.parked),
-            "executions.active": len(scheduler.pool.active),
-            "executions.peak": scheduler.pool.peak,
-            "frames.grown": scheduler.pool.frames.grown,
-            "ingress.bytes": scheduler.ledger.bytes,
-            "outbound.bytes": self._parts.links.pending_bytes,
-            "requests.open": len(self._parts.requests),
-        }
+        return self._parts.counters
 
     @property
     def pending_sends(self) -> int:
@@ -291,10 +271,8 @@ class Node:
                     values[site] = value
                     size += value.nbytes
                     continue
-            if name not in graph.slot.inputs:
-                there_are = ", ".join(graph.slot.inputs) or "none"
-                raise InvokeError(f"no input {name!r}", target, f"inputs: {there_are}")
-            values[graph.slot.inputs[name]] = value = decode_input(graph, name, value)
+            value = decode_input(graph, name, value)
+            values[graph.slot.inputs[name]] = value
             size += payload_bytes(value)
             named = bool(self._shared[target])
         if named:
@@ -317,7 +295,7 @@ class Node:
             claim_set = graph.claims.get(INVOKE, ())
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))
-        entry = Entry(graph.target, self._fill_inputs, (graph.index, claim_set, values), number)
+        entry = Entry(graph.target, self._invokes.fill, (graph.index, claim_set, values), number)
         schedule = self._schedules.get(target)
         if schedule is not None and tuple(values) == schedule.sites:
             entry.schedule = schedule
@@ -331,21 +309,6 @@ class Node:
     def deliver_event(self, target: str, input: str, value: object) -> int:
         """One host event: an `invoke` with a single input."""
         return self.invoke(target, {input: value})
-
-    def _fill_inputs(
-        self, execution: Execution, graph_index: int, claim_set: tuple[int, ...], values: Mapping[int, object]
-    ) -> None:
-        scheduler = self._scheduler
-        execution.tell_end()
-        execution.will_claim(claim_set)
-        graph = self._graphs[graph_index]
-        frame = execution.frame_of(graph.regions[0])
-        for site, value in values.items():
-            scheduler.write(frame, site, value)
-        if not values:
-            scheduler.pull_unreached(frame)
-        if graph.starts:
-            scheduler.start_outputs(frame, INVOKE)
 
     # --- durability -----------------------------------------------------------------------------------
 

@@ -38,6 +38,24 @@ class Parts(Core):
         """What ops and components see, in install order, the ops' own first."""
         return self.ctx, *self.control.contexts
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """A copy of all counters, and what the parts hold now."""
+        runtime, scheduler = self.runtime, self.scheduler
+        return {
+            **runtime.counters,
+            "ingress.dropped": runtime.counters.get("ingress.dropped", 0),
+            "bus.dropped": runtime.bus.dropped,
+            "frontier.depth_peak": scheduler.depth_peak,
+            "pending_async.count": len(scheduler.waiting.parked),
+            "executions.active": len(scheduler.pool.active),
+            "executions.peak": scheduler.pool.peak,
+            "frames.grown": scheduler.pool.frames.grown,
+            "ingress.bytes": scheduler.ledger.bytes,
+            "outbound.bytes": self.links.pending_bytes,
+            "requests.open": len(self.requests),
+        }
+
 
 class While:
     """Work that is not a queue: it is true while a condition holds."""

@@ -22,6 +22,7 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import AddressError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
+from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.bounds import forget_oldest
@@ -274,6 +275,12 @@ class PeerStates:
         presence = self.presences.get(peer)
         features = None if presence is None else presence.meta.get(FEATURES_META)
         return peer == self._runtime.own_peer or (isinstance(features, list) and FAILURES in features)
+
+    @property
+    def own_meta(self) -> dict[str, object]:
+        """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
+        limits, claim = self._own_limits.meta(), self.programs.claim.meta()
+        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES), **claim}
 
     # --- addresses -------------------------------------------------------------------------------------
 

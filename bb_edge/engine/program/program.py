@@ -17,7 +17,7 @@ outer regions that its ops read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.engine.errors import LoadError
@@ -165,6 +165,13 @@ class Program:
     def outputs(self) -> tuple[str, ...]:
         """The outputs of the only target, in order. LoadError where there are several."""
         return tuple(self.graphs[self._only().main].outputs)
+
+    def heard_by(self, targets: Iterable[str]) -> tuple[str, ...] | None:
+        """The classes of peers that these targets hear of, sorted; None for every class."""
+        heard = [self.targets[name].hears for name in targets]
+        if any(classes is None for classes in heard):
+            return None
+        return tuple(sorted({name for classes in heard for name in classes or ()}))
 
     def _only(self) -> Target:
         if len(self.targets) != 1:
