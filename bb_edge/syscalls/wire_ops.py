@@ -169,7 +169,7 @@ def _collect(op: BoundOp, env: BindEnv) -> Run:
     stacks = max(0, len(op.outs) - 2)
 
     def run(ctx: OpContext, req_id: object) -> object:
-        return requests.collect(ctx, req_id, stacks)
+        return requests.firing.collect(ctx, req_id, stacks)
 
     return run
 
@@ -178,7 +178,7 @@ def _missing_reasons(op: BoundOp, env: BindEnv) -> Run:
     requests, wire_id = env.requests, op.spec.meta.get(keys.WIRE_REQUEST_KEY, "")
 
     def run(ctx: OpContext, missing: Any) -> object:
-        return np.asarray(requests.reasons(ctx.execution, wire_id, missing), np.int64).reshape(-1)
+        return np.asarray(requests.firing.reasons(ctx.execution, wire_id, missing), np.int64).reshape(-1)
 
     return run
 

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.cohort import Cohort, CohortEvent, CohortState
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import PENDING, Running
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 
 
 class Firing:
-    """Fires requests, whoever waits for them."""
+    """Tells executions of their requests: whoever waits for one, and whoever asks about it later."""
 
-    def __init__(self, runtime: Runtime, scheduler: Scheduler, peers: PeerStates) -> None:
+    def __init__(
+        self, runtime: Runtime, scheduler: Scheduler, peers: PeerStates, cohorts: Mapping[int, Cohort]
+    ) -> None:
+        """`cohorts` are the requests of executions that run, by number."""
         self._runtime = runtime
         self._scheduler = scheduler
         self._peers = peers
+        self._cohorts = cohorts
 
-    def collect(self, ctx: Running, cohort: Cohort, stacks: int) -> object:
+    def collect(self, ctx: Running, req_id: object, stacks: int) -> object:
         """`RecvRespBatched`: parks until the request is over, then yields (closed, missing, *stacks)."""
+        cohort = self._cohorts.get(req_id) if isinstance(req_id, int) else None
+        if cohort is None:
+            raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
         if cohort.state is CohortState.FIRED:
             return cohort.result(stacks)
         token = self._scheduler.waiting.suspend(ctx, Hold.PERMIT)
         cohort.collector = (token, stacks)
         return PENDING
+
+    def reasons(self, execution: Execution, wire_id: str, missing: Iterable[PeerId]) -> list[MissingReason]:
+        """`MissingReasons`: why these peers are missing in the last request of that wire id which the
+        execution, or one that asked in it, has made. OpError where there is none.
+        """
+        asking: Execution | None = execution
+        while asking is not None:
+            for number in reversed(asking.cohorts):
+                cohort = self._cohorts[number]
+                if cohort.op.spec.meta.get(keys.WIRE_ID_KEY) == wire_id:
+                    return [cohort.why(peer) for peer in missing]
+            asking = asking.parent
+        raise OpError("no request has closed whose missing peers these are")
 
     def fire(self, cohort: Cohort) -> None:
         """Nothing of a closed request runs or waits any more."""

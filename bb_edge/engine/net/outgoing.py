@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 from bb_edge.engine import steps
-from bb_edge.engine.callbacks import Written
 from bb_edge.engine.net.durable import RECORD_BYTES, Durable, Fate
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Joined, Unit, join_large
@@ -25,9 +24,6 @@ from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links, PendingFullError
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import read_all
-
-_UNIT = Written(lambda args: [args[0].save()], lambda plain, shift: (Unit.restored(plain[0], shift),))
-"""How the argument of a reply that was put off is written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +47,8 @@ class Outgoing:
     _asks: dict[int, EnvelopeKey] = field(default_factory=dict)  # open request id -> its envelope
 
     def __post_init__(self) -> None:
-        self.unsent = Unsent(self._runtime, self._peers, self._send)
+        self.unsent = Unsent(self._runtime, self._peers, self._send, self._append)
         self.held = self.unsent.units
-        self._runtime.callbacks.register("reply.put_off", self._put_off_is_over, _UNIT)
 
     @property
     def waits(self) -> bool:
@@ -85,7 +80,7 @@ class Outgoing:
         if not self._peers.knows(unit.peer):
             self.unsent.unresolved(unit.peer, target, execution, where)
             return False
-        if self._peers.back_pressure.imposed and unit.kind == envelope.RESPONSE and self._put_off(unit):
+        if self._peers.back_pressure.imposed and unit.kind == envelope.RESPONSE and self.unsent.put_off(unit):
             return True
         self._append(unit)
         return True
@@ -123,18 +118,6 @@ class Outgoing:
         dropped = self.units[index]
         del self.units[index]
         self.unsent.lose(dropped, "outbound queue full")
-
-    def _put_off(self, unit: Unit) -> bool:
-        """Replies pass no Tx gate: where the peer has asked for patience they wait as long."""
-        until = self._peers.back_pressure.patience_until(unit.peer)
-        if until <= self._runtime.now_ns or self._runtime.timers.full:
-            return False
-        self._runtime.count("outbound.put_off")
-        self._runtime.timers.at(until, self._put_off_is_over, unit)
-        return True
-
-    def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
-        self._append(unit)
 
     def _append(self, unit: Unit) -> None:
         if len(self.units) >= self._runtime.config.outbound_queue:

@@ -16,7 +16,7 @@ without a failed op; what a child refused is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,6 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import Hold
 from bb_edge.engine.run.naming import Naming
 from bb_edge.engine.run.scheduler import Scheduler
-from bb_edge.engine.run.waiting import Running
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
@@ -73,7 +72,7 @@ class Requests:
         self.cohorts: dict[int, Cohort] = {}
         self.by_req_id: dict[int, Cohort] = {}
         self.children = Children(runtime, scheduler)
-        self._firing = Firing(runtime, scheduler, peers)
+        self.firing = Firing(runtime, scheduler, peers, self.cohorts)
         self.trials = Trials(runtime, outgoing, peers)
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
@@ -310,33 +309,11 @@ class Requests:
         self._check(cohort)
         self._maybe_fire(cohort)
 
-    # --- firing ---------------------------------------------------------------------------------------
-
-    def collect(self, ctx: Running, req_id: object, stacks: int) -> object:
-        """`RecvRespBatched`: parks until the request is over, then yields (closed, missing, *stacks)."""
-        cohort = self.cohorts.get(req_id) if isinstance(req_id, int) else None
-        if cohort is None:
-            raise OpError(f"no open request {req_id!r}", where=ctx.op.spec.name)
-        return self._firing.collect(ctx, cohort, stacks)
-
-    def reasons(self, execution: Execution, wire_id: str, missing: Iterable[PeerId]) -> list[MissingReason]:
-        """`MissingReasons`: why these peers are missing in the last request of that wire id which the
-        execution, or one that asked in it, has made. OpError where there is none.
-        """
-        asking: Execution | None = execution
-        while asking is not None:
-            for number in reversed(asking.cohorts):
-                cohort = self.cohorts[number]
-                if cohort.op.spec.meta.get(keys.WIRE_ID_KEY) == wire_id:
-                    return [cohort.why(peer) for peer in missing]
-            asking = asking.parent
-        raise OpError("no request has closed whose missing peers these are")
-
     def _maybe_fire(self, cohort: Cohort) -> None:
         unsaved = cohort.id in self._unsaved
         if cohort.running or cohort.waiting or unsaved or not cohort.allows(CohortEvent.DONE):
             return
-        self._firing.fire(cohort)
+        self.firing.fire(cohort)
 
     def save(self) -> list[Any]:
         """All requests as plain values; `restore` takes them."""

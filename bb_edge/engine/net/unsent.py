@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bb_edge.engine import steps
+from bb_edge.engine.callbacks import Written
 from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
@@ -21,23 +22,43 @@ from bb_edge.wire import envelope
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope_records import Failure, FailureCode
 
+_UNIT = Written(lambda args: [args[0].save()], lambda plain, shift: (Unit.restored(plain[0], shift),))
+"""How the argument of a reply that was put off is written."""
+
 
 @dataclass(slots=True, eq=False)
 class Unsent:
     """Units that wait for room (`units`, the same object for ever), and requests that are lost.
 
-    `send(unit, limits, now_ns)` gives False where a unit finds no room. `lost` names requests that will never
-    be sent, as (request id, peer); `instead` are failures in place of replies that their askers do not take.
+    `send(unit, limits, now_ns)` gives False where a unit finds no room; `queue(unit)` has it sent at the end
+    of the poll. `lost` names requests that will never be sent, as (request id, peer); `instead` are failures
+    in place of replies that their askers do not take.
     """
 
     _runtime: Runtime
     _peers: PeerStates
     _send: Callable[[Unit, PeerLimits, int], bool]
+    _queue: Callable[[Unit], None]
     units: deque[Unit] = field(default_factory=deque)
     lost: list[tuple[int, PeerId]] = field(default_factory=list)
     instead: list[Unit] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._runtime.callbacks.register("reply.put_off", self._put_off_is_over, _UNIT)
+
     # --- what waits -----------------------------------------------------------------------------------
+
+    def put_off(self, unit: Unit) -> bool:
+        """Replies pass no Tx gate: where the peer has asked for patience they wait as long."""
+        until = self._peers.back_pressure.patience_until(unit.peer)
+        if until <= self._runtime.now_ns or self._runtime.timers.full:
+            return False
+        self._runtime.count("outbound.put_off")
+        self._runtime.timers.at(until, self._put_off_is_over, unit)
+        return True
+
+    def _put_off_is_over(self, _now_ns: int, unit: Unit) -> None:
+        self._queue(unit)
 
     def hold(self, unit: Unit) -> None:
         """Keeps a unit until there is room: it leaves in its turn."""
