@@ -358,7 +358,7 @@ def test_a_flag_that_only_older_versions_had_keeps_its_place(written_flag: bool)
         row["flags"][2] = written_flag
     again = restored(resealed(body), now_ns)
     assert [row["flags"] for row in body_of(again.snapshot(now_ns))["executions"][2]] == before
-    assert before and all(flags[2] is False and len(flags) == 9 for flags in before)
+    assert before and all(flags[2] is False and len(flags) == 11 for flags in before)
 
 
 def test_every_damaged_byte_is_noticed() -> None:
