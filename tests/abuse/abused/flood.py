@@ -25,6 +25,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.presence import Presence, encode_presence
 from bb_host import MS, Compiler, Module, PeerSelectorSlot
 from bb_host.dsl import Graph
 from bb_host.edge import compile_edge
@@ -151,6 +152,8 @@ class Flood:
         client.max_inflight_messages_set(100)
         client.connect("127.0.0.1", self._broker.port)
         client.loop_start()
+        presence = encode_presence(Presence(True, 1, session=1, seq=1))  # it is admitted as a leaf
+        client.publish(f"bb/flood/presence/Leaf/{self._loud.to_text()}", presence, qos=1, retain=True)
         topic = f"bb/flood/{self._hub.to_text()}/from/{self._loud.to_text()}"
         type_hash, payload = encode_value(np.zeros(FLOATS, np.float32))
         assert type_hash == self._hash

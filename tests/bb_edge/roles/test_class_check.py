@@ -124,7 +124,7 @@ CASES: dict[str, tuple[type, str, str]] = {
     "an argument of the contract that is left out": (
         _made(FedAvg, contribute=lambda self, ctx, contribution, weight=None: None),
         "cannot be called as contribute(ctx, contribution, weight, peer, round, sent)",
-        "def contribute(self, ctx, contribution, weight, peer, round)",
+        "def contribute(self, ctx, contribution, weight, peer, round, sent)",
     ),
     "an attribute that is left out": (
         _made(
