@@ -62,7 +62,11 @@ class PresenceSelector(PeerSelector):
         return cls(env.peer_class, env.own_class)
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
-        return sample_of(ctx, self.current_view(ctx), n, min)
+        least = min - self.resting(ctx) if min else 0
+        return sample_of(ctx, self.current_view(ctx), n, least)
+
+    def resting(self, ctx: Ctx) -> int:
+        return ctx.peers.resting(self._peer_class)
 
     def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
         return near_of(self.current_view(ctx), key, n)

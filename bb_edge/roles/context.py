@@ -27,6 +27,9 @@ class PeerView(Protocol):
         A peer that is present but left requests without answer is among them once per back-off interval.
         """
 
+    def resting(self, peer_class: str) -> int:
+        """Returns how many peers of the class are up and not in view: they left requests unanswered."""
+
 
 class AddressBookView(Protocol):
     """The reading side of the node's address book."""

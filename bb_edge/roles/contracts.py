@@ -262,6 +262,13 @@ class PeerSelector(_Contract):
     def current_view(self, ctx: Ctx) -> Peers | Later:
         """Returns all peers in view."""
 
+    def resting(self, ctx: Ctx) -> int:
+        """Returns how many peers are there but not in view, because they left requests unanswered.
+
+        They count towards `min`: one mute device does not have all others wait. 0 unless a selector knows.
+        """
+        return 0
+
     @_optional
     def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> Peers | Later:
         """Returns the `n` peers in view that are nearest to `key` by the selector's metric, nearest first."""

@@ -23,7 +23,14 @@ from bb_edge.transport.base import DrivenNode, Link, Log
 from bb_edge.transport.rollcall import ANSWER_S, RollCall, decode_call
 from bb_edge.transport.seldom import Seldom
 from bb_edge.transport.topics import Topics
-from bb_edge.wire.presence import MAX_SESSION, Presence, PresenceError, decode_presence, encode_presence
+from bb_edge.wire.presence import (
+    FAR_SESSIONS,
+    MAX_SESSION,
+    Presence,
+    PresenceError,
+    decode_presence,
+    encode_presence,
+)
 
 NAME_META = "name"
 """Where a presence says what people call the node."""
@@ -231,7 +238,12 @@ class Membership:
             self._stale(peer_class, now)
             return
         if news.epoch == self._node.epoch:
-            if news.session > self._session or (news.session == self._session and not news.up):
+            if (
+                news.session - self._session > FAR_SESSIONS
+            ):  # nobody believes it
+                self._counters["twins"] += 1
+                self._again(now, 1.0)
+            elif news.session > self._session or (news.session == self._session and not news.up):
                 self._spoken_for(news.session, now)
             elif not news.up:  # the will of an earlier connection
                 self._stale(peer_class, now)

@@ -26,6 +26,10 @@ MAX_PRESENCE_BYTES = 4096
 """Bytes of a presence. One of the runtime's own takes some 200; this many times the peers bound a table."""
 MAX_SESSION = (1 << 32) - 1
 """Sessions of one epoch, and presences of one session: a connection a second for a century."""
+FAR_SESSIONS = 1 << 20
+"""A presence so many sessions beyond what is known is a forged one: that is a connection a second for twelve
+days. If it counted, one message could use up all sessions of an epoch, and no later one of the peer's would.
+"""
 PRESENCE_VERSION = 1
 
 
@@ -60,7 +64,7 @@ class Presence:
         """Whether this says nothing any more against what is known.
 
         So it is with a down of another epoch: it may be of the process before. Within an epoch a session that
-        is over stays over, and one before the last that is known is over.
+        is over stays over, one before the last that is known is over, and one far beyond it is nobody's.
         """
         if self.epoch is None or known.epoch is None:
             return False
@@ -70,7 +74,7 @@ class Presence:
             return False
         if self.session == known.session:
             return self.up and not known.up
-        return self.session < known.session
+        return self.session < known.session or self.session - known.session > FAR_SESSIONS
 
 
 def encode_presence(presence: Presence) -> bytes:

@@ -4,9 +4,9 @@
 outputs, slots with their types and configuration. Weights are in it by name, dtype and shape, not by value:
 a model that has learned is the same program. Lines of source and options of the host are not in it.
 
-`contracts` is of what travels: per pair of classes the sites, their types, and the remote ops of components
-that both have. Two artifacts whose contracts differ cannot talk; two of different programs with the same
-contracts can, where one of them says so (`accepts`).
+`contracts` is of what travels: per pair of classes the sites, their types and shapes, and of what both bind
+the components that call each other and the layouts of models. Two artifacts whose contracts differ cannot
+talk; two of different programs with the same contracts can, where one of them says so (`accepts`).
 """
 
 from __future__ import annotations
@@ -116,10 +116,11 @@ def contracts(program: Program) -> dict[str, str]:
     rows: dict[tuple[str, str], list[str]] = {}
     for both in ends.values():
         senders = [(name, op) for name, op in both if op.op_type not in RECV_FLAVORED]
-        receivers = [name for name, op in both if op.op_type in RECV_FLAVORED]
+        receivers = [(name, op) for name, op in both if op.op_type in RECV_FLAVORED]
         for sender, op in senders:
-            for receiver in receivers:
-                row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS)]
+            for receiver, taken in receivers:
+                shapes = taken.meta.get(keys.SHAPES_KEY, "")
+                row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS), shapes]
                 both_names = (sender, receiver) if sender <= receiver else (receiver, sender)
                 rows.setdefault(both_names, []).append("\0".join(row))
     classes = {f.name: class_of_target(f) for f in program.functions if flow.is_main(f)}
@@ -147,12 +148,18 @@ _TRAVELS = (
 
 
 def _remote(program: Program, one: str, other: str) -> Iterator[str]:
-    """The components that both bind and that call each other: their slot is the address of the call."""
+    """What both bind and agree on: components that call each other, whose slot is the address of the call,
+    and the layouts of models, whose parameters travel as bare vectors.
+    """
     mains = {target.main.name: target.main for target in targets_of(program)}
     for name, slot in mains[one].slots.items():
         there = mains[other].slots.get(name)
-        if slot.role in _TALKING_ROLES and there is not None and there.concrete_type == slot.concrete_type:
+        if there is None:
+            continue
+        if slot.role in _TALKING_ROLES and there.concrete_type == slot.concrete_type:
             yield f"slot\0{name}\0{slot.concrete_type}"
+        if slot.role == keys.ROLE_MODEL and isinstance(slot.state, Subgraph):
+            yield "\0".join(("model", name, *_layout(slot.state)))
 
 
 # --- the canonical form --------------------------------------------------------------------------------
@@ -197,6 +204,13 @@ def _seen(keys_there: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(key for key in keys_there if key != keys.SOURCE_LINE_KEY))
 
 
+def _layout(graph: Subgraph) -> Iterator[str]:
+    """Names, dtypes and shapes of the initializers, in order."""
+    for name, tensor in graph.initializers.items():
+        kind = tensor.elem_type if isinstance(tensor, RawTensor) else tensor.dtype
+        yield from (name, str(kind), str(tuple(tensor.shape)))
+
+
 def _value(value: AttrValue) -> list[str]:
     """An attribute or a construction state as texts; tensors by value where they are structure."""
     if isinstance(value, np.ndarray):
@@ -204,10 +218,7 @@ def _value(value: AttrValue) -> list[str]:
         structure = not value.ndim or (value.dtype.kind in "iub" and value.size <= MOST_NUMBERS)
         return [*head, repr(value.tolist())] if structure else head
     if isinstance(value, Subgraph):
-        parts = [value.name, *value.inputs, "->", *value.outputs]
-        for name, tensor in value.initializers.items():
-            kind = tensor.elem_type if isinstance(tensor, RawTensor) else tensor.dtype
-            parts += name, str(kind), str(tuple(tensor.shape))
+        parts = [value.name, *value.inputs, "->", *value.outputs, *_layout(value)]
         for key in sorted(value.meta):
             parts += key, value.meta[key]
         _ops(value.ops, parts)

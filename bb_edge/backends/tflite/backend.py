@@ -162,6 +162,11 @@ class TFLiteBackend(Backend):
     ) -> BackendProgram:
         return self.numpy.prepare(function, functions, resident)
 
+    def _note(self, text: str) -> None:
+        """What is the same of several models is said once: they have no names on a device."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def model(
         self, node: Any, functions: Functions, inputs: Sequence[ValueType | None], outputs: Sequence[Any]
     ) -> BackendProgram | FunctionProto:
@@ -192,7 +197,7 @@ class TFLiteBackend(Backend):
                 self._tensor_bytes,
             )
             program.expect(inputs, outputs)
-            self.notes.append(f"{where}: {chosen.package}, threads {threads}")
+            self._note(f"{where}: {chosen.package}, threads {threads}")
             return program
         if not attributes.get("fallback"):
             raise TFLiteInterpreterError(
@@ -208,8 +213,8 @@ class TFLiteBackend(Backend):
         ):
             raise TFLiteModelError(f"its fallback {name!r} is missing, or has other inputs or outputs", where)
         if on_numpy:
-            self.notes.append(f"{where}: NumPy, which measured faster on this device")
+            self._note(f"{where}: NumPy, which measured faster on this device")
         else:
             self.fallbacks += 1
-            self.notes.append(f"{where}: NumPy, because there is {chosen}")
+            self._note(f"{where}: NumPy, because there is {chosen}")
         return fallback

@@ -53,7 +53,8 @@ class Quorum:
             if not isinstance(selector, PeerSelector):
                 continue
             try:
-                there = len(selector.current_view(self._ctx))  # type: ignore[arg-type]
+                view = len(selector.current_view(self._ctx))  # type: ignore[arg-type]
+                there = view + selector.resting(self._ctx) if view else 0
             # The border to users' components: the round runs, and tells what is wrong.
             except Exception:  # noqa: BLE001
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from bb_edge.engine import steps
 from bb_edge.engine.runtime import Runtime
@@ -13,8 +13,10 @@ from bb_edge.wire.answering import PeerAnswers
 class Failing:
     """The table of `bb_edge.wire.answering`, with its steps and counters. Nobody else writes it."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, tell: Callable[[steps.PeerFailing], None]) -> None:
+        """`tell` is given each peer that is failing now, or not any more."""
         self._runtime = runtime
+        self._tell_change = tell
         self.answers = PeerAnswers(runtime.config.failing_threshold, runtime.config.max_peers)
 
     def __bool__(self) -> bool:
@@ -48,4 +50,6 @@ class Failing:
             self._tell(peer, False)
 
     def _tell(self, peer: PeerId, failing: bool) -> None:
-        self._runtime.emit(steps.PeerFailing(peer, failing))
+        change = steps.PeerFailing(peer, failing)
+        self._runtime.emit(change)
+        self._tell_change(change)

@@ -42,7 +42,7 @@ FAILURES = "failures"
 FEATURES = (FAILURES,)
 """What this node says of itself."""
 
-Change = steps.PeerUp | steps.PeerDown
+Change = steps.PeerUp | steps.PeerDown | steps.PeerFailing
 
 
 class PeerView:
@@ -62,6 +62,12 @@ class PeerView:
             up = tuple(peer for peer in up if states.failing.may_ask(peer))
         again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
         return tuple(sorted((*up, *again))) if again else up
+
+    def resting(self, peer_class: str) -> int:
+        failing = self._states.failing
+        if not failing:
+            return 0
+        return sum(not failing.may_ask(peer) for peer in self._states.up_peers(peer_class))
 
 
 class PeerStates:
@@ -89,7 +95,7 @@ class PeerStates:
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
         self.back_pressure = BackPressure(runtime, self._backoff)
-        self.failing = Failing(runtime)
+        self.failing = Failing(runtime, self._failing_changed)
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         self.round_trips = RoundTrips(runtime)
@@ -99,8 +105,12 @@ class PeerStates:
         runtime.callbacks.register("presence.cleared", self.cleared)
         runtime.callbacks.register("peer.failed", self.failed)
 
+    def _failing_changed(self, change: steps.PeerFailing) -> None:
+        if not change.failing:  # whoever waits for peers looks again
+            self.changes.append(change)
+
     def take_changes(self) -> list[Change]:
-        """Who came up and who went down since the last call, in order."""
+        """Who came up, who went down, and who answers again since the last call, in order."""
         changes, self.changes = self.changes, []
         return changes
 

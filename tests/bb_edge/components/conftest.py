@@ -20,6 +20,9 @@ class Presence:
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         return self.classes.get(peer_class, ())
 
+    def resting(self, peer_class: str) -> int:
+        return 0
+
 
 @dataclass
 class Surroundings:

@@ -43,8 +43,10 @@ HEAR = """x: F32[], from: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids
 
 
 class World:
-    def __init__(self, compile_text, least: int, send: str = ASK, answer: str = ANSWER) -> None:
-        text = PROGRAM.replace("MIN", str(least)).replace("SEND", send).replace("ANSWER", answer)
+    def __init__(
+        self, compile_text, least: int, send: str = ASK, answer: str = ANSWER, times: int = 3
+    ) -> None:
+        text = PROGRAM.replace("MIN", str(least)).replace("times=3", f"times={times}").replace("SEND", send).replace("ANSWER", answer)
         self.data = compile_text(text)
         self.sim = Simulation(seed=3)
         self.server = self.add("hub", "Server", 1)
@@ -129,6 +131,26 @@ def test_a_round_counts_where_one_of_its_peers_is_heard(compile_text):
     world.join()
     world.sim.run(for_ns=S)
     assert world.began() == [1, 2, 3] and world.server.counters["rounds.ended"] == 3
+
+
+def test_a_failing_peer_counts_towards_min_so_that_nobody_waits_for_it(compile_text):
+    world = World(compile_text, 3, times=200)
+    world.join("fails")
+    world.join()
+    world.join()
+    world.sim.run(for_ns=3 * S)
+    assert [s.failing for s in world.of(steps.PeerFailing)] == [True]
+    assert world.began()[-1] == 200 and len(world.of(steps.RoundWaits)) == 1, "before anybody was there"
+
+
+def test_a_peer_that_answers_again_ends_the_back_off(compile_text):
+    world = World(compile_text, 1, times=200)
+    bad = world.join("fails")
+    world.sim.run(until=lambda: any(s.wait_ns >= 8 * S for s in world.of(steps.RoundBackedOff)))
+    bad.component("codec").mood = "well"
+    world.sim.run(until=lambda: [s.failing for s in world.of(steps.PeerFailing)] == [True, False])
+    world.sim.run(for_ns=S)
+    assert world.began()[-1] > 1, "the rounds go on at once"
 
 
 def test_a_round_that_tells_nobody_is_not_counted(compile_text):

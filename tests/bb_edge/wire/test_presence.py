@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bb_edge.wire.presence import (
+    FAR_SESSIONS,
     MAX_ADDRESSES,
     MAX_CLASSES,
     MAX_META,
@@ -134,3 +135,12 @@ def test_what_says_nothing_any_more(news: Presence, known: Presence) -> None:
 )
 def test_what_still_counts(news: Presence, known: Presence) -> None:
     assert not news.is_older_than(known)
+
+
+def test_a_session_far_beyond_what_is_known_is_nobody_s():
+    """One forged goodbye would otherwise be the last word of an epoch."""
+    known = Presence(True, 7, session=3, seq=1)
+    far = 3 + FAR_SESSIONS
+    assert not Presence(False, 7, session=far, seq=1).is_older_than(known)
+    assert Presence(False, 7, session=far + 1, seq=1).is_older_than(known)
+    assert Presence(True, 7, session=MAX_SESSION, seq=1).is_older_than(known)

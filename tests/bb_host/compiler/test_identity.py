@@ -9,14 +9,16 @@ import numpy as np
 import onnx
 import pytest
 
-from bb_edge.components import ArrayDataSource, PresenceSelector
+from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
 from bb_edge.ir import keys
 from bb_edge.loading import DamagedArtifact, load
 from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
 from bb_host.cli import main
 from bb_host.compiler.identity import IdentityError, accepting
 from bb_host.edge import build_edge
+from bb_host.learn import mlp, trainable
 from bb_host.program_proto import to_proto
+from federated_digits.federation import FederatedDigits
 from tests.aids.seals import resealed
 
 
@@ -156,3 +158,26 @@ def test_the_command_line_accepts_and_inspects(base, tmp_path, capsys):
     main(["inspect", str(tmp_path / "out" / "Hub.Leaf.edge.onnx"), "--json"])
     shown = json.loads(capsys.readouterr().out)
     assert (shown["program"], shown["accepts"]) == (report["program"], [digest(base)])
+
+
+# --- models ------------------------------------------------------------------------------------------
+
+
+def learner(layers):
+    bound = Compiler().bind_peer_selector("clients", PresenceSelector).bind_aggregator("agg", FedAvg)
+    source = bound.bind_data_source("shard", ArrayDataSource, {"path": "a.npz"})
+    source = source.bind_data_source("test", ArrayDataSource, {"path": "a.npz"})
+    return source.bind_model(
+        "model", GraphModel, trainable(mlp(layers), loss="softmax_cross_entropy")
+    ).compile_program(FederatedDigits())
+
+
+def test_another_model_with_as_many_parameters_is_another_contract():
+    """Parameters travel as one vector: a sum over two layouts would be of no model."""
+    wide, deep = learner([64, 10]), learner([64, 10])
+    key = f"{keys.CONTRACT_PREFIX}Client.Server"
+    assert wide.meta[key] == deep.meta[key]
+    other = learner([64, 9, 10])
+    assert other.meta[key] != wide.meta[key]
+    with pytest.raises(IdentityError, match="Client and Server"):
+        accepting(other, [wide])
