@@ -238,9 +238,7 @@ class Membership:
             self._stale(peer_class, now)
             return
         if news.epoch == self._node.epoch:
-            if (
-                news.session - self._session > FAR_SESSIONS
-            ):  # nobody believes it
+            if news.session - self._session > FAR_SESSIONS:  # nobody believes it
                 self._counters["twins"] += 1
                 self._again(now, 1.0)
             elif news.session > self._session or (news.session == self._session and not news.up):

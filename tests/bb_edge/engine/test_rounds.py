@@ -46,7 +46,12 @@ class World:
     def __init__(
         self, compile_text, least: int, send: str = ASK, answer: str = ANSWER, times: int = 3
     ) -> None:
-        text = PROGRAM.replace("MIN", str(least)).replace("times=3", f"times={times}").replace("SEND", send).replace("ANSWER", answer)
+        text = (
+            PROGRAM.replace("MIN", str(least))
+            .replace("times=3", f"times={times}")
+            .replace("SEND", send)
+            .replace("ANSWER", answer)
+        )
         self.data = compile_text(text)
         self.sim = Simulation(seed=3)
         self.server = self.add("hub", "Server", 1)
