@@ -179,7 +179,8 @@ def test_the_console_script_looks_in_the_working_directory(folder: Path) -> None
         return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
     done = doctor("--load", "acme_here", "--load", "./acme_here.py")
-    assert "PLACE" in done.stdout
+    assert "ok       components    loaded acme_here\n" in done.stdout
+    assert "ok       components    loaded ./acme_here.py\n" in done.stdout
     done = doctor("--load", "broken.py")
     assert "failed   components    broken.py:1: SyntaxError" in done.stdout
     assert done.returncode == 1 and "Traceback" not in done.stderr

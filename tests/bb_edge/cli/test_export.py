@@ -216,8 +216,10 @@ def test_a_snapshot_of_an_older_runtime_says_what_to_do(state, node, monkeypatch
 
     real = snapshot.cbor.dumps
 
-    def older(body):
-        return real({k: v for k, v in body.items() if k != "slots"} if isinstance(body, dict) else body)
+    def older(body, *more):
+        if isinstance(body, dict):
+            body = {k: v for k, v in body.items() if k != "slots"}
+        return real(body, *more)
 
     monkeypatch.setattr(snapshot.cbor, "dumps", older)
     write_state(state, node)

@@ -17,6 +17,7 @@ from bb_edge.engine.errors import OpError
 from bb_edge.installer import install
 from bb_edge.ir.address import Address, AddressError, site_suffix
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.roles import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
@@ -205,23 +206,32 @@ ANSWERS = f"""  x: F32[1], s: PeerIdVec, r: WireReqId, t: Trigger = wire.RecvReq
 
 
 @pytest.mark.covers("wire", "SendReqBatched", "RecvReq", "SendResp", "RecvRespBatched")
+@pytest.mark.covers("syscall", "MissingReasons")
 def test_request_batch(compile_text):
-    sim, left, _ = pair(
+    sim, left, right = pair(
         compile_text,
         f"""  r: WireReqId = wire.SendReqBatched(x, to, everybody) {{{ASK}, wire.answer_mode=batch, deadline_ns=1000000000}}
   closed: Trigger, missing: PeerIdVec, stack: Tensor = wire.RecvRespBatched(r) {{{REPLY}}}
   syscall.AppNotify<name="closed">(closed)
   syscall.AppEmit<name="missing">(missing)
+  why: I64[?] = syscall.MissingReasons(missing) {{wire.request=1}}
+  syscall.AppEmit<name="why">(why)
   syscall.AppEmit<name="stack">(stack)""",
         "x: F32[1]",
         ANSWERS,
     )
     number = left.invoke("L", {"x": f32(4)})
     sim.run(for_ns=S)
+    assert sim.events("why")[0].value.tolist() == []
+    left.invoke("L", {"x": f32(4)})
+    sim.remove(right.peer_id)
+    sim.run(for_ns=S)
+    assert sim.events("why")[1].value.tolist() == [MissingReason.DOWN]
+    assert sim.events("missing")[1].value == (right.peer_id,)
     assert sim.events("stack")[0].value.tolist() == [[8]]
     assert sim.events("missing")[0].value == ()
-    assert [e.execution for e in sim.events("closed")] == [number]
-    assert 0 < sim.events("asked")[0].value < 2**64 and len(sim.events("replied")) == 1
+    assert sim.events("closed")[0].execution == number
+    assert 0 < sim.events("asked")[0].value < 2**64 and len(sim.events("replied")) >= 1
     assert left.counters["requests.open"] == 0
 
 
