@@ -40,6 +40,8 @@ TESTS = (
     (
         *("tests/bb_edge/wire", "tests/bb_edge/state", f"{ENGINE}/test_saved.py"),
         *(f"{ENGINE}/test_journal.py", f"{ENGINE}/test_until_snapshot.py"),
+        *(f"{ENGINE}/test_shared_on_disk.py", f"{ENGINE}/test_fan_out.py"),
+        f"{ENGINE}/test_failed_answers.py",
     ),
     (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),

@@ -11,11 +11,13 @@ import pytest
 from kinds_of_steps import of
 
 from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import snapshot
 from bb_edge.engine.snapshot import SnapshotError
 from bb_edge.engine.steps import AppEvent, EngineStep, OutboundDropped, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.state import StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, restore
+from bb_edge.wire import cbor
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, decode, encode
 from bb_shims import AtomicStorage, StorageError
@@ -144,3 +146,48 @@ def test_what_no_snapshot_can_hold_is_not_sent_and_no_fault_of_the_peers(compile
     assert machine.node.counters["requests.not_sent"] == 40
     assert "requests.unanswered" not in machine.node.counters
     assert [event.value for event in of(AppEvent, found)] == [PEERS], "without the request, a snapshot fits"
+
+
+class Narrow(Machine):
+    """A node whose own bounds are narrow."""
+
+    def __init__(self, data: bytes, **bounds: int) -> None:
+        self.config = NodeConfig.host().with_(**bounds)
+        super().__init__(data)
+
+    def make(self, snapshot: bytes | None, now_ns: int = 0) -> Node:
+        more: dict[str, Any] = {"seed": 1, "durable": True, "snapshot": snapshot, "now_ns": now_ns}
+        return install(SELF, (), self.data, ["Main"], self.config, **more)
+
+
+def test_those_that_find_no_place_in_the_outbox_wait(compile_text):
+    machine = Narrow(compile_text(TEXT), outbox_records=8)
+    assert len({step.peer for step in machine.ask(2)}) == 8
+    assert not of(OutboundDropped, machine.poll(3))
+
+
+@pytest.mark.parametrize("fills", [1, 16])
+def test_whatever_the_bound_a_request_is_on_disk_or_waits(compile_text, fills):
+    """Of many fills, what stands around their payloads is more than is reckoned with."""
+    sites = ",".join(f"a{n:x}" for n in range(1, fills + 1))
+    types = ",".join(["101"] * fills)
+    text = TEXT.replace("SendReqBatched(x, ask", f"SendReqBatched({'x, ' * fills}ask")
+    text = text.replace(
+        "wire.site_ids=a1, wire.type_hashes=101", f'wire.site_ids="{sites}", wire.type_hashes="{types}"'
+    )
+    data, found = compile_text(text), set()
+    for bound in range(40, 240 + 80 * fills, 2 * fills):
+        node = Narrow(data, outbox_bytes=bound)
+        node.node.invoke("Main", {"x": LARGE[:4], "ask": PEERS[:1]})
+        left = [step for step in of(SendEnvelope, node.poll(2)) if step.durable]
+        assert not of(OutboundDropped, node.poll(3))
+        assert len(left) == len(node.node.inspect().outbox["records"])
+        found.add(len(left))
+    assert found == {0, 1}
+
+
+def test_what_has_no_written_form_is_named(compile_text, monkeypatch):
+    machine = Machine(compile_text(TEXT))
+    monkeypatch.setattr(snapshot, "_slots", lambda parts: [object()])
+    with pytest.raises(cbor.CborError, match="a object has no plain CBOR form"):
+        machine.node.snapshot(5)

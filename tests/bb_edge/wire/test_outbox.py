@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from peers import A, B
 
 from bb_edge.wire import cbor
-from bb_edge.wire.outbox import RECORD, Cause, Outbox, OutboxFullError, OutboxRecord, OutboxRecordError
+from bb_edge.wire.outbox import (
+    RECORD,
+    Cause,
+    Outbox,
+    OutboxFullError,
+    OutboxRecord,
+    OutboxRecordError,
+    body_record,
+    name_of,
+    read_all,
+)
 from bb_edge.wire.resend import EnvelopeKey
 from tests.aids.transitions import assert_decides_by
 
@@ -330,3 +340,12 @@ def test_a_record_is_decided_by_its_table() -> None:
         assert taken(outbox, may_run=False) == [2]  # ahead_settled: caught_up
 
     assert_decides_by(RECORD, walk)
+
+
+def test_a_record_whose_body_is_missing_is_refused() -> None:
+    body = b"x" * 5000
+    record = OutboxRecord(EnvelopeKey(A, 1, 1), b"rest", 0, None, 0, body, name_of(body))
+    both = [body_record(body), record.to_bytes()]
+    assert read_all(both)[0] == [record]
+    with pytest.raises(OutboxRecordError, match="the body that it names is missing"):
+        read_all(both[1:])
