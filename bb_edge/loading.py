@@ -141,7 +141,7 @@ def _program(kind: type[P], model: ModelProto, data: bytes, digest: str | None) 
 
 
 def _identity(meta: Mapping[str, str]) -> ProgramClaim:
-    """Which program it is of, as the artifact says. DamagedArtifact where a digest is none."""
+    """Which program it is of, as the artifact says. DamagedArtifact for a malformed digest."""
     program = meta.get(keys.PROGRAM_KEY, "")
     accepts = [one for one in meta.get(keys.ACCEPTS_KEY, "").split(",") if one]
     prefix = keys.CONTRACT_PREFIX

@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 
 class Launch:
-    """Makes a node and everything around it from one configuration; the fields hold what was made.
+    """Makes a node and everything around it from one configuration. The fields hold the parts.
 
     What is opened is closed with `stack`. `log` takes warnings, and what was restored. With `trial` nothing
     is created or changed, and a state folder or port that a running node has is left to it.

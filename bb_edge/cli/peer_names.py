@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bb_edge.transport.base import Log
 
 MetaOf = Callable[[PeerId], Mapping[str, object]]
-"""What a peer's presence says about it; empty where there is none."""
+"""Tells the metadata of a peer's presence; empty for a peer without one."""
 
 MAX_NAME = 64
 """Letters of a name that is shown: a hostname has at most as many, and a log line stays a line."""

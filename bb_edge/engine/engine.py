@@ -190,7 +190,7 @@ class Engine:
                 self._admit(now_ns)
             if scheduler.runnable or self._left == before:
                 self._left -= max(1, scheduler.drain(self._left))
-                if self.outgoing.unsent.lost:
+                if self.outgoing.unsent.lost or self.peers.changes:
                     self._hand_on()
 
     def _admit(self, now_ns: int) -> None:
@@ -262,6 +262,8 @@ class Engine:
                 self._hand_on()
             if arrival is not None:
                 admission.decide(arrival, now_ns)
+        if self.peers.changes:  # an answer tells that its peer answers again
+            self._hand_on()
 
     def _fire(self, now_ns: int) -> None:
         """Calls the timers that are due, and runs what each of them makes ready."""

@@ -38,7 +38,7 @@ class SendEnvelope(EngineStep):
 
     An envelope with small fills has no body. `expires_in_ns` is how long it is worth delivering (0 = for
     ever); `resent` tells a repetition. `kept` says that the node holds the envelope, within its bounds, and
-    repeats it until it is acknowledged: a transport need not drop it for want of room.
+    repeats it until it is acknowledged: a transport without room need not drop it.
     """
 
     peer: PeerId

@@ -6,7 +6,7 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from bb_edge.engine import steps
 from bb_edge.engine.runtime import Runtime
@@ -39,7 +39,7 @@ class PeerPrograms:
                 self._runtime.count("peers.other_program")
                 self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, theirs.program.hex()[:16]))
 
-    def keep(self, present: Mapping[PeerId, object] | set[PeerId]) -> None:
+    def keep(self, present: Container[PeerId]) -> None:
         """Forgets strangers whose presence is forgotten."""
         for peer in [peer for peer in self.strangers if peer not in present]:
             del self.strangers[peer]
