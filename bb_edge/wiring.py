@@ -30,6 +30,7 @@ from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Routing
 from bb_edge.engine.net.senders import Senders
 from bb_edge.engine.net.until_snapshot import SnapshotWish
+from bb_edge.engine.net.verdicts import ANSWER_REFUSED_OP
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.components import Components, OpStates
@@ -123,6 +124,7 @@ def node(
     failures = Failures(runtime, core.peers, core.outgoing)
     routing = Routing(runtime, scheduler, failures, bound.ports, acknowledges=durable)
     routing.register(0, BACKOFF_OP, core.peers.back_pressure.told)
+    routing.register(0, ANSWER_REFUSED_OP, core.requests.verdicts.told)
     for slot, (ref, target) in slots.refs.items():
         component = slots.components[slot]
         if isinstance(component, ProtocolComponent):

@@ -156,6 +156,7 @@ _LEVEL = {
     steps.OutboundDropped: "warning",
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",
+    steps.AnswerRefused: "warning",
     steps.RoundBackedOff: "info",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",

@@ -104,3 +104,16 @@ class RequestFailed(EngineStep):
     code: str
     detail: str
     port: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRefused(EngineStep):
+    """A peer that asked this node says that the answer does not count, and why.
+
+    `port` names its request. `times` is how many answers it has refused since it said so last.
+    """
+
+    peer: PeerId
+    reason: str
+    port: str = ""
+    times: int = 1

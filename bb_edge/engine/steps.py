@@ -30,6 +30,7 @@ ProgramMismatch = peer_steps.ProgramMismatch
 ClassMismatch = peer_steps.ClassMismatch
 RequestClosed = peer_steps.RequestClosed
 RequestFailed = peer_steps.RequestFailed
+AnswerRefused = peer_steps.AnswerRefused
 
 
 @dataclass(frozen=True, slots=True)

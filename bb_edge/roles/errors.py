@@ -46,12 +46,16 @@ class OptionalMethodError(ComponentError):
 class ContributionRefused(ComponentError):
     """A contribution that does not count; `peer` is whose it is, None where the op is not told.
 
-    Components raise any error; the engine adds the peer. The answer that brought it counts as none.
+    Components raise any error; the engine adds the peer. The answer that brought it counts as none, and its
+    peer is told `why`, the reason alone.
     """
 
-    def __init__(self, what: str, where: str = "", hint: str = "", peer: PeerId | None = None) -> None:
+    def __init__(
+        self, what: str, where: str = "", hint: str = "", peer: PeerId | None = None, why: str = ""
+    ) -> None:
         super().__init__(what, where, hint)
         self.peer = peer
+        self.why = why
 
 
 class AggregateNotFinite(ComponentError):

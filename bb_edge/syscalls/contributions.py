@@ -64,6 +64,7 @@ def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Ca
                 error.where,
                 error.hint,
                 whose,
+                error.what,
             ) from error
 
     return contribute

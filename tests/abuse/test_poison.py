@@ -37,6 +37,9 @@ def test_what_is_refused_costs_nothing_and_is_named(tmp_path: Path, honest: Hear
     said = " ".join(line for line in found.log if " warning " in line or " error " in line)
     for kind in REFUSED:
         assert name_of(kind) in said, f"the log does not name {kind!r}"
+        told = found.said(name_of(kind), " warning ", "AnswerRefused", "peer=server ")
+        assert told, f"{kind!r} does not hear at its own end that its answer does not count"
+    assert any("inf or nan" in line for line in found.logs[name_of("nan")]), "nor why"
 
 
 @pytest.mark.parametrize("attack", ["huge", "scaled"])

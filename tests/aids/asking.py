@@ -40,8 +40,8 @@ class Moody(Codec):
         return np.zeros(200_000, np.float32) if self.mood == "grows" else t
 
     def decompress(self, ctx: Any, code: Any) -> Any:
-        if self.mood == "refuses once":
-            self.mood = "well"
+        if self.mood in ("refuses", "refuses once"):
+            self.mood = "refuses" if self.mood == "refuses" else "well"
             raise ValueError("not this")
         return code
 

@@ -77,7 +77,7 @@ class Admission:
             message = envelope.decode(raw.data, self._runtime.config.caps)
         except EnvelopeError as error:
             self._malformed(peer, error)
-            self._settle_unread(raw)
+            self._settle_unread(raw, error.what)
             self._runtime.bus.publish(Bus.WIRE_RECEIVE_ERROR)
             self._ledger.release(peer, len(raw.data))
             return None
@@ -117,7 +117,7 @@ class Admission:
         self._runtime.count("wire.malformed")
         self._runtime.emit(steps.WireReceiveFailed(peer, error.kind.name, error.what))
 
-    def _settle_unread(self, raw: Raw) -> None:
+    def _settle_unread(self, raw: Raw, why: str) -> None:
         """Nobody waits for a peer whose answer cannot be read, because it is too large."""
         if not self._requests.by_req_id:
             return
@@ -126,7 +126,7 @@ class Admission:
         except EnvelopeError:
             return
         if message.kind == RESPONSE and self._requests.expects(message.wire_req_id, raw.peer):
-            self._requests.settle_peer(message.wire_req_id, raw.peer, MissingReason.TOO_LARGE)
+            self._requests.settle_peer(message.wire_req_id, raw.peer, MissingReason.TOO_LARGE, why)
 
     def _refuse(self, raw: Raw, refusal: Refusal) -> None:
         name, tells = refusal.value
@@ -236,7 +236,8 @@ class Admission:
             values = self._routing.answer(peer, message, cohort.mode)
         except WireReceiveError as error:
             self._routing.failed(peer, error)
-            self._requests.settle_peer(req_id, peer, MissingReason.REFUSED)
+            why = f"{error.kind.name}: {error.what}"
+            self._requests.settle_peer(req_id, peer, MissingReason.REFUSED, why)
             self._ledger.release(peer, size)
             return
         self._requests.answer(req_id, Answer(peer, values, cause_of(peer, message), size))

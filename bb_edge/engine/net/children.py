@@ -6,7 +6,6 @@ from bb_edge.engine.net.cohort import Cohort, CohortEvent
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
 from bb_edge.roles import TRIGGER
 
@@ -38,23 +37,14 @@ class Children:
             asked = cohort.execution
             child.came_from(peer, cause, asked.deadline_ns, acknowledged=True, until_ns=asked.until_ns)
 
-    def ended(self, child: Execution) -> tuple[Cohort, PeerId | None] | None:
-        """An execution has ended. For one that an answer ran in, its request, and whose answer counts then.
-
-        What the child refused is missing. None for any other execution.
-        """
+    def ended(self, child: Execution) -> Cohort | None:
+        """An execution has ended. The request of one that an answer ran in, None for any other."""
         cohort = self.cohorts.pop(child.id, None)
         if cohort is None:
             return None
-        peer = child.source
-        assert peer is not None
         cohort.happens(CohortEvent.COUNTED)
         cohort.running -= 1
-        if not child.failed:
-            return cohort, peer
-        cohort.reasons[peer] = MissingReason.REFUSED
-        self._runtime.count("requests.refused")
-        return cohort, None
+        return cohort
 
     def forget_waiting(self, cohort: Cohort) -> None:
         """Drops the answers that are not needed any more."""

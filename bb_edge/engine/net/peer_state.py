@@ -39,7 +39,9 @@ FEATURES_META = "features"
 """Where a node's presence names what it understands beyond the first version of the wire, as texts."""
 FAILURES = "failures"
 """The feature of a node that reads failures in place of replies."""
-FEATURES = (FAILURES,)
+REFUSALS = "refusals"
+"""The feature of a node that wants to hear which of its answers are refused."""
+FEATURES = (FAILURES, REFUSALS)
 """What this node says of itself."""
 
 Change = steps.PeerUp | steps.PeerDown | steps.PeerFailing
@@ -282,9 +284,16 @@ class PeerStates:
 
     def reads_failures(self, peer: PeerId) -> bool:
         """Whether the peer's presence says that it reads failures in place of replies."""
+        return self._understands(peer, FAILURES)
+
+    def reads_refusals(self, peer: PeerId) -> bool:
+        """Whether the peer's presence says that it wants to hear which of its answers are refused."""
+        return self._understands(peer, REFUSALS)
+
+    def _understands(self, peer: PeerId, feature: str) -> bool:
         presence = self.presences.get(peer)
         features = None if presence is None else presence.meta.get(FEATURES_META)
-        return peer == self._runtime.own_peer or (isinstance(features, list) and FAILURES in features)
+        return peer == self._runtime.own_peer or (isinstance(features, list) and feature in features)
 
     @property
     def own_meta(self) -> dict[str, object]:

@@ -30,6 +30,7 @@ from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.trials import Trials
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
+from bb_edge.engine.net.verdicts import Verdicts
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Execution, Frame
@@ -74,6 +75,7 @@ class Requests:
         self.children = Children(runtime, scheduler)
         self.firing = Firing(runtime, scheduler, peers, self.cohorts)
         self.trials = Trials(runtime, outgoing, peers)
+        self.verdicts = Verdicts(runtime, outgoing, peers)
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
 
@@ -229,10 +231,12 @@ class Requests:
         cohort.final.add(peer)
         self._settle(cohort, peer, _REASONS.get(failure.code, MissingReason.FAILED))
 
-    def settle_peer(self, req_id: int, peer: PeerId, reason: MissingReason) -> None:
-        """The asked peer will not answer this one: unreachable, or its answer was broken."""
+    def settle_peer(self, req_id: int, peer: PeerId, reason: MissingReason, why: str = "") -> None:
+        """The asked peer will not answer this one: unreachable, or its answer is refused, for that reason."""
         cohort = self.by_req_id.get(req_id)
         if cohort is not None and cohort.by_req_id[req_id] == peer:
+            if why:
+                self.verdicts.refuse(peer, cohort.port, why)
             self._settle(cohort, peer, reason)
 
     def peer_down(self, peer: PeerId) -> None:
@@ -297,11 +301,15 @@ class Requests:
         """An execution that asked has ended: its cohorts go. A child's place goes to the next answer."""
         for number in execution.cohorts:
             self.cohorts.pop(number, None)
-        ended = self.children.ended(execution)
-        if ended is None:
+        cohort = self.children.ended(execution)
+        if cohort is None:
             return
-        cohort, peer = ended
-        if peer is not None:
+        peer = execution.source
+        assert peer is not None
+        if execution.failed:  # what the child refused is missing
+            cohort.reasons[peer] = MissingReason.REFUSED
+            self.verdicts.refuse(peer, cohort.port, "" if execution.fault is None else execution.fault.detail)
+        else:
             self._accept(cohort, peer)
         if cohort.has_enough:
             self.children.forget_waiting(cohort)

@@ -111,8 +111,8 @@ class Execution:
     aggregator did not count what it brought, empty where none refused anything. `deadline_ns` is
     when whoever asked gives up, `until_ns` when it should be over, so that its reply is there in time; both
     are 0 without a deadline. `owes` is the id of the
-    request that started it (0: none), `reply` the op that answers it, `fault` the first thing that went
-    wrong, in place of a reply.
+    request that started it (0: none), `reply` the op that answers it. `fault` is the first thing that went
+    wrong: the failure in place of a reply, and why the answer that a child works on is refused.
     """
 
     _free: FreeFrames
@@ -221,8 +221,8 @@ class Execution:
         return True
 
     def went_wrong(self, code: FailureCode, detail: str) -> None:
-        """Notes what is answered in place of a reply; the first one counts."""
-        if self.owes and self.fault is None:
+        """Notes what whoever asked, or gave the answer that it works on, is told; the first one counts."""
+        if self.fault is None and (self.owes or self.parent is not None):
             self.fault = Failure.of(code, detail)
 
     def charge_answer(self, size: int) -> None:

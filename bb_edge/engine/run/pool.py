@@ -201,8 +201,8 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
 
 
 def _owed(execution: Execution) -> list[Any] | None:
-    """What an execution owes that a request started."""
-    if not execution.owes:
+    """What an execution owes that a request started, and what went wrong in it or in a child."""
+    if not execution.owes and execution.fault is None:
         return None
     reply, fault = execution.reply, execution.fault
     return [

@@ -179,8 +179,9 @@ class Scheduler:
         execution.failed = True
         peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
         failure = self.branch_failed(op, execution.id, error, peer)
-        if execution.owes:
-            execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {failure.text}")
+        if execution.owes or execution.parent is not None:
+            why = (isinstance(error, ContributionRefused) and error.why) or failure.text
+            execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 
