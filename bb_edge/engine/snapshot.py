@@ -223,7 +223,7 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
     try:
         shift = Shift(now_ns - int(body["now_ns"]), body["bodies"])
         section = "slots"
-        if body.get("slots", _slots(parts)) != _slots(parts):  # absent where an older runtime wrote
+        if body["slots"] != _slots(parts):
             raise ValueError("other slots than the artifact's")
         for section, _, take in _sections(parts, shift):
             take(body[section])

@@ -41,7 +41,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py", f"{ENGINE}net_saved.py"),
     "bb_edge/engine/net/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
-    "bb_edge/engine/snapshot.py": (f"{ENGINE}replay.py", f"{ENGINE}durable.py", *RESTARTS),
+    "bb_edge/engine/snapshot.py": (
+        *(f"{ENGINE}{name}.py" for name in ("replay", "durable", "shared_on_disk")),
+        STATES,
+        *RESTARTS,
+    ),
     "bb_edge/engine/run/naming.py": RESTARTS,
     "bb_edge/engine/net/units.py": (f"{ENGINE}net_saved.py",),
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),

@@ -94,3 +94,18 @@ def test_timers_run_in_order_and_the_bound_is_for_those_that_live():
         timers.cancel(token)
     assert len(timers) == 2 and not timers.full and timers.next_ns() == 138
     assert len(timers.heap) <= 20, "what is cancelled goes where it outnumbers the rest"
+
+
+def test_few_that_are_cancelled_stay_until_their_time_and_no_token_comes_twice():
+    timers = Timers(40)
+    tokens = [timers.at(100, print) for _ in range(36)]
+    assert tokens == [*range(1, 37)]
+    timers.cancel(tokens[0])
+    timers.cancel(tokens[0])
+    timers.cancel(10**6)
+    assert len(timers.heap) == 36, "one dead entry costs less than to make the heap anew"
+    for token in tokens[1:26]:
+        timers.cancel(token)
+    assert (len(timers), len(timers.heap)) == (10, 36), "as many as twice the living and sixteen"
+    timers.cancel(tokens[26])
+    assert (len(timers), len(timers.heap)) == (9, 9)

@@ -211,6 +211,8 @@ def test_rounds_that_run_or_come(make):
         node.poll(node.next_deadline_ns() or 0)
     assert not may(1) and not may(1, 9) and may(2)
     assert not may(2, number=own_number + 1), "no such round, and nothing runs for it"
+    (others,) = may_run(node, Cause(A, own_number, 2 << 32 | 1))
+    assert not others, "a peer's envelope, with the number that the rounds here have for an epoch"
     while not rounds()["finished"]:
         node.poll(node.next_deadline_ns() or 0)
     assert not may(2)

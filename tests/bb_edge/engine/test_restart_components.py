@@ -148,6 +148,27 @@ def test_an_op_runs_again_with_its_inputs_and_a_component_that_forgets_says_so(k
     assert not of(steps.StateForgotten, again.poll(4))
 
 
+class Drawing(Keeping):
+    def contribute(self, ctx: Any, *args: Any, **named: Any) -> None:
+        self.calls.append(int(ctx.rng.integers(1 << 62)))
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 5])
+def test_a_component_draws_what_it_would_have_drawn(drawn):
+    make = installer(SUM, Drawing)
+    node = make()
+
+    def draw(node: Node, now_ns: int) -> list[int]:
+        node.invoke("Main", {"x": f32(4), "who": (A,)})
+        node.poll(now_ns)
+        return list(node.component("sum").calls)
+
+    for now_ns in range(1, drawn + 1):
+        draw(node, now_ns)
+    again = make(node.snapshot(9), 9)
+    assert draw(again, 10)[-1] == draw(node, 10)[-1]
+
+
 # --- closures -----------------------------------------------------------------------------------------
 
 
