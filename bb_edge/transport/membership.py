@@ -65,8 +65,13 @@ class Membership:
         counters: MutableMapping[str, int],
         acts: Acts,
         jitter: random.Random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`facts` are the presence's metadata; `where` names federation and broker in messages."""
+        """`facts` are the presence's metadata; `where` names federation and broker in messages.
+
+        `clock` gives monotonic seconds.
+        """
+        self._clock = clock
         self._node = node
         self._topics = topics
         self._where = where
@@ -87,7 +92,9 @@ class Membership:
         self._jitter = jitter
         self._said_at = 0.0
         self._roll = RollCall(
-            lambda name, call: acts.call(topics.roll_call(name), call), lambda: node.peers_known
+            lambda name, call: acts.call(topics.roll_call(name), call),
+            lambda: node.peers_known,
+            self._hears or (),
         )
         self._answers = Seldom()
         self._facts = Seldom()  # facts that change while the node runs
@@ -124,7 +131,7 @@ class Membership:
         for at in range(0, len(watched), WILLS_AT_ONCE):  # the broker may have forgotten the session
             self.link.subscribe(watched[at : at + WILLS_AT_ONCE])
         self._say(self._up)
-        self._roll.connected(time.monotonic())
+        self._roll.connected()
 
     def leave(self) -> None:
         """Says goodbye, in every class; nothing is said behind it."""
@@ -147,7 +154,7 @@ class Membership:
         if self._up.meta.get(fact) == value:
             return
         self._up = replace(self._up, meta={**self._up.meta, fact: value})
-        now = time.monotonic()
+        now = self._clock()
         if self._facts.passes(now):
             self._again(now, 1.0)
         else:
@@ -155,7 +162,7 @@ class Membership:
 
     def _say(self, what: Presence) -> None:
         self._again_at = None
-        self._said_at = time.monotonic()
+        self._said_at = self._clock()
         self._seq += 1
         first = self._classes[0]
         for name in self._classes:
@@ -195,7 +202,7 @@ class Membership:
             seq=news.seq,
         )
         if heard and news.up:
-            self._roll.told(peer_class, time.monotonic())
+            self._roll.told(peer_class, self._clock())
             if news.will not in ("", peer_class):
                 self._watch(peer, news.will)
         return True
@@ -207,7 +214,7 @@ class Membership:
         """
         if peer_class not in self._classes:
             return False
-        now = time.monotonic()
+        now = self._clock()
         at = max(now + self._jitter.random() * decode_call(payload), self._said_at + ANSWER_S)
         self._again(now, at - now)
         return True
@@ -226,7 +233,7 @@ class Membership:
 
     def _own(self, peer_class: str, payload: bytes) -> None:
         """What comes before the node hears itself was said before: by an earlier life, or behind its back."""
-        now = time.monotonic()
+        now = self._clock()
         if not payload:
             if peer_class in self._classes:  # an operator removed it, and the node is here
                 self._again(now, 1.0)
@@ -247,6 +254,7 @@ class Membership:
                 self._stale(peer_class, now)
             elif news.session == self._session:
                 self._echoed = True
+                self._roll.echoed(now)
             return
         epoch = news.epoch or 0
         known = self._before.get(epoch)

@@ -1,29 +1,34 @@
 """Peers whose presence was lost on the way are found by calling the roll. No IO.
 
 A broker hands a new subscriber all that is retained at once, and drops what its queue does not hold; asking
-again brings the same part. So a node that was told of many peers publishes one call per class. The peers of
-that class say their presence again, each at a moment of its own within the time that the call names: as long
-as it takes at `PER_S` a second for twice as many as are known. While a call brings somebody new, more may be
-there, and the next one comes after a wait that doubles; two calls without news end it, for an hour.
+again brings the same part. So a node that was told of many peers publishes a call to each class that it
+hears: all share the queue, so what was dropped may be of any of them. The peers of a called class say their
+presence again, each at a moment of its own within the time that the call names: as long as it takes at
+`PER_S` a second for twice as many as are known. While a call brings somebody new, more may be there, and the
+next one comes after a wait that doubles; two calls without news end it, for an hour.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
 
 FEW = 20
-"""Peers of a class below which nothing is lost: mosquitto sends as many before it waits for an answer."""
+"""Presences below which nothing is lost: mosquitto sends as many before it waits for an answer."""
 PER_S = 400
 """Peers that answer in a second: mosquitto's queue holds 1,000 messages for a node that reads none."""
 SPREAD_S = (1.0, 600.0)
 """Seconds over which the answers to a call may be spread. The longest is that of 120,000 peers."""
 QUIET_S = 1.0
 """Seconds without a presence after which the broker has told what it holds, or all have answered."""
+UNECHOED_S = 5.0
+"""The same while the broker has not told what the node says of itself, which it does behind what it holds: a
+slow link may pause, and a full queue drops that, too."""
 WAIT_S = (5.0, 600.0)
 """Seconds between two calls while there are news: the first wait, doubling up to the longest."""
 REST_S = 3600.0
@@ -52,7 +57,7 @@ class Event(enum.Enum):
     """What happens to it."""
 
     CONNECTED = "connected"
-    TOLD_FEW = "told few"  # less than `FEW` of each class
+    TOLD_FEW = "told few"  # less than `FEW`
     TOLD_MANY = "told many"
     NEWS = "news"  # a call has brought somebody new, or is the first
     NO_NEWS = "no news"
@@ -78,31 +83,48 @@ ROLL_CALL = Table(
 
 
 class RollCall:
-    """One node's calls, over the classes of which it was told of many peers."""
+    """One node's calls, over the classes that it hears."""
 
-    def __init__(self, call: Callable[[str, bytes], object], known: Callable[[], int]) -> None:
-        """`call(peer_class, payload)` publishes a call; `known()` is how many peers the node knows."""
+    def __init__(
+        self, call: Callable[[str, bytes], object], known: Callable[[], int], hears: Iterable[str] = ()
+    ) -> None:
+        """`call(peer_class, payload)` publishes a call; `known()` is how many peers the node knows.
+
+        `hears` are the classes that are called, together with those of which the node is told.
+        """
         self._call = call
         self._known = known
+        self._hears = frozenset(hears)
         self.state = ROLL_CALL.start
         self._told: dict[str, int] = {}  # presences by class since the last call, or since the connection
         self._classes: tuple[str, ...] = ()
         self._at = 0.0  # when the state is over, in monotonic seconds
+        self._quiet_s = QUIET_S
         self._wait_s = WAIT_S[0]
         self._before = 0  # peers that were known before the last call
         self._quiet_calls = 0
 
-    def connected(self, now: float) -> None:
-        """The broker begins to tell what it holds; `now` is in monotonic seconds, as below."""
+    def connected(self) -> None:
+        """The broker begins to tell what it holds."""
         self.state = ROLL_CALL.next(self.state, Event.CONNECTED)
         self._told.clear()
-        self._at, self._wait_s, self._quiet_calls = now + QUIET_S, WAIT_S[0], 0
+        # A broker that has told nothing has not begun: it tells a node at least of itself.
+        self._at, self._wait_s, self._quiet_calls = math.inf, WAIT_S[0], 0
+        self._quiet_s = UNECHOED_S
+
+    def echoed(self, now: float) -> None:
+        """The broker has told what the node says of itself in this connection; `now` as below."""
+        self._quiet_s = QUIET_S
+        if self.state is State.LISTENING:
+            self._at = now + QUIET_S
 
     def told(self, peer_class: str, now: float) -> None:
-        """A peer's presence has come."""
+        """A peer's presence has come; `now` is in monotonic seconds, as below."""
         if peer_class in self._told or len(self._told) < MAX_CALLED:
             self._told[peer_class] = self._told.get(peer_class, 0) + 1
-        if self.state is State.LISTENING or (self.state is State.CALLING and now > self._at - QUIET_S):
+        if self.state is State.LISTENING:
+            self._at = now + self._quiet_s
+        elif self.state is State.CALLING and now > self._at - QUIET_S:
             self._at = now + QUIET_S  # they still come
 
     def tick(self, now: float) -> None:
@@ -110,18 +132,21 @@ class RollCall:
         if now < self._at:
             return
         if self.state is State.LISTENING:
-            self._classes = tuple(sorted(name for name, count in self._told.items() if count >= FEW))
+            self._classes = self._called()
             self._enter(Event.TOLD_MANY if self._classes else Event.TOLD_FEW, now)
         elif self.state is State.CALLING:
             self._quiet_calls = 0 if self._known() > self._before else self._quiet_calls + 1
             self._enter(Event.NO_NEWS if self._quiet_calls >= 2 else Event.NEWS, now)
         else:
-            grown = {name for name, count in self._told.items() if count >= FEW}
-            self._classes = tuple(sorted({*self._classes, *grown}))
+            self._classes = tuple(sorted({*self._classes, *self._called()}))
             if self._classes:
                 self._enter(Event.DUE, now)
             else:
                 self._at = now + REST_S
+
+    def _called(self) -> tuple[str, ...]:
+        """The classes that are to be called, by what was told; none where it was few."""
+        return tuple(sorted({*self._hears, *self._told})) if sum(self._told.values()) >= FEW else ()
 
     def _enter(self, event: Event, now: float) -> None:
         self.state = ROLL_CALL.next(self.state, event)

@@ -17,6 +17,7 @@ from bb_edge.transport.rollcall import (
     REST_S,
     ROLL_CALL,
     SPREAD_S,
+    UNECHOED_S,
     CallError,
     RollCall,
     State,
@@ -32,12 +33,12 @@ from tests.aids.transitions import assert_decides_by
 class Roll:
     """A roll call with a clock of its own, and peers that somebody tells of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *hears: str) -> None:
         self.now = 100.0
         self.known = 0
         self.calls: list[tuple[str, float]] = []
         self.roll = RollCall(
-            lambda name, call: self.calls.append((name, decode_call(call))), lambda: self.known
+            lambda name, call: self.calls.append((name, decode_call(call))), lambda: self.known, hears
         )
 
     def tell(self, count: int, peer_class: str = "Client") -> None:
@@ -58,31 +59,31 @@ class Roll:
 def test_the_states_of_a_roll_call() -> None:
     def walk() -> None:
         few = Roll()
-        few.roll.connected(few.now)  # resting: connected
+        few.roll.connected()  # resting: connected
         few.tell(FEW - 1)
-        few.roll.connected(few.now)  # listening: connected
+        few.roll.connected()  # listening: connected
         few.tell(FEW - 1)
-        few.goes_on(State.RESTING, 5)  # listening: told few
+        few.goes_on(State.RESTING, UNECHOED_S + 2)  # listening: told few
         assert few.calls == []
         few.tell(1)
         few.goes_on(State.CALLING, REST_S + 2)  # resting: due
         assert [name for name, _ in few.calls] == ["Client"]
-        few.roll.connected(few.now)  # calling: connected
+        few.roll.connected()  # calling: connected
         assert few.roll.state is State.LISTENING
         many = Roll()
-        many.roll.connected(many.now)
+        many.roll.connected()
         many.tell(1000)
-        many.goes_on(State.CALLING, 5)  # listening: told many
+        many.goes_on(State.CALLING, UNECHOED_S + 2)  # listening: told many
         assert many.calls == [("Client", 5.0)]
         many.tell(1000)
         many.goes_on(State.WAITING, 15)  # calling: news
         many.goes_on(State.CALLING, 15)  # waiting: due
         assert many.calls[-1] == ("Client", 10.0)
         many.goes_on(State.WAITING, 20)
-        many.roll.connected(many.now)  # waiting: connected
+        many.roll.connected()  # waiting: connected
         assert many.roll.state is State.LISTENING
         many.tell(1000)
-        many.goes_on(State.CALLING, 5)
+        many.goes_on(State.CALLING, UNECHOED_S + 2)
         many.goes_on(State.WAITING, 20)
         many.goes_on(State.CALLING, 20)
         many.goes_on(State.RESTING, 30)  # calling: no news, twice
@@ -90,9 +91,32 @@ def test_the_states_of_a_roll_call() -> None:
     assert_decides_by(ROLL_CALL, walk)
 
 
+def test_a_broker_that_is_slow_to_begin_is_waited_for() -> None:
+    """Behind a slow link, what it holds comes long after the connection; what it says of the node ends it."""
+    roll = Roll()
+    roll.roll.connected()
+    roll.now += 30
+    roll.roll.tick(roll.now)
+    assert roll.roll.state is State.LISTENING
+    roll.tell(5)
+    roll.now += UNECHOED_S - 1
+    roll.roll.tick(roll.now)
+    assert roll.roll.state is State.LISTENING
+    roll.tell(FEW)
+    roll.roll.echoed(roll.now)
+    roll.goes_on(State.CALLING, 3)
+
+
+def test_a_node_alone_rests_once_it_hears_itself() -> None:
+    roll = Roll()
+    roll.roll.connected()
+    roll.roll.echoed(roll.now)
+    roll.goes_on(State.RESTING, 3)
+
+
 def test_waits_double_while_there_are_news() -> None:
     roll = Roll()
-    roll.roll.connected(roll.now)
+    roll.roll.connected()
     roll.tell(FEW)
     waits = []
     for _ in range(10):
@@ -107,13 +131,14 @@ def test_waits_double_while_there_are_news() -> None:
     assert waits == sorted(waits) and waits[0] < 10 and 590 < waits[-1] < 610
 
 
-def test_only_classes_with_many_are_called() -> None:
-    roll = Roll()
-    roll.roll.connected(roll.now)
-    roll.tell(FEW, "Client")
-    roll.tell(FEW - 1, "Server")
-    roll.goes_on(State.CALLING, 5)
-    assert [name for name, _ in roll.calls] == ["Client"]
+def test_a_small_class_beside_a_large_one_is_called_too() -> None:
+    """All share the broker's queue: what it dropped may be of a class of which nobody was told."""
+    roll = Roll("Client", "Relay")
+    roll.roll.connected()
+    roll.tell(FEW - 1, "Client")
+    roll.tell(1, "Server")
+    roll.goes_on(State.CALLING, UNECHOED_S + 2)
+    assert [name for name, _ in roll.calls] == ["Client", "Relay", "Server"]
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(0, 0), (3, 1), (10**9, 1)])
