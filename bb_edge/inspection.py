@@ -360,7 +360,7 @@ def _peer_row(peers: PeerStates, peer: PeerId) -> Row:
         "asks_patience_until_ns": peers.back_pressure.patience_until(peer),
         "blocked": peers.back_pressure.is_blocked(peer),
         "failing": peer in peers.failing,
-        "unanswered": peers.failing.answers.unanswered.get(peer, 0),
+        "unanswered": peers.failing.answers.unanswered(peer),
     }
 
 

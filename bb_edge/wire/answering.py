@@ -2,7 +2,9 @@
 
 A peer that acknowledges requests and never answers them is up, by its presence and by its envelopes. It is
 *failing* once it has left `threshold` requests in a row without an answer that counts. Then it is not
-selected, and is tried once per back-off without being waited for; its other traffic goes on.
+selected, and is tried once per back-off without being waited for; its other traffic goes on. What it answers
+to a trial may come when nobody needs it any more, and nobody has looked at it then: the next request waits
+for the peer, once. Only an answer that counts ends the state.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ class AnsweringState(enum.IntEnum):
 
     ANSWERING = 0
     FAILING = 1
+    PROBATION = 2
+    """It is failing, and has answered a trial: the next request waits for it."""
 
 
 class AnsweringEvent(enum.IntEnum):
@@ -35,7 +39,10 @@ class AnsweringEvent(enum.IntEnum):
     """An answer has come that nobody waited for any more, to a failing peer's trial."""
 
 
-_ANSWERING, _FAILING = AnsweringState.ANSWERING, AnsweringState.FAILING
+_ANSWERING, _FAILING, _PROBATION = AnsweringState
+
+_ON_PROBATION: Final = -1
+"""Stands for the count of a peer on probation; snapshots hold it, so it does not change."""
 
 ANSWERING: Final = Table(
     "peer's answers",
@@ -47,7 +54,10 @@ ANSWERING: Final = Table(
         (_ANSWERING, AnsweringEvent.LATE): _ANSWERING,
         (_FAILING, AnsweringEvent.ACCEPTED): _ANSWERING,
         (_FAILING, AnsweringEvent.UNANSWERED): _FAILING,
-        (_FAILING, AnsweringEvent.LATE): _ANSWERING,
+        (_FAILING, AnsweringEvent.LATE): _PROBATION,
+        (_PROBATION, AnsweringEvent.ACCEPTED): _ANSWERING,
+        (_PROBATION, AnsweringEvent.UNANSWERED): _FAILING,
+        (_PROBATION, AnsweringEvent.LATE): _PROBATION,
     },
 )
 
@@ -58,7 +68,7 @@ class PeerAnswers:
     Bounded: beyond `capacity` peers, the one that has had such requests for longest is forgotten.
     """
 
-    __slots__ = ("_capacity", "_threshold", "_trials", "forgotten", "unanswered")
+    __slots__ = ("_capacity", "_counts", "_threshold", "_trials", "forgotten")
 
     def __init__(self, threshold: int = 5, capacity: int = 1024) -> None:
         """`threshold` unanswered requests in a row make a peer failing: a broken device costs five rounds
@@ -67,22 +77,35 @@ class PeerAnswers:
         self._threshold = threshold
         self._capacity = capacity
         self._trials = Backoff(capacity=capacity)
-        self.unanswered: dict[PeerId, int] = {}
-        """The count of each peer since its last answer that counted. To be read only."""
+        self._counts: dict[PeerId, int] = {}
         self.forgotten = 0  # peers whose counts were forgotten because there was no space left
 
     @property
     def any_failing(self) -> bool:
         """Whether there are failing peers."""
-        return any(count >= self._threshold for count in self.unanswered.values())
+        return any(count >= self._threshold or count < 0 for count in self._counts.values())
+
+    @property
+    def any_unanswered(self) -> bool:
+        """Whether any peer has left a request unanswered since its last answer that counted."""
+        return bool(self._counts)
+
+    def unanswered(self, peer: PeerId) -> int:
+        """Returns how many requests the peer has left so, at most `threshold`."""
+        count = self._counts.get(peer, 0)
+        return self._threshold if count == _ON_PROBATION else count
 
     def is_failing(self, peer: PeerId) -> bool:
-        """Returns whether the peer is asked only on trial."""
+        """Returns whether the peer has left `threshold` requests unanswered, and given no answer since."""
+        return self._state(peer) is not _ANSWERING
+
+    def on_trial(self, peer: PeerId) -> bool:
+        """Returns whether nobody waits for the peer."""
         return self._state(peer) is _FAILING
 
-    def may_try(self, peer: PeerId, now_ns: int) -> bool:
-        """Returns whether a failing peer may be tried now; whoever does calls `tried`."""
-        return self._trials.ready(peer, now_ns)
+    def may_ask(self, peer: PeerId, now_ns: int) -> bool:
+        """Returns whether the peer may be asked now; whoever asks one that is `on_trial` calls `tried`."""
+        return self._state(peer) is not _FAILING or self._trials.ready(peer, now_ns)
 
     def tried(self, peer: PeerId, now_ns: int) -> None:
         """A failing peer is asked: the next trial waits twice as long as this one has."""
@@ -97,44 +120,52 @@ class PeerAnswers:
         return self._turn(peer, AnsweringEvent.ACCEPTED, 0)
 
     def late(self, peer: PeerId) -> bool:
-        """Takes note of an answer to a trial: the next request decides. Returns whether it was failing."""
-        return self._turn(peer, AnsweringEvent.LATE, min(self.unanswered.get(peer, 0), self._threshold - 1))
+        """Takes note of an answer to a trial, which the next request decides about.
+
+        Returns whether one may wait for the peer now that might not before.
+        """
+        count = self._counts.get(peer, 0) if self._state(peer) is _ANSWERING else _ON_PROBATION
+        return self._turn(peer, AnsweringEvent.LATE, count)
 
     def left_unanswered(self, peer: PeerId, now_ns: int) -> bool:
         """Takes note of a request without an answer that counts. Returns whether that makes it failing."""
-        count = self.unanswered.get(peer, 0) + 1
-        out = count == self._threshold
-        if out:
+        before = self._state(peer)
+        count = min(self.unanswered(peer) + 1, self._threshold)
+        out = before is _ANSWERING and count == self._threshold
+        if out or before is _PROBATION:
             self._trials.failed(peer, now_ns)
-        event = AnsweringEvent.UNANSWERED_OUT if out else AnsweringEvent.UNANSWERED
-        return self._turn(peer, event, min(count, self._threshold))
+        self._turn(peer, AnsweringEvent.UNANSWERED_OUT if out else AnsweringEvent.UNANSWERED, count)
+        return out
 
     def _state(self, peer: PeerId) -> AnsweringState:
-        return _FAILING if self.unanswered.get(peer, 0) >= self._threshold else _ANSWERING
+        count = self._counts.get(peer, 0)
+        if count == _ON_PROBATION:
+            return _PROBATION
+        return _FAILING if count >= self._threshold else _ANSWERING
 
     def _turn(self, peer: PeerId, event: AnsweringEvent, count: int) -> bool:
         """Moves on by the table; returns whether that changed the peer's state."""
         before = self._state(peer)
         after = ANSWERING.next(before, event)
-        if after is not _FAILING:
+        if after is _ANSWERING:
             self._trials.succeeded(peer)
         if not count:
-            self.unanswered.pop(peer, None)
+            self._counts.pop(peer, None)
         else:
-            if peer not in self.unanswered:
-                self.forgotten += forget_oldest(self.unanswered, self._capacity)
-            self.unanswered[peer] = count
+            if peer not in self._counts:
+                self.forgotten += forget_oldest(self._counts, self._capacity)
+            self._counts[peer] = count
         return after is not before
 
     def snapshot(self, now_ns: int) -> list[Any]:
         """Returns plain values for CBOR: [peer, count] rows, and the waits for trials."""
         return [
-            [[peer.to_bytes(), count] for peer, count in self.unanswered.items()],
+            [[peer.to_bytes(), count] for peer, count in self._counts.items()],
             self._trials.snapshot(now_ns),
         ]
 
     def restore(self, data: Any, now_ns: int) -> None:
         """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
         counts, trials = data
-        self.unanswered = {PeerId.from_bytes(peer): count for peer, count in counts[-self._capacity :]}
+        self._counts = {PeerId.from_bytes(peer): count for peer, count in counts[-self._capacity :]}
         self._trials.restore(trials, now_ns)

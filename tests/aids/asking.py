@@ -29,6 +29,7 @@ class Moody(Codec):
 
     def __init__(self) -> None:
         self.mood = "well"
+        self.refused: PeerId | None = None
 
     @classmethod
     def construct(cls, env: Any) -> Moody:
@@ -40,6 +41,8 @@ class Moody(Codec):
         return np.zeros(200_000, np.float32) if self.mood == "grows" else t
 
     def decompress(self, ctx: Any, code: Any) -> Any:
+        if self.refused is not None and ctx.execution.source == self.refused:
+            raise ValueError("never of this one")
         if self.mood in ("refuses", "refuses once"):
             self.mood = "refuses" if self.mood == "refuses" else "well"
             raise ValueError("not this")

@@ -13,10 +13,10 @@ from bb_edge.wire.answering import PeerAnswers
 class Failing:
     """The table of `bb_edge.wire.answering`, with its steps and counters. Nobody else writes it."""
 
-    def __init__(self, runtime: Runtime, tell: Callable[[steps.PeerFailing], None]) -> None:
-        """`tell` is given each peer that is failing now, or not any more."""
+    def __init__(self, runtime: Runtime, may_ask_again: Callable[[PeerId], None]) -> None:
+        """`may_ask_again` is given each peer that a request may wait for again."""
         self._runtime = runtime
-        self._tell_change = tell
+        self._may_ask_again = may_ask_again
         self.answers = PeerAnswers(runtime.config.failing_threshold, runtime.config.max_peers)
 
     def __bool__(self) -> bool:
@@ -26,9 +26,12 @@ class Failing:
         return self.answers.is_failing(peer)
 
     def may_ask(self, peer: PeerId) -> bool:
-        """Whether the peer is not failing, or may be tried now."""
-        answers = self.answers
-        return not answers.is_failing(peer) or answers.may_try(peer, self._runtime.now_ns)
+        """Whether the peer is not failing, may be tried now, or has answered a trial."""
+        return self.answers.may_ask(peer, self._runtime.now_ns)
+
+    def on_trial(self, peer: PeerId) -> bool:
+        """Whether nobody waits for the peer."""
+        return self.answers.on_trial(peer)
 
     def tried(self, peer: PeerId) -> None:
         """A failing peer is asked: the next trial waits longer."""
@@ -36,20 +39,21 @@ class Failing:
 
     def judge(self, accepted: Iterable[PeerId], blamed: Iterable[PeerId]) -> None:
         """A request is over: whose answers count, and who was waited for in vain."""
-        for peer in accepted if self.answers.unanswered else ():
+        for peer in accepted if self.answers.any_unanswered else ():
             if self.answers.accepted(peer):
                 self._tell(peer, False)
+                self._may_ask_again(peer)
         for peer in blamed:
             if self.answers.left_unanswered(peer, self._runtime.now_ns):
                 self._runtime.count("peers.failing")
                 self._tell(peer, True)
 
     def answered_late(self, peer: PeerId) -> None:
-        """An answer has come to a trial whose request is over: the next request decides."""
+        """An answer has come to a trial whose request is over: nobody knows whether it would have counted,
+        so that the peer is still failing, and the next request waits for it.
+        """
         if self.answers.late(peer):
-            self._tell(peer, False)
+            self._may_ask_again(peer)
 
     def _tell(self, peer: PeerId, failing: bool) -> None:
-        change = steps.PeerFailing(peer, failing)
-        self._runtime.emit(change)
-        self._tell_change(change)
+        self._runtime.emit(steps.PeerFailing(peer, failing))

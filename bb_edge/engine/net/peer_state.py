@@ -8,7 +8,7 @@ hands it on to those who wait for peers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
@@ -44,7 +44,14 @@ REFUSALS = "refusals"
 FEATURES = (FAILURES, REFUSALS)
 """What this node says of itself."""
 
-Change = steps.PeerUp | steps.PeerDown | steps.PeerFailing
+
+class MayBeAsked(NamedTuple):
+    """A failing peer has answered: whoever waits for peers looks again."""
+
+    peer: PeerId
+
+
+Change = steps.PeerUp | steps.PeerDown | MayBeAsked
 
 
 class PeerView:
@@ -97,7 +104,7 @@ class PeerStates:
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
         self.back_pressure = BackPressure(runtime, self._backoff)
-        self.failing = Failing(runtime, self._failing_changed)
+        self.failing = Failing(runtime, self._may_ask_again)
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         self.round_trips = RoundTrips(runtime)
@@ -107,12 +114,11 @@ class PeerStates:
         runtime.callbacks.register("presence.cleared", self.cleared)
         runtime.callbacks.register("peer.failed", self.failed)
 
-    def _failing_changed(self, change: steps.PeerFailing) -> None:
-        if not change.failing:  # whoever waits for peers looks again
-            self.changes.append(change)
+    def _may_ask_again(self, peer: PeerId) -> None:
+        self.changes.append(MayBeAsked(peer))
 
     def take_changes(self) -> list[Change]:
-        """Who came up, who went down, and who answers again since the last call, in order."""
+        """Who came up, who went down, and who may be waited for again since the last call, in order."""
         changes, self.changes = self.changes, []
         return changes
 
@@ -218,7 +224,7 @@ class PeerStates:
         self._runtime.count("peers.down")
         self._tell(steps.PeerDown(peer, reason), Bus.PEER_DOWN)
 
-    def _tell(self, change: Change, event: int) -> None:
+    def _tell(self, change: steps.PeerUp | steps.PeerDown, event: int) -> None:
         self._runtime.emit(change)
         self._runtime.bus.publish(event)
         self.changes.append(change)

@@ -1,7 +1,7 @@
 """Requests to peers that nobody waits for, because they are down or failing and are tried once more.
 
 Whoever is never asked never answers again. A trial's answer that comes while its request is open counts as
-any other; one that comes later, within the deadline, shows that the peer answers after all.
+any other; one that comes later, within the deadline, lets the next request wait for the peer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Trials:
             cohort.try_out(peer, MissingReason.DOWN)
             peers.tried(peer)
         for peer in cohort.gated if peers.failing else ():
-            if peer in peers.failing:
+            if peers.failing.on_trial(peer):
                 cohort.try_out(peer, MissingReason.FAILING)
                 peers.failing.tried(peer)
 

@@ -17,10 +17,13 @@ from bb_edge.wire.envelope import RESPONSE
 
 
 class Mute:
-    """A client that takes part in everything, and whose answers never leave while it is mute."""
+    """A client that takes part in everything, and whose answers never leave while it is mute.
 
-    def __init__(self, node) -> None:
-        self.mute = True
+    One that is `late` loses only what it says first: the repetition leaves a second later.
+    """
+
+    def __init__(self, node, late=False) -> None:
+        self.mute, self.late = True, late
         self._poll = node.poll
         node.poll = self.poll
 
@@ -31,7 +34,8 @@ class Mute:
         return [s for s in found if not (isinstance(s, steps.SendEnvelope) and self._answers(s))]
 
     def _answers(self, step):
-        return envelope.decode(step.body + step.payload, HOST_CAPS).kind == RESPONSE
+        answers = envelope.decode(step.body + step.payload, HOST_CAPS).kind == RESPONSE
+        return answers and not (self.late and step.resent)
 
 
 def told(fed):
@@ -60,10 +64,25 @@ def test_after_five_rounds_nobody_waits_for_a_mute_peer(askers):
     fed.sim.run(for_ns=70 * S)
     fed.ask()
     fed.sim.run(for_ns=S)
-    assert told(fed)[-1] == (peer, False), "what it answers to a trial, though late, is heard"
     for _ in range(3):
         took, missing = fed.ask()
-        assert took < 100 and missing == []
+        assert took < 100 and missing == [], "what it answers to a trial, though late, is heard"
+    assert told(fed) == [(peer, True), (peer, False)]
+
+
+def test_late_answers_that_are_refused_do_not_end_failing(askers):
+    """What the peer answers never counts, and comes when the others' answers are there already."""
+    fed = askers(clients=3)
+    bad = fed.clients[0]
+    Mute(bad, late=True)
+    fed.server.component("codec").refused = bad.peer_id
+    for _ in range(40):
+        fed.ask()
+        fed.sim.run(for_ns=2 * S)
+    assert told(fed) == [(bad.peer_id, True)]
+    assert fed.server.inspect().peers[str(bad.peer_id)]["failing"]
+    assert {reason for step in fed.closed for peer, reason in step.missing} >= {"failing", "refused"}
+    assert sum(1 for step in fed.closed[5:] if step.asked == 3) < 30, "its back-off grows all the same"
 
 
 def test_one_accepted_answer_clears_the_count(askers):
@@ -101,8 +120,8 @@ def test_a_failing_peer_that_starts_anew_is_tried_at_once(askers):
     fed.sim.run(for_ns=S)
     fed.ask()
     fed.sim.run(for_ns=S)
+    assert fed.ask()[1] == [], "what it answered came late, so that it is waited for"
     assert told(fed)[-1] == (again.peer_id, False)
-    assert fed.ask()[1] == []
 
 
 def test_a_failing_peer_is_up_for_all_but_requests(askers):

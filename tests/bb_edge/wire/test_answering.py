@@ -25,10 +25,12 @@ def test_a_peer_answers_by_its_table() -> None:
         assert not answers.accepted(A)
         assert leave(answers, A, 4) == [False, False, True, False]
         assert answers.is_failing(A) and answers.any_failing
-        assert answers.late(A) and not answers.is_failing(A) and not answers.any_failing
-        assert leave(answers, A, 1) == [True], "the next request decides"
-        assert answers.accepted(A) and not answers.unanswered
-        assert leave(answers, A, 2) == [False, False]
+        assert answers.on_trial(A) and answers.late(A) and not answers.late(A)
+        assert not answers.on_trial(A) and answers.may_ask(A, 0), "the next request waits for it"
+        assert answers.is_failing(A) and answers.any_failing and answers.unanswered(A) == 3
+        assert leave(answers, A, 1) == [False] and answers.on_trial(A) and answers.is_failing(A)
+        assert answers.late(A) and answers.accepted(A) and not answers.any_unanswered
+        assert leave(answers, A, 3)[-1] and answers.accepted(A) and leave(answers, A, 2) == [False, False]
 
     assert_decides_by(ANSWERING, walk)
 
@@ -38,15 +40,29 @@ def test_a_failing_peer_is_tried_less_and_less_often() -> None:
     leave(answers, A, 1)
     tries, now = [], 0
     while len(tries) < 16:
-        if answers.may_try(A, now):
+        if answers.may_ask(A, now):
             answers.tried(A, now)
             tries.append(now)
         now += 10 * MS
     gaps = [(b - a) // MS for a, b in pairwise(tries)]
     assert gaps == sorted(gaps) and gaps[0] <= 20 and gaps[-1] == 60_000
-    assert not answers.may_try(A, tries[-1])
+    assert not answers.may_ask(A, tries[-1])
     answers.restarted(A)
-    assert answers.may_try(A, tries[-1]) and answers.is_failing(A)
+    assert answers.may_ask(A, tries[-1]) and answers.is_failing(A)
+
+
+def test_late_answers_that_do_not_count_do_not_shorten_the_back_off() -> None:
+    answers = PeerAnswers(1)
+    leave(answers, A, 1)
+    tries, now = [], 0
+    while len(tries) < 12:
+        if answers.may_ask(A, now):
+            answers.tried(A, now)
+            tries.append(now)
+            assert answers.late(A)
+            leave(answers, A, 1, now)
+        now += 10 * MS
+    assert (tries[-1] - tries[-2]) // MS == 60_000
 
 
 def test_the_table_is_bounded() -> None:
@@ -63,10 +79,13 @@ def test_what_is_saved_comes_back() -> None:
     answers = PeerAnswers(3)
     leave(answers, A, 3, 5 * MS)
     leave(answers, B, 1)
+    leave(answers, C, 3)
+    answers.late(C)
     again = PeerAnswers(3)
     again.restore(answers.snapshot(7 * MS), 100 * MS)
-    assert again.unanswered == {A: 3, B: 1}
-    assert not again.may_try(A, 107 * MS) and again.may_try(A, 108 * MS)
+    assert [again.unanswered(peer) for peer in (A, B, C)] == [3, 1, 3]
+    assert not again.may_ask(A, 107 * MS) and again.may_ask(A, 108 * MS)
+    assert again.is_failing(C) and again.may_ask(C, 100 * MS)
     small = PeerAnswers(3, capacity=1)
     small.restore(answers.snapshot(0), 0)
-    assert small.unanswered == {B: 1}
+    assert [small.unanswered(peer) for peer in (A, B, C)] == [0, 0, 3]
