@@ -14,11 +14,14 @@ from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
 from bb_edge.ir.errors import BBError
+from bb_edge.state.errors import StateForeignError
 from bb_edge.state.keeper import Keeper, Restored, restore
+from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore
 
 if TYPE_CHECKING:
     from bb_edge.config_file import RunConfig
+    from bb_edge.engine.snapshot import Identity
     from bb_edge.node import Node
     from bb_edge.transport.driver import Report
     from bb_shims import Board
@@ -49,9 +52,16 @@ def in_use(error: Exception) -> bool:
 
 
 def open_kept(
-    config: RunConfig, board: Board, log: Log, make: Callable[[bytes | None], Node], stack: ExitStack
+    config: RunConfig,
+    board: Board,
+    log: Log,
+    make: Callable[[bytes | None], Node],
+    identity: Identity,
+    stack: ExitStack,
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
+
+    `identity` says who the node is and what it runs: every file of the folder has to be of that.
 
     Nothing in the folder changes. Raises StateRefused where it does not fit this node, StateError where it
     cannot be read, and the board's StorageError where it cannot be opened.
@@ -63,7 +73,8 @@ def open_kept(
     storage = board.storage(folder)
     stack.callback(storage.close)
     log("info", f"state in {folder}", free_bytes=storage.free_bytes())
-    store = StateStore(storage, (StorageError,), config.store_limits())
+    owner = Owner(identity.peer, identity.program)
+    store = StateStore(storage, (StorageError,), config.store_limits(), owner)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
         node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)
@@ -73,6 +84,8 @@ def open_kept(
             str(folder),
             error.hint or "give this node its own folder with --state, or move the files aside to start anew",
         ) from error
+    except StateForeignError as error:
+        raise StateRefused(error.what, str(folder / error.where), error.hint) from error
     _tell(log, node, restored)
     return node, store
 
@@ -85,7 +98,7 @@ def keeper_of(node: Node, store: StateStore, interval_s: int, report: Report) ->
 
 def _tell(log: Log, node: Node, restored: Restored) -> None:
     for note in restored.notes:
-        log("warning", note)
+        log("error" if note in restored.losses else "warning", note)
     counters = node.counters
     if restored.generation or restored.journal or restored.outbox:
         log(

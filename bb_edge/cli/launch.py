@@ -193,15 +193,17 @@ class Launch:
 
     def _node(self) -> None:
         from bb_edge.cli.kept import in_use, open_kept
+        from bb_edge.engine.snapshot import Identity
         from bb_shims import ShimError
 
         folder = self.config.state
         if folder is None or (self._trial and not folder.exists()):
             self.node = self._installed(None)
             return
+        identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         try:
             self.node, self.store = open_kept(
-                self.config, self.board, self._log, self._installed, self._stack
+                self.config, self.board, self._log, self._installed, identity, self._stack
             )
         except ShimError as error:
             if not (self._trial and in_use(error)):

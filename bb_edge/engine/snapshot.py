@@ -142,6 +142,11 @@ class Identity:
     def of(cls, peer: PeerId, program: Program, targets: Iterable[str]) -> Identity:
         return cls(peer.to_bytes(), program.module, program.digest, tuple(sorted(targets)))
 
+    @property
+    def program(self) -> bytes:
+        """A digest of all but the peer, which the files of a state folder carry."""
+        return hashlib.sha256(cbor.dumps(self.plain()[1:])).digest()
+
     def plain(self) -> list[object]:
         return [self.peer, self.module, self.digest, list(self.targets)]
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from bb_edge.state.errors import (
     StateDamagedError,
     StateError,
+    StateForeignError,
     StateFullError,
     StateReadError,
     StateVersionError,
     StateWriteError,
 )
+from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import Recovered, StateStore, StoreLimits
 
 __all__ = [
+    "Owner",
     "Recovered",
     "StateDamagedError",
     "StateError",
+    "StateForeignError",
     "StateFullError",
     "StateReadError",
     "StateStore",

@@ -27,3 +27,7 @@ class StateDamagedError(StateError):
 
 class StateVersionError(StateError):
     """A newer version of this software wrote the files."""
+
+
+class StateForeignError(StateError):
+    """A file in the folder was written by another node, or for another program."""

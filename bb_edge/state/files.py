@@ -46,11 +46,13 @@ class Files:
     `failures` are the exceptions that the storage raises for faults of the disk.
     """
 
-    __slots__ = ("_failures", "_storage", "bytes_written", "damaged", "failed_writes", "syncs")
+    __slots__ = ("_failures", "_storage", "bytes_written", "damaged", "failed_writes", "owner", "syncs")
 
     def __init__(self, storage: Storage, failures: tuple[type[Exception], ...]) -> None:
         self._storage = storage
         self._failures = failures
+        self.owner = record_framing.NOBODY
+        """Whose name new files carry."""
         self.bytes_written = 0
         """Bytes handed to the storage since the start; flash wears out by them."""
         self.syncs = 0
@@ -162,26 +164,57 @@ class Log:
     a full disk does not keep a node from starting.
     """
 
-    __slots__ = ("_files", "_kind", "_sequence", "floor", "length", "name", "number", "state")
+    __slots__ = (
+        "_files",
+        "_sequence",
+        "before",
+        "floor",
+        "kind",
+        "length",
+        "name",
+        "number",
+        "state",
+        "synced",
+        "version",
+    )
 
-    def __init__(self, files: Files, kind: int, number: int, floor: int = 0) -> None:
+    def __init__(
+        self,
+        files: Files,
+        kind: int,
+        number: int,
+        floor: int = 0,
+        before: record_framing.Link | None = None,
+    ) -> None:
         self._files = files
-        self._kind = kind
         self._sequence = 1
+        self.kind = kind
         self.name = log_name(kind, number)
         self.number = number
         self.floor = floor
+        self.before = before
+        self.version = record_framing.VERSION
         self.length = 0
         """Bytes up to the end of the last whole record; 0 where there is none."""
+        self.synced = 0
+        """How many of them are on the medium for sure."""
         self.state = LOG.start
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no record beside its header."""
+        return self._sequence == 1
 
     def load(self) -> record_framing.Parsed:
         """Reads the file that is there; `complaint` says what was wrong with it.
 
         Raises StateReadError and StateVersionError.
         """
-        parsed = record_framing.parse(self._files.read(self.name), self._kind, self.number, self.name)
-        self.length, self.floor = parsed.length, parsed.floor
+        parsed = record_framing.parse(self._files.read(self.name), self.kind, self.number, self.name)
+        self.length = self.synced = parsed.length
+        if parsed.header is not None:
+            self.floor, self.before = parsed.header.floor, parsed.header.before
+            self.version = parsed.header.version
         if parsed.lost:
             self.state = LOG.next(self.state, LogEvent.READ_RAGGED)
         elif parsed.length:
@@ -199,7 +232,7 @@ class Log:
     def bodies(self) -> tuple[bytes, ...]:
         """Reads the records again. StateReadError where the disk does not give them."""
         data = self._files.read(self.name)[: self.length]
-        return record_framing.parse(data, self._kind, self.number, self.name).bodies
+        return record_framing.parse(data, self.kind, self.number, self.name).bodies
 
     def append(self, bodies: Iterable[bytes], sync: bool = True) -> int:
         """Adds records, all or none, and returns how many bytes that took.
@@ -207,30 +240,36 @@ class Log:
         Raises StateWriteError, and StateReadError where a ragged end has to be cut.
         """
         records = tuple(bodies)
-        data = record_framing.framed(self._kind, self.number, self._sequence, records)
+        data = record_framing.framed(self.kind, self.number, self._sequence, records)
         start = self.length
         if not start:
-            data = record_framing.header(self._kind, self.number, self.floor) + data
+            data = self._header() + data
         if self.state is LogState.RAGGED:
             before = self._files.read(self.name)[:start] if start else b""
             self._files.write(self.name, before + data)
+            sync = True
         else:
             if self.state is LogState.ABSENT:
                 self.state = LOG.next(self.state, LogEvent.BEGUN)
             self._files.append(self.name, data, sync)
         self.state = LOG.next(self.state, LogEvent.WRITTEN)
         self.length += len(data)
+        self.synced = self.length if sync else self.synced
         self._sequence += len(records)
         return len(data)
 
+    def _header(self) -> bytes:
+        return record_framing.header(self.kind, self.number, self.floor, self._files.owner, self.before)
+
     def create(self, bodies: Iterable[bytes]) -> None:
-        """Writes the whole file at once. StateWriteError where the disk does not take it."""
+        """Writes the whole file at once, with its length. StateWriteError where the disk does not take it."""
         records = tuple(bodies)
-        data = record_framing.header(self._kind, self.number, self.floor)
-        data += record_framing.framed(self._kind, self.number, 1, records)
-        self._files.write(self.name, data)
+        data = record_framing.framed(self.kind, self.number, 1, records)
+        whole = record_framing.header_bytes(self._files.owner) + len(data)
+        self.before = record_framing.Link(self.number, whole)
+        self._files.write(self.name, self._header() + data)
         self.state = LOG.next(self.state, LogEvent.WRITTEN)
-        self.length = len(data)
+        self.length = self.synced = whole
         self._sequence = len(records) + 1
 
 

@@ -62,13 +62,17 @@ Report = Callable[[steps.EngineStep], None]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a node was restored from: sizes, counts of records, and notes about damage."""
+    """What a node was restored from: sizes, counts of records, and notes about damage.
+
+    `losses` are those of the notes that say that something is lost for good.
+    """
 
     generation: int
     snapshot_bytes: int
     journal: int
     outbox: int
     notes: tuple[str, ...]
+    losses: tuple[str, ...]
 
 
 def restore(
@@ -100,6 +104,7 @@ def restore(
         len(recovered.journal),
         len(recovered.outbox),
         recovered.notes,
+        recovered.losses,
     )
 
 

@@ -6,6 +6,9 @@
 The checksum covers the file's kind and number, the record's sequence and its body, so bytes that an older
 file left in a reused block of flash never pass for a record of this one. A power cut may tear the records
 that were not synced yet: `parse` ends before the first one that is not whole.
+
+The header says whose file it is, and how long the file before it was on the medium when this one was begun.
+Files of version 1, which say neither, are read.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from bb_edge.state.errors import StateVersionError
 
-VERSION: Final = 1
+VERSION: Final = 2
+BEFORE_OWNERS: Final = 1
+"""The version whose files name neither an owner nor the file before them."""
 MAGIC: Final = b"bbstate"
 SNAPSHOT: Final = 1
 JOURNAL: Final = 2
@@ -37,8 +42,41 @@ It bounds the work on a file that holds a pattern everywhere (zeros, say)."""
 
 _RECORD = struct.Struct(">III")
 _PLACE = struct.Struct(">BQI")
-_HEADER = struct.Struct(">7sBBQQ")
+_OLD_HEADER = struct.Struct(">7sBBQQ")
+_HEADER = struct.Struct(">7sBBQQQQBB")
 HEADER_BYTES: Final = OVERHEAD_BYTES + _HEADER.size
+"""Of a file that names no owner."""
+
+
+class Owner(NamedTuple):
+    """Whose files these are: the node's peer id and a digest of its program, 255 bytes at most each."""
+
+    peer: bytes
+    program: bytes
+
+
+NOBODY: Final = Owner(b"", b"")
+
+
+class Link(NamedTuple):
+    """A file of the same kind, and how many of its bytes were on the medium for sure."""
+
+    number: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of itself. Files of its kind whose number is below `floor` are obsolete.
+
+    `before` is the file that it follows, or itself where it replaces all others. `owner` is None where the
+    file is of version 1.
+    """
+
+    version: int
+    floor: int
+    owner: Owner | None
+    before: Link | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +84,31 @@ class Parsed:
     """What `parse` found in a file.
 
     `bodies` are those of the whole records. `length` is the number of bytes up to the end of the last of
-    them, 0 where not even the header is whole; `floor` is the header's; `lost` are the bytes beyond `length`.
-    `damaged` says that whole records follow there, which no power cut leaves behind.
+    them, 0 where not even the header is whole, and `header` is None then. `lost` are the bytes beyond
+    `length`. `damaged` says that whole records follow there, which no power cut leaves behind.
     """
 
     bodies: tuple[bytes, ...]
     length: int
-    floor: int
+    header: Header | None
     lost: int
     damaged: bool
 
 
-def header(kind: int, number: int, floor: int = 0) -> bytes:
-    """Returns the first record of a file. Files of its kind whose number is below `floor` are obsolete."""
-    return _frame(kind, number, 0, _HEADER.pack(MAGIC, VERSION, kind, number, floor))
+def header(
+    kind: int, number: int, floor: int = 0, owner: Owner = NOBODY, before: Link | None = None
+) -> bytes:
+    """Returns the first record of a file; `Header` says what the arguments mean."""
+    # A number is below 10**18, so the one after it fits as well, and 0 is free for none.
+    link = (0, 0) if before is None else (before.number + 1, before.length)
+    peer, program = owner
+    fixed = _HEADER.pack(MAGIC, VERSION, kind, number, floor, *link, len(peer), len(program))
+    return _frame(kind, number, 0, fixed + peer + program)
+
+
+def header_bytes(owner: Owner) -> int:
+    """Returns how many bytes `header` makes for that owner."""
+    return HEADER_BYTES + len(owner.peer) + len(owner.program)
 
 
 def framed(kind: int, number: int, first: int, bodies: Iterable[bytes]) -> bytes:
@@ -78,25 +127,40 @@ def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:
     `where` is the file as errors call it. Raises StateVersionError for a newer format, and nothing else.
     """
     bodies: list[bytes] = []
-    at = floor = 0
+    at = 0
     first = _whole(data, 0, kind, number, 0)
-    if first is not None and first.startswith(MAGIC):
-        version = first[len(MAGIC)] if len(first) > len(MAGIC) else 0
-        if version > VERSION:
-            raise StateVersionError(
-                f"written in version {version} of the format, this is version {VERSION}",
-                where,
-                "update this node, or give it another state folder",
-            )
-        if version == VERSION and len(first) == _HEADER.size:
-            floor = _HEADER.unpack(first)[-1]
-            at = HEADER_BYTES
-            while (body := _whole(data, at, kind, number, len(bodies) + 1)) is not None:
-                bodies.append(body)
-                at += OVERHEAD_BYTES + len(body)
+    found = None if first is None else _header(first, where)
+    if first is not None and found is not None:
+        at = OVERHEAD_BYTES + len(first)
+        while (body := _whole(data, at, kind, number, len(bodies) + 1)) is not None:
+            bodies.append(body)
+            at += OVERHEAD_BYTES + len(body)
     lost = len(data) - at
     damaged = lost > 0 and _more_follows(data, at, kind, number, len(bodies) + 1 if at else 0)
-    return Parsed(tuple(bodies), at, floor, lost, damaged)
+    return Parsed(tuple(bodies), at, found, lost, damaged)
+
+
+def _header(body: bytes, where: str) -> Header | None:
+    """Reads the first record of a file; None where it is no header. StateVersionError for a newer one."""
+    if not body.startswith(MAGIC) or len(body) == len(MAGIC):
+        return None
+    version = body[len(MAGIC)]
+    if version > VERSION:
+        raise StateVersionError(
+            f"written in version {version} of the format, this is version {VERSION}",
+            where,
+            "update this node, or give it another state folder",
+        )
+    if version == BEFORE_OWNERS and len(body) == _OLD_HEADER.size:
+        return Header(version, _OLD_HEADER.unpack(body)[-1], None, None)
+    if version != VERSION or len(body) < _HEADER.size:
+        return None
+    *_, floor, before, length, peer_size, program_size = _HEADER.unpack_from(body)
+    peer_end = _HEADER.size + peer_size
+    if len(body) != peer_end + program_size:
+        return None
+    owner = Owner(body[_HEADER.size : peer_end], body[peer_end:])
+    return Header(version, floor, owner, Link(before - 1, length) if before else None)
 
 
 def _frame(kind: int, number: int, sequence: int, body: bytes) -> bytes:

@@ -16,6 +16,8 @@ from typing import Final
 from bb_edge.state import record_framing
 from bb_edge.state.errors import StateDamagedError, StateFullError
 from bb_edge.state.files import Files, Log
+from bb_edge.state.inventory import Inventory, Listed
+from bb_edge.state.record_framing import Link
 
 ADD: Final = 1
 DROP: Final = 2
@@ -47,6 +49,7 @@ class Segments:
         "_entries",
         "_files",
         "_growing",
+        "_listed_from",
         "_logs",
         "_max_bytes",
         "_needed",
@@ -67,8 +70,9 @@ class Segments:
         self._unwritten: list[bytes] = []  # DROP rows that the disk has not taken yet
         self._needed = 0
         self._next = 0
-        self.stale = False
-        """Whether DROP rows name a generation that was not recovered, whose number will be used again."""
+        self._listed_from = (0, 0)  # the first segment that the last two snapshots list
+        self.stale: set[int] = set()
+        """Generations that DROP rows name though they were not recovered; their numbers may be used again."""
 
     @property
     def bytes_on_disk(self) -> int:
@@ -80,6 +84,11 @@ class Segments:
         """The length of the rows of records that no snapshot has dropped yet."""
         return self._needed
 
+    @property
+    def compacted(self) -> bool:
+        """Whether a segment replaces older ones, which none does before there is a snapshot."""
+        return any(log.floor for log in self._logs)
+
     def has(self, key: bytes) -> bool:
         """Whether a record of that key is there that no snapshot has dropped."""
         entry = self._entries.get(key)
@@ -90,17 +99,19 @@ class Segments:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def load(self, numbers: Sequence[int], base: int) -> tuple[tuple[bytes, ...], list[str]]:
+    def load(
+        self, numbers: Sequence[int], base: int, listed: Sequence[Listed] | None, inventory: Inventory
+    ) -> tuple[bytes, ...]:
         """Reads the segments of these numbers.
 
-        Returns the records that the snapshot `base` needs, in the order in which they were added, and notes
-        about damage. Raises StateReadError, StateVersionError and StateDamagedError.
+        Returns the records that the snapshot `base` needs, in the order in which they were added. `listed`
+        is that snapshot's list, None where it has none; `inventory` is told of every file.
+        Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError.
         """
         self._entries.clear()
         self._unwritten.clear()
         self._ahead = None
-        self._needed, self.stale = 0, False
-        notes: list[str] = []
+        self._needed, self.stale = 0, set()
         records: dict[bytes, bytes] = {}
         read: list[tuple[Log, record_framing.Parsed]] = []
         for number in numbers:
@@ -110,28 +121,45 @@ class Segments:
         self._obsolete = [log.name for log, _ in read if log.number < floor]
         self._logs = [log for log, _ in read if log.number >= floor]
         self._growing = self._logs[-1] if self._logs else None
-        self._next = numbers[-1] + 1 if numbers else 0
+        self._next = max([-1, *numbers, *(row.number for row in listed or ())]) + 1
+        first = listed[0].number if listed else 0
+        self._listed_from = (first, first)
+        old = {row.number for row in listed or () if row.version == record_framing.BEFORE_OWNERS}
+        for row in listed or ():
+            if row.number >= floor:
+                inventory.claim(record_framing.OUTBOX, Link(row.number, row.length), f"snapshot-{base}")
         for log, parsed in read:
+            may_be_old = log.number < max(first, floor) or log.number in old or listed is None
+            inventory.check(log.name, parsed.header, old=may_be_old)
             if log.number < floor:
                 continue
-            if parsed.lost:
-                notes.append(log.complaint(parsed))
-            for row in parsed.bodies:
-                self._take(row, log, base, records)
-        return tuple(records.values()), notes
+            inventory.took(log, parsed)
+            before = log.before
+            # What a list leaves out may have gone; before the first snapshot nothing goes.
+            kept = floor if not base else max(floor, first) if listed else log.number
+            if before is not None and before.number >= kept:
+                inventory.claim(record_framing.OUTBOX, before, log.name)
+            at = parsed.length - record_framing.framed_bytes(parsed.bodies)
+            log.synced = at
+            for row_bytes in parsed.bodies:
+                at += record_framing.OVERHEAD_BYTES + len(row_bytes)
+                if self._take(row_bytes, log, base, records) == ADD:
+                    log.synced = at  # DROP rows are not synced
+        return tuple(records.values())
 
-    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes]) -> None:
+    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes]) -> int:
         kind, generation, keys, record = _read(row, log.name)
         if kind == ADD:
             self._add(keys[0], len(row), log.number)
             records[keys[0]] = record
         elif generation > base:
-            self.stale = True
+            self.stale.add(generation)
         else:
             for key in keys:
                 if key in self._entries:
                     self._let_go(key, generation)
                     records.pop(key, None)
+        return kind
 
     def _add(self, key: bytes, size: int, segment: int) -> None:
         old = self._entries.pop(key, None)
@@ -182,32 +210,46 @@ class Segments:
 
     def _tidy(self) -> None:
         self._remove_obsolete()
-        used = {entry.segment for entry in self._entries.values()}
-        while self._logs and self._logs[0] is not self._growing and self._logs[0].number not in used:
+        used = min((entry.segment for entry in self._entries.values()), default=self._next)
+        while (
+            self._logs
+            and self._logs[0] is not self._growing
+            and self._logs[0].number < min(used, *self._listed_from)
+        ):
             # The oldest first: the records that its DROP rows name were in older ones. And before anything is
             # written, so that a full disk has space for it.
             self._files.remove(self._logs[0].name)
             del self._logs[0]
         kept = sum(entry.size for entry in self._entries.values())
-        garbage = self.bytes_on_disk - kept
-        if len(self._logs) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES):
+        # Those that only wait for the older snapshot to go need no writing to be rid of.
+        staying = [log for log in self._logs if log.number >= used or log is self._growing]
+        garbage = sum(log.length for log in staying) - kept
+        if len(staying) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES):
             self.compact()
         elif self._unwritten:
             self._write((), sync=False)
 
     def prepare(self) -> None:
         """Begins the segment of the next generation, unless the present one is still empty. StateError."""
-        if (
-            self._ahead is None
-            and self._growing is not None
-            and self._growing.length > record_framing.HEADER_BYTES
-        ):
+        if self._ahead is None and (self._growing is None or not self._growing.empty):
             log = self._begin()
             log.append((), sync=False)
             self._ahead = log
 
-    def seal(self) -> None:
-        """Directs further rows into the segment that was prepared, so that older ones become removable."""
+    def listed(self) -> tuple[Listed, ...]:
+        """What a recovery from the snapshot that is about to be written needs, and how long it surely is."""
+        live = [entry.segment for entry in self._entries.values() if entry.dropped is None]
+        ahead = [] if self._ahead is None else [self._ahead]
+        logs = [*self._logs, *ahead]
+        first = min(live, default=logs[-1].number)
+        return tuple(Listed(log.number, log.synced, log.version) for log in logs if log.number >= first)
+
+    def seal(self, listed: Sequence[Listed]) -> None:
+        """Directs further rows into the segment that was prepared, so that older ones become removable.
+
+        `listed` is what the snapshot lists that was written since.
+        """
+        self._listed_from = (self._listed_from[1], listed[0].number)
         if self._ahead is not None:
             self._obsolete.remove(self._ahead.name)
             self._logs.append(self._ahead)
@@ -225,7 +267,7 @@ class Segments:
         self._logs = [log]
         self._growing, self._ahead = log, None
         self._unwritten.clear()
-        self.stale = False
+        self.stale = set()
         for entry in self._entries.values():
             entry.segment = log.number
         self._remove_obsolete()
@@ -250,7 +292,9 @@ class Segments:
         """
         number = self._next
         self._next += 1
-        log = Log(self._files, record_framing.OUTBOX, number, floor=number if compacted else 0)
+        last = self._logs[-1] if self._logs else None
+        before = None if last is None else Link(last.number, last.synced)
+        log = Log(self._files, record_framing.OUTBOX, number, number if compacted else 0, before)
         self._obsolete.append(log.name)
         return log
 
@@ -264,10 +308,10 @@ class Segments:
         rows = [*self._unwritten, *rows]
         log = self._growing
         if log is None:
-            log = self._begin()
+            log = self._ahead or self._begin()
             log.append(rows, sync)
             self._obsolete.remove(log.name)
-            self._growing = log
+            self._growing, self._ahead = log, None
             self._logs.append(log)
         else:
             log.append(rows, sync)

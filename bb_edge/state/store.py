@@ -9,6 +9,9 @@ journal of G-1 and that of G. A generation begins when its snapshot is *attempte
 leaves open whether the file is there, both answers are right, because the journal of the older generation
 then ends where the snapshot was taken.
 
+Every file says whose it is, and names what was there before it (inventory.py): what is missing, emptied, cut
+short or another node's is told by name.
+
 One store belongs to one thread, and one folder to one store.
 """
 
@@ -26,6 +29,8 @@ from bb_edge.state.errors import (
     StateWriteError,
 )
 from bb_edge.state.files import Files, Log, Storage, log_name, numbers
+from bb_edge.state.inventory import Inventory, Listed, pack, unpack
+from bb_edge.state.record_framing import NOBODY, Link, Owner
 from bb_edge.state.segments import Segments
 
 
@@ -56,7 +61,8 @@ class StoreLimits:
 class Recovered:
     """What was on disk: the snapshot, the journal's records since, and the outbox's, each in their order.
 
-    `generation` is that of the snapshot, 0 where there is none. `notes` say what was damaged or torn.
+    `generation` is that of the snapshot, 0 where there is none. `notes` say what was damaged or torn;
+    `losses` are those of them that say that something is lost for good.
     """
 
     snapshot: bytes | None
@@ -64,18 +70,25 @@ class Recovered:
     outbox: tuple[bytes, ...]
     generation: int
     notes: tuple[str, ...]
+    losses: tuple[str, ...] = ()
 
 
 class StateStore:
     """The files of one node; `failures` are the exceptions that the storage raises for faults of the disk.
 
+    `owner` is whose files they are; without one any owner's are read, as long as it is one and the same.
     `open` reads and changes nothing on disk; it comes before every other call.
     """
 
     def __init__(
-        self, storage: Storage, failures: tuple[type[Exception], ...], limits: StoreLimits | None = None
+        self,
+        storage: Storage,
+        failures: tuple[type[Exception], ...],
+        limits: StoreLimits | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.limits = limits or StoreLimits()
+        self._owner = owner
         self._files = Files(storage, failures)
         self._segments = Segments(self._files, self.limits.outbox_bytes)
         self._journals: dict[int, Log] = {}  # those that a recovery from `_base` reads
@@ -83,13 +96,18 @@ class StateStore:
         self._unreadable: dict[int, str] = {}  # snapshots that were refused, and why
         self._generation = 0
         self._base = 0
+        self._base_bytes = 0
         self._previous = 0
+        self._losses = 0
         self._kept_bytes = 0  # of the outbox, by the last snapshot
 
     # --- reading ------------------------------------------------------------------------------------------
 
     def open(self) -> Recovered:
-        """Reads everything. Raises StateReadError, StateVersionError and StateDamagedError."""
+        """Reads everything.
+
+        Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError.
+        """
         self._unreadable.clear()
         return self._recover()
 
@@ -111,46 +129,78 @@ class StateStore:
         self._present |= {log_name(record_framing.JOURNAL, n) for n in journals}
         self._files.damaged.clear()
         notes: list[str] = []
-        base, snapshot = self._last_readable(snapshots, notes)
+        inventory = Inventory(self._owner)
+        base, snapshot, listed = self._last_readable(snapshots, notes, inventory)
         if snapshot is None and 0 not in journals and (snapshots or journals):
-            raise StateDamagedError(
-                "; ".join(notes) or "the snapshots are missing",
-                "state",
-                "move the folder aside to start anew",
-            )
+            raise _missing("; ".join(notes))
         self._base = base
         self._generation = max([base, *snapshots, *journals])
         older = [n for n in snapshots if n < base]
         self._previous = older[-1] if older else 0 if 0 in journals else base
+        records = self._read_journals(journals, snapshots, listed is None, inventory)
+        outbox = self._segments.load(numbers(names, record_framing.OUTBOX), base, listed, inventory)
+        if not self._present and self._segments.compacted:
+            raise _missing("")
+        for gone in sorted(self._segments.stale - set(snapshots)):
+            notes.append(f"{log_name(record_framing.SNAPSHOT, gone)} is missing: {_instead(base)}")
+        more, losses = inventory.report()
+        self._losses = len(losses)
+        self._files.owner = inventory.owner or NOBODY
+        return Recovered(snapshot, records, outbox, base, (*notes, *more), tuple(losses))
+
+    def _read_journals(
+        self, journals: Sequence[int], snapshots: Sequence[int], old: bool, inventory: Inventory
+    ) -> tuple[bytes, ...]:
         self._journals = {}
         records: list[bytes] = []
+        for number in snapshots:
+            if number >= self._base:
+                name = log_name(record_framing.SNAPSHOT, number)
+                inventory.claim(record_framing.JOURNAL, Link(number, 0), name)
         for number in journals:
-            if number >= base:
+            if number >= self._base:
                 log = self._journals[number] = Log(self._files, record_framing.JOURNAL, number)
                 parsed = log.load()
+                inventory.check(log.name, parsed.header, old=old)
+                inventory.took(log, parsed)
+                if log.before is not None and log.before.number >= self._base:
+                    inventory.claim(record_framing.JOURNAL, log.before, log.name)
                 records += parsed.bodies
-                if parsed.lost:
-                    notes.append(log.complaint(parsed))
-        outbox, more = self._segments.load(numbers(names, record_framing.OUTBOX), base)
-        return Recovered(snapshot, tuple(records), outbox, base, (*notes, *more))
+        return tuple(records)
 
-    def _last_readable(self, snapshots: Sequence[int], notes: list[str]) -> tuple[int, bytes | None]:
+    def _last_readable(
+        self, snapshots: Sequence[int], notes: list[str], inventory: Inventory
+    ) -> tuple[int, bytes | None, tuple[Listed, ...] | None]:
+        """The last snapshot that can be read: its number, its bytes, and the segments that it lists."""
         for number in reversed(snapshots):
             name = log_name(record_framing.SNAPSHOT, number)
             if number not in self._unreadable:
                 try:
-                    parsed = record_framing.parse(
-                        self._files.read(name), record_framing.SNAPSHOT, number, name
-                    )
+                    data = self._files.read(name)
                 except StateReadError as error:
                     self._unreadable[number] = error.what
                 else:
-                    if len(parsed.bodies) == 1 and not parsed.lost:
-                        return number, parsed.bodies[0]
-                    self._unreadable[number] = "its checksum is wrong"
+                    parsed = record_framing.parse(data, record_framing.SNAPSHOT, number, name)
+                    header = parsed.header
+                    inventory.check(name, header, old=True)
+                    old = header is not None and header.version == record_framing.BEFORE_OWNERS
+                    if header is not None and not parsed.lost and len(parsed.bodies) == (1 if old else 2):
+                        self._base_bytes = len(data)
+                        if number == snapshots[-1]:
+                            self._note_reserve(header.before, name, notes)
+                        return number, parsed.bodies[0], None if old else unpack(parsed.bodies[1], name)
+                    self._unreadable[number] = "it is empty" if not data else "its checksum is wrong"
             self._files.damaged.add(name)
             notes.append(f"{name} cannot be used: {self._unreadable[number]}")
-        return 0, None
+        return 0, None, None
+
+    def _note_reserve(self, before: Link | None, name: str, notes: list[str]) -> None:
+        """Notes which files of the generation before are missing, which are there for a damaged snapshot."""
+        for kind in (record_framing.SNAPSHOT, record_framing.JOURNAL) if before is not None else ():
+            assert before is not None
+            file = log_name(kind, before.number)
+            if file not in self._present:
+                notes.append(f"{file} is missing: nothing is lost as long as {name} can be read")
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -208,14 +258,19 @@ class StateStore:
         number = self._generation + 1
         name = log_name(record_framing.SNAPSHOT, number)
         # The files of the generation come before its snapshot: one sync of the folder covers all names.
-        journal = self._journals.setdefault(number, Log(self._files, record_framing.JOURNAL, number))
+        last = self._journals.get(self._generation)
+        link = None if last is None else Link(last.number, last.synced)
+        begun = Log(self._files, record_framing.JOURNAL, number, before=link)
+        journal = self._journals.setdefault(number, begun)
         if not journal.length:
             journal.append((), sync=False)
             self._present.add(journal.name)
         self._segments.prepare()
-        content = record_framing.header(record_framing.SNAPSHOT, number) + record_framing.framed(
-            record_framing.SNAPSHOT, number, 1, [data]
-        )
+        listed = self._segments.listed()
+        before = Link(self._base, self._base_bytes) if self._base else None
+        content = record_framing.header(
+            record_framing.SNAPSHOT, number, owner=self._files.owner, before=before
+        ) + record_framing.framed(record_framing.SNAPSHOT, number, 1, [data, pack(listed)])
         try:
             self._files.write(name, content)
         except StateWriteError:
@@ -225,8 +280,9 @@ class StateStore:
             raise
         self._present.add(name)
         self._previous, self._base, self._generation = self._base, number, number
+        self._base_bytes = len(content)
         self._journals = {number: journal}
-        self._segments.seal()
+        self._segments.seal(listed)
 
     def drop(self, keys: Iterable[bytes]) -> None:
         """Drops outbox records that the latest snapshot does not need; they go with the next generation.
@@ -298,4 +354,16 @@ class StateStore:
             "state.outbox_bytes": segments.bytes_on_disk,
             "state.outbox_records": len(segments),
             "state.generation": self._base,
+            "state.losses": self._losses,
         }
+
+
+def _missing(notes: str) -> StateDamagedError:
+    return StateDamagedError(
+        notes or "the snapshots are missing", "state", "move the folder aside to start anew"
+    )
+
+
+def _instead(base: int) -> str:
+    where = f"{log_name(record_framing.SNAPSHOT, base)} and the journals" if base else "the journals"
+    return f"nothing is lost, the node comes back from {where}"

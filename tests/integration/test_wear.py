@@ -81,4 +81,4 @@ def test_the_folder_stays_small(kept):
         assert sum(map(len, disk.files.values())) < 1_000_000, name
         assert len(disk.files) <= 8, name
         disk.crash(CrashMode.LOSE)
-        assert StateStore(AtomicStorage(disk.open()), (StorageError,)).open().notes == ()
+        assert StateStore(AtomicStorage(disk.open()), (StorageError,)).open().losses == ()

@@ -95,11 +95,11 @@ def test_the_state_of_another_program_is_refused_and_a_dry_run_says_so(
     assert main(["check", "--config", str(path)]) == 0
     (path.parent / "program.onnx").write_bytes(compile_text(ANOTHER_PROGRAM))
     assert main(["check", "--config", str(path)]) == 1
-    assert "its snapshot" in capsys.readouterr().out
+    assert "state/snapshot-2: it is of another artifact, or of other targets" in capsys.readouterr().out
     assert sorted((path.parent / "state").iterdir()) == files
     second = start("run", "--config", str(path))
     assert second.process.wait(60) == Exit.REFUSED
-    second.says("its snapshot")
+    second.says("state/snapshot-2: it is of another artifact")
 
 
 @pytest.mark.broker

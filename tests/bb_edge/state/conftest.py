@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bb_edge.state import Recovered, StateStore, StoreLimits
+from bb_edge.state import Owner, Recovered, StateStore, StoreLimits
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import FakeDisk
 
@@ -18,8 +18,8 @@ Look = Callable[[FakeDisk], Recovered]
 def make_store() -> Opened:
     """A store over a FakeDisk, not opened yet."""
 
-    def make(disk: FakeDisk, limits: StoreLimits | None = None) -> StateStore:
-        return StateStore(AtomicStorage(disk.open()), (StorageError,), limits)
+    def make(disk: FakeDisk, limits: StoreLimits | None = None, owner: Owner | None = None) -> StateStore:
+        return StateStore(AtomicStorage(disk.open()), (StorageError,), limits, owner)
 
     return make
 

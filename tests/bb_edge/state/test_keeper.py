@@ -10,7 +10,7 @@ from times import S
 from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.state import Recovered, StateDamagedError, StateStore, StoreLimits
+from bb_edge.state import Recovered, StateDamagedError, StateStore, StoreLimits, record_framing
 from bb_edge.state.keeper import Keeper, key_bytes, restore
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
@@ -267,7 +267,7 @@ def test_a_journal_that_is_beyond_its_budget_refuses(world: Callable[..., World]
     w = world(StoreLimits(journal_bytes=200))
     w.take()
     w.take(incoming(1, b"x" * 500))
-    assert "the journal holds 37 bytes" in str(w.node.failed[1])
+    assert f"the journal holds {record_framing.HEADER_BYTES} bytes" in str(w.node.failed[1])
 
 
 def test_it_counts(world: Callable[..., World]) -> None:
@@ -343,7 +343,8 @@ def test_a_snapshot_that_the_node_finds_damaged_gives_way(
     w.disk.crash(CrashMode.LOSE)
     node, found = restore(make_store(w.disk), Node, Refused, 0, 0)
     assert (node.state, node.journal, found.generation) == (8, [b"a", b"b"], 1)
-    assert found.notes == ("snapshot-2 cannot be used: snapshot: digest differs",)
+    assert found.notes[0] == "snapshot-2 cannot be used: snapshot: digest differs"
+    assert found.losses == ()
 
 
 def test_what_a_node_refuses_for_another_reason_goes_through(make_store: Opened) -> None:

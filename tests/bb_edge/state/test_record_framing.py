@@ -13,6 +13,7 @@ from bb_edge.state import StateVersionError, record_framing
 
 RECORDS = [b"one", b"", b"three " * 50, bytes(range(256))]
 KIND, NUMBER = record_framing.JOURNAL, 7
+HEADER = record_framing.Header(2, 3, record_framing.NOBODY, None)
 
 
 def content(records: list[bytes]) -> bytes:
@@ -31,7 +32,7 @@ def sealed(body: bytes, sequence: int = 0) -> bytes:
 
 def test_what_was_written_is_read() -> None:
     data = content(RECORDS)
-    assert parse(data) == record_framing.Parsed(tuple(RECORDS), len(data), 3, 0, False)
+    assert parse(data) == record_framing.Parsed(tuple(RECORDS), len(data), HEADER, 0, False)
     assert len(data) == record_framing.HEADER_BYTES + record_framing.framed_bytes(RECORDS)
 
 
@@ -93,7 +94,7 @@ def test_a_repeated_frame_is_none() -> None:
 
 def test_a_newer_version_is_refused_by_name() -> None:
     header = sealed(record_framing.MAGIC + bytes([record_framing.VERSION + 1]) + b"whatever it holds")
-    with pytest.raises(StateVersionError, match=r"journal-7: written in version 2 .*update this node"):
+    with pytest.raises(StateVersionError, match=r"journal-7: written in version 3 .*update this node"):
         parse(header)
 
 
@@ -105,6 +106,7 @@ def test_a_newer_version_is_refused_by_name() -> None:
         record_framing.MAGIC,
         record_framing.MAGIC + b"\0",
         record_framing.MAGIC + bytes([record_framing.VERSION]),
+        record_framing.MAGIC + bytes([record_framing.VERSION]) + bytes(34) + b"\1",
     ],
 )
 def test_a_header_that_is_none(body: bytes) -> None:

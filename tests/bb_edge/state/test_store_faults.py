@@ -31,6 +31,7 @@ class Model:
 
     def matches(self, found: Recovered, part_of: int = 0) -> bool:
         """`part_of`: so many records at the end may be missing, the last ones first."""
+        assert not found.losses, found.losses
         if found.snapshot != self.snapshot:
             return False
         if found.journal not in [self.journal[: len(self.journal) - n] for n in range(part_of + 1)]:

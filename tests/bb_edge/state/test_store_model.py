@@ -145,6 +145,7 @@ class Machine(RuleBasedStateMachine):
     def the_node_refuses_the_snapshot(self) -> None:
         """Only looks: the walk goes on from the snapshot that was refused."""
         found = self.store.fall_back("refused")
+        assert not found.losses
         assert found.snapshot == self.snapshots[-2]
         assert list(found.journal) == self.journals[-2] + self.journals[-1]
         wanted = {*self.records.values(), *self.dropped[-1].values()}
@@ -152,6 +153,7 @@ class Machine(RuleBasedStateMachine):
         self.check(self.store.open())
 
     def check(self, found: Recovered) -> None:
+        assert not found.losses, "a restart or a power cut is no loss"
         assert found.snapshot == self.snapshots[-1]
         assert list(found.journal) == self.journals[-1]
         extra = set(found.outbox) - set(self.records.values())

@@ -180,7 +180,7 @@ def test_tidying_up_after_a_restart_keeps_what_a_fall_back_needs(
         storage.remove(name, True)
     store.open()
     store.drop([])
-    assert storage.list() == kept
+    assert [name for name in storage.list() if not name.startswith("outbox")] == kept
 
 
 @pytest.mark.parametrize("more", [b"x", record_framing.framed(record_framing.SNAPSHOT, 2, 2, [b"more"])])
@@ -329,12 +329,12 @@ def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
 def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FakeDisk()
     with monkeypatch.context() as patched:
-        patched.setattr(record_framing, "VERSION", 2)
+        patched.setattr(record_framing, "VERSION", 3)
         rewrite(disk, "journal-0", record_framing.header(record_framing.JOURNAL, 0))
     with pytest.raises(StateVersionError) as caught:
         make_store(disk).open()
     assert said(caught) == (
-        "journal-0: written in version 2 of the format, this is version 1 "
+        "journal-0: written in version 3 of the format, this is version 2 "
         "(update this node, or give it another state folder)"
     )
 

@@ -89,6 +89,7 @@ class Ledger:
                 self._asked(*value.values)
 
     def restored(self, found: Restored) -> None:
+        assert not found.losses, "crashes and faults that a disk reports lose nothing"
         self.seen["restored"] += bool(found.generation)
         self.seen["replayed"] += found.journal
         self.seen["adopted"] += found.outbox

@@ -18,9 +18,9 @@ from snapshots import body_of, resealed
 from bb_edge import Node, NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.snapshot import SnapshotDamagedError
+from bb_edge.engine.snapshot import Identity, SnapshotDamagedError
 from bb_edge.ir.address import Address
-from bb_edge.state import StateStore
+from bb_edge.state import Owner, StateStore
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.transport.driver import next_due_ns
 from bb_edge.transport.in_process import classes_heard
@@ -107,7 +107,9 @@ class Machine:
             )
 
         if world.plan.durable:
-            store = self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
+            identity = Identity.of(self.peer, self.program, [self.seat.target])
+            owner = Owner(identity.peer, identity.program)
+            store = self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,), None, owner)
             watched, restored = restore(
                 store,
                 lambda snapshot: Watched(make(snapshot), self),
