@@ -165,6 +165,7 @@ _LEVEL = {
     steps.ProgramMismatch: "warning",
     steps.ClassMismatch: "warning",
     steps.PeerRefused: "warning",
+    steps.PeersUnheard: "warning",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",

@@ -32,6 +32,19 @@ class PeerFailing(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class PeersUnheard(EngineStep):
+    """Peers were waited for in vain of which nothing ever came but a presence, `peers` of them.
+
+    Such peers are greeted from now on, and not selected before they have acknowledged it; `hint` says what to
+    look at. With `greeted` False, `peers` of them are left, and presences are believed again.
+    """
+
+    peers: int
+    greeted: bool = True
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PeerRefused(EngineStep):
     """There was no place for a peer, nor for others since the last such step: `refused` presences in all.
 

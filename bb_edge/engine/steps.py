@@ -24,6 +24,7 @@ PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown
 PeerFailing = peer_steps.PeerFailing
 PeerRefused = peer_steps.PeerRefused
+PeersUnheard = peer_steps.PeersUnheard
 PeerBlocked = peer_steps.PeerBlocked
 PeerResolveFailed = peer_steps.PeerResolveFailed
 ProgramMismatch = peer_steps.ProgramMismatch

@@ -66,6 +66,7 @@ METRICS: Mapping[str, Metric] = {
         peers__stale="presences of connections that were over",
         peers__up="times that a peer came up",
         peers__down="times that a peer went down",
+        peers__greeted="greetings to peers of which nothing ever came, before they are asked",
         peers__failing="times that a peer had left so many requests unanswered that it is only tried",
         peers__other_program="peers whose program does not go with this node's, by their presence",
         peers__refused="presences of peers that found no place: max_peers, peer_bytes",

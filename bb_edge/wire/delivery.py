@@ -226,6 +226,7 @@ class Links:
             if link is None or ack.epoch not in (self.best_effort_epoch, self.durable_epoch, *link.pending):
                 self.counters["foreign_acks"] += 1
                 continue
+            link.spoke = True
             waiting = link.pending.get(ack.epoch)
             if waiting is None:
                 continue
@@ -257,9 +258,18 @@ class Links:
         return verdict if verdict is not Verdict.NEW or self._table.has_room() else Verdict.NO_ROOM
 
     def heard_of(self, peer: PeerId) -> bool:
-        """Returns whether numbered envelopes of the peer have come, as far as its link is remembered."""
+        """Returns whether envelopes of the peer have come, as far as its link is remembered.
+
+        Numbered ones, acknowledgements of what this node has sent, and what `note_heard` was told of.
+        """
         link = self._links.get(peer)
-        return link is not None and link.received.any
+        return link is not None and (link.spoke or link.received.any)
+
+    def note_heard(self, peer: PeerId) -> None:
+        """Notes that something of the peer has come, where it has a link."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.spoke = True
 
     def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
         """Takes the number of an envelope that is NEW, and owes an ack where its sender waits for one.

@@ -75,6 +75,7 @@ class Link:
         "peer_epoch",
         "pending",
         "received",
+        "spoke",
         "used_ns",
     )
 
@@ -86,6 +87,7 @@ class Link:
         self.received = Received()
         self.peer_epoch: int | None = None  # the epoch in which it last came up
         self.used_ns = 0
+        self.spoke = False  # whether it has acknowledged anything, as far as this process knows
 
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""

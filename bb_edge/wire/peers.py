@@ -186,6 +186,10 @@ class PeerTable:
         by_class = {name: len(up) for name, up in self._by_class.items()}
         return by_class, len(self._peers) - len(self._down) - len(self._silent)
 
+    def present(self) -> list[PeerId]:
+        """Returns the peers whose presence says up, whether they answer or not; first heard of first."""
+        return [peer for peer, state in self._states.items() if state is not _DOWN]
+
     def unreachable(self, peer_class: str) -> list[PeerId]:
         """Returns the peers of the class that are present and do not answer, in no particular order."""
         return [p for p in self._silent if peer_class in self._peers[p].classes]

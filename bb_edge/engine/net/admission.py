@@ -217,10 +217,12 @@ class Admission:
             self._answer(arrival)
             return
         else:  # late, double or foreign: it is acknowledged all the same
-            if message.fills:
-                self._requests.trials.answered(message.wire_req_id, peer)
-            self._refuse(raw, Refusal.LATE_ANSWER)
-            return
+            if message.wire_req_id:
+                if message.fills:
+                    self._requests.trials.answered(message.wire_req_id, peer)
+                self._refuse(raw, Refusal.LATE_ANSWER)
+                return
+            # A greeting, an answer to nothing: to acknowledge it is all.
         self._ledger.release(peer, size)
 
     def _answer(self, arrival: Arrival) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.cohort import Cohort, CohortEvent, CohortState
+from bb_edge.engine.net.greetings import Greetings
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.life import Hold
@@ -22,12 +23,18 @@ class Firing:
     """Tells executions of their requests: whoever waits for one, and whoever asks about it later."""
 
     def __init__(
-        self, runtime: Runtime, scheduler: Scheduler, peers: PeerStates, cohorts: Mapping[int, Cohort]
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        peers: PeerStates,
+        greetings: Greetings,
+        cohorts: Mapping[int, Cohort],
     ) -> None:
         """`cohorts` are the requests of executions that run, by number."""
         self._runtime = runtime
         self._scheduler = scheduler
         self._peers = peers
+        self._greetings = greetings
         self._cohorts = cohorts
 
     def collect(self, ctx: Running, req_id: object, stacks: int) -> object:
@@ -57,7 +64,9 @@ class Firing:
     def fire(self, cohort: Cohort) -> None:
         """Nothing of a closed request runs or waits any more."""
         cohort.happens(CohortEvent.DONE)
-        self._peers.failing.judge(cohort.accepted, cohort.blamed)
+        blamed = cohort.blamed
+        self._peers.failing.judge(cohort.accepted, blamed)
+        self._greetings.judge(cohort.accepted, blamed)
         execution, scheduler = cohort.execution, self._scheduler
         self._runtime.emit(
             steps.RequestClosed(

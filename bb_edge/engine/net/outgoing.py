@@ -112,6 +112,11 @@ class Outgoing:
         if len(self.units) < self._runtime.config.outbound_queue:
             self.units.append(Unit(peer, [fill]))
 
+    def greet(self, peer: PeerId, patience_ns: int) -> None:
+        """Queues an envelope that says nothing, and that the peer acknowledges; it is not repeated."""
+        until = self._runtime.now_ns + patience_ns
+        self._append(Unit(peer, (), kind=envelope.RESPONSE, deadline_ns=until))
+
     def _drop_one(self) -> None:
         """Makes place: the oldest best-effort unit for one peer goes, or the oldest of all without one."""
         index = next((i for i, u in enumerate(self.units) if not u.durable and u.to is None), 0)
@@ -218,7 +223,7 @@ class Outgoing:
         greets = bool(self._runtime.local_addresses) and unit.peer not in self._greeted
         if greets:
             message.src_addresses = self._runtime.local_addresses
-        resend = unit.kind != envelope.NONE and not to_self
+        resend = unit.wire_req_id != 0 and not to_self
         body = unit.body
         if resend and not body:
             for fill in unit.fills:

@@ -17,6 +17,7 @@ from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.net.programs import PeerPrograms
 from bb_edge.engine.net.refusals import Refusals
 from bb_edge.engine.net.round_trips import RoundTrips
+from bb_edge.engine.net.unheard import Unheard
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import AddressError
@@ -54,31 +55,6 @@ class MayBeAsked(NamedTuple):
 Change = steps.PeerUp | steps.PeerDown | MayBeAsked
 
 
-class PeerView:
-    """The peers as selectors see them: those that are up and not failing, the node itself where its own
-    presence lists the class, and, once per back-off, others: who is never asked never answers again.
-    """
-
-    __slots__ = ("_states",)
-
-    def __init__(self, states: PeerStates) -> None:
-        self._states = states
-
-    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
-        states = self._states
-        up = states.up_peers(peer_class)
-        if states.failing:
-            up = tuple(peer for peer in up if states.failing.may_ask(peer))
-        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
-        return tuple(sorted((*up, *again))) if again else up
-
-    def resting(self, peer_class: str) -> int:
-        failing = self._states.failing
-        if not failing:
-            return 0
-        return sum(not failing.may_ask(peer) for peer in self._states.up_peers(peer_class))
-
-
 class PeerStates:
     """The tables about other peers. Nobody else writes them."""
 
@@ -97,7 +73,6 @@ class PeerStates:
         self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False
-        self.view = PeerView(self)
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of)
         self._refusals = Refusals(runtime)
@@ -105,6 +80,7 @@ class PeerStates:
         self._backoff = Backoff(capacity=config.max_peers)
         self.back_pressure = BackPressure(runtime, self._backoff)
         self.failing = Failing(runtime, self._may_ask_again)
+        self.unheard = Unheard(runtime, links)
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
         self.round_trips = RoundTrips(runtime)
@@ -156,6 +132,7 @@ class PeerStates:
             self._backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
             self.failing.answers.restarted(peer)
+            self.unheard.come(peer)
             if before is not None and epoch and epoch != before:
                 self.restarted.append(peer)
             self._came_up(peer)
@@ -188,16 +165,25 @@ class PeerStates:
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
         imposed = self.back_pressure.imposed
-        if not (imposed or self._backoff.waits or self.health.failures):
+        if not (imposed or self._backoff.waits or self.health.failures or self.unheard.are_greeted):
             return  # no peer is in trouble
         if not imposed or imposed.get(peer, 0) <= now_ns:
             imposed.pop(peer, None)
             self._backoff.succeeded(peer)
         if self.presences.is_down(peer):
             return  # what it sent before its goodbye is late: only its presence brings it up again
+        first = self.unheard.are_greeted and self.unheard.heard(peer)
         if self.health.success(peer):
             self.presences.set_reachable(peer, True)
             self._came_up(peer)
+        elif first:  # whoever waits for peers looks again
+            self.changes.append(steps.PeerUp(peer))
+
+    def fell_silent(self, peer: PeerId) -> None:
+        """Nothing has come of a peer that says it is up, not even when it was greeted."""
+        if self.health.down(peer):
+            self.presences.set_reachable(peer, False)
+            self._went_down(peer, "unanswered")
 
     def failed(self, peer: PeerId) -> bool:
         """The peer left a request unanswered, or the broker refused a delivery to it.
@@ -322,6 +308,7 @@ class PeerStates:
             "peers": self.presences.snapshot(),
             "health": self.health.snapshot(),
             "answers": self.failing.answers.snapshot(self._runtime.now_ns),
+            "unheard": self.unheard.save(),
             "backoff": self._backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
             "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
@@ -336,6 +323,7 @@ class PeerStates:
             self._judge(peer, tell=False)
         self.health.restore(data["health"])
         self.failing.answers.restore(data["answers"], self._runtime.now_ns)
+        self.unheard.restore(data["unheard"])
         self._backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
         for peer, meta in data["limits"]:

@@ -25,6 +25,7 @@ from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.net.children import Children
 from bb_edge.engine.net.cohort import Answer, Cohort, CohortEvent, CohortState
 from bb_edge.engine.net.firing import Firing
+from bb_edge.engine.net.greetings import Greetings
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.trials import Trials
@@ -73,7 +74,7 @@ class Requests:
         self.cohorts: dict[int, Cohort] = {}
         self.by_req_id: dict[int, Cohort] = {}
         self.children = Children(runtime, scheduler)
-        self.firing = Firing(runtime, scheduler, peers, self.cohorts)
+        self.firing = Firing(runtime, scheduler, peers, Greetings(runtime, outgoing, peers), self.cohorts)
         self.trials = Trials(runtime, outgoing, peers)
         self.verdicts = Verdicts(runtime, outgoing, peers)
         self.next_id = 1

@@ -10,6 +10,7 @@ from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.calls import Calls, Done, Replies
 from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.peer_view import PeerView
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
@@ -79,7 +80,7 @@ class Surroundings:
         self.local_addresses = runtime.local_addresses  # under which the node is reached, encoded
         self.bus = runtime.bus
         self.own_classes = peers.own_classes  # that the node presents
-        self.peers = peers.view
+        self.peers = PeerView(peers)
         self.address_book = peers.address_book
         self.scheduler = ComponentTimers(runtime, self)
         self._generator: np.random.Generator | None = None

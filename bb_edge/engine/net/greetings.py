@@ -1,0 +1,46 @@
+"""Asks peers of which nothing ever came for a sign of life, while presences alone are not believed.
+
+A greeting is an answer to no request, without a fill. Every version of the runtime acknowledges it, and does
+nothing else. It is not repeated by itself, and a broker drops it that nobody reads from in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bb_edge.engine.net.outgoing import Outgoing
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.unheard import FIRST_NS
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.backoff import S
+
+TICK_NS, AT_ONCE = S, 400
+"""So many greetings in so long: mosquitto's queue holds 1,000 answers for a node that is busy."""
+
+
+class Greetings:
+    """The greetings of a node; `Unheard` decides whether and whom."""
+
+    def __init__(self, runtime: Runtime, outgoing: Outgoing, peers: PeerStates) -> None:
+        self._runtime = runtime
+        self._outgoing = outgoing
+        self._peers = peers
+        runtime.callbacks.register("peers.greet", self._greet)
+
+    def judge(self, accepted: Collection[PeerId], blamed: Collection[PeerId]) -> None:
+        """A request is over: whose answers count, and who was waited for in vain."""
+        if self._peers.unheard.judge(len(accepted), blamed):
+            self._greet(self._runtime.now_ns)
+
+    def _greet(self, now_ns: int) -> None:
+        peers = self._peers
+        greet, silent = peers.unheard.due(peers.presences.present(), AT_ONCE)
+        for peer in silent:
+            peers.fell_silent(peer)
+        for peer in greet:
+            self._outgoing.greet(peer, FIRST_NS)
+        if greet:
+            self._runtime.count("peers.greeted", len(greet))
+        if peers.unheard.are_greeted:
+            self._runtime.timers.at(now_ns + TICK_NS, self._greet, reserved=True)

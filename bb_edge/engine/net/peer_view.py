@@ -1,0 +1,34 @@
+"""The peers as selectors see them."""
+
+from __future__ import annotations
+
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.ir.ids import PeerId
+
+
+class PeerView:
+    """The peers as selectors see them: those that are up and not failing, the node itself where its own
+    presence lists the class, and, once per back-off, others: who is never asked never answers again. Where
+    peers are greeted (`Unheard`), those of which nothing has come yet are not among them.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(self, states: PeerStates) -> None:
+        self._states = states
+
+    def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        states = self._states
+        up = states.up_peers(peer_class)
+        if states.failing:
+            up = tuple(peer for peer in up if states.failing.may_ask(peer))
+        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
+        seen = tuple(sorted((*up, *again))) if again else up
+        return states.unheard.visible(seen) if states.unheard.are_greeted else seen
+
+    def resting(self, peer_class: str) -> int:
+        failing, unheard = self._states.failing, self._states.unheard
+        if not failing:
+            return 0
+        up = self._states.up_peers(peer_class)
+        return sum(not failing.may_ask(peer) for peer in (unheard.visible(up) if unheard.are_greeted else up))
