@@ -1,139 +1,228 @@
-"""One server and many clients: a round of answers that together are far larger than the room for them.
+"""A server of many clients, as a process of its own: what it hears, how long a round takes, what memory it needs.
 
-    python benchmarks/load.py [CLIENTS [BYTES [INGRESS_BYTES]]]
+    python benchmarks/load.py [--clients N] [--kb SIZE] [--rounds N] [--durable] [-- OPTIONS OF bb-edge run]
 
-The server asks all clients with BYTES of parameters, and each answers with as many, read as over MQTT.
-The clients are a loop in this process that reads the server's envelopes and writes theirs, so that what is
-measured is the server's. Says how many answers counted, the peak of memory above that of a round with three
-clients, and how long the round took. 1 000 clients, 1 MB and 8 MiB are what it takes without arguments.
+A `bb-edge run` process with the bounds of a small board, on a mosquitto with its own defaults, averages what
+all clients answer to its parameters. The clients are one other process (`load_clients.py`). Memory is that of
+the server above what it was with all clients but one up, before the first round; VmHWM is reset then.
 """
 
 from __future__ import annotations
 
-import resource
+import argparse
+import json
+import re
+import signal
 import sys
+import tempfile
 import time
-from collections import deque
+import urllib.request
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmware_shims"))]
+    folders = ("kernels", "firmware_shims", "examples")
+    sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in folders)]
 
-import numpy as np  # noqa: E402
+from bb_edge.components import FedAvg, GraphModel, PresenceSelector  # noqa: E402
+from bb_host import AggregatorSlot, Compiler, ModelSlot, Module, PeerSelectorSlot, S  # noqa: E402
+from bb_host.dsl import Graph  # noqa: E402
+from bb_host.edge import compile_edge  # noqa: E402
+from bb_host.learn import mlp, trainable  # noqa: E402
+from federated_digits.brokers import OwnBroker, start_broker  # noqa: E402
+from federated_digits.processes import Child, ChildError, Ended, Events, Line  # noqa: E402
 
-from bb_edge import NodeConfig, PeerId, install  # noqa: E402
-from bb_edge.engine import steps  # noqa: E402
-from bb_edge.engine.ledger import IngressFull  # noqa: E402
-from bb_edge.ir import keys  # noqa: E402
-from bb_edge.ir.address import site_suffix  # noqa: E402
-from bb_edge.node import Node  # noqa: E402
-from bb_edge.transport.mqtt import READ_AT_ONCE  # noqa: E402
-from bb_edge.wire import envelope  # noqa: E402
-from bb_edge.wire.caps import HOST_CAPS  # noqa: E402
-from bb_edge.wire.codecs import encode_value  # noqa: E402
-from bb_edge.wire.envelope import RESPONSE, Ack, Envelope, Fill  # noqa: E402
-from bb_host.program_proto import to_proto  # noqa: E402
-from bb_host.text import parse  # noqa: E402
-
-ANSWER = 0xB1
-PROGRAM = """program Load {module=Load}
-function program.Main(x: F32, ask: PeerIdVec) -> () {entry=1, partition=Main}
-  r: WireReqId = wire.SendReqBatched(x, ask, ask) {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, wire.answer_mode=each, deadline_ns=600000000000}
-  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {wire.wire_id=2, wire.request=1}
-  y: F32, who: PeerIdVec = wire.RecvResp() {wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101}
-  z: F32 = Sub(y, x)
-  n: F32 = ReduceMax<keepdims=0>(z)
-  syscall.AppEmit<name="n">(n)
-  syscall.AppEmit<name="missing">(missing)
-"""  # noqa: E501
-HERE = b"\xe2\x01" + bytes(8)
+SERVER = ("--target", "Server", "--peer", "server")
+DEADLINE_S = 120
+"""Seconds of a round, and of everything else that is waited for."""
 
 
-class Result(NamedTuple):
-    """What came of one round: answers that counted, what was dropped, seconds, and peaks in bytes."""
+class Load(Module):
+    """Rounds of nothing but parameters: the clients add nothing, and the server averages."""
 
-    counted: int
-    dropped: int
-    seconds: float
-    most_outbound: int
-    most_ingress: int
+    name, home = "Load", "Server"
+    clients = PeerSelectorSlot("clients", peer_class="Client")
+    model, agg = ModelSlot("model"), AggregatorSlot("agg", at="Server")
 
+    def __init__(self, clients: int, rounds: int, durable: bool) -> None:
+        super().__init__()
+        self.asked, self.rounds, self.durable = clients, rounds, durable
 
-def server(clients: int, ingress_bytes: int) -> tuple[Node, tuple[PeerId, ...]]:
-    """The server, to which all clients are up."""
-    model = to_proto(parse(PROGRAM))
-    model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
-    model.metadata_props.add(key=f"{keys.BINDING_PREFIX}Main.backend", value="backend|bb.NumPyBackend|1")
-    limits = {"ingress_bytes": ingress_bytes, "max_peers": max(1024, clients)}
-    config = NodeConfig.edge().with_(**limits, invoke_bytes=64 << 20, caps=HOST_CAPS)
-    node = install(PeerId.from_name("server"), (), model.SerializeToString(), ["Main"], config, seed=1)
-    peers = tuple(PeerId.from_name(f"c{number}") for number in range(clients))
-    for start in range(0, clients, 256):
-        for peer in peers[start : start + 256]:
-            node.peer_presence(peer, True, (HERE,), epoch=1)
-        node.poll(1)
-    return node, peers
+    def body(self, g: Graph) -> None:
+        with g.rounds(self.rounds) as start:
+            peers = self.clients.sample(g, n=self.asked, min=self.asked, after=start)
+            params = self.model.params(g, after=start)
+            r = g.request("global", peers, params, deadline_ns=DEADLINE_S * S, durable=self.durable)
+            done = self.model.load_parameters(g, r.value)
+            r.reply(self.model.params(g, after=done))
+            self.agg.contribute(g, r.answer, peer=r.answer.sender)
+            new, total = self.agg.aggregate(g, after=r.closed)
+            self.model.load_parameters(g, new)
+            g.app_emit("round", g.bundle([start.round, total, r.missing]))
 
 
-def run(clients: int, size: int, ingress_bytes: int, at_once: int = READ_AT_ONCE) -> Result:
-    """One round; `at_once` bytes of answers come between two polls. Whoever finds the server full offers the
-    answer again after the next poll.
-    """
-    node, peers = server(clients, ingress_bytes)
-    asked = np.ones(size // 4, np.float32)
-    type_hash, payload = encode_value(asked + np.float32(1))
-    body = envelope.encode(Envelope([Fill(site_suffix(ANSWER), payload, False, type_hash)], schema_version=0))
-    began = time.perf_counter()
-    node.invoke("Main", {"x": asked, "ask": peers})
-    answers: deque[tuple[PeerId, bytes]] = deque()
-    counted = dropped = most_outbound = most_ingress = 0
-    now_ns = 1
-    over = False
-    while not over:
-        now_ns += 1_000_000
-        for step in node.poll(now_ns):
-            if isinstance(step, steps.SendEnvelope):
-                asks = envelope.decode(step.rest, HOST_CAPS)
-                if asks.wire_req_id:
-                    ack = Ack(asks.epoch, asks.seq)
-                    reply = Envelope((), RESPONSE, asks.wire_req_id, epoch=5, seq=1, acks=(ack,))
-                    answers.append((step.peer, envelope.encode(reply)))
-            elif isinstance(step, steps.AppEvent):
-                counted += step.topic == "n" and float(np.asarray(step.value)) == 1.0
-                over = over or step.topic == "missing"
-            elif isinstance(step, steps.OutboundDropped):
-                dropped += 1
-        counters = node.counters
-        most_outbound = max(most_outbound, counters["outbound.bytes"])
-        left = at_once
-        while answers and left > 0:
-            peer, rest = answers[0]
-            left -= len(body) + len(rest)
-            try:
-                node.deliver_inbound(body + rest, peer)
-            except IngressFull:
-                break
-            answers.popleft()
-        most_ingress = max(most_ingress, node.counters["ingress.bytes"])
-    return Result(counted, dropped, time.perf_counter() - began, most_outbound, most_ingress)
+def parameters(size: int) -> tuple[list[int], int]:
+    """The layers of a net whose parameters have some `size` bytes, and their bytes."""
+    hidden = max(1, size // 4 // 75)
+    return [64, hidden, 10], 4 * (75 * hidden + 10)
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured; `size` in bytes, `options` are more of `bb-edge run`."""
+
+    clients: int
+    size: int
+    rounds: int = 3
+    durable: bool = False
+    options: tuple[str, ...] = ()
+    deadline_s: float = DEADLINE_S
 
 
-def main(clients: int = 1000, size: int = 1 << 20, ingress_bytes: int = 8 << 20) -> None:
-    run(3, size, ingress_bytes)
-    base = peak_bytes()
-    found = run(clients, size, ingress_bytes)
-    above = (peak_bytes() - base) / size
-    print(f"{found.counted} of {clients} answers of {size} bytes counted, {found.dropped} requests dropped")
-    print(f"peak {above:.1f} updates above three clients' ({base >> 20} MiB); {found.seconds:.2f} s")
-    print(f"at most {found.most_outbound} bytes to repeat, {found.most_ingress} bytes of answers in hand")
+@dataclass(slots=True)
+class Found:
+    """What came of a run; memory in bytes, times in seconds by round."""
+
+    update: int
+    counted: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    base: int = 0
+    peaks: list[int] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    broker_log: list[str] = field(default_factory=list)
+    repeated: int = 0
+
+    @property
+    def above(self) -> float:
+        """The peak above the base, in updates."""
+        return (max(self.peaks) - self.base) / self.update
+
+
+def memory(pid: int, name: str) -> int:
+    """VmRSS or VmHWM of a process, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no {name}")
+
+
+def run(plan: Plan) -> Found:
+    """All rounds. ChildError, BrokerError where something does not start, or ends."""
+    events = Events()
+    children: list[Child] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        layers, update = parameters(plan.size)
+        compiler = (
+            Compiler()
+            .bind_model("model", GraphModel, trainable(mlp(layers), learning=False))
+            .bind_aggregator("agg", FedAvg)
+            .bind_peer_selector("clients", PresenceSelector)
+        )
+        compile_edge(Load(plan.clients, plan.rounds, plan.durable), compiler, folder)
+        broker = start_broker(folder / "broker", events, "mosquitto", ["max_queued_messages 1000"])
+        try:
+            return _rounds(folder, broker, events, children, Found(update), plan)
+        finally:
+            for child in children:
+                child.signal(signal.SIGTERM)
+                child.end()
+            broker.stop()
+
+
+def _rounds(
+    folder: Path,
+    broker: OwnBroker,
+    events: Events,
+    children: list[Child],
+    found: Found,
+    plan: Plan,
+) -> Found:
+    command = (sys.executable, "-m", "bb_edge.cli", "run", folder / "Load.Server.edge.onnx", *SERVER)
+    where = ("--broker", broker.url, "--federation", "load", "--metrics", "127.0.0.1:0")
+    state = ("--state", folder / "state") if plan.durable else ()
+    more = ("--summary", "--until-done", *state, *plan.options)
+    server = Child("server", [*command, *where, *more], folder / "server.log", events)
+    children.append(server)
+    deadline = time.monotonic() + DEADLINE_S
+    while (told := re.search(r"http://[^\s\"]+", _next(events, deadline, server).text)) is None:
+        pass
+    script = Path(__file__).with_name("load_clients.py")
+    artifact, durable = folder / "Load.Client.edge.onnx", ["durable"] * plan.durable
+    words = [broker.url.rpartition(":")[2], "load", str(plan.clients), "server", artifact, *durable]
+    fleet = Child("clients", [sys.executable, script, *words], folder / "clients.log", events)
+    children.append(fleet)
+    while "up" not in _next(events, deadline, server).record:
+        pass
+    while _peers_up(told.group()) < plan.clients - 1:
+        if time.monotonic() > deadline:
+            raise ChildError(f"the server does not hear of all clients:\n{server.tail}")
+        time.sleep(0.1)
+    found.base = memory(server.pid, "VmRSS")
+    Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+    fleet.signal(signal.SIGUSR1)
+    began = time.monotonic()
+    while len(found.counted) < plan.rounds or not found.counters:
+        line = _next(events, time.monotonic() + plan.deadline_s, server)
+        if line.child.name == "mosquitto":
+            found.broker_log.append(line.text)
+        elif line.record.get("event") == "round":
+            now = time.monotonic()
+            value = line.record["value"]
+            assert isinstance(value, list)
+            found.counted.append(int(value[1]))
+            found.seconds.append(now - began)
+            found.peaks.append(memory(server.pid, "VmHWM"))
+            began = now
+        elif "summary" in line.record:
+            counters = line.record["counters"]
+            assert isinstance(counters, dict)
+            found.counters = counters
+    fleet.signal(signal.SIGTERM)
+    while isinstance(event := events.next(deadline + plan.deadline_s), Line | Ended):
+        if isinstance(event, Line) and "repeated" in event.record:
+            found.repeated = int(str(event.record["repeated"]))
+            return found
+    return found
+
+
+def _peers_up(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        found = re.search(r"^bb_peers_up(?:{[^}]*})? (\d+)$", answer.read().decode(), re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
+def _next(events: Events, deadline: float, server: Child) -> Line:
+    event = events.next(deadline)
+    if isinstance(event, Line):
+        return event
+    if event is None:
+        raise ChildError(f"nothing is said any more; the server's last lines:\n{server.tail}")
+    raise ChildError(f"{event.child.name} ended with {event.code}:\n{event.child.tail}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--kb", type=int, default=1000, help="bytes of the parameters, in thousands")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--durable", action="store_true")
+    parser.add_argument("options", nargs="*", help="of bb-edge run, behind --")
+    words = parser.parse_args()
+    found = run(Plan(words.clients, words.kb * 1000, words.rounds, words.durable, tuple(words.options)))
+    print(f"{words.clients} clients, {found.update} bytes; base {found.base / 1e6:.1f} MB")
+    for counted, seconds, peak in zip(found.counted, found.seconds, found.peaks, strict=True):
+        above = (peak - found.base) / found.update
+        print(f"counted {counted} in {seconds:.2f} s, peak {above:.2f} updates above the base")
+    print(f"answers that clients repeated: {found.repeated}")
+    if words.durable:
+        written = found.counters["state.bytes_written"] / sum(found.counted)
+        syncs = found.counters["state.syncs"] / sum(found.counted)
+        print(f"written per contribution: {written / found.update:.2f} updates, {syncs:.2f} syncs")
+    for line in found.broker_log[-5:]:
+        print("broker:", line)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main()
