@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge import wiring
 from bb_edge.backends.tensor_budget import tensor_budget
+from bb_edge.capacity import findings, refusals
 from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, Core, make_gather
@@ -99,6 +100,8 @@ def install(
     config = config or NodeConfig.edge()
     caps, raised = config.caps.with_sites(_planned_sizes(program, chosen))
     _check_room(config, raised)
+    for finding in refusals(findings(program, chosen, config)):
+        raise InstallError(finding.what, finding.where, finding.hint)
     tensor_bytes = config.tensor_bytes or tensor_budget(program.functions.values())
     runtime = Runtime(
         config.with_(caps=caps, tensor_bytes=tensor_bytes),

@@ -1,4 +1,4 @@
-"""A server of many clients, as a process of its own: what it hears, how long a round takes, what memory it needs.
+"""A server of many clients, as a process of its own: what it hears, how long it takes, what memory it needs.
 
     python benchmarks/load.py [--clients N] [--kb SIZE] [--rounds N] [--durable] [-- OPTIONS OF bb-edge run]
 
@@ -10,7 +10,6 @@ the server above what it was with all clients but one up, before the first round
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import sys
@@ -107,7 +106,7 @@ def memory(pid: int, name: str) -> int:
     raise AssertionError(f"no {name}")
 
 
-def run(plan: Plan) -> Found:
+def measure(plan: Plan) -> Found:
     """All rounds. ChildError, BrokerError where something does not start, or ends."""
     events = Events()
     children: list[Child] = []
@@ -210,7 +209,7 @@ def main() -> None:
     parser.add_argument("--durable", action="store_true")
     parser.add_argument("options", nargs="*", help="of bb-edge run, behind --")
     words = parser.parse_args()
-    found = run(Plan(words.clients, words.kb * 1000, words.rounds, words.durable, tuple(words.options)))
+    found = measure(Plan(words.clients, words.kb * 1000, words.rounds, words.durable, tuple(words.options)))
     print(f"{words.clients} clients, {found.update} bytes; base {found.base / 1e6:.1f} MB")
     for counted, seconds, peak in zip(found.counted, found.seconds, found.peaks, strict=True):
         above = (peak - found.base) / found.update

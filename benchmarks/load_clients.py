@@ -3,9 +3,10 @@
     python benchmarks/load_clients.py PORT FEDERATION COUNT SERVER ARTIFACT [durable]
 
 Says `{"up": COUNT - 1}` once all but the last are connected and have said their presence; the last one comes
-with SIGUSR1, and SIGTERM ends it. One real node of ARTIFACT answers the first request of a round; the others answer with
-the same fills, under numbers of their own. As a node does, a client acknowledges what it is sent, and repeats
-its answer after 1 s, doubling, until that is acknowledged. What it does not do: train, keep anything, die.
+with SIGUSR1, and SIGTERM ends it. One real node of ARTIFACT answers the first request of a round; the others
+answer with the same fills, under numbers of their own. As a node does, a client acknowledges what it is sent,
+and repeats its answer after 1 s, doubling, until that is acknowledged. What it does not do: train, keep
+anything, die.
 """
 
 from __future__ import annotations

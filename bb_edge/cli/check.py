@@ -36,6 +36,7 @@ class Verdict:
     model_bytes: int = 0  # of flatbuffers
     interpreter: str = ""  # what runs flatbuffers here, or why nothing does; empty without them
     bootstraps: list[str] = field(default_factory=list)  # the bootstraps that will run, with their inputs
+    notes: list[str] = field(default_factory=list)  # what is done in turns, or leaves somebody out
 
     @property
     def runs(self) -> bool:
@@ -101,11 +102,11 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
             problems += map(str, error.errors)
         except BBError as error:
             problems.append(str(error))
-        looked_at.append(_needs(program, target, problems))
+        looked_at.append(_needs(program, target, problems, config))
     return looked_at
 
 
-def _needs(program: Program, target: Target, problems: list[str]) -> Verdict:
+def _needs(program: Program, target: Target, problems: list[str], config: RunConfig) -> Verdict:
     """What a target needs, unless something refuses it; a problem where that is more memory than there is."""
     from bb_shims import detect
 
@@ -116,11 +117,25 @@ def _needs(program: Program, target: Target, problems: list[str]) -> Verdict:
     except BBError as error:
         problems.append(str(error))
     _look_at_bootstraps(program, target, verdict)
+    _look_at_room(program, target, verdict, config)
     needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
     available = detect().memory.info().available_bytes
     if needed > available:
         problems.append(f"it needs {needed} bytes of memory, {available} are available")
     return verdict
+
+
+def _look_at_room(program: Program, target: Target, verdict: Verdict, config: RunConfig) -> None:
+    from bb_edge.capacity import Level, findings
+
+    try:
+        found = findings(program, [target], config.node_config(), config.store_limits())
+    except BBError:
+        return  # limits that cannot be are refused elsewhere
+    for finding in found:
+        refused = finding.level is Level.REFUSED
+        if not (refused and any(finding.what in problem for problem in verdict.problems)):
+            (verdict.problems if refused else verdict.notes).append(str(finding))
 
 
 def _names(target: Target, name: str) -> bool:
@@ -203,6 +218,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         refused = [str(error) for error in dry_run(config, _warn)]
         looked_at = _sizes_of_targets(config)
+        for verdict in looked_at:
+            verdict.problems = [problem for problem in verdict.problems if problem not in refused]
     elif config.artifact is None:
         arguments.usage_error("name an artifact, or a configuration with --config")
         raise AssertionError
@@ -230,6 +247,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  arena: {verdict.arena_bytes} bytes")
         for bootstrap in verdict.bootstraps:
             print(f"  bootstrap {bootstrap}")
+        for note in verdict.notes:
+            print(f"  note: {note}")
         for problem in verdict.problems:
             print(f"  {problem}")
     for problem in refused:
@@ -255,7 +274,7 @@ def _sizes_of_targets(config: RunConfig) -> list[Verdict]:
         targets = chosen_targets(program, config.targets)
     except (BBError, OSError):
         return []
-    return [_needs(program, target, []) for target in targets]
+    return [_needs(program, target, [], config) for target in targets]
 
 
 def settings_of(arguments: argparse.Namespace) -> RunConfig:

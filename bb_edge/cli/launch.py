@@ -89,6 +89,7 @@ class Launch:
             yield Step("modules", partial(load_all, (name,)))
         yield Step("artifact", self._artifact)
         yield Step("targets", self._targets, ("artifact",))
+        yield Step("capacity", self._capacity, ("targets", "settings"))
         if config.state is not None:
             yield Step("state", self._state)
         yield Step("node", self._node, ("board", "modules", "targets", "state"))
@@ -182,6 +183,22 @@ class Launch:
         self.targets = chosen_targets(self.program, config.targets)
         for idle in what_nothing_starts(self.targets, self.program, config.artifact):
             self._log("warning", idle)
+
+    def _capacity(self) -> None:
+        """What never fits on disk is refused; what takes turns is told, by `bb-edge check` on its own."""
+        from bb_edge.capacity import findings, refusals, tell
+        from bb_edge.targets import InstallError
+
+        config = self.config
+        node = config.node_config()
+        disk = None if config.state is None else config.store_limits()
+        found = findings(self.program, self.targets, node, disk)
+        in_memory = refusals(findings(self.program, self.targets, node))  # which `install` refuses
+        for finding in refusals(found):
+            if finding not in in_memory:
+                raise InstallError(finding.what, finding.where, finding.hint)
+        if not self._trial:
+            tell(found, self._log)
 
     def _state(self) -> None:
         from bb_edge.cli.kept import check_folder, check_writable

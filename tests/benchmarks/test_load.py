@@ -2,19 +2,131 @@
 
 from __future__ import annotations
 
-from benchmarks.load import run
+import shutil
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine import steps
+from bb_edge.engine.ledger import IngressFull
+from bb_edge.ir import keys
+from bb_edge.ir.address import site_suffix
+from bb_edge.node import Node
+from bb_edge.transport.mqtt import READ_AT_ONCE
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import HOST_CAPS
+from bb_edge.wire.codecs import encode_value
+from bb_edge.wire.envelope import RESPONSE, Ack, Envelope, Fill
+from bb_host.program_proto import to_proto
+from bb_host.text import parse
+from benchmarks.load import Plan, measure
+
+ANSWER = 0xB1
+PROGRAM = """program Load {module=Load}
+function program.Main(x: F32, ask: PeerIdVec) -> () {entry=1, partition=Main}
+  r: WireReqId = wire.SendReqBatched(x, ask, ask) {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, wire.answer_mode=each, deadline_ns=600000000000}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(r) {wire.wire_id=2, wire.request=1}
+  y: F32, who: PeerIdVec = wire.RecvResp() {wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101}
+  z: F32 = Sub(y, x)
+  n: F32 = ReduceMax<keepdims=0>(z)
+  syscall.AppEmit<name="n">(n)
+  syscall.AppEmit<name="missing">(missing)
+"""  # noqa: E501
+HERE = b"\xe2\x01" + bytes(8)
+
+
+class Result(NamedTuple):
+    """What came of one round: answers that counted, what was dropped, and peaks in bytes."""
+
+    counted: int
+    dropped: int
+    most_outbound: int
+    most_ingress: int
+
+
+def server(clients: int, ingress_bytes: int) -> tuple[Node, tuple[PeerId, ...]]:
+    """The server, to which all clients are up."""
+    model = to_proto(parse(PROGRAM))
+    model.metadata_props.add(key=keys.COMPILED_KEY, value=keys.COMPILED_VERSION)
+    model.metadata_props.add(key=f"{keys.BINDING_PREFIX}Main.backend", value="backend|bb.NumPyBackend|1")
+    limits = {"ingress_bytes": ingress_bytes, "max_peers": max(1024, clients)}
+    config = NodeConfig.edge().with_(**limits, invoke_bytes=64 << 20, caps=HOST_CAPS)
+    node = install(PeerId.from_name("server"), (), model.SerializeToString(), ["Main"], config, seed=1)
+    peers = tuple(PeerId.from_name(f"c{number}") for number in range(clients))
+    for start in range(0, clients, 256):
+        for peer in peers[start : start + 256]:
+            node.peer_presence(peer, True, (HERE,), epoch=1)
+        node.poll(1)
+    return node, peers
+
+
+def one_round(clients: int, size: int, ingress_bytes: int, at_once: int = READ_AT_ONCE) -> Result:
+    """One round; `at_once` bytes of answers come between two polls. Whoever finds the server full offers the
+    answer again after the next poll.
+    """
+    node, peers = server(clients, ingress_bytes)
+    asked = np.ones(size // 4, np.float32)
+    type_hash, payload = encode_value(asked + np.float32(1))
+    body = envelope.encode(Envelope([Fill(site_suffix(ANSWER), payload, False, type_hash)], schema_version=0))
+    node.invoke("Main", {"x": asked, "ask": peers})
+    answers: deque[tuple[PeerId, bytes]] = deque()
+    counted = dropped = most_outbound = most_ingress = 0
+    now_ns = 1
+    over = False
+    while not over:
+        now_ns += 1_000_000
+        for step in node.poll(now_ns):
+            if isinstance(step, steps.SendEnvelope):
+                asks = envelope.decode(step.rest, HOST_CAPS)
+                if asks.wire_req_id:
+                    ack = Ack(asks.epoch, asks.seq)
+                    reply = Envelope((), RESPONSE, asks.wire_req_id, epoch=5, seq=1, acks=(ack,))
+                    answers.append((step.peer, envelope.encode(reply)))
+            elif isinstance(step, steps.AppEvent):
+                counted += step.topic == "n" and float(np.asarray(step.value)) == 1.0
+                over = over or step.topic == "missing"
+            elif isinstance(step, steps.OutboundDropped):
+                dropped += 1
+        counters = node.counters
+        most_outbound = max(most_outbound, counters["outbound.bytes"])
+        left = at_once
+        while answers and left > 0:
+            peer, rest = answers[0]
+            left -= len(body) + len(rest)
+            try:
+                node.deliver_inbound(body + rest, peer)
+            except IngressFull:
+                break
+            answers.popleft()
+        most_ingress = max(most_ingress, node.counters["ingress.bytes"])
+    return Result(counted, dropped, most_outbound, most_ingress)
+
 
 KIB, MIB = 1024, 1 << 20
 
 
 def test_a_thousand_answers_count_where_some_hundreds_fit_at_once() -> None:
     """Ten megabytes of answers and as many of requests, through two megabytes for each."""
-    found = run(1000, 10 * KIB, 2 * MIB, at_once=100 * MIB)
+    found = one_round(1000, 10 * KIB, 2 * MIB, at_once=100 * MIB)
     assert (found.counted, found.dropped) == (1000, 0)
     assert found.most_outbound < 10 * KIB + 1000 * 150, "the parameters once, and a tail for each client"
     assert 1 * MIB < found.most_ingress <= 2 * MIB
 
 
 def test_one_answer_at_a_time_is_enough_room() -> None:
-    found = run(50, 256 * KIB, 300 * KIB)
+    found = one_round(50, 256 * KIB, 300 * KIB)
     assert (found.counted, found.dropped) == (50, 0)
+
+
+@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="needs mosquitto")
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_process_with_its_clients_at_a_broker(durable: bool) -> None:
+    """A short form of what the benchmark measures."""
+    found = measure(Plan(clients=60, size=40 * KIB, rounds=2, durable=durable))
+    assert found.counted == [60, 60]
+    assert found.base > 0 and found.above >= 0
+    if durable:  # each answer once; the question once, whatever the number of clients
+        assert found.counters["state.bytes_written"] < 2 * 60 * found.update * 1.3

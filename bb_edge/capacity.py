@@ -1,0 +1,249 @@
+"""Whether what a program plans to ask of its peers fits what the node may hold, with numbers.
+
+The compiler has written down the largest payload of each wire, and how many peers are asked. What can never
+be is refused; what goes on in turns, or leaves somebody out, is said, with the key to raise.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net.durable import RECORD_BYTES
+from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
+from bb_edge.ir import keys
+from bb_edge.wire.bodies import SHARED_FROM
+
+
+class Level(enum.Enum):
+    """What follows from a finding: it is refused, somebody is left out, or it takes turns."""
+
+    REFUSED = "refused"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Finding(NamedTuple):
+    """One thing that does not fit at once; `hint` names the key and the number to give it."""
+
+    level: Level
+    what: str
+    where: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what} ({self.hint})"
+
+
+class DiskLimits(Protocol):
+    """What a state folder may hold, in bytes (`bb_edge.state.StoreLimits`)."""
+
+    @property
+    def journal_bytes(self) -> int: ...
+    @property
+    def snapshot_bytes(self) -> int: ...
+
+
+class Request(NamedTuple):
+    """What one op of a target asks; sizes are the planned payloads in bytes, 0 where nobody knows.
+
+    `asked` peers at most, and no fewer than `least`; 0 where the program decides while it runs.
+    """
+
+    where: str
+    asked: int
+    least: int
+    sent: int
+    answer: int
+    kept: bool
+    """Whether all answers are kept until the request closes (`r.stack`)."""
+    durable: bool
+
+
+def findings(
+    program: Program, targets: Sequence[Target], config: NodeConfig, disk: DiskLimits | None = None
+) -> list[Finding]:
+    """What the targets plan that does not fit `config`, nor, where it is given, `disk`."""
+    found: list[Finding] = []
+    for target in targets:
+        graph = program.graphs[target.main]
+        trained = sum(
+            len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
+        )
+        for request in requests_of(graph, target.name):
+            found += _of_peers(request, config)
+            found += _of_answers(request, config)
+            if not request.durable:
+                found += _of_requests(request, config)
+            else:
+                found += _of_records(request, config)
+                if disk is not None:
+                    found += _of_disk(request, disk, trained)
+    return found
+
+
+# --- what a program asks ------------------------------------------------------------------------------------
+
+
+def requests_of(graph: GraphSlot, target: str) -> Iterator[Request]:
+    """The requests of a graph to peers."""
+    makers = {site: op for op in graph.ops for site in op.outputs if site >= 0}
+    for op in graph.ops:
+        if op.domain != keys.WIRE_DOMAIN or op.op_type != "SendReqBatched":
+            continue
+        wire = op.meta.get(keys.WIRE_ID_KEY)
+        answers = [
+            _size(other)
+            for other in graph.ops
+            if other.domain == keys.WIRE_DOMAIN and other.meta.get(keys.WIRE_REQUEST_KEY) == wire
+        ]
+        sample = _selection(op, makers)
+        mode = op.meta.get(keys.ANSWER_MODE_KEY, keys.ANSWER_BATCH)
+        yield Request(
+            f"{target}, request {op.meta.get(keys.PORT_KEY, op.name)!r}",
+            _count(sample, "n"),
+            max(1, _count(sample, "min")),
+            _size(op),
+            0 if mode == keys.ANSWER_NONE else max(answers, default=0),
+            mode == keys.ANSWER_BATCH,
+            op.meta.get(keys.DURABLE_KEY) == "1",
+        )
+
+
+def _size(op: OpSpec) -> int:
+    """The planned bytes of what one envelope of the op carries."""
+    sizes = op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
+    return sum(int(size) for size in sizes.split(",") if size.isdecimal())
+
+
+def _selection(op: OpSpec, makers: dict[int, OpSpec]) -> OpSpec | None:
+    """The selector's op that gave the peers; None where another op did."""
+    maker = makers.get(op.inputs[-1]) if op.inputs else None
+    for _ in range(len(makers)):
+        if maker is None or maker.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
+            return maker
+        if maker.domain != keys.GATE_DOMAIN or not maker.inputs:
+            return None
+        maker = makers.get(maker.inputs[0])
+    return None
+
+
+def _count(op: OpSpec | None, name: str) -> int:
+    value = None if op is None else op.attrs.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+# --- what fits ----------------------------------------------------------------------------------------------
+
+
+def _of_peers(request: Request, config: NodeConfig) -> Iterator[Finding]:
+    known, where = config.max_peers, request.where
+    if request.least > known:
+        what = f"it waits for {request.least} peers, and max_peers is {known}: it never asks"
+        yield Finding(Level.REFUSED, what, where, f"raise limits.max_peers to {request.least}")
+    elif request.asked > known:
+        what = f"it asks {request.asked} peers, and max_peers is {known}: the others are not known"
+        yield Finding(Level.WARNING, what, where, f"raise limits.max_peers to {request.asked}")
+
+
+def _of_answers(request: Request, config: NodeConfig) -> Iterator[Finding]:
+    """One answer above `ingress_bytes` is refused by `install`, as whatever else it receives."""
+    size, room, where = request.answer, config.ingress_bytes, request.where
+    if not size or size > room:
+        return
+    at_once = room // (size + RECORD_BYTES) or 1
+    whole = f"raise limits.ingress_bytes to {request.asked * (size + RECORD_BYTES)}"
+    if request.kept and request.least > at_once:
+        what = (
+            f"it keeps {request.least} answers of {size} bytes until it closes, and ingress_bytes is {room}"
+        )
+        needed = request.least * (size + RECORD_BYTES)
+        hint = f"raise limits.ingress_bytes to {needed}, or take the answers one by one (r.answer)"
+        yield Finding(Level.REFUSED, what, where, hint)
+    elif request.kept and request.asked > at_once:
+        what = f"of {request.asked} answers of {size} bytes it can keep {at_once}: the others are missing"
+        yield Finding(Level.WARNING, what, where, f"{whole}, or take them one by one (r.answer)")
+    elif request.asked > at_once:
+        what = f"{request.asked} answers of {size} bytes come in {at_once} at a time (ingress_bytes {room})"
+        yield Finding(
+            Level.NOTE, what, where, "the broker keeps the others; raise limits.ingress_bytes for more"
+        )
+
+
+def _turns(asked: int, size: int, room: int, places: int) -> tuple[int, int]:
+    """(How many envelopes with that payload are held at once, how many bytes all of them need).
+
+    Large payloads are held once, whoever gets them; each envelope has some bytes of its own.
+    """
+    shared = size if size >= SHARED_FROM else 0
+    each = RECORD_BYTES + size - shared
+    return max(0, min(places, (room - shared) // each)), shared + asked * each
+
+
+def _of_requests(request: Request, config: NodeConfig) -> Iterator[Finding]:
+    """Best effort: one envelope may be larger than the room, and so may those that share its payload."""
+    room, places = config.ingress_bytes, config.outbound_queue
+    at_once, needed = _turns(request.asked, request.sent, room, places)
+    if request.sent >= SHARED_FROM:
+        at_once = places
+    if request.asked > at_once:
+        short = at_once == places
+        key = f"limits.outbound_queue to {request.asked}" if short else f"limits.ingress_bytes to {needed}"
+        what = f"it asks {request.asked} peers {max(1, at_once)} at a time"
+        yield Finding(Level.NOTE, what, request.where, f"raise {key} to ask all at once")
+
+
+def _of_records(request: Request, config: NodeConfig) -> Iterator[Finding]:
+    """Durable requests are in the outbox until they are acknowledged and a snapshot is taken."""
+    room, places, where = config.outbox_bytes, config.outbox_records, request.where
+    at_once, needed = _turns(request.asked, request.sent, room, places)
+    if not at_once:
+        what = f"a durable request of {request.sent} bytes never finds room: outbox_bytes is {room}"
+        hint = f"raise limits.outbox_bytes to {2 * (request.sent + RECORD_BYTES)}"
+        yield Finding(Level.REFUSED, what, where, hint)
+    elif request.asked > at_once:
+        key = f"limits.outbox_records to {request.asked}"
+        if at_once < places:
+            key = f"limits.outbox_bytes to {needed}"
+        what = f"it asks {request.asked} peers durably {at_once} at a time, with a snapshot after each"
+        yield Finding(Level.NOTE, what, where, f"raise {key} to ask all at once")
+
+
+def _of_disk(request: Request, disk: DiskLimits, trained: int) -> Iterator[Finding]:
+    """A durable request leaves once a snapshot holds it; its answers are in the journal until the next."""
+    where = request.where
+    least = trained + request.sent
+    # What the asking execution holds of it, and an aggregator's sum of 8 bytes for each 4, and its result.
+    usual = least + request.sent + 3 * request.answer + (request.asked or request.least) * 2 * RECORD_BYTES
+    room, journal = disk.snapshot_bytes, disk.journal_bytes
+    hint = f"raise disk.snapshot_bytes to {usual}"
+    if least > room:
+        what = (
+            f"no durable request ever leaves: a snapshot of {least} bytes has to hold it, and {room} may be"
+        )
+        yield Finding(Level.REFUSED, what, where, hint)
+    elif usual > room:
+        what = f"a snapshot takes some {usual} bytes while it asks, and disk.snapshot_bytes is {room}"
+        yield Finding(Level.WARNING, what, where, hint)
+    if request.answer > 2 * journal:
+        what = f"no durable answer of {request.answer} bytes is ever taken: disk.journal_bytes is {journal}"
+        yield Finding(Level.REFUSED, what, where, f"raise disk.journal_bytes to {2 * request.answer}")
+    elif request.asked * request.answer > journal:
+        often = max(1, journal // (request.answer or 1))
+        what = f"a snapshot of some {usual} bytes is written every {often} of {request.asked} answers"
+        hint = f"raise disk.journal_bytes ({journal}) to {request.asked * request.answer} for one a round"
+        yield Finding(Level.NOTE, what, where, hint)
+
+
+def refusals(found: Sequence[Finding]) -> list[Finding]:
+    """Those that keep a node from running."""
+    return [finding for finding in found if finding.level is Level.REFUSED]
+
+
+def tell(found: Sequence[Finding], log: Callable[[str, str], None]) -> None:
+    """Logs the others: `log(level, message)`."""
+    for finding in found:
+        if finding.level is not Level.REFUSED:
+            log("warning" if finding.level is Level.WARNING else "info", str(finding))

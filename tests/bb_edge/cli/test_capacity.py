@@ -1,0 +1,196 @@
+"""What a plan asks of K peers is held against the bounds of a node, with numbers, before it runs."""
+
+# ruff: noqa: E501  (programs in the text notation have one op a line)
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from node_processes import PATIENCE_S
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.capacity import Finding, Level, findings, refusals, tell
+from bb_edge.cli import main
+from bb_edge.loading import load
+from bb_edge.state import StoreLimits
+from bb_edge.targets import InstallError
+
+MB = 1_000_000
+TEXT = """
+program Demo {module=Demo, targets="Server", binding.Server.peers="peer_selector|bb.PresenceSelector|1"}
+function program.Server(x: F32) -> () {entry=1, partition=Server}
+  slot peers: peer_selector peer_class=Client
+  all: PeerIdVec = role.peer_selector.Sample<n=PEERS, min=LEAST>() {slot=peers}
+  up: PeerIdVec = gate.PeerHealthGateTx(all) {wire.wire_id=1}
+  req: WireReqId = wire.SendReqBatched(x, up, all) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, deadline_ns=20000000000, wire.answer_mode=MODE, port=ask, wire.max_bytes=SENTDURABLE}
+  READ
+  syscall.AppEmit<name="missing">(missing)
+"""
+REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=bb, wire.type_hashes=101, wire.max_bytes=ANSWER"
+READS = {
+    "each": f"""closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {{wire.wire_id=2, wire.request=1}}
+  a: F32, who: PeerIdVec = wire.RecvResp() {{{REPLY}}}
+  syscall.AppEmit<name="answer">(a)""",
+    "batch": f"""closed: Trigger, missing: PeerIdVec, stack: Tensor = wire.RecvRespBatched(req) {{{REPLY}}}
+  syscall.AppEmit<name="stack">(stack)""",
+}
+EDGE = NodeConfig.edge()
+
+
+@pytest.fixture
+def plan(compile_text):
+    """The artifact of a server that asks `peers` peers."""
+
+    def make(mode="each", peers=10, least=0, sent=MB, answer=MB, durable=False) -> bytes:
+        text = TEXT.replace("READ", READS[mode]).replace("MODE", mode).replace("PEERS", str(peers))
+        text = text.replace("LEAST", str(least)).replace("SENT", str(sent)).replace("ANSWER", str(answer))
+        return compile_text(text.replace("DURABLE", ", durable=1" if durable else ""))
+
+    return make
+
+
+def found(data: bytes, config: NodeConfig = EDGE, disk: StoreLimits | None = None) -> list[Finding]:
+    program = load(data)
+    return findings(program, tuple(program.targets.values()), config, disk)
+
+
+def only(data: bytes, level: Level, config: NodeConfig = EDGE, disk: StoreLimits | None = None) -> str:
+    (finding,) = found(data, config, disk)
+    assert finding.level is level
+    return str(finding)
+
+
+def installed(data: bytes, config: NodeConfig) -> None:
+    install(PeerId.from_name("server"), (), data, ["Server"], config, seed=1, durable=True)
+
+
+def test_what_fits_at_once_says_nothing(plan):
+    assert found(plan(peers=8)) == []
+    assert found(plan(peers=1000, answer=0), EDGE.with_(max_peers=1000)) == []
+    assert found(plan(peers=8, durable=True), EDGE, StoreLimits()) == []
+
+
+def test_streamed_answers_take_turns(plan):
+    told = only(plan(peers=1000), Level.NOTE)
+    assert "request 'ask': 1000 answers of 1000000 bytes come in 8 at a time (ingress_bytes 8388608)" in told
+    installed(plan(peers=1000), EDGE)
+
+
+def test_kept_answers_leave_somebody_out(plan):
+    told = only(plan("batch", peers=9), Level.WARNING)
+    assert "of 9 answers of 1000000 bytes it can keep 8: the others are missing" in told
+    assert "raise limits.ingress_bytes to 9001152" in told
+    assert found(plan("batch", peers=9), EDGE.with_(ingress_bytes=9_001_152)) == []
+    installed(plan("batch", peers=9), EDGE)
+
+
+def test_kept_answers_that_the_round_waits_for_are_refused(plan):
+    data = plan("batch", peers=12, least=9)
+    with pytest.raises(InstallError, match=r"keeps 9 answers.*ingress_bytes is 8388608.*to 9001152"):
+        installed(data, EDGE)
+    installed(data, EDGE.with_(ingress_bytes=9_001_152))
+
+
+def test_more_peers_than_a_node_may_know(plan):
+    config = EDGE.with_(max_peers=50)
+    told = only(plan(peers=60, answer=0), Level.WARNING, config)
+    assert "asks 60 peers, and max_peers is 50" in told and "limits.max_peers to 60" in told
+    with pytest.raises(InstallError, match="waits for 51 peers, and max_peers is 50: it never asks"):
+        installed(plan(peers=60, least=51, answer=0), config)
+
+
+def test_requests_take_turns(plan):
+    places = EDGE.with_(outbound_queue=30)
+    assert "asks 40 peers 30 at a time" in only(plan(peers=40, answer=0), Level.NOTE, places)
+    small = EDGE.with_(ingress_bytes=10_000)
+    told = only(plan(peers=40, sent=872, answer=0), Level.NOTE, small)
+    assert "asks 40 peers 10 at a time" in told and "limits.ingress_bytes to 40000" in told
+    assert found(plan(peers=40, sent=872, answer=0), EDGE.with_(ingress_bytes=40_000)) == []
+
+
+def test_durable_requests_and_the_outbox(plan):
+    """One payload, and a tail for each peer."""
+    data = plan(peers=40, answer=0, durable=True)
+    assert found(data, EDGE.with_(outbox_bytes=MB + 40 * 128)) == []
+    told = only(data, Level.NOTE, EDGE.with_(outbox_bytes=MB + 10 * 128))
+    assert "durably 10 at a time" in told and f"limits.outbox_bytes to {MB + 40 * 128}" in told
+    assert "limits.outbox_records to 40" in only(data, Level.NOTE, EDGE.with_(outbox_records=30))
+    with pytest.raises(InstallError, match="1000000 bytes never finds room: outbox_bytes is 1000000"):
+        installed(data, EDGE.with_(outbox_bytes=MB))
+
+
+def test_durable_requests_and_the_folder(plan):
+    data, ask = plan(peers=4, durable=True), plan(peers=4, answer=0, durable=True)
+    assert found(data, EDGE, StoreLimits.edge()) == []
+    told = only(ask, Level.REFUSED, EDGE, StoreLimits(snapshot_bytes=MB - 1))
+    assert "no durable request ever leaves: a snapshot of 1000000 bytes has to hold it" in told
+    assert "disk.snapshot_bytes to 2001024" in told
+    assert "some 5001024 bytes while it asks" in only(
+        data, Level.WARNING, EDGE, StoreLimits(snapshot_bytes=MB)
+    )
+    journal = StoreLimits(journal_bytes=2 * MB)
+    told = only(data, Level.NOTE, EDGE, journal)
+    assert "is written every 2 of 4 answers" in told and "disk.journal_bytes (2000000) to 4000000" in told
+    (refused,) = refusals(found(data, EDGE, StoreLimits(journal_bytes=MB // 2 - 1)))
+    assert "no durable answer of 1000000 bytes is ever taken" in str(refused)
+    installed(data, EDGE)
+
+
+def test_an_asker_whose_peers_nobody_planned_is_not_judged(compile_text, plan):
+    text = (
+        TEXT.replace("READ", READS["each"])
+        .replace("MODE", "each")
+        .replace("SENT", "9")
+        .replace("DURABLE", "")
+    )
+    text = text.replace("ANSWER", str(MB)).replace(
+        "role.peer_selector.Sample<n=PEERS, min=LEAST>", "role.peer_selector.CurrentView"
+    )
+    assert found(compile_text(text)) == []
+
+
+def test_telling_leaves_out_what_is_refused():
+    said: list[SimpleNamespace] = []
+    all_levels = [Finding(level, level.value, "here", "do this") for level in Level]
+    tell(all_levels, lambda level, text: said.append(SimpleNamespace(level=level, text=text)))
+    assert [(each.level, each.text) for each in said] == [
+        ("warning", "here: warning (do this)"),
+        ("info", "here: note (do this)"),
+    ]
+
+
+def test_check_shows_what_takes_turns_and_refuses_what_never_fits(plan, tmp_path, capsys):
+    artifact = tmp_path / "demo.onnx"
+    artifact.write_bytes(plan(peers=1000))
+    assert main(["check", str(artifact)]) == 0
+    assert (
+        "note: Server, request 'ask': 1000 answers of 1000000 bytes come in 8 at a time"
+        in capsys.readouterr().out
+    )
+    artifact.write_bytes(plan("batch", peers=12, least=9))
+    assert main(["check", str(artifact)]) == 1
+    assert capsys.readouterr().out.count("it keeps 9 answers of 1000000 bytes until it closes") == 1
+    artifact.write_bytes(plan(peers=1, sent=17 * MB, answer=0, durable=True))
+    assert main(["check", str(artifact)]) == 1
+    assert "raise disk.snapshot_bytes to 34000256" in capsys.readouterr().out
+    assert main(["check", str(artifact), "--budget", "host"]) == 0
+
+
+def test_a_node_says_at_its_start_what_takes_turns(plan, configured, start):
+    path = configured(targets=["Server"])
+    (path.parent / "program.onnx").write_bytes(plan(peers=1000))
+    process = start("run", "--config", str(path))
+    process.says("1000 answers of 1000000 bytes come in 8 at a time")
+
+
+def test_a_folder_that_can_never_hold_it_keeps_the_node_from_running(plan, configured, start, capsys):
+    path = configured(targets=["Server"], state="state", disk={"snapshot_bytes": MB - 1})
+    (path.parent / "program.onnx").write_bytes(plan(peers=1, durable=True))
+    assert main(["check", "--config", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert "refused: Server, request 'ask': no durable request ever leaves" in out
+    assert out.count("no durable request ever leaves") == 1
+    process = start("run", "--config", str(path))
+    process.says("no durable request ever leaves: a snapshot of 1000000 bytes has to hold it")
+    assert process.process.wait(PATIENCE_S) == 3
