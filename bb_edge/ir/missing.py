@@ -28,6 +28,8 @@ class MissingReason(enum.IntEnum):
     """It has left requests unanswered: it was not asked, or tried without being waited for."""
     BACKING_OFF = 10
     """It has asked for patience, or is tried again later."""
+    NOTHING = 11
+    """It has nothing to contribute: its contribution is empty, or nobody answered what it asked in turn."""
 
     @property
     def text(self) -> str:

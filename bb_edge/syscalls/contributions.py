@@ -18,7 +18,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
-from bb_edge.roles.errors import ComponentError, ContributionRefused
+from bb_edge.roles.errors import ComponentError, ContributionRefused, NothingContributed
 
 
 def bind(op: BoundOp, method: Callable[..., object]) -> Callable[..., object]:
@@ -49,17 +49,18 @@ def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Ca
         sent: Any = None,
     ) -> object:
         try:
+            if not contribution.size:
+                raise ComponentError("it is empty", hint="had the peer nothing to contribute?")
             if sent is not None:
                 if contribution.shape != sent.shape:
                     raise _misfit(contribution, shape_text(sent.shape), "what was sent")
             elif stamped is not None and not fits(contribution.shape, stamped):
                 raise _misfit(contribution, shape_text(stamped), "what is asked for")
-            if not contribution.size:
-                raise ComponentError("it is empty", hint="did the peer train at all?")
             return method(ctx, contribution, weight, peer, round, sent)
         except BBError as error:
             whose = _one_peer(peer) or ctx.execution.source
-            raise ContributionRefused(
+            kind = ContributionRefused if getattr(contribution, "size", 1) else NothingContributed
+            raise kind(
                 f"the contribution{f' of {whose}' if whose else ''} does not count: {error.what}",
                 error.where,
                 error.hint,
@@ -71,8 +72,10 @@ def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Ca
 
 
 def _misfit(contribution: np.ndarray[Any, Any], wanted: str, whose: str) -> ComponentError:
-    came = f"has shape {shape_text(contribution.shape)}" if contribution.size else "is empty"
-    return ComponentError(f"it {came}, {whose} has {wanted}", hint="does the peer run this program?")
+    came = shape_text(contribution.shape)
+    return ComponentError(
+        f"it has shape {came}, {whose} has {wanted}", hint="does the peer run this program?"
+    )
 
 
 def _one_peer(peer: Any) -> PeerId | None:

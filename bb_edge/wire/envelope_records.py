@@ -95,6 +95,8 @@ class FailureCode(enum.IntEnum):
     """The asked node does not take this request, now or later."""
     TOO_LARGE = 4
     """The reply is larger than the asker takes."""
+    NOTHING = 5
+    """The asked node has asked in turn, and nobody has answered it: it has nothing to reply with."""
 
 
 FAILURE_DETAIL_BYTES = 200

@@ -35,9 +35,11 @@ class Failures:
         """An execution has ended that a request started, and has not handed out its reply."""
         asker, reply, failure = execution.source, execution.reply, execution.fault
         assert asker is not None
-        if failure is None:
-            if reply is not None and reply.defers:
-                return  # another execution has the request id, and may still reply
+        if failure is None and reply is not None and reply.defers:
+            return  # another execution has the request id, and may still reply
+        if execution.heard_nobody and (failure is None or failure.code == FailureCode.STARVED):
+            failure = Failure(FailureCode.NOTHING, "nobody answered what it asked in turn")
+        elif failure is None:
             failure = Failure(FailureCode.STARVED, "the execution ended without a reply")
         durable = reply is not None and reply.op.spec.meta.get(keys.DURABLE_KEY) == "1"
         unit = Unit(

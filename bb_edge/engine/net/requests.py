@@ -49,6 +49,7 @@ from bb_edge.wire.envelope_records import Failure, FailureCode
 _REASONS: dict[int, MissingReason] = {
     FailureCode.REFUSED: MissingReason.REFUSED,
     FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
+    FailureCode.NOTHING: MissingReason.NOTHING,
 }
 """What makes a peer missing that answers with such a failure; every other one is FAILED."""
 
@@ -237,7 +238,7 @@ class Requests:
         cohort = self.by_req_id.get(req_id)
         if cohort is not None and cohort.by_req_id[req_id] == peer:
             if why:
-                self.verdicts.refuse(peer, cohort.port, why)
+                self.verdicts.refuse(peer, cohort.port, Failure(FailureCode.REFUSED, why))
             self._settle(cohort, peer, reason)
 
     def peer_down(self, peer: PeerId) -> None:
@@ -308,8 +309,9 @@ class Requests:
         peer = execution.source
         assert peer is not None
         if execution.failed:  # what the child refused is missing
-            cohort.reasons[peer] = MissingReason.REFUSED
-            self.verdicts.refuse(peer, cohort.port, "" if execution.fault is None else execution.fault.detail)
+            nothing = execution.fault is not None and execution.fault.code == FailureCode.NOTHING
+            cohort.reasons[peer] = MissingReason.NOTHING if nothing else MissingReason.REFUSED
+            self.verdicts.refuse(peer, cohort.port, execution.fault)
         else:
             self._accept(cohort, peer)
         if cohort.has_enough:

@@ -16,6 +16,7 @@ from bb_edge.wire import cbor
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope_records import Failure
 
 ANSWER_REFUSED_OP = "AnswerRefused"
 """The engine's own remote op, of component 0: its caller has refused an answer of this node."""
@@ -37,8 +38,8 @@ class Verdicts:
         self._peers = peers
         self._told: dict[PeerId, tuple[int, int]] = {}  # peer -> (last notice, refused since)
 
-    def refuse(self, peer: PeerId, port: str, why: str) -> None:
-        """An answer of the peer, to the request of that port, does not count."""
+    def refuse(self, peer: PeerId, port: str, fault: Failure | None) -> None:
+        """An answer of the peer, to the request of that port, does not count, because of that fault."""
         self._runtime.count("requests.refused")
         if not self._peers.reads_refusals(peer):
             return
@@ -50,6 +51,7 @@ class Verdicts:
         if peer not in self._told:
             forget_oldest(self._told, self._runtime.config.max_peers)
         self._told[peer] = now_ns, 0
+        why = "" if fault is None else fault.detail
         notice = cbor.dumps({"port": port[:TEXT], "times": untold + 1, "why": why[:TEXT]})
         self._outgoing.notify(peer, Fill(_SUFFIX, notice, False, BYTES_HASH))
 

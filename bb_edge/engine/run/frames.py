@@ -254,6 +254,11 @@ class Execution:
             return "nobody answered"
         return "nobody asked" if self.requests_made else "" if self.told_anybody is None else "nobody told"
 
+    @property
+    def heard_nobody(self) -> bool:
+        """Whether it made requests, and no answer to them counts."""
+        return self.requests_made > 0 and not self.heard_somebody
+
     def asked(self, cohort: int, heard: bool) -> None:
         """A request is over; `cohort` is its number, `heard` says whether an answer counts."""
         self.heard_somebody = self.heard_somebody or heard

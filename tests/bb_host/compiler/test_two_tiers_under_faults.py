@@ -54,22 +54,37 @@ class Tiers(Module):
         g.app_emit("round", g.bundle([x, mean, total, r.missing]))
 
 
+class Forward(Module):
+    """Each relay answers with what the first leaf says."""
+
+    name, home = "Forward", "Server"
+    relays = PeerSelectorSlot("relays", peer_class="Relay", at="Server")
+    leaves = PeerSelectorSlot("leaves", peer_class="Leaf", at="Relay")
+    codec = CodecSlot("codec", at="Leaf")
+
+    def body(self, g: Any) -> None:
+        x = g.input("x", "F32", (2,))
+        r = g.request("outer", self.relays.current_view(g, after=x), x, deadline_ns=4 * S)
+        q = g.request("inner", self.leaves.current_view(g, after=r.value), r.value, deadline_ns=S)
+        q.reply(self.codec.compress(g, q.value))
+        r.reply(q.answer)
+        g.app_emit("answer", r.answer)
+        g.app_emit("closed", r.missing)
+
+
 @pytest.fixture
-def world():
-    """`world(inner_ns)`: (simulation, server, relays, leaves); Moody is known while the test runs."""
+def simulated():
+    """`simulated(module, compiler)`: (simulation, server, relays, leaves); Moody is known meanwhile."""
     registry = default_registry()
     registry.register(Moody)
 
-    def make(inner_ns):
+    def make(module, compiler):
         compiler = (
-            Compiler()
-            .bind_peer_selector("relays", "bb.PresenceSelector")
+            compiler.bind_peer_selector("relays", "bb.PresenceSelector")
             .bind_peer_selector("leaves", "bb.PresenceSelector")
-            .bind_aggregator("top", FedAvg)
-            .bind_aggregator("middle", FedAvg)
             .bind_codec("codec", Moody)
         )
-        data = {a.target: a.data for a in build_edge(Tiers(inner_ns), compiler).artifacts}
+        data = {a.target: a.data for a in build_edge(module, compiler).artifacts}
         sim = Simulation(seed=3, jitter_ns=3 * MS)
         names = ["Server", *["Relay"] * RELAYS, *["Leaf"] * LEAVES]
         made = [
@@ -83,6 +98,19 @@ def world():
 
     yield make
     registry.forget(Moody.TYPE_NAME)
+
+
+@pytest.fixture
+def world(simulated):
+    """`world(inner_ns)`: the same of `Tiers`."""
+    return lambda inner_ns: simulated(
+        Tiers(inner_ns), Compiler().bind_aggregator("top", FedAvg).bind_aggregator("middle", FedAvg)
+    )
+
+
+@pytest.fixture
+def forwarding(simulated):
+    return simulated(Forward(), Compiler())
 
 
 @pytest.mark.parametrize("inner_ns", [1 * S, 60 * S])
@@ -110,6 +138,52 @@ def test_averages_are_right_and_no_round_waits_for_ever(world, inner_ns):
         len(of(steps.PeerFailing, (s.step for s in sim.seen if s.peer in {r.peer_id for r in relays})))
         >= RELAYS
     )
+
+
+def rounds(sim, server, first, last):
+    """Runs these rounds; what the server reported of each: [mean, total, number of missing relays]."""
+    for number in range(first, last + 1):
+        before = len(sim.events("round"))
+        server.invoke("Server", {"x": np.full(2, number, np.float32)})
+        sim.run(until=lambda before=before: len(sim.events("round")) > before)
+    told = [event.value.values for event in sim.events("round")[first - 1 : last]]
+    return [[mean.tolist(), float(total), len(missing)] for _, mean, total, missing in told]
+
+
+def reasons(sim, port):
+    """Why peers were missing from the requests of that port."""
+    closed = [s for s in of(steps.RequestClosed, (s.step for s in sim.seen)) if s.port == port]
+    return {reason for step in closed for _, reason in step.missing}
+
+
+def test_relays_whose_leaves_are_gone_have_nothing_and_stay(world):
+    sim, server, _, leaves = world(1 * S)
+    for leaf in leaves:
+        sim.remove(leaf.peer_id)
+    sim.run(for_ns=S)
+    assert rounds(sim, server, 1, 8) == [[[], 0.0, RELAYS]] * 8
+    assert reasons(sim, "outer") == {"nothing"}
+    assert not of(steps.PeerFailing, (s.step for s in sim.seen))
+    for leaf in leaves:
+        sim.add(leaf)
+    sim.run(for_ns=S)
+    again = [[9.0, 9.0], float(RELAYS * LEAVES), 0]
+    assert rounds(sim, server, 9, 9) == [again], "at once, not after a back-off"
+
+
+def test_relays_that_only_pass_answers_on_have_nothing_either(forwarding):
+    sim, server, _, leaves = forwarding
+    for leaf in leaves:
+        leaf.component("codec").mood = "fails"
+    for _ in range(8):
+        before = len(sim.events("closed"))
+        server.invoke("Server", {"x": np.ones(2, np.float32)})
+        sim.run(until=lambda before=before: len(sim.events("closed")) > before)
+    assert reasons(sim, "outer") == {"nothing"} and "failed" in reasons(sim, "inner")
+    told = of(steps.RequestFailed, (s.step for s in sim.seen))
+    assert {s.code for s in told if s.port == "outer"} == {"NOTHING"}
+    failing = {s.peer for s in of(steps.PeerFailing, (s.step for s in sim.seen))}
+    assert failing == {leaf.peer_id for leaf in leaves}, "those that fail, and nobody else"
 
 
 def test_rounds_that_overlap_do_not_mix(world):
