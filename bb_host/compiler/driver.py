@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import onnx
@@ -41,17 +42,26 @@ Source: TypeAlias = "Recordable | onnx.ModelProto | Program"
 """What can be compiled."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compilation:
-    """A compiled program, and what each pass did."""
+    """A compiled program, and what each pass did.
 
-    program: Program
+    `compiled` is what the passes made of `recorded`, which is None where it was compiled before.
+    """
+
+    compiled: Program
     passes: tuple[PassReport, ...] = ()
+    recorded: tuple[Program, Options] | None = None
+
+    @cached_property
+    def program(self) -> Program:
+        """The compiled program, which says which one it is: its digest is taken when this is first read."""
+        return self.compiled if self.recorded is None else identified(self.compiled, *self.recorded)
 
     @property
     def warnings(self) -> tuple[ProgramWarning, ...]:
         """What recording, the bindings and the passes warn about, each once, by file and line."""
-        return self.program.warnings
+        return self.compiled.warnings
 
     @property
     def duration_ns(self) -> int:
@@ -223,7 +233,7 @@ class Compiler(Suggests):
         )
         check_against(program, options)
         compiled, reports = run_pipeline(program, options, self.disabled, self.extra, observe)
-        return Compilation(identified(compiled, program, options), reports)
+        return Compilation(compiled, reports, (program, options))
 
 
 def as_program(module: Source) -> Program:

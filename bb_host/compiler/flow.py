@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, compress, count
 from operator import is_not
@@ -21,6 +22,9 @@ from bb_host.program import Function, Op, Program, Subgraph, walk_ops
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
 """Recv-flavored ops that start an execution."""
+
+LABELS = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID_KEY})
+"""Metadata of ops that says nothing about what they do: no digest is over it."""
 
 _TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
 
@@ -57,10 +61,15 @@ def reads(op: Op) -> tuple[str, ...]:
     return op.inputs
 
 
-def readers(ops: tuple[Op, ...], of: set[str] | None = None) -> dict[str, list[int]]:
-    """Per value the indices of the ops that read it; of these values alone where `of` names them."""
+def readers(
+    ops: tuple[Op, ...], of: Iterable[str] | None = None, through: Container[str] = ()
+) -> dict[str, list[int]]:
+    """Per value the indices of the ops that read it; of these values alone where `of` names them, and of
+    what ops of the domains in `through` make of them.
+    """
     found: defaultdict[str, list[int]] = defaultdict(list)
     branches = summary(ops).has_subgraphs
+    of = None if of is None else set(of)
     for index, op in enumerate(ops):
         names = reads(op) if branches and op.attrs else op.inputs
         if of is not None and of.isdisjoint(names):
@@ -68,6 +77,8 @@ def readers(ops: tuple[Op, ...], of: set[str] | None = None) -> dict[str, list[i
         for name in names:
             if name and (of is None or name in of):
                 found[name].append(index)
+        if of is not None and op.domain in through:
+            of.update(op.outputs)
     return dict(found)
 
 
@@ -215,6 +226,16 @@ def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> tup
         answers["meta"] = there["meta"].union(added)
     _remember(new, found)
     return new
+
+
+def restamped(function: Function, changed: Mapping[int, Op], added: Iterable[str]) -> Function:
+    """The function with these ops, by index, which have metadata of these keys that theirs had not."""
+    if not changed:
+        return function
+    ops = list(function.ops)
+    for index, op in changed.items():
+        ops[index] = op
+    return replace(function, ops=stamped(ops, function.ops, added))
 
 
 def wire_ops(function: Function) -> list[Op]:

@@ -12,8 +12,6 @@ from bb_host.compiler.inlining import rename_op
 from bb_host.program import AttrValue, Function, Op, Program, Slot, walk_ops
 from bb_host.program_proto import to_bytes
 
-_NOT_IN_HASH = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID_KEY})
-
 
 def hoist(functions: Sequence[Function], heads: int) -> tuple[Function, ...]:
     """`functions` with all behind the first `heads` hoisted and calls of them renamed.
@@ -105,7 +103,7 @@ def _canonical(function: Function) -> Function:
 def _hashed(function: Function) -> Function:
     """What the hash is taken over: the body without lines and instances, which say nothing about it."""
     ops = tuple(
-        dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k not in _NOT_IN_HASH}, name="")
+        dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k not in flow.LABELS}, name="")
         for op in function.ops
     )
     slots = {n: Slot(s.role, s.concrete_type, state=s.state) for n, s in function.slots.items()}

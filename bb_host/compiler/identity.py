@@ -2,7 +2,8 @@
 
 `program_digest` is of the recorded program with what is bound to its slots: ops, names, types of inputs and
 outputs, slots with their types and configuration. Weights are in it by name, dtype and shape, not by value:
-a model that has learned is the same program. Lines of source and options of the host are not in it.
+a model that has learned is the same program. Not in it are lines of source, instances of modules, numbers of
+slots (`flow.LABELS`) and options of the host.
 
 `contracts` is of what travels: per pair of classes the sites, their types and shapes, and of what both bind
 the components that call each other and the layouts of models. Two artifacts whose contracts differ cannot
@@ -14,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.wire.programs import MAX_ACCEPTED, pair
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
-from bb_host.compiler.slot_table import targets_of
-from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
+from bb_host.compiler.slot_table import TargetSlots
+from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
 
 MOST_NUMBERS = 64
 """Elements of an integer tensor that count by value: axes, shapes and indices are structure, weights are
@@ -40,12 +40,8 @@ class IdentityError(CompileError):
 
 
 def identified(compiled: Program, recorded: Program, options: Options) -> Program:
-    """The compiled program with both digests in its metadata."""
-    meta = {key: text for key, text in compiled.meta.items() if not key.startswith(keys.CONTRACT_PREFIX)}
-    meta[keys.PROGRAM_KEY] = program_digest(recorded, options)
-    for classes, digest in contracts(compiled).items():
-        meta[keys.CONTRACT_PREFIX + classes] = digest
-    return replace(compiled, meta=meta)
+    """The compiled program with the digest of the recorded one in its metadata."""
+    return replace(compiled, meta={**compiled.meta, keys.PROGRAM_KEY: program_digest(recorded, options)})
 
 
 def accepting(program: Program, others: Sequence[Program]) -> Program:
@@ -102,17 +98,16 @@ def program_digest(program: Program, options: Options) -> str:
     return digest.hexdigest()
 
 
-def contracts(program: Program) -> dict[str, str]:
+def contracts(targets: Sequence[TargetSlots]) -> dict[str, str]:
     """Per pair of classes that talk (`programs.pair`), a digest of what travels between them, 32 hex digits.
 
-    `program` is compiled.
+    The targets are those of a program whose wire ops have all their stamps.
     """
+    mains = {target.main.name: target.main for target in targets}
     ends: dict[str, list[tuple[str, Op]]] = {}
-    for function in program.functions:
-        if flow.is_main(function) and flow.has_wire(function):
-            for index in flow.summary(function.ops).wire:
-                op = function.ops[index]
-                ends.setdefault(op.meta.get(keys.WIRE_ID_KEY, ""), []).append((function.name, op))
+    for name, main in mains.items():
+        for op in flow.wire_ops(main):
+            ends.setdefault(flow.wire_id(op), []).append((name, op))
     rows: dict[tuple[str, str], list[str]] = {}
     for both in ends.values():
         senders = [(name, op) for name, op in both if op.op_type not in RECV_FLAVORED]
@@ -123,12 +118,12 @@ def contracts(program: Program) -> dict[str, str]:
                 row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS), shapes]
                 both_names = (sender, receiver) if sender <= receiver else (receiver, sender)
                 rows.setdefault(both_names, []).append("\0".join(row))
-    classes = {f.name: class_of_target(f) for f in program.functions if flow.is_main(f)}
     found = {}
-    for (one, other), texts in rows.items():
-        texts += _remote(program, one, other)
+    for names, texts in rows.items():
+        one, other = (mains[name] for name in names)
+        texts += _remote(one, other)
         digest = hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()[:32]
-        found[pair(classes[one], classes[other])] = digest
+        found[pair(class_of_target(one), class_of_target(other))] = digest
     return found
 
 
@@ -147,13 +142,12 @@ _TRAVELS = (
 )
 
 
-def _remote(program: Program, one: str, other: str) -> Iterator[str]:
+def _remote(one: Function, other: Function) -> Iterator[str]:
     """What both bind and agree on: components that call each other, whose slot is the address of the call,
     and the layouts of models, whose parameters travel as bare vectors.
     """
-    mains = {target.main.name: target.main for target in targets_of(program)}
-    for name, slot in mains[one].slots.items():
-        there = mains[other].slots.get(name)
+    for name, slot in one.slots.items():
+        there = other.slots.get(name)
         if there is None:
             continue
         if slot.role in _TALKING_ROLES and there.concrete_type == slot.concrete_type:
@@ -163,6 +157,10 @@ def _remote(program: Program, one: str, other: str) -> Iterator[str]:
 
 
 # --- the canonical form --------------------------------------------------------------------------------
+
+
+_NEXT = "\1"
+"""Between the names of one op."""
 
 
 def _line(parts: Iterable[str]) -> bytes:
@@ -184,39 +182,43 @@ def _function(function: Function) -> list[str]:
     return parts
 
 
-def _ops(ops: Iterable[Op], parts: list[str]) -> None:
-    for op in ops:
-        parts += op.op_type, op.domain, *op.inputs, "->", *op.outputs
-        meta = op.meta
-        if meta:
-            seen = _seen(tuple(meta))
-            parts += seen
-            parts += [meta[key] for key in seen]
-        attrs = op.attrs
-        for key in sorted(attrs) if len(attrs) > 1 else attrs:
-            parts.append(key)
-            parts += _value(attrs[key])
-
-
-@lru_cache(maxsize=1024)  # ops have their metadata in a handful of orders
-def _seen(keys_there: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that count, in an order of their own."""
-    return tuple(sorted(key for key in keys_there if key != keys.SOURCE_LINE_KEY))
+def _ops(ops: Sequence[Op], parts: list[str]) -> None:
+    """Column by column: all op types, then all domains, and so on, which is faster than op by op."""
+    parts.append(str(len(ops)))
+    parts += [op.op_type for op in ops]
+    parts += [op.domain for op in ops]
+    parts += [_NEXT.join(op.inputs) for op in ops]
+    parts += [_NEXT.join(op.outputs) for op in ops]
+    metas = [op.meta for op in ops]
+    for key in sorted(frozenset[str]().union(*metas) - flow.LABELS):
+        parts.append(key)
+        parts += [meta.get(key, "") for meta in metas]
+    for index, op in enumerate(ops):
+        if op.attrs:
+            parts.append(str(index))
+            for key in sorted(op.attrs):
+                parts.append(key)
+                parts += _value(op.attrs[key])
 
 
 def _layout(graph: Subgraph) -> Iterator[str]:
     """Names, dtypes and shapes of the initializers, in order."""
     for name, tensor in graph.initializers.items():
-        kind = tensor.elem_type if isinstance(tensor, RawTensor) else tensor.dtype
-        yield from (name, str(kind), str(tuple(tensor.shape)))
+        yield from (name, *_head(tensor))
+
+
+def _head(tensor: Array | RawTensor) -> tuple[str, str]:
+    """Dtype and shape; of an array's dtype what needs no look-up of names: `f4`."""
+    if isinstance(tensor, RawTensor):
+        return str(tensor.elem_type), str(tensor.shape)
+    return f"{tensor.dtype.kind}{tensor.dtype.itemsize}", str(tensor.shape)
 
 
 def _value(value: AttrValue) -> list[str]:
     """An attribute or a construction state as texts; tensors by value where they are structure."""
     if isinstance(value, np.ndarray):
-        head = [str(value.dtype), str(value.shape)]
         structure = not value.ndim or (value.dtype.kind in "iub" and value.size <= MOST_NUMBERS)
-        return [*head, repr(value.tolist())] if structure else head
+        return [*_head(value), repr(value.tolist())] if structure else [*_head(value)]
     if isinstance(value, Subgraph):
         parts = [value.name, *value.inputs, "->", *value.outputs, *_layout(value)]
         for key in sorted(value.meta):
@@ -224,7 +226,7 @@ def _value(value: AttrValue) -> list[str]:
         _ops(value.ops, parts)
         return parts
     if isinstance(value, RawTensor):
-        return [str(value.elem_type), str(value.shape)]
+        return [*_head(value)]
     if isinstance(value, RawAttribute):
         return [str(value.kind), value.data.hex()]
     return [repr(value)]

@@ -128,6 +128,4 @@ def _follow(function: Function, moved: dict[tuple[str, str], dict[str, str]]) ->
             new = {k: names[v] for k, v in op.meta.items() if k.startswith(prefix) and v in names}
             if new:
                 changed[index] = op.with_meta(new)
-    if not changed:
-        return function
-    return dataclasses.replace(function, ops=tuple(changed.get(i, op) for i, op in enumerate(function.ops)))
+    return flow.restamped(function, changed, {key for op in changed.values() for key in op.meta})

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 from bb_edge.ir import keys
@@ -31,9 +30,11 @@ _OWN = ("", "0", keys.COHORT_ROUND)
 
 def with_sums(functions: tuple[Function, ...], stats: Stats) -> tuple[Function, ...]:
     """Returns the functions with their aggregators' ops stamped; the same ones where there are none."""
-    return tuple(
-        _stamped(f, functions, stats) if flow.is_main(f) and any(_all_of(f)) else f for f in functions
-    )
+    return tuple(_stamped(f, functions, stats) if flow.is_main(f) and _has_sums(f) else f for f in functions)
+
+
+def _has_sums(function: Function) -> bool:
+    return keys.ROLE_AGGREGATOR_DOMAIN in flow.summary(function.ops).domains
 
 
 def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
@@ -48,7 +49,7 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
     for index, op in _all_of(function):
         by_slot.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append((index, op))
     joins = check_joins(function)
-    ops = list(function.ops)
+    changed: dict[int, Op] = {}
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
@@ -60,10 +61,9 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
                 if cohort not in _OWN and (not shapes or "?" in shapes) and not _has(op, _SENT_INPUT):
                     _warn(op, shapes, stats)
             new = {key: text for key, text in stamps.items() if text and op.meta.get(key) != text}
-            ops[index] = op.with_meta(new) if new else op
-    if all(a is b for a, b in zip(ops, function.ops, strict=True)):
-        return function
-    return dataclasses.replace(function, ops=tuple(ops))
+            if new:
+                changed[index] = op.with_meta(new)
+    return flow.restamped(function, changed, [keys.COHORT_KEY, keys.SHAPES_KEY])
 
 
 def _warn(op: Op, shapes: str, stats: Stats) -> None:
@@ -85,7 +85,7 @@ def _beside(other: Function, main: Function) -> bool:
 
 def _uses(function: Function, slot: str) -> int:
     """How often a slot is contributed to or aggregated in a function, its branches included."""
-    return sum(
+    return _has_sums(function) and sum(
         op.domain == keys.ROLE_AGGREGATOR_DOMAIN
         and op.op_type in _ROUND_INPUT
         and op.meta.get(keys.SLOT_KEY, "") == slot

@@ -182,18 +182,15 @@ class _Analysis:
     # --- writing
 
     def rewritten(self, function: Function) -> Function:
-        changed = False
-        ops = list(function.ops)
+        changed: dict[int, Op] = {}
         for index in flow.summary(function.ops).wire:
-            op = ops[index]
+            op = function.ops[index]
             stamps = self.stamps.get(id(op))
             if stamps and any(op.meta.get(k) != v for k, v in stamps.items()):
-                ops[index] = op.with_meta(stamps)
-                changed = True
+                changed[index] = op.with_meta(stamps)
         arrives = {n: t for n, t in self.arrives[function.name].items() if function.types.get(n) != t}
-        if not changed and not arrives:
-            return function
-        return dataclasses.replace(function, ops=tuple(ops), types={**function.types, **arrives})
+        stamped = flow.restamped(function, changed, set().union(*self.stamps.values()))
+        return dataclasses.replace(stamped, types={**function.types, **arrives}) if arrives else stamped
 
 
 def _payload_outputs(op: Op) -> tuple[str, ...]:

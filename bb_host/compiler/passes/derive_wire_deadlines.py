@@ -35,19 +35,18 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
-    ops = list(function.ops)
+    ops = function.ops
     hops = request_hops(ops) if budget_ns else {}
-    changed = False
-    for index in flow.summary(function.ops).wire:
+    changed: dict[int, Op] = {}
+    for index in flow.summary(ops).wire:
         op = ops[index]
         if not flow.is_send_flavored(op):
             continue
         text = str(deadline_of(op, budget_ns, hops.get(flow.wire_id(op), 1)))
         if op.meta.get(keys.DEADLINE_NS_KEY) != text:
-            ops[index] = op.with_meta({keys.DEADLINE_NS_KEY: text})
-            changed = True
+            changed[index] = op.with_meta({keys.DEADLINE_NS_KEY: text})
             stats.count("deadlines_stamped")
-    return dataclasses.replace(function, ops=tuple(ops)) if changed else function
+    return flow.restamped(function, changed, [keys.DEADLINE_NS_KEY])
 
 
 def deadline_of(op: Op, budget_ns: int, hops: int = 1) -> int:

@@ -5,7 +5,8 @@
 3. An inbound op whose payload flows into an op on a slot, through gates or straight, says that slot's id
    (`recv_site_to_slot_id`); one that flows into ONNX operators, the backend's.
 4. Ops of aggregators say which sum they are about, and which shape they are given (bb_host/compiler/sums.py).
-5. `hears.<target>` = the classes of peers whose presence the target needs, comma-joined.
+5. `hears.<target>` = the classes of peers whose presence the target needs, comma-joined;
+   `contract.<class>.<class>` = the digest of what travels between the two (bb_host/compiler/identity.py).
 6. The model imports all opsets that its functions do, and those of the functions' own domains.
 """
 
@@ -17,6 +18,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.compiler import flow
 from bb_host.compiler.heard_classes import heard_classes
+from bb_host.compiler.identity import contracts
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
@@ -31,9 +33,10 @@ _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "Pas
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
     numbers = numbering(targets)
-    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX)
+    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX, keys.CONTRACT_PREFIX)
     meta = {k: v for k, v in program.meta.items() if not k.startswith(made_here)}
     meta.update((keys.HEARS_PREFIX + name, heard) for name, heard in heard_classes(targets).items())
+    meta.update((keys.CONTRACT_PREFIX + pair, digest) for pair, digest in contracts(targets).items())
     meta[keys.MODULE_KEY] = options.module
     meta[keys.COMPILED_KEY] = keys.COMPILED_VERSION
     meta[keys.TARGETS_KEY] = ",".join(t.main.name for t in targets)
@@ -74,10 +77,9 @@ def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
     if not flow.has_wire(function):
         return function
     # A payload arrives at a wire op, and passes gates and syscalls.
-    passing = (keys.WIRE_DOMAIN, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN)
-    readers = flow.readers(
-        function.ops, {n for op in function.ops if op.domain in passing for n in op.outputs}
-    )
+    passing = (keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN)
+    arriving = {name for op in flow.wire_ops(function) for name in op.outputs}
+    readers = flow.readers(function.ops, arriving, passing)
     changed: dict[int, Op] = {}
     for index in flow.summary(function.ops).wire:
         op = function.ops[index]
@@ -86,9 +88,7 @@ def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
         slot = _slot_of(op, function, readers, numbers)
         if slot is not None and op.meta.get(keys.RECV_SLOT_ID_KEY) != str(slot):
             changed[index] = op.with_meta({keys.RECV_SLOT_ID_KEY: str(slot)})
-    if not changed:
-        return function
-    return dataclasses.replace(function, ops=tuple(changed.get(i, op) for i, op in enumerate(function.ops)))
+    return flow.restamped(function, changed, [keys.RECV_SLOT_ID_KEY])
 
 
 def _slot_of(

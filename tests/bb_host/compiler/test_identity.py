@@ -14,6 +14,7 @@ from bb_edge.ir import keys
 from bb_edge.loading import DamagedArtifact, load
 from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
 from bb_host.cli import main
+from bb_host.compiler import flow
 from bb_host.compiler.identity import IdentityError, accepting
 from bb_host.edge import build_edge
 from bb_host.learn import mlp, trainable
@@ -94,6 +95,28 @@ def test_what_travels_changes_the_contract(base, change):
 def test_another_configuration_is_another_program(base):
     other = bound().bind_data_source("data", ArrayDataSource, {"path": "b.npz"}).compile_program(Hub())
     assert digest(other) != digest(base)
+
+
+def relabelled(program, key, text):
+    """The program with that metadata on every op."""
+    functions = [replace(f, ops=tuple(op.with_meta({key: text}) for op in f.ops)) for f in program.functions]
+    return replace(program, functions=tuple(functions))
+
+
+@pytest.mark.parametrize("key", sorted(flow.LABELS - {keys.SLOT_ID_KEY}))
+def test_where_an_op_was_written_is_no_part_of_the_program(base, key):
+    assert digest(bound().compile_program(relabelled(Hub().record(), key, "elsewhere_7"))) == digest(base)
+
+
+def test_metadata_that_says_what_an_op_does_is(base):
+    other = relabelled(Hub().record(), f"{keys.PREFIX}.added", "1")
+    assert digest(bound().compile_program(other)) != digest(base)
+
+
+def test_every_way_to_a_compiled_program_gives_the_same_digest(base):
+    ran = bound().run(Hub())
+    assert digest(ran.program) == digest(base)
+    assert ran.program is ran.program, "it is taken once"
 
 
 # --- accepting ---------------------------------------------------------------------------------------
