@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,125 +21,25 @@ from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.plain_values import NestedTooDeep, shallow
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.run_config import (
+    MAX_LOGIN,
+    ConfigFileError,
+    RunConfig,
+    checked_every,
+    checked_give_up,
+    checked_interval,
+)
 from bb_edge.state import StateError, StoreLimits
-from bb_edge.transport.broker import Broker, MqttOptions
+from bb_edge.transport.broker import MqttOptions
 from bb_edge.user_modules import is_file_name
 from bb_edge.wire.caps import EnvelopeCaps
 
 MAX_BYTES = 1024 * 1024
 """Bytes of the largest configuration: they are written by hand, so a larger file is a wrong file."""
 
-MAX_PASSWORD = 65_535
-"""Bytes of the largest password that MQTT has."""
-
-OUTBOX_RECORD_BYTES = 256
-"""Most bytes that a record of the outbox takes on disk beside its envelope."""
-
 VERSIONS = ("auto", "5", "3.1.1")
 BUDGETS = ("edge", "host")
 LEVELS = ("debug", "info", "warning", "error")
-
-
-class ConfigFileError(BBError):
-    """A configuration cannot be read or is wrong; the message names the file, the key and the fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunConfig:
-    """The settings of `bb-edge run`; None, empty or False if a setting is not given.
-
-    `snapshot_interval_s` is 300: a crash costs a node without durable sends five minutes at most, and flash
-    some nine thousand snapshots a month.
-    """
-
-    artifact: Path | None = None
-    targets: tuple[str, ...] = ()
-    peer: str | None = None
-    federation: str = "default"
-    broker: str | None = None  # URL
-    username: str | None = None
-    password: str | None = None
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    mqtt_version: str = "auto"
-    mqtt_options: Mapping[str, int] = field(default_factory=dict)
-    components: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    bootstrap: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    run_bootstraps: bool = True
-    budget: str = "edge"
-    limits: Mapping[str, object] = field(default_factory=dict)
-    caps: Mapping[str, int] = field(default_factory=dict)
-    state: Path | None = None
-    snapshot_interval_s: int = 300
-    disk: Mapping[str, int] = field(default_factory=dict)
-    save_model: Path | None = None
-    save_every: int | None = None
-    seed: int | None = None
-    load: tuple[str, ...] = ()
-    until_done: bool = False
-    give_up_after: int = 10
-    summary: bool = False
-    log_level: str = "info"
-    log_json: bool = False
-    metrics: str | None = None
-    trace: Path | None = None
-
-    def node_config(self) -> NodeConfig:
-        """The budget with the limits of the file. Raises ConfigError, which names the field at fault."""
-        base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
-        caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
-        return base.with_(**{**self.limits, "caps": caps})
-
-    def broker_record(self) -> Broker:
-        """The broker with its files and credentials. Raises BrokerUrlError and ConfigFileError."""
-        if self.broker is None:
-            raise ConfigFileError(
-                "no broker is named", "run", 'write --broker URL, or "broker" in the configuration'
-            )
-        broker = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
-        for name in ("username", "password"):
-            if getattr(self, name) is not None and getattr(broker, name) is not None:
-                raise ConfigFileError(
-                    f"the broker's {name} is given in its URL and beside it", "broker", "write one of them"
-                )
-        if self.username is not None:
-            broker = replace(broker, username=self.username)
-        return broker if self.password is None else replace(broker, password=self.password)
-
-    def unused(self) -> list[str]:
-        """Returns a warning for each setting that has no effect because another one is missing."""
-        warnings = []
-        changed = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
-        if self.state is None:
-            warnings += [
-                f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
-            ]
-        if self.bootstrap and not self.run_bootstraps:
-            warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
-        return warnings
-
-    def store_limits(self) -> StoreLimits:
-        """The budgets of the state folder, with space for the node's whole outbox. Raises StateError."""
-        base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
-        node = self.node_config()
-        outbox_bytes = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
-        return replace(base, **{"outbox_bytes": outbox_bytes, **self.disk})
-
-    def transport_options(self, node: NodeConfig) -> MqttOptions:
-        """The limits of the connection: those of the node, unless the file sets them."""
-        envelope = node.caps.total_bytes
-        fitting = {
-            "max_envelope_bytes": envelope,
-            "chunked_bytes": max(node.ingress_bytes // 2, 2 * envelope),
-            "max_waiting": node.outbound_queue,
-            "max_waiting_bytes": max(node.ingress_bytes, envelope),
-            "receive_maximum": min(64, node.ingress_entries),
-        }
-        return MqttOptions(**{**fitting, **self.mqtt_options})
-
-
-# --- reading ------------------------------------------------------------------------------------------
 
 
 def load_config(path: Path) -> RunConfig:
@@ -203,10 +103,17 @@ class _Reader:
     def _table(self, value: object, key: str, known: Mapping[str, object] | None) -> dict[str, Any]:
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise self._fail(key, "expected a table")
-        for name in value if known is not None else ():
-            if known is not None and name not in known:
-                full = f"{key}.{name}" if key else name
-                raise self._fail(full, "unknown key", suggestion(name, known))
+        unknown = [name for name in value if known is not None and name not in known]
+        if known is not None and unknown:
+            full = [f"{key}.{name:.60}" if key else f"{name:.60}" for name in unknown]
+            near = [suggestion(name, known) for name in unknown]
+            if len(unknown) == 1:
+                raise self._fail(full[0], "unknown key", near[0])
+            told = (
+                f"{name}{f' ({hint})' if hint.endswith('?') else ''}"
+                for name, hint in zip(full, near, strict=True)
+            )
+            raise self._fail("", f"unknown keys: {', '.join(told)}")
         return value
 
     def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
@@ -217,6 +124,9 @@ class _Reader:
         if type(value) is not kind:
             full = f"{key}.{name}" if key else name
             raise self._fail(full, f"expected {say}, got {value!r:.60}")
+        if isinstance(value, int) and abs(value) >> 63 and name != "seed":
+            full = f"{key}.{name}" if key else name
+            raise self._fail(full, f"expected {say} below 2**63, got {value!r:.20}…")
         return value
 
     def _text(
@@ -228,6 +138,12 @@ class _Reader:
                 f"{key}.{name}" if key else name, f"unknown value {value!r}", f"one of {', '.join(choices)}"
             )
         return value
+
+    def _name(self, table: Mapping[str, Any], name: str) -> str | None:
+        text = self._text(table, "", name)
+        if text is not None and not text.isprintable():
+            raise self._fail(name, f"{text!r} is not a name", "write it without control characters")
+        return text
 
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
         return bool(self._value(table, key, name, bool, "true or false"))
@@ -255,8 +171,12 @@ class _Reader:
     def _numbers(self, value: object, key: str, known: tuple[str, ...], extra: str = "") -> dict[str, Any]:
         table = self._table(value, key, dict.fromkeys((*known, extra) if extra else known))
         for name, number in table.items():
-            if name != extra and type(number) is not int:
+            if name == extra:
+                continue
+            if not isinstance(number, int) or isinstance(number, bool):
                 raise self._fail(f"{key}.{name}", f"expected a whole number, got {number!r:.60}")
+            if abs(number) >> 63:
+                raise self._fail(f"{key}.{name}", f"expected less than 2**63, got {number!r:.20}…")
         return table
 
     def config(self, parsed: object) -> RunConfig:
@@ -265,7 +185,7 @@ class _Reader:
         settings: dict[str, Any] = {
             "artifact": self._file(top, "", "artifact"),
             "targets": self._texts(top, "targets"),
-            "peer": self._text(top, "", "peer"),
+            "peer": self._name(top, "peer"),
             "state": self._file(top, "", "state"),
             "snapshot_interval_s": self._value(
                 top, "", "snapshot_interval_s", int, "a whole number of seconds"
@@ -350,43 +270,13 @@ class _Reader:
                 what = "password and password_file are both given"
                 raise self._fail("broker", what, "write one of them")
             try:
-                settings["password"] = read_regular(secret, MAX_PASSWORD).decode().rstrip("\r\n")
+                settings["password"] = read_regular(secret, MAX_LOGIN).decode().rstrip("\r\n")
             except FileRefused as error:
                 raise self._fail("broker.password_file", f"{secret}: {error.what}", error.hint) from error
             except (OSError, UnicodeDecodeError) as error:
                 why = getattr(error, "strerror", None) or error
                 raise self._fail("broker.password_file", f"{secret} cannot be read: {why}") from error
         return settings
-
-
-def checked_interval(seconds: int) -> int:
-    """Returns the seconds between snapshots; 0 means only those that the program asks for.
-
-    Raises ConfigFileError for less.
-    """
-    if seconds < 0:
-        raise ConfigFileError(
-            f"{seconds} seconds between snapshots", "run", "give 0 or more; the default is 300"
-        )
-    return seconds
-
-
-def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
-    """Checks the rounds between two saved models. Raises ConfigFileError below 1, and without a folder."""
-    if rounds is not None and rounds < 1:
-        raise ConfigFileError(
-            f"a model is saved every {rounds} rounds", "run", "give 1 or more; the default is 1"
-        )
-    if rounds is not None and folder is None:
-        raise ConfigFileError(
-            "--every is given without --save-model", "run", "name a folder: --save-model FOLDER"
-        )
-
-
-def checked_give_up(rounds: int) -> None:
-    """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
-    if rounds < 0:
-        raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")
 
 
 LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("caps", "trace"))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 
+from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line, shown_path
 from bb_edge.ir.suggestions import suggestion
@@ -46,7 +47,8 @@ def is_file_name(name: str) -> bool:
 def import_user_module(name: str) -> ModuleType:
     """Imports a file or a module, once.
 
-    Raises UserModuleError at the line at fault, whatever the code of the module raises.
+    Raises UserModuleError at the line at fault, whatever the code of the module raises, and FileRefused for a
+    FIFO or a device.
     """
     if not name:
         raise UserModuleError("the name is empty", "--load", "give FILE.py or the name of a module")
@@ -67,6 +69,7 @@ def _import_file(name: str) -> ModuleType:
         raise UserModuleError(
             "it is a folder", name, "give one of its files, or a package by its dotted name"
         )
+    refuse_special(path)  # a FIFO would be waited for
     if not path.is_file():
         files = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = suggestion(path.name, files)

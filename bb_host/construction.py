@@ -134,7 +134,8 @@ def check_state(kind: type[Component], slot: str, state: AttrValue, functions: I
     """
     wrong = misfit(kind, _config(state), complete=False)
     if wrong is not None:
-        raise ConstructionError(f"{kind.TYPE_NAME}, key {wrong.key!r}: {wrong.what}", hint=wrong.hint)
+        where = f"{kind.TYPE_NAME}, key {wrong.key!r}" if wrong.key else kind.TYPE_NAME
+        raise ConstructionError(f"{where}: {wrong.what}", hint=wrong.hint)
     names = {function.name.partition("#")[0] for function in functions}
     missing = [need for need in kind.NEEDS if f"{slot}.{need}" not in names]
     if missing:

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from bb_edge import __version__
-from bb_edge.cli import bench, check, doctor, export, inspect, peers, run
-from bb_edge.cli.endings import INTERRUPTED, Exit, tell
-from bb_edge.ir.errors import BBError
+from bb_edge.cli.stopping import StopAsked, StopAtStart
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of `bb-edge`, with one verb per module of this package."""
+    from bb_edge.cli import bench, check, doctor, export, inspect, peers, run
+
     top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
     top.add_argument("--version", action="version", version=f"bb-edge {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -34,15 +34,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns its exit code.
 
     Errors that we raise are printed, with exit code 1, or what `run` says. A wrong command line is 2, an
-    interrupt 130.
+    interrupt 130. `run` ends with 0 where SIGTERM comes, however early: the verbs are imported after the
+    handler is there, which takes seconds on a small board.
     """
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] != ["run"]:
+        return _main(words, None)
+    try:
+        with StopAtStart() as stop:
+            return _main(words, stop)
+    except StopAsked:
+        print("bb-edge: asked to stop before the node ran", file=sys.stderr)
+        return 0
+
+
+def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
+    from bb_edge.cli.arguments import ArgumentError
+    from bb_edge.cli.endings import INTERRUPTED, Exit, tell
+    from bb_edge.ir.errors import BBError
+
+    arguments = parser().parse_args(words)
+    arguments.stop = stop
     try:
         code: int = arguments.run(arguments)
         return code
     except (BBError, MemoryError, OSError) as error:
         tell(error, debug=getattr(arguments, "log_level", None) == "debug")
-        return Exit.FAILED
+        return Exit.USAGE if isinstance(error, ArgumentError) else Exit.FAILED
+    except StopAsked:
+        raise
     except KeyboardInterrupt:
         print("bb-edge: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -11,7 +11,7 @@ __all__ = ["ArgumentError", "file_name", "given_value"]
 
 
 class ArgumentError(BBError):
-    """A value on the command line is wrong, or one is missing."""
+    """A value on the command line is wrong, or one is missing: the exit code is USAGE."""
 
 
 def file_name(text: str) -> Path:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.array_files import ArrayFileError, read_arrays
-from bb_edge.cli.arguments import given_value
+from bb_edge.cli.arguments import ArgumentError, given_value
 from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, seconds
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir import types
@@ -40,21 +40,25 @@ class BootstrapInputError(BBError):
     """An input of a bootstrap is missing, unknown or unreadable, or not what the bootstrap declares."""
 
 
+class BootstrapFlagError(BootstrapInputError, ArgumentError):
+    """A flag is not TARGET.INPUT=VALUE, or gives an input that another one gives."""
+
+
 def parse_flags(texts: Sequence[str]) -> dict[str, dict[str, object]]:
     """Parses flags `TARGET.INPUT=VALUE`, where a value is a number or list in JSON, else a path.
 
-    Raises BootstrapInputError for anything else, and for an input that is given twice.
+    Raises BootstrapFlagError for anything else, and for an input that is given twice.
     """
     values: dict[str, dict[str, object]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         target, dot, port = name.rpartition(".")
         if not equals or not dot or not target or not port or not value:
-            raise BootstrapInputError(f"{text!r} is not TARGET.INPUT=VALUE", "--bootstrap", f"write {FLAG}")
+            raise BootstrapFlagError(f"{text!r} is not TARGET.INPUT=VALUE", "--bootstrap", f"write {FLAG}")
         parsed = given_value(f"--bootstrap {name}", value)
         inputs = values.setdefault(target, {})
         if port in inputs:
-            raise BootstrapInputError(f"{name} is given twice", "--bootstrap", "leave one of the two out")
+            raise BootstrapFlagError(f"{name} is given twice", "--bootstrap", "leave one of the two out")
         inputs[port] = parsed if not isinstance(parsed, str) else Path(parsed)
     return values
 

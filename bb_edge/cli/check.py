@@ -21,7 +21,7 @@ from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
+    from bb_edge.run_config import RunConfig
 
 
 @dataclass(slots=True)
@@ -210,22 +210,28 @@ def run(arguments: argparse.Namespace) -> int:
     Returns 0 if everything runs here, else 1.
     """
     from bb_edge.loading import load
+    from bb_edge.run_config import ConfigFileError, RunConfig
 
-    config = settings_of(arguments)
+    config = RunConfig()
     refused: list[str] = []
-    if arguments.config is not None:
-        from bb_edge.cli.launch import dry_run
-
-        refused = [str(error) for error in dry_run(config, _warn)]
-        looked_at = _sizes_of_targets(config)
-        for verdict in looked_at:
-            verdict.problems = [problem for problem in verdict.problems if problem not in refused]
-    elif config.artifact is None:
-        arguments.usage_error("name an artifact, or a configuration with --config")
-        raise AssertionError
+    looked_at: list[Verdict] = []
+    try:
+        config = settings_of(arguments)
+    except ConfigFileError as error:
+        refused = [str(error)]
     else:
-        load_all(config.load)
-        looked_at = verdicts(load(config.artifact), config)
+        if arguments.config is not None:
+            from bb_edge.cli.launch import dry_run
+
+            refused = dry_run(config, _warn)
+            looked_at = _sizes_of_targets(config)
+            for verdict in looked_at:
+                verdict.problems = [problem for problem in verdict.problems if problem not in refused]
+        elif config.artifact is None:
+            arguments.usage_error("name an artifact, or a configuration with --config")
+        else:
+            load_all(config.load)
+            looked_at = verdicts(load(config.artifact), config)
     fine = not refused and all(verdict.runs for verdict in looked_at)
     if arguments.json:
         record = {
@@ -282,7 +288,8 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
     from dataclasses import replace
 
     from bb_edge.cli.bootstraps import parse_flags
-    from bb_edge.config_file import RunConfig, load_config
+    from bb_edge.config_file import load_config
+    from bb_edge.run_config import RunConfig
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     return replace(

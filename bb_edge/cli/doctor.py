@@ -27,7 +27,7 @@ from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
+    from bb_edge.run_config import RunConfig
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 PROBE_FILE = "doctor-probe"
@@ -89,7 +89,8 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     """Makes all checks, and yields each finding at once."""
     from dataclasses import replace
 
-    from bb_edge.config_file import RunConfig, load_config
+    from bb_edge.config_file import load_config
+    from bb_edge.run_config import RunConfig
 
     yield _versions()
     yield from _board()
@@ -141,8 +142,8 @@ def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
     refusals = dry_run(with_state(config), log)
     for warning in warnings:
         yield Finding("configuration", WARNING, f"{path}: {warning}")
-    for error in refusals:
-        yield Finding("configuration", FAILED, f"{path}: {error}")
+    for refusal in refusals:
+        yield Finding("configuration", FAILED, f"{path}: {refusal}")
     if not refusals and config.artifact is not None:
         yield Finding("configuration", OK, f"{path}: {config.artifact.name} would run")
 
@@ -313,6 +314,13 @@ def _probe_apart(module: str) -> str:
 
 
 def _storage(folder: Path) -> Finding:
+    from bb_edge.cli.kept import as_it_was
+
+    with as_it_was(folder):
+        return _written(folder)
+
+
+def _written(folder: Path) -> Finding:
     from bb_edge.cli.kept import in_use
     from bb_shims import StorageError, open_folder
 

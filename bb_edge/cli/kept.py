@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bb_edge.cli.endings import BoardFailure
+from bb_edge.cli.endings import MayPass
 from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
@@ -20,9 +21,9 @@ from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
     from bb_edge.engine.snapshot import Identity
     from bb_edge.node import Node
+    from bb_edge.run_config import RunConfig
     from bb_edge.transport.driver import Report
     from bb_shims import Board
 
@@ -31,19 +32,49 @@ class StateRefused(BBError):
     """The state folder is of another node, or cannot be read; the message says what to do with it."""
 
 
+_MAY_PASS = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR)
+)
+"""Why a folder cannot be made that may be otherwise at the next try; a wrong name or owner stays so."""
+
+
 def check_folder(folder: Path, flag: str) -> None:
-    """Raises StateRefused where the path exists and is not a folder."""
-    if folder.exists() and not folder.is_dir():
-        raise StateRefused("it is not a folder", f"{flag} {folder}", "name another one")
+    """Refuses a folder that is none, that cannot be written to, or that cannot be made.
+
+    A folder that is not there is made for trial, and removed again: nothing else tells that it can be made.
+    Raises StateRefused, or MayPass where a full disk, say, is in the way.
+    """
+    where = f"{flag} {folder}"
+    if os.path.isdir(folder):
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise StateRefused("it cannot be written to", where, _OWN)
+        return
+    if os.path.exists(folder):
+        raise StateRefused("it is not a folder", where, "name another one")
+    if os.path.islink(folder):
+        raise StateRefused("it is a link that leads nowhere", where, "name a folder")
+    with as_it_was(folder):
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            kind = MayPass if error.errno in _MAY_PASS else StateRefused
+            raise kind(f"it cannot be made: {error.strerror}", where, _OWN) from error
 
 
-def check_writable(folder: Path) -> None:
-    """Raises BoardFailure where the folder, or the one that it would be made in, cannot be written to."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BoardFailure(
-            f"{there} cannot be written to", "state", "let the node's user own it, and mount it for writing"
-        )
+_OWN = "name another one, or make it for the node's user"
+
+
+@contextmanager
+def as_it_was(folder: Path) -> Iterator[None]:
+    """Removes at its end the folder, and those above it, that were made since its beginning, if empty."""
+    absolute = folder.absolute()
+    missing = [place for place in (absolute, *absolute.parents) if not os.path.lexists(place)]
+    try:
+        yield
+    finally:
+        for place in missing:
+            with suppress(OSError):
+                place.rmdir()
 
 
 def in_use(error: Exception) -> bool:

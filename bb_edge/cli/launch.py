@@ -12,22 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bb_edge.cli.endings import BoardFailure, MayPass
+from bb_edge.cli.endings import BoardFailure, MayPass, text_of
 from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
-from bb_edge.input_files import read_artifact, refuse_special
+from bb_edge.input_files import read_artifact
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import load_all
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
     from bb_edge.engine.program.program import Program, Target
     from bb_edge.node import Node
     from bb_edge.observe.metrics import MetricsServer
     from bb_edge.observe.trace import Trace
+    from bb_edge.run_config import RunConfig
     from bb_edge.state.store import StateStore
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.mqtt import MqttTransport
@@ -107,9 +107,11 @@ class Launch:
         for step in self.steps():
             step.make()
 
-    def refusals(self) -> list[BBError]:
+    def refusals(self) -> list[Exception]:
         """Makes all steps that can be made, and returns everything that keeps the node from running."""
-        found: list[BBError] = []
+        from bb_shims import ShimError
+
+        found: list[Exception] = []
         failed: set[str] = set()
         for step in self.steps():
             if failed.intersection(step.needs):
@@ -117,7 +119,7 @@ class Launch:
                 continue
             try:
                 step.make()
-            except BBError as error:
+            except (BBError, ShimError, MemoryError, OSError) as error:  # what ends `bb-edge run`
                 found += error.errors if isinstance(error, SeveralErrors) else (error,)
                 failed.add(step.name)
         return found
@@ -148,7 +150,7 @@ class Launch:
             self._log("warning", doubt)
 
     def _settings(self) -> None:
-        from bb_edge.config_file import checked_every, checked_interval
+        from bb_edge.run_config import checked_every, checked_interval
 
         config = self.config
         checked_interval(config.snapshot_interval_s)
@@ -201,12 +203,10 @@ class Launch:
             tell(found, self._log)
 
     def _state(self) -> None:
-        from bb_edge.cli.kept import check_folder, check_writable
+        from bb_edge.cli.kept import check_folder
 
-        folder = self.config.state
-        assert folder is not None
-        check_folder(folder, "--state")
-        check_writable(folder)
+        assert self.config.state is not None
+        check_folder(self.config.state, "--state")
 
     def _node(self) -> None:
         from bb_edge.cli.kept import in_use, open_kept
@@ -297,7 +297,7 @@ class Launch:
         return {"name": self.config.peer, **since}
 
     def _trace(self) -> None:
-        from bb_edge.observe.trace import Trace, TraceError
+        from bb_edge.observe.trace import Trace, check_trace
 
         path = self.config.trace
         assert path is not None
@@ -305,9 +305,7 @@ class Launch:
             self.trace = Trace(path, self.config.peer or "", self.board.clock.monotonic_ns)
             self._stack.callback(self.trace.close)
             return
-        refuse_special(path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise TraceError(f"{path} is not a file that can be written", "trace")
+        check_trace(path)
 
     def _metrics(self) -> None:
         from bb_edge.observe.metrics import ListenError, MetricsServer, parse_address
@@ -316,17 +314,24 @@ class Launch:
         host, port = parse_address(config.metrics or "")
         labels = {"node": config.peer or "", "federation": config.federation}
         try:
-            # A running node may have the port, so a trial takes another one.
-            self.metrics = MetricsServer(host, 0 if self._trial else port, labels)
+            self.metrics = MetricsServer(host, port, labels)
         except ListenError as error:
-            raise MayPass(error.what, error.where, error.hint) from error
+            if not error.may_pass:
+                raise
+            if not (self._trial and error.taken):
+                raise MayPass(error.what, error.where, error.hint) from error
+            self._log("warning", f"metrics: {host}:{port} is taken: by a running node?")
+            return
         self._stack.callback(self.metrics.close)
 
 
-def dry_run(config: RunConfig, log: Log) -> list[BBError]:
-    """Everything that keeps `bb-edge run` from running this configuration here; empty if nothing does."""
+def dry_run(config: RunConfig, log: Log) -> list[str]:
+    """Everything that keeps `bb-edge run` from running this configuration here, in its words.
+
+    Empty if nothing does.
+    """
     with ExitStack() as stack:
-        return Launch(config, log, stack, trial=True).refusals()
+        return [text_of(error) for error in Launch(config, log, stack, trial=True).refusals()]
 
 
 def backend_notes(node: Node) -> list[str]:

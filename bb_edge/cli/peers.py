@@ -17,7 +17,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
+    from bb_edge.run_config import RunConfig
     from bb_edge.transport.roster import Member, Roster
 
 UNKNOWN, NONE = "unknown", "none"
@@ -182,7 +182,8 @@ def _member(roster: Roster, text: str) -> Member:
 def _config_of(arguments: argparse.Namespace) -> RunConfig:
     from dataclasses import replace
 
-    from bb_edge.config_file import RunConfig, load_config
+    from bb_edge.config_file import load_config
+    from bb_edge.run_config import RunConfig
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     names = ("broker", "federation", "ca", "cert", "key", "mqtt_version")

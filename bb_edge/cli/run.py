@@ -8,11 +8,12 @@ import sys
 from contextlib import ExitStack, redirect_stdout
 from typing import Any
 
-from bb_edge.cli.arguments import file_name
+from bb_edge.cli.arguments import ArgumentError, file_name
 from bb_edge.cli.endings import BoardFailure, Exit, exit_of_refusal, tell
 from bb_edge.cli.launch import Launch
 from bb_edge.cli.render import LEVELS, Log, Output
 from bb_edge.cli.run_settings import MissingArgument, add_bootstrap, settings
+from bb_edge.cli.stopping import StopAtStart
 from bb_edge.ir.errors import BBError
 from bb_edge.user_modules import add_load
 
@@ -108,10 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error(str(error))  # exits with code 2, as for every wrong command line
         raise
     except BBError as error:
-        from bb_edge.config_file import ConfigFileError
-
         tell(error)
-        return Exit.REFUSED if isinstance(error, ConfigFileError) else Exit.USAGE
+        return Exit.USAGE if isinstance(error, ArgumentError) else Exit.REFUSED
     with ExitStack() as stack:
         output = Output(config.log_json, config.log_level)
         stack.callback(output.close)
@@ -121,12 +120,14 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             launch.make()
         except (BBError, MemoryError) as error:
+            if arguments.stop is not None:
+                arguments.stop.check()
             tell(error, debug=config.log_level == "debug")
             return exit_of_refusal(error)
         except ShimError as error:
             raise BoardFailure(str(error), "board") from error
         try:
-            return _run(launch, output, hangups, stack)
+            return _run(launch, output, hangups, stack, arguments.stop)
         except ShimError as error:
             raise BoardFailure(str(error), "board") from error
 
@@ -152,7 +153,7 @@ class Hangups:
         log("warning", "SIGHUP is ignored: restart the node to have it read its configuration again")
 
 
-def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> int:
+def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, stop: StopAtStart | None) -> int:
     from bb_edge.cli.bootstraps import counts
     from bb_edge.cli.kept import keeper_of
     from bb_edge.cli.service import Service
@@ -195,6 +196,8 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack) -> 
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: driver.stop())
+        if stop is not None:
+            stop.check()
         output.log(
             "info", f"{name} runs {', '.join(node.targets)} as {launch.peer}", module=launch.program.module
         )

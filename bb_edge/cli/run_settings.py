@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import ArgumentError, given_value
+from bb_edge.ir.errors import BBError
 
 if TYPE_CHECKING:
-    from bb_edge.config_file import RunConfig
+    from bb_edge.run_config import RunConfig
 
 
 class MissingArgument(ArgumentError):
@@ -33,7 +34,8 @@ def add_bootstrap(parser: argparse.ArgumentParser) -> None:
 def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
     """Parses flags `SLOT.KEY=VALUE` to slot → key → value.
 
-    A value is JSON if it parses as JSON, else a text. Raises ArgumentError for anything else.
+    A value is JSON if it parses as JSON, else a text. Raises ArgumentError for anything else, and for a key
+    that is given twice.
     """
     components: dict[str, dict[str, object]] = {}
     for text in texts:
@@ -41,7 +43,10 @@ def parse_set(texts: list[str]) -> dict[str, dict[str, object]]:
         slot, dot, key = name.partition(".")
         if not equals or not dot or not slot or not key:
             raise ArgumentError(f"--set {text!r}", hint="write --set SLOT.KEY=VALUE")
-        components.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
+        values = components.setdefault(slot, {})
+        if key in values:
+            raise ArgumentError("it is given twice", f"--set {name}", "leave one of the two out")
+        values[key] = given_value(f"--set {name}", value)
     return components
 
 
@@ -59,15 +64,18 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     """The configuration of --config, with the flags on top.
 
     Without a state folder, that of the service manager ($STATE_DIRECTORY) is used. Raises ArgumentError for a
-    value that is wrong, MissingArgument for one that is given by neither.
+    flag that is wrong, ConfigFileError for what is wrong in the file, MissingArgument for a value that is
+    given by neither.
     """
     from bb_edge.cli.bootstraps import parse_flags
-    from bb_edge.config_file import RunConfig, checked_every, checked_give_up, checked_interval, load_config
+    from bb_edge.config_file import load_config
+    from bb_edge.run_config import RunConfig, checked_every
 
     if arguments.no_bootstrap and arguments.bootstrap:
         raise ArgumentError(
             "--bootstrap gives an input that --no-bootstrap leaves unread", "", "leave one of them out"
         )
+    _check_flags(arguments)
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     flags: dict[str, Any] = {
         "artifact": arguments.artifact,
@@ -87,11 +95,35 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     flags["run_bootstraps"] = config.run_bootstraps and not arguments.no_bootstrap
     changes = {name: value for name, value in flags.items() if value is not None}
     config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
-    checked_interval(config.snapshot_interval_s)
-    checked_every(config.save_every, config.save_model)
-    checked_give_up(config.give_up_after)
+    if arguments.every is not None:
+        _checked("--every", lambda rounds: checked_every(rounds, config.save_model), arguments.every)
     complete(config)
     return config
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
+    from bb_edge.observe.metrics import parse_address
+    from bb_edge.run_config import checked_give_up, checked_interval
+    from bb_edge.transport.broker import Broker
+    from bb_edge.transport.topics import check_federation
+
+    for flag, check in (
+        ("--give-up-after", checked_give_up),
+        ("--snapshot-interval", checked_interval),
+        ("--broker", Broker.from_url),
+        ("--federation", check_federation),
+        ("--metrics", parse_address),
+    ):
+        _checked(flag, check, getattr(arguments, flag[2:].replace("-", "_")))
+
+
+def _checked(flag: str, check: Callable[[Any], object], value: object) -> None:
+    if value is not None:
+        try:
+            check(value)
+        except BBError as error:
+            raise ArgumentError(error.what, flag, error.hint) from error
 
 
 def with_state(config: RunConfig, environ: Mapping[str, str] | None = None) -> RunConfig:

@@ -7,6 +7,7 @@ sends nothing for five seconds is disconnected: that is enough for a scraper, an
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 import time
@@ -53,7 +54,15 @@ class MetricsError(BBError):
 
 
 class ListenError(MetricsError):
-    """The address is in use, or not of this machine now."""
+    """The address cannot be listened on: it is in use, not of this machine now, or not for this user.
+
+    `taken` says that another process has it, `may_pass` that another try may end otherwise.
+    """
+
+    def __init__(self, what: str, number: int | None) -> None:
+        super().__init__(what, "metrics")
+        self.taken = number == errno.EADDRINUSE
+        self.may_pass = number not in (errno.EACCES, errno.EPERM)
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -177,7 +186,7 @@ class MetricsServer:
         try:
             self._server = Server((host, port), Handler)
         except OSError as error:
-            raise ListenError(f"{host}:{port}: {error.strerror or error}", "metrics") from error
+            raise ListenError(f"{host}:{port}: {error.strerror or error}", error.errno) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="bb-metrics", daemon=True
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,6 +33,22 @@ class TraceError(BBError):
     """The trace file cannot be written."""
 
 
+def check_trace(path: Path) -> None:
+    """Raises what `Trace` raises for this path. A file that is there is left as it is, and none is made."""
+    there = os.path.lexists(path)
+    _opened(path, "a").close()
+    if not there:
+        path.unlink()
+
+
+def _opened(path: Path | str, mode: str) -> TextIO:
+    refuse_special(path)
+    try:
+        return open(path, mode, encoding="utf-8")  # type: ignore[return-value]
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}", "trace") from error
+
+
 class Trace:
     """Writes one trace. All methods belong to the driver's thread."""
 
@@ -50,11 +67,7 @@ class Trace:
         """Events that were left out because they are beyond the limit."""
         self.error = ""
         """Why the trace has ended early; empty if it has not."""
-        refuse_special(path)
-        try:
-            self._file: TextIO | None = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
-        except OSError as error:
-            raise TraceError(f"{path}: {error.strerror}", "trace") from error
+        self._file: TextIO | None = _opened(path, "w")
         self._file.write("[\n")
         for thread, label in ((0, name), (POLLS, "polls and ops"), (TRANSPORT, "steps")):
             kind = "thread_name" if thread else "process_name"

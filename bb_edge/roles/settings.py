@@ -11,6 +11,9 @@ from bb_edge.roles.errors import ContractError
 __all__ = ["REQUIRED", "Configurable", "Misfit", "Setting", "misfit", "settings_of"]
 
 _INF = float("inf")
+_MOST_FLOAT = 1.7976931348623157e308
+_MOST_DIGITS = 30
+_MOST_TOLD = 8  # keys of one slot
 
 
 class _Required:
@@ -76,26 +79,34 @@ class Setting(NamedTuple):
             if not isinstance(value, str):
                 return f"must be a text, not {value!r:.60}"
             wrong = self.choices and value not in self.choices
-            return f"must be one of {', '.join(self.choices)}, not {value!r:.60}" if wrong else ""
+            shown = ", ".join(choice or "'' (nothing)" for choice in self.choices)
+            return f"must be one of {shown}, not {value!r:.60}" if wrong else ""
         if self.kind == "integer":
             if isinstance(value, bool) or not isinstance(value, int):
                 return f"must be an integer, not {value!r:.60}"
             inside = self.minimum <= value <= self.maximum
-            return "" if inside else f"must lie in [{self.minimum}, {self.maximum}], not {value}"
+            return "" if inside else f"must lie in [{self.minimum}, {self.maximum}], not {_cut(value)}"
         if self.kind == "number":
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 return f"must be a number, not {value!r:.60}"
-            if self.minimum <= value <= self.maximum and -_INF < value < _INF:
+            finite = -_MOST_FLOAT <= value <= _MOST_FLOAT  # also of whole numbers that no float holds
+            if self.minimum <= value <= self.maximum and finite:
                 return ""
             if self.maximum < _INF:
-                return f"must lie in [{self.minimum}, {self.maximum}], not {value}"
+                return f"must lie in [{self.minimum}, {self.maximum}], not {_cut(value)}"
             least = f" and at least {self.minimum}" if self.minimum > -_INF else ""
-            return f"must be finite{least}, not {value}"
+            return f"must be finite{least}, not {_cut(value)}"
         return ""
 
     def taken(self, value: object) -> object:
         """Returns an accepted value as the component gets it."""
         return float(value) if self.kind == "number" and isinstance(value, int) else value
+
+
+def _cut(number: float) -> str:
+    """The number, or its beginning and length: JSON has whole numbers of thousands of digits."""
+    text = str(number)
+    return text if len(text) <= _MOST_DIGITS else f"{text[:20]}… ({len(text)} digits)"
 
 
 def _range(minimum: float, maximum: float) -> None:
@@ -113,7 +124,10 @@ class Configurable(Protocol):
 
 
 class Misfit(NamedTuple):
-    """A key at which a configuration does not fit a class, why, and what to do."""
+    """A key at which a configuration does not fit a class, why, and what to do.
+
+    Of several keys `key` is empty, and `what` tells each.
+    """
 
     key: str
     what: str
@@ -131,7 +145,7 @@ def settings_of(kind: type[Configurable]) -> dict[str, Setting] | None:
 
 
 def misfit(kind: type[Configurable], config: Mapping[str, object], complete: bool) -> Misfit | None:
-    """Returns the first key at which a configuration does not fit a class; None where it fits.
+    """Returns the keys at which a configuration does not fit a class; None where it fits.
 
     `complete` includes required keys that are missing, as on the device. A class that declares no keys takes
     every configuration.
@@ -139,19 +153,28 @@ def misfit(kind: type[Configurable], config: Mapping[str, object], complete: boo
     known = settings_of(kind)
     if known is None:
         return None
+    found = []
     for key, value in config.items():
         setting = known.get(key)
         if setting is None:
-            return Misfit(key, "unknown configuration key", _known(key, known, kind))
-        if value is None and setting.default is None:
-            continue
-        wrong = setting.wrong(value)
-        if wrong:
-            return Misfit(key, wrong, _remedy(setting))
+            found.append(Misfit(key, "unknown configuration key", _known(key, known, kind)))
+        elif value is not None or setting.default is not None:
+            wrong = setting.wrong(value)
+            if wrong:
+                found.append(Misfit(key, wrong, _remedy(setting)))
     for key, setting in known.items() if complete else ():
         if setting.default is REQUIRED and key not in config:
-            return Misfit(key, "missing configuration key", "give it at bind_…, or with --set SLOT.KEY=VALUE")
-    return None
+            hint = "give it at bind_…, or with --set SLOT.KEY=VALUE"
+            found.append(Misfit(key, "missing configuration key", hint))
+    return _together(found)
+
+
+def _together(found: list[Misfit]) -> Misfit | None:
+    if len(found) <= 1:
+        return found[0] if found else None
+    told = [f"key {key!r:.60}: {what} ({hint})" for key, what, hint in found[:_MOST_TOLD]]
+    more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
+    return Misfit("", "; ".join(told + more))
 
 
 def _remedy(setting: Setting) -> str:

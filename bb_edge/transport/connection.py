@@ -26,7 +26,7 @@ from paho.mqtt.properties import Properties
 from bb_edge.ir.transitions import Table
 from bb_edge.transport.base import Log
 from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
-from bb_edge.transport.credentials import dial_fault
+from bb_edge.transport.credentials import Refusals, dial_fault
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
@@ -195,6 +195,7 @@ class Connection:
         self.shared: SharedSocket | None = None
         self.state = CONNECTION.start
         self._refusal = ""  # what the CONNACK said that refused us
+        self._refusals = Refusals(broker)
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = 0
@@ -384,11 +385,15 @@ class Connection:
         self._opened()
 
     def _later(self, reason: str) -> None:
-        """Sets the time of the next dial: after a wait that doubles each time, with jitter."""
+        """Sets the time of the next dial, and says why and when."""
+        self._log("warning", f"{reason}; next try in {self._put_off():.1f} s", kind="no connection")
+
+    def _put_off(self) -> float:
+        """Sets the time of the next dial: after a wait, in seconds, that doubles each time, with jitter."""
         wait = self._retry_s * (0.5 + self._jitter.random())
         self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
         self._retry_at = time.monotonic() + wait
-        self._log("warning", f"{reason}; next try in {wait:.1f} s", kind="no connection")
+        return wait
 
     def _no_connack(self) -> None:
         """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
@@ -432,6 +437,7 @@ class Connection:
         self._connected_at = time.monotonic()
         self._hangups = 0
         self._clean = self._fell_back = False
+        self._refusals.over()
         self._counters["connects"] += 1
         named = getattr(properties, "MaximumPacketSize", MAX_PACKET_BYTES) if self.v5 else MAX_PACKET_BYTES
         self.subscribe(self._filters)
@@ -484,12 +490,9 @@ class Connection:
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
-                self._log(
-                    "error",
-                    f"broker {self._broker} refuses the connection: {self._refusal}",
-                    kind="connection refused",
-                )
-                self._later(f"broker {self._broker} does not let this node in")
+                wait = self._put_off()
+                if line := self._refusals.line(self._refusal, time.monotonic()):
+                    self._log("error", f"{line}; next try in {wait:.1f} s", kind="connection refused")
         elif before is State.GREETING:
             # Some brokers that know 3.1.1 only answer CONNECT that way.
             self._hangups += 1

@@ -17,6 +17,9 @@ _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = frozenset({62, 64})
 
+REPEAT_S = 600.0
+"""Seconds between two lines about a broker that refuses a node for the same reason."""
+
 
 def dial_fault(error: BaseException, broker: Broker) -> str:
     """Why a broker is not reachable, with what to change where its certificate is refused."""
@@ -35,6 +38,47 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
     elif code == _NOT_YET:
         hint = "set this machine's clock: the broker's certificate begins later"
     return f"certificate verify failed: {error.verify_message}{f' ({hint})' if hint else ''}"
+
+
+class Refusals:
+    """What is said of a broker that does not let a node in: at once, and then seldom.
+
+    A node tries again for ever, and nothing changes before somebody gives it another password.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._reason = ""
+        self._count = 0  # refusals since the last line
+        self._next_s = 0.0
+
+    def line(self, reason: str, now_s: float) -> str:
+        """What to log of one more refusal, with what to change; empty where it was said lately."""
+        if reason != self._reason:
+            self._reason, self._count, self._next_s = reason, 0, now_s
+        self._count += 1
+        if now_s < self._next_s:
+            return ""
+        told = f" ({self._count} times since it was last said)" if self._count > 1 else ""
+        self._count, self._next_s = 0, now_s + REPEAT_S
+        hint = _login_hint(self._broker, reason)
+        return f"broker {self._broker} refuses the connection: {reason}{told}{f' ({hint})' if hint else ''}"
+
+    def over(self) -> None:
+        """Forgets all: the broker has let the node in."""
+        self._reason = ""
+
+
+def _login_hint(broker: Broker, reason: str) -> str:
+    if not any(word in reason.lower() for word in ("authori", "password", "authentication")):
+        return ""
+    if broker.username is not None:
+        if broker.password is None:
+            return f"user {broker.username} has no password: give broker.password_file"
+        return f"is it the password of user {broker.username}? the broker's file of passwords must have both"
+    if broker.cert_file is not None:
+        return f"does the broker let {known_as(broker) or 'the name of the certificate'} in?"
+    return "it wants a login: give broker.username, which is the peer id, and broker.password_file"
 
 
 def known_as(broker: Broker) -> str | None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bb_edge import load, open_model
-from bb_edge.config_file import ConfigFileError, load_config
+from bb_edge.config_file import load_config
 from bb_edge.input_files import FileRefused, open_regular, read_regular, refuse_special
 from bb_edge.observe.trace import Trace
+from bb_edge.run_config import ConfigFileError
 from bb_edge.transport.broker import Broker
 
 

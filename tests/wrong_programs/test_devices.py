@@ -15,15 +15,16 @@ from refusals import refused
 
 from bb_edge import PeerId, install, load, open_model
 from bb_edge.cli import main
-from bb_edge.cli.bootstraps import BootstrapInputError, parse_flags, read_inputs
+from bb_edge.cli.bootstraps import BootstrapFlagError, BootstrapInputError, parse_flags, read_inputs
 from bb_edge.cli.launch import NothingStarts
-from bb_edge.config_file import ConfigFileError, load_config
+from bb_edge.config_file import load_config
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap import MissingInput, UnknownInput, UnknownTarget
 from bb_edge.inference import InferenceError
 from bb_edge.registry import Registry
 from bb_edge.roles import Aggregator, DataSource, PeerSelector
 from bb_edge.roles.completion import Later
+from bb_edge.run_config import ConfigFileError
 from bb_edge.syscalls.results import ResultError
 from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot
@@ -364,7 +365,8 @@ WRONG_INPUTS = {
 @pytest.mark.parametrize("case", WRONG_INPUTS)
 def test_a_wrong_input_of_a_bootstrap_is_refused(case, booted) -> None:
     flags, words = WRONG_INPUTS[case]
-    with refused(BootstrapInputError, *words, marked=False):
+    kind = BootstrapFlagError if "TARGET.INPUT=VALUE" in words else BootstrapInputError
+    with refused(kind, *words, marked=False):
         given(booted, *flags)
 
 

@@ -18,7 +18,8 @@ from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
 from bb_edge.cli.launch import backend_notes
-from bb_edge.config_file import ConfigFileError, RunConfig, load_config
+from bb_edge.config_file import load_config
+from bb_edge.run_config import ConfigFileError, RunConfig
 from bb_edge.transport.broker import BrokerUrlError
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
 from bb_host.diagnostics import ProgramWarning

@@ -12,9 +12,10 @@ import pytest
 
 from bb_edge.cli import main, parser
 from bb_edge.cli.run_settings import ArgumentError, settings
-from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, ConfigFileError, RunConfig, load_config
+from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, load_config
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
+from bb_edge.run_config import ConfigFileError, RunConfig
 from bb_edge.state import StoreLimits
 from bb_edge.wire.outbox import Cause, OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
@@ -153,6 +154,9 @@ def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
         ({"log": {"levle": "info"}}, r"log\.levle: unknown key"),
         ({"limits": {"max_execution": 3}}, r"limits\.max_execution: unknown key .*'max_executions'"),
         ({"limits": {"trace": 1}}, r"limits\.trace: unknown key"),
+        ({"brokr": "x", "pear": "y"}, r"unknown keys: brokr \(did you mean 'broker'\?\), pear \(.*'peer'"),
+        ({"snapshot_interval_s": 10**4000}, r"snapshot_interval_s: .* below 2\*\*63, got 1(0){19}…$"),
+        ({"limits": {"tensor_bytes": 10**4000}}, r"tensor_bytes: .* 2\*\*63, got 1(0){19}…$"),
         ({"limits": {"caps": {"fils": 3}}}, r"limits\.caps\.fils: unknown key"),
         ({"limits": {"max_executions": "3"}}, r"limits\.max_executions: expected a whole number"),
         ({"limits": {"max_executions": True}}, r"limits\.max_executions: expected a whole number"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -24,6 +26,62 @@ def test_a_node_that_is_asked_to_stop_is_done(number, configured, start):
     node = start("run", "--config", str(configured()))
     node.says("tick")
     assert node.end(number) == Exit.DONE
+
+
+WAITS = """
+import time
+from bb_edge.extend import DataSource, register
+
+@register
+class Slow(DataSource):
+    TYPE_NAME = "test.Slow"
+    construct = classmethod(lambda cls, env: cls())
+    def next_batch(self, ctx): ...
+    def num_samples(self, ctx): ...
+
+def wait():
+    print("waiting", flush=True)
+    while True:
+        time.sleep(60)
+"""
+SWALLOWS = "try:\n    wait()\nexcept BaseException:\n    pass\n"
+STARTS = {
+    "while NumPy is imported": (
+        "sitecustomize.py",
+        """import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy" and "bb_edge.cli" in sys.modules:
+            print("waiting", flush=True)
+            while True:
+                time.sleep(60)
+sys.meta_path.insert(0, Slow())
+""",
+    ),
+    "while a module is loaded": ("slow.py", WAITS + "wait()\n"),
+    "while a module swallows it": ("slow.py", WAITS + SWALLOWS),
+    "before a refusal": ("slow.py", WAITS + SWALLOWS + "1 / 0\n"),
+}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(("name", "text"), STARTS.values(), ids=STARTS)
+def test_a_stop_before_the_node_runs_is_a_stop(
+    name, text, configured, start, tmp_path, mosquitto_broker, capsys
+):
+    (tmp_path / name).write_text(text)
+    load = {"load": ["./slow.py"]} if name == "slow.py" else {}
+    path = configured(state="state", federation="stopped", **load)
+    places = os.pathsep.join((str(tmp_path), *filter(None, sys.path)))
+    node = start("run", "--config", str(path), env={"PYTHONPATH": places})
+    node.says("waiting")
+    assert node.end(signal.SIGTERM) == Exit.DONE, node.lines
+    assert any("asked to stop before the node ran" in line for line in node.lines)
+    assert not any("Traceback" in line for line in node.lines)
+    # Nothing is half-written, and nobody was told that it is here.
+    assert not any((tmp_path / "state").glob("*"))
+    assert main(["peers", "--broker", mosquitto_broker.url, "--federation", "stopped"]) == 0
+    assert "kitchen" not in capsys.readouterr().out
 
 
 @pytest.mark.broker

@@ -135,7 +135,7 @@ def test_a_wrong_configuration_is_an_error_not_a_traceback(tmp_path, capsys):
     path.write_text('{"brokr": 1}')
     assert main(["run", "--config", str(path)]) == 3
     assert "brokr" in capsys.readouterr().err
-    assert main(["run", "a.onnx", "--target", "T", "--peer", "p", "--broker", "http://x"]) == 3
+    assert main(["run", "a.onnx", "--target", "T", "--peer", "p", "--broker", "http://x"]) == 2
     assert "mqtt://" in capsys.readouterr().err
 
 
@@ -160,6 +160,9 @@ def test_a_healthy_machine(mosquitto_broker, tmp_path, capsys):
     assert found["broker"]["data"]["protocol"] == "5"
     assert found["broker"]["data"]["round_trip_ms"] > 0
     assert found["storage"]["data"]["free_bytes"] > 0
+    assert not state.exists()  # it was made for trial
+    state.mkdir()
+    assert main(["doctor", "--json", "--state", str(state)]) == 0
     assert list(state.iterdir()) == []  # the probe file went again
 
 
@@ -332,4 +335,4 @@ def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_pa
     assert node.process.wait(PATIENCE_S) == 4
     node = start("run", "--config", str(path), "--give-up-after", "-1")
     node.says("giving up after -1 rounds")
-    assert node.process.wait(PATIENCE_S) == 3
+    assert node.process.wait(PATIENCE_S) == 2

@@ -148,7 +148,8 @@ def test_keys_of_a_subclass_extend_those_of_its_base() -> None:
     assert env.settings(Derived) == {"rate": 2.0, "mode": None, "mu": 1.0}
     assert isinstance(env.settings(Derived)["mu"], float)
     assert ComponentEnv("s").settings(Base) == {"rate": 0.5, "mode": None}
-    with pytest.raises(ComponentError, match=r"slot 's' of 'T', key 'mu': unknown .* acme.Base: mode, rate"):
+    said = r"slot 's' of 'T': key 'mu': unknown .* acme.Base: mode, rate\); key 'rate': must"
+    with pytest.raises(ComponentError, match=said):
         env.settings(Base)
     with pytest.raises(ComponentError, match="key 'mu': missing configuration key"):
         ComponentEnv("s").settings(Derived)
@@ -158,6 +159,25 @@ def test_keys_of_a_subclass_extend_those_of_its_base() -> None:
         ComponentEnv("s", "", {"ratte": 2}).settings(Base)
     with pytest.raises(ComponentError, match="key 'mode': must be one of a, b, not 'c'"):
         ComponentEnv("s", "", {"mode": "c"}).settings(Base)
+
+
+def test_all_keys_of_a_slot_that_do_not_fit_are_told_at_once() -> None:
+    with pytest.raises(ComponentError) as caught:
+        ComponentEnv("s", "T", {"ratte": 2, "mode": "", "rate": 10**4000}).settings(Derived)
+    text = str(caught.value)
+    assert text.startswith("slot 's' of 'T': key 'ratte': unknown configuration key (did you mean 'rate'?); ")
+    assert "key 'mode': must be one of a, b, not ''" in text
+    assert "key 'rate': must" in text and ", not 10000000000000000000… (4001 digits)" in text
+    assert "key 'mu': missing configuration key" in text and len(text) < 600
+    with pytest.raises(ComponentError, match=r"key 'mu': must be finite, not 1(0){19}… \(4001 digits\)"):
+        ComponentEnv("s", "T", {"mu": 10**4000}).settings(Derived)
+    with pytest.raises(ComponentError, match="and 12 more"):
+        ComponentEnv("s", "T", {f"k{n}": n for n in range(20)}).settings(Base)
+
+
+def test_a_choice_that_is_empty_is_seen() -> None:
+    with pytest.raises(ComponentError, match=r"must be one of '' \(nothing\), f16, not 'f8'"):
+        ComponentEnv("s", "T", {"as": "f8"}).text("as", choices=("", "f16"))
 
 
 def test_a_class_that_declares_no_keys_takes_all() -> None:

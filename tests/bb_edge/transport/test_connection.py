@@ -179,7 +179,7 @@ def test_every_transition_of_a_connection(monkeypatch, patience):
         with driven(patience, NOT_AUTHORIZED) as refused:
             refused.comes_back_from(State.GREETING)
             assert refused.counters["refused"] == 1
-            assert "does not let this node in" in refused.logs[-1]
+            assert "refuses the connection: Not authorized (it wants a login" in refused.logs[-1]
 
         with driven(patience, HANG_UP) as hung_up:
             hung_up.comes_back_from(State.GREETING)

@@ -1,0 +1,167 @@
+"""The settings of `bb-edge run`, whether they come from a file or from flags, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bb_edge.engine.config import NodeConfig
+from bb_edge.ir.errors import BBError
+from bb_edge.state import StoreLimits
+from bb_edge.transport.broker import Broker, MqttOptions
+
+OUTBOX_RECORD_BYTES = 256
+"""Most bytes that a record of the outbox takes on disk beside its envelope."""
+
+MAX_LOGIN = 65_535
+"""Bytes of the longest user name and password that MQTT has."""
+
+
+class ConfigFileError(BBError):
+    """A configuration cannot be read or is wrong; the message names the file, the key and the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """The settings of `bb-edge run`; None, empty or False if a setting is not given.
+
+    `snapshot_interval_s` is 300: a crash costs a node without durable sends five minutes at most, and flash
+    some nine thousand snapshots a month.
+    """
+
+    artifact: Path | None = None
+    targets: tuple[str, ...] = ()
+    peer: str | None = None
+    federation: str = "default"
+    broker: str | None = None  # URL
+    username: str | None = None
+    password: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    mqtt_version: str = "auto"
+    mqtt_options: Mapping[str, int] = field(default_factory=dict)
+    components: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    bootstrap: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    run_bootstraps: bool = True
+    budget: str = "edge"
+    limits: Mapping[str, object] = field(default_factory=dict)
+    caps: Mapping[str, int] = field(default_factory=dict)
+    state: Path | None = None
+    snapshot_interval_s: int = 300
+    disk: Mapping[str, int] = field(default_factory=dict)
+    save_model: Path | None = None
+    save_every: int | None = None
+    seed: int | None = None
+    load: tuple[str, ...] = ()
+    until_done: bool = False
+    give_up_after: int = 10
+    summary: bool = False
+    log_level: str = "info"
+    log_json: bool = False
+    metrics: str | None = None
+    trace: Path | None = None
+
+    def node_config(self) -> NodeConfig:
+        """The budget with the limits of the file. Raises ConfigError, which names the field at fault."""
+        base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
+        caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
+        return base.with_(**{**self.limits, "caps": caps})
+
+    def broker_record(self) -> Broker:
+        """The broker with its files and credentials. Raises BrokerUrlError and ConfigFileError."""
+        if self.broker is None:
+            raise ConfigFileError(
+                "no broker is named", "run", 'write --broker URL, or "broker" in the configuration'
+            )
+        broker = Broker.from_url(self.broker, ca_file=self.ca, cert_file=self.cert, key_file=self.key)
+        for name in ("username", "password"):
+            if getattr(self, name) is not None and getattr(broker, name) is not None:
+                raise ConfigFileError(
+                    f"the broker's {name} is given in its URL and beside it", "broker", "write one of them"
+                )
+        if self.username is not None:
+            broker = replace(broker, username=self.username)
+        if self.password is not None:
+            broker = replace(broker, password=self.password)
+        _check_login(broker)
+        return broker
+
+    def unused(self) -> list[str]:
+        """Returns a warning for each setting that has no effect because another one is missing."""
+        warnings = []
+        changed = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
+        if self.state is None:
+            warnings += [
+                f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
+            ]
+        if self.bootstrap and not self.run_bootstraps:
+            warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
+        return warnings
+
+    def store_limits(self) -> StoreLimits:
+        """The budgets of the state folder, with space for the node's whole outbox. Raises StateError."""
+        base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
+        node = self.node_config()
+        outbox_bytes = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
+        return replace(base, **{"outbox_bytes": outbox_bytes, **self.disk})
+
+    def transport_options(self, node: NodeConfig) -> MqttOptions:
+        """The limits of the connection: those of the node, unless the file sets them."""
+        envelope = node.caps.total_bytes
+        fitting = {
+            "max_envelope_bytes": envelope,
+            "chunked_bytes": max(node.ingress_bytes // 2, 2 * envelope),
+            "max_waiting": node.outbound_queue,
+            "max_waiting_bytes": max(node.ingress_bytes, envelope),
+            "receive_maximum": min(64, node.ingress_entries),
+        }
+        return MqttOptions(**{**fitting, **self.mqtt_options})
+
+
+def _check_login(broker: Broker) -> None:
+    """Raises ConfigFileError for a login that MQTT cannot carry; it would never be let in."""
+    if broker.password is not None and broker.username is None:
+        raise ConfigFileError(
+            "a password is given without a user name",
+            "broker",
+            "name the user, which is the peer id, as username",
+        )
+    for name, text in (("user name", broker.username), ("password", broker.password)):
+        if text is not None and len(text.encode("utf-8", "surrogatepass")) > MAX_LOGIN:
+            raise ConfigFileError(
+                f"the {name} is longer than {MAX_LOGIN} bytes", "broker", "is it the right one?"
+            )
+    if "\0" in (broker.username or ""):
+        raise ConfigFileError("the user name holds a NUL", "broker", "write it without control characters")
+
+
+def checked_interval(seconds: int) -> int:
+    """Returns the seconds between snapshots; 0 means only those that the program asks for.
+
+    Raises ConfigFileError for less.
+    """
+    if seconds < 0:
+        raise ConfigFileError(
+            f"{seconds} seconds between snapshots", "run", "give 0 or more; the default is 300"
+        )
+    return seconds
+
+
+def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
+    """Checks the rounds between two saved models. Raises ConfigFileError below 1, and without a folder."""
+    if rounds is not None and rounds < 1:
+        raise ConfigFileError(
+            f"a model is saved every {rounds} rounds", "run", "give 1 or more; the default is 1"
+        )
+    if rounds is not None and folder is None:
+        raise ConfigFileError(
+            "--every is given without --save-model", "run", "name a folder: --save-model FOLDER"
+        )
+
+
+def checked_give_up(rounds: int) -> None:
+    """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
+    if rounds < 0:
+        raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")

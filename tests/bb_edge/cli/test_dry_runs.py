@@ -1,0 +1,202 @@
+"""`check --config` and `doctor --config` say what `run` would say: one broken configuration per case."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from texts import compiled
+
+from bb_edge.cli import main
+from bb_edge.cli.endings import Exit
+
+PROGRAM = """program P {module=P, targets="Main"}
+function program.Main() -> () {entry=1, partition=Main}
+  t: Trigger = syscall.Interval<period_ns=20000000>()
+  syscall.AppEmit<name="tick">(t)
+"""
+LONG = "n" * 300
+U = "mqtt://127.0.0.1:9"
+S = "mqtts://127.0.0.1:9"
+
+# What is changed, and a word of what `run` and the dry runs say.
+BROKEN: dict[str, tuple[dict[str, object], str]] = {
+    "state-file": ({"state": "afile"}, "not a folder"),
+    "state-fifo": ({"state": "pipe"}, "not a folder"),
+    "state-below-file": ({"state": "afile/x"}, "Not a directory"),
+    "state-nowhere": ({"state": "/proc/bb-state/x"}, "cannot be made"),
+    "state-long": ({"state": LONG}, "name too long"),
+    "state-link": ({"state": "dangling"}, "leads nowhere"),
+    "state-loop": ({"state": "loop"}, "leads nowhere"),
+    "state-empty": ({"state": ""}, "not the name of a file"),
+    "model-every": ({"save_every": 0}, "0 rounds"),
+    "model-every-without": ({"save_every": 2}, "--save-model"),
+    "model-none": ({"save_model": "models"}, "no model"),
+    "model-file": ({"save_model": "afile"}, "not a folder"),
+    "model-nowhere": ({"save_model": "/proc/bb-models"}, "cannot be made"),
+    "model-is-state": ({"save_model": "folder", "state": "folder"}, "state folder"),
+    "trace-folder": ({"trace": "folder"}, "Is a directory"),
+    "trace-nowhere": ({"trace": "nowhere/t"}, "No such file"),
+    "trace-below-file": ({"trace": "afile/t"}, "Not a directory"),
+    "trace-long": ({"trace": LONG}, "name too long"),
+    "trace-fifo": ({"trace": "pipe"}, "FIFO"),
+    "trace-proc": ({"trace": "/proc/bb-trace"}, "No such file"),
+    "metrics-word": ({"metrics": "x"}, "not an address"),
+    "metrics-port": ({"metrics": "99999"}, "not an address"),
+    "metrics-elsewhere": ({"metrics": "192.0.2.1:9100"}, "192.0.2.1:9100: Cannot assign"),
+    "federation": ({"federation": "a/b"}, "a/b"),
+    "federation-empty": ({"federation": ""}, "cannot be part of a topic"),
+    "peer-control": ({"peer": "a\nb"}, "not a name"),
+    "target": ({"targets": ["Mian"]}, "did you mean 'Main'?"),
+    "target-twice": ({"targets": ["Main", "Main"]}, "named twice"),
+    "artifact-nowhere": ({"artifact": "nowhere"}, "No such file"),
+    "artifact-folder": ({"artifact": "folder"}, "a folder"),
+    "artifact-fifo": ({"artifact": "pipe"}, "FIFO"),
+    "artifact-json": ({"artifact": "kitchen.json"}, "not a serialized"),
+    "artifact-empty": ({"artifact": "empty"}, "empty"),
+    "broker-http": ({"broker": "http://h"}, "not a broker URL"),
+    "broker-port": ({"broker": "mqtt://h:99999"}, "out of range"),
+    "broker-two-passwords": ({"broker": {"url": "mqtt://u:p@h", "password": "x"}}, "beside it"),
+    "broker-no-user": ({"broker": {"url": U, "password": "x"}}, "without a user name"),
+    "broker-no-user-url": ({"broker": "mqtt://:secret@h"}, "without a user name"),
+    "broker-long-user": ({"broker": {"url": U, "username": "u" * 70_000}}, "65535"),
+    "broker-nul-user": ({"broker": {"url": U, "username": "a\0b"}}, "NUL"),
+    "broker-ca-plain": ({"broker": {"url": U, "ca": "afile"}}, "not encrypted"),
+    "broker-ca": ({"broker": {"url": S, "ca": "afile"}}, "afile"),
+    "broker-ca-fifo": ({"broker": {"url": S, "ca": "pipe"}}, "FIFO"),
+    "broker-ca-folder": ({"broker": {"url": S, "ca": "folder"}}, "directory"),
+    "broker-key": ({"broker": {"url": S, "key": "afile"}}, "without a certificate"),
+    "broker-cert": ({"broker": {"url": S, "cert": "empty"}}, "empty"),
+    "password-nowhere": ({"broker": {"url": U, "password_file": "nowhere"}}, "No such file"),
+    "password-bytes": ({"broker": {"url": U, "password_file": "program.onnx"}}, "decode"),
+    "version": ({"broker": {"url": U, "mqtt_version": "4"}}, "auto, 5, 3.1.1"),
+    "keepalive": ({"broker": {"url": U, "keepalive_s": 0}}, "keepalive_s"),
+    "slot": ({"components": {"nobody": {"a": 1}}}, "nobody"),
+    "components": ({"components": []}, "a table"),
+    "bootstrap-input": ({"bootstrap": {"Main": {"x": 1}}}, "no bootstrap"),
+    "bootstrap-target": ({"bootstrap": {"Nobody": {"x": 1}}}, "Nobody"),
+    "budget": ({"budget": "small"}, "edge, host"),
+    "limit": ({"limits": {"max_executions": -1}}, "max_executions"),
+    "limit-name": ({"limits": {"nonsense": 1}}, "nonsense"),
+    "caps": ({"limits": {"caps": {"total_bytes": -4}}}, "total_bytes"),
+    "disk": ({"disk": {"journal_bytes": -1}, "state": "s"}, "below 1 byte"),
+    "interval": ({"snapshot_interval_s": -1}, "-1 seconds"),
+    "give-up": ({"give_up_after": -1}, "-1 rounds"),
+    "log": ({"log": {"level": "loud"}}, "loud"),
+    "load": ({"load": ["nowhere"]}, "no module 'nowhere'"),
+    "load-fault": ({"load": ["./fault.py"]}, "ZeroDivisionError"),
+    "load-fifo": ({"load": ["./pipe.py"]}, "FIFO"),
+    "load-folder": ({"load": ["./folder"]}, "a folder"),
+}
+
+WRONG_FLAGS = [
+    ("--set", "nonsense"),
+    ("--set", "a.b=1", "--set", "a.b=2"),
+    ("--bootstrap", "Main"),
+    ("--bootstrap", "Main.x=1", "--bootstrap", "Main.x=2"),
+    ("--budget", "small"),
+]
+OF_RUN = [
+    ("--give-up-after", "-1"),
+    ("--snapshot-interval", "-1"),
+    ("--every", "0"),
+    ("--every", "3"),
+    ("--broker", "http://x"),
+    ("--federation", "a/b"),
+    ("--metrics", "x"),
+    ("--peer", "a\nb"),
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., str]:
+    """`config(state=…, …)`: the path of a configuration, beside files that are not what they should be."""
+    (tmp_path / "program.onnx").write_bytes(compiled(PROGRAM))
+    (tmp_path / "afile").write_text("x")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "fault.py").write_text("1 / 0\n")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "pipe.py"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "dangling").symlink_to("nowhere/deep")
+    (tmp_path / "loop").symlink_to("loop")
+    sound = {"artifact": "program.onnx", "targets": ["Main"], "peer": "kitchen", "broker": U}
+
+    def write(**changes: object) -> str:
+        path = tmp_path / "kitchen.json"
+        path.write_text(json.dumps({**sound, **changes}))
+        return str(path)
+
+    return write
+
+
+def files_of(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(file), file.lstat().st_size) for file in folder.rglob("*"))
+
+
+def errors(text: str) -> list[str]:
+    return [line.partition("error: ")[2] for line in text.splitlines() if line.startswith("bb-edge: error: ")]
+
+
+@pytest.mark.parametrize(("changes", "word"), BROKEN.values(), ids=BROKEN)
+def test_what_run_refuses_the_dry_runs_refuse_in_the_same_words(changes, word, config, tmp_path, capsys):
+    path = config(**changes)
+    before = files_of(tmp_path)
+    may_pass = "Cannot assign" in word  # an address that the machine may get
+    assert main(["run", "--config", path]) == (Exit.FAILED if may_pass else Exit.REFUSED)
+    said = errors(capsys.readouterr().err)
+    assert said and all(word in line for line in said), said
+    assert main(["check", "--json", "--config", path]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert set(said) <= set(problems)
+    assert main(["doctor", "--json", "--config", path]) == 1
+    findings = [c for c in json.loads(capsys.readouterr().out)["checks"] if c["check"] == "configuration"]
+    told = [c["detail"].removeprefix(f"{path}: ") for c in findings if c["status"] == "failed"]
+    assert {line.removeprefix(f"{path}: ") for line in problems} == set(told)
+    # Nothing is left behind, by none of the three.
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("flags", WRONG_FLAGS, ids=" ".join)
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_a_wrong_flag_is_usage_for_both(verb, flags, config, capsys):
+    try:
+        code = main([verb, "--config", config(), *flags])
+    except SystemExit as ended:  # argparse's
+        code = ended.code
+    assert code == Exit.USAGE
+    assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", OF_RUN, ids=" ".join)
+def test_a_wrong_flag_of_run_is_usage_and_in_the_file_it_is_refused(flags, config, capsys):
+    assert main(["run", "--config", config(), *flags]) == Exit.USAGE
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_a_state_folder_that_is_missing_is_only_tried(config, tmp_path, capsys):
+    path = config(state="deep/er/state", trace="trace.json")
+    before = files_of(tmp_path)
+    assert main(["check", "--config", path]) == 0
+    assert main(["doctor", "--json", "--config", path]) == 1  # the broker is not there
+    checks = {c["check"]: c["status"] for c in json.loads(capsys.readouterr().out.splitlines()[-1])["checks"]}
+    assert (checks["storage"], checks["broker"]) == ("ok", "failed")
+    assert files_of(tmp_path) == before
+    # A file that is there keeps what it holds.
+    (tmp_path / "trace.json").write_text("of the last run")
+    assert main(["check", "--config", path]) == 0
+    assert (tmp_path / "trace.json").read_text() == "of the last run"
+
+
+def test_processes_end_with_the_codes(config, start):
+    for changes, code in (
+        ({"state": "afile/x"}, Exit.REFUSED),
+        ({"state": "/proc/bb-state"}, Exit.REFUSED),
+        ({"broker": {"url": U, "password": "x"}}, Exit.REFUSED),
+    ):
+        assert start("run", "--config", config(**changes)).process.wait(60) == code
+    for verb, flags in (("check", ["--set", "nonsense"]), ("run", ["--give-up-after", "-1"])):
+        assert start(verb, "--config", config(), *flags).process.wait(60) == Exit.USAGE
