@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bb_edge.engine.program.program import Program
+from bb_edge.ir.class_names import ENVELOPE_LEVELS
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.suggestions import suggestion
@@ -23,8 +24,6 @@ from bb_edge.transport.topics import Topics, check_federation
 
 OPERATOR = "operator"
 """The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
-KINDS = ("from", "chunk")
-"""The topics `bb/<federation>/<to>/<kind>/<from>`, in which everybody may write as oneself, to anybody."""
 
 
 class AclError(BBError):
@@ -96,16 +95,9 @@ def rules(
 ) -> str:
     """The text of an `acl_file`.
 
-    Raises AclError for a class that no artifact has, and for one that the patterns would open to everybody;
-    TopicError for a federation's name that a topic cannot hold.
+    Raises AclError for a class that no artifact has; TopicError for a federation's name that a topic cannot
+    hold. No class is called as the topics of envelopes are, so no pattern covers a presence.
     """
-    for name in KINDS:
-        if name in heard:  # `presence/from/ID` is a topic that the pattern for envelopes covers
-            raise AclError(
-                f"class {name!r} is called as the topic of envelopes is: any peer could say that it is of it",
-                "artifacts",
-                "call the class otherwise",
-            )
     prefix = f"bb/{check_federation(federation)}/"
     lines = [
         f"# Access rules of federation {federation}, written by bb-host acl from {artifacts}.",
@@ -115,7 +107,7 @@ def rules(
         "",
         "# Envelopes, and chunks of large ones: to anybody as oneself, from anybody to oneself.",
     ]
-    for kind in KINDS:
+    for kind in ENVELOPE_LEVELS:
         lines += [f"pattern write {prefix}+/{kind}/%u", f"pattern read {prefix}%u/{kind}/+"]
     lines += [
         "",
@@ -125,6 +117,7 @@ def rules(
         "# Who runs the fleet: bb-edge peers lists all, --forget clears the presence of one that is gone.",
         f"user {OPERATOR}",
         f"topic readwrite {prefix}presence/#",
+        f"topic write {prefix}rollcall/+",
         "",
         "# Each peer: the classes that it may say it is of, and in which it is called; those whose presence",
         "# it needs, and whose rolls it may call.",

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
@@ -32,8 +33,9 @@ def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "peers",
         help="list the peers of a federation, up and down",
-        description="Reads the presences that the broker keeps. That of a device that is gone for good stays"
-        " there, and counts as down, until it is cleared: bb-edge peers --forget NAME.",
+        description="Reads the presences that the broker keeps; from 900 on it calls the roll, too, which"
+        " takes some seconds. The presence of a device that is gone for good stays there, and counts as down,"
+        " until it is cleared: bb-edge peers --forget NAME.",
     )
     p.add_argument(
         "--config", type=file_name, metavar="FILE", help="take broker and federation from this file"
@@ -49,7 +51,14 @@ def add_parser(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="PEER",
-        help="clear the presence of a peer that is gone for good, by name or id (repeatable)",
+        help="clear the presence of a peer that is gone for good, by name or id, or of all whose name or id"
+        " fits a pattern with * ? [ ] (repeatable); a pattern needs --yes",
+    )
+    p.add_argument(
+        "--forget-down", action="store_true", help="clear the presences of all that are down; needs --yes"
+    )
+    p.add_argument(
+        "--yes", action="store_true", help="with a pattern or --forget-down: do it, instead of listing whom"
     )
     p.add_argument(
         "--force", action="store_true", help="with --forget: also one that says up, for example a forged one"
@@ -70,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error(str(error))
     broker = config.broker_record()
     roster = read_roster(broker, config.federation, config.mqtt_version)
-    if arguments.forget:
+    if roster.doubt:
+        print(f"bb-edge: warning: {roster.doubt}", file=sys.stderr)
+    if arguments.forget or arguments.forget_down:
         return _forget(arguments, config, roster)
     records = [record_of(member) for member in roster.members.values()]
     records.sort(key=lambda record: (not record["up"], str(record["name"] or "~"), str(record["peer"])))
@@ -101,7 +112,7 @@ def record_of(member: Member) -> dict[str, object]:
         "claims": claimed if "calls itself" in shown else None,
         "classes": list(member.classes),
         "up": member.up,
-        "since": _utc(since) if member.up and type(since) is int else None,
+        "since": _utc(since) if type(since) is int else None,
         "program": program.hex() if isinstance(program, bytes) else _text(program),
         "runtime": _text(meta.get("runtime")),
         "failure": _text(meta.get("failure")),
@@ -148,18 +159,46 @@ def table(rows: list[tuple[str, ...]]) -> list[str]:
 def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) -> int:
     from bb_edge.transport.roster import clear
 
-    members = [_member(roster, text) for text in arguments.forget]
-    for member in members:
+    patterns = [text for text in arguments.forget if _is_pattern(text)]
+    named = [_member(roster, text) for text in arguments.forget if not _is_pattern(text)]
+    for member in named:
         if member.up and not arguments.force:
-            raise ForgetError(
-                f"{_shown(member)} is up",
-                "--forget",
-                "stop it first; --force clears a presence that says up, which a running node says again",
-            )
+            raise ForgetError(f"{_shown(member)} is up", "--forget", STOP_FIRST)
+    fitting = [
+        member
+        for member in roster.members.values()
+        if (arguments.forget_down and not member.up) or any(_fits(member, text) for text in patterns)
+    ]
+    up = [] if arguments.force else [member for member in fitting if member.up]
+    members = list({id(member): member for member in (*named, *fitting) if member not in up}.values())
+    many = bool(patterns or arguments.forget_down)
+    does = arguments.yes or not many
+    if does and members:
+        topics = [topic for member in members for topic in member.topics]
+        clear(config.broker_record(), topics, config.mqtt_version)
     for member in members:
-        clear(config.broker_record(), member.topics, config.mqtt_version)
-        print(f"forgot {_shown(member)}: class {', '.join(member.classes) or UNKNOWN}")
+        state = f", {'up' if member.up else 'down'}" if many else ""
+        verb = "forgot" if does else "would forget"
+        print(f"{verb} {_shown(member)}: class {', '.join(member.classes) or UNKNOWN}{state}")
+    if up:
+        print(f"{len(up)} that are up are left: {STOP_FIRST}", file=sys.stderr)
+    if many:
+        print(f"{len(members)} peers" if does else f"{len(members)} peers; --yes clears their presences")
     return Exit.DONE
+
+
+STOP_FIRST = "stop it first; --force clears a presence that says up, which a running node says again"
+
+
+def _is_pattern(text: str) -> bool:
+    return any(letter in text for letter in "*?[")
+
+
+def _fits(member: Member, pattern: str) -> bool:
+    """Whether the name that is the peer's own, or its id, fits; a name that it only claims does not count."""
+    claimed = member.meta.get("name")
+    own = peer_text(member.peer, claimed) == f"{claimed} ({member.peer})"
+    return fnmatchcase(str(member.peer), pattern) or (own and fnmatchcase(str(claimed), pattern))
 
 
 def _shown(member: Member) -> str:

@@ -6,7 +6,10 @@ import re
 
 CLASS_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Fits topics, their patterns in a broker's access rules, and names of files."""
-CLASS_NAME_RULE = "1 to 64 letters, digits, '_' and '-': it is a level of the topics on the broker"
+ENVELOPE_LEVELS = ("from", "chunk")
+"""The topics `bb/<federation>/<to>/<level>/<from>` of envelopes, and of parts of them. No class is called so:
+everybody may write there in the own name, and `presence/from/<peer>` would be such a topic."""
+CLASS_NAME_RULE = "1 to 64 letters, digits, '_' and '-', not 'from' or 'chunk': it is a level of topics"
 SELF_CLASS = "self"
 """The only class of a program that names none."""
 EVERY_CLASS = "*"
@@ -17,12 +20,13 @@ _OTHER = re.compile(r"[^A-Za-z0-9_-]")
 
 def is_class_name(text: object) -> bool:
     """Whether a class of peers may be called so."""
-    return isinstance(text, str) and CLASS_NAME.fullmatch(text) is not None
+    return isinstance(text, str) and CLASS_NAME.fullmatch(text) is not None and text not in ENVELOPE_LEVELS
 
 
 def class_of_module(module: str) -> str:
     """The class of the only target of a program that names no class: its module's name.
 
-    Characters that a class cannot have become `_`.
+    Characters that a class cannot have become `_`, and a name that it cannot have ends in one.
     """
-    return _OTHER.sub("_", module)[:64] or SELF_CLASS
+    name = _OTHER.sub("_", module)[:64] or SELF_CLASS
+    return f"{name}_" if name in ENVELOPE_LEVELS else name

@@ -32,8 +32,8 @@ from bb_edge.wire.presence import (
     encode_presence,
 )
 
-NAME_META = "name"
-"""Where a presence says what people call the node."""
+NAME_META, SINCE_META = "name", "since"
+"""Where a presence says what people call the node, and when its process began: a will says that, too."""
 MAX_BEFORE = 64
 """Earlier epochs of the node that are told from a second machine's: a node has one or two at a broker."""
 MAX_WILLS = 4096
@@ -82,7 +82,10 @@ class Membership:
         address = (Address.empty().with_peer(node.peer_id).to_bytes(),)
         node.presences_come()
         self._up = Presence(True, node.epoch, (), address, {**node.presence_meta, **facts})
-        self._down = Presence(False, node.epoch, meta={k: v for k, v in facts.items() if k == NAME_META})
+        self._down = Presence(
+            False, node.epoch, meta={k: v for k, v in facts.items() if k in (NAME_META, SINCE_META)}
+        )
+        self._told: set[str] = set()  # facts that came while the node ran: what failed last
         self._session = 0
         self._seq = 0
         self._connections = 0
@@ -136,7 +139,8 @@ class Membership:
     def leave(self) -> None:
         """Says goodbye, in every class; nothing is said behind it."""
         self._leaving = True
-        self._say(self._down)
+        facts = {key: value for key, value in self._up.meta.items() if key in self._told}
+        self._say(replace(self._down, meta={**self._down.meta, **facts}))
 
     def tick(self, now: float) -> None:
         """Says again what is due, and calls the roll where it is; once a second or so."""
@@ -154,6 +158,7 @@ class Membership:
         if self._up.meta.get(fact) == value:
             return
         self._up = replace(self._up, meta={**self._up.meta, fact: value})
+        self._told.add(fact)
         now = self._clock()
         if self._facts.passes(now):
             self._again(now, 1.0)

@@ -152,7 +152,7 @@ class RollCall:
         self.state = ROLL_CALL.next(self.state, event)
         if self.state is State.CALLING:
             self._before = self._known()
-            spread_s = min(max(2 * self._before / PER_S, SPREAD_S[0]), SPREAD_S[1])
+            spread_s = spread_of(self._before)
             self._at = now + spread_s + 2 * QUIET_S
             self._told.clear()
             for name in self._classes:
@@ -162,6 +162,11 @@ class RollCall:
             self._wait_s = min(self._wait_s * 2, WAIT_S[1])
         else:
             self._at, self._wait_s, self._quiet_calls = now + REST_S, WAIT_S[0], 0
+
+
+def spread_of(known: int) -> float:
+    """Seconds over which a call spreads the answers, for twice as many peers as are known."""
+    return min(max(2 * known / PER_S, SPREAD_S[0]), SPREAD_S[1])
 
 
 def encode_call(spread_s: float) -> bytes:

@@ -7,12 +7,14 @@ device which is gone for good stays for ever, unless somebody clears it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bb_edge.ir.class_names import is_class_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
+from bb_edge.transport.rollcall import ANSWER_S, encode_call, spread_of
 from bb_edge.transport.topics import check_federation
 from bb_edge.transport.visitor import Visitor, visit
 from bb_edge.wire.presence import Presence, PresenceError, decode_presence
@@ -21,6 +23,14 @@ QUIET_S = 0.3
 """Seconds without a presence after which the roster is complete; a broker sends all at once."""
 READ_S = 30.0
 """Seconds that reading takes at most; where presences keep coming, there are too many or they never end."""
+MANY = 900
+"""Presences from which on some may be missing: mosquitto queues 1,000 messages for a client and drops others.
+What is retained comes all at once; what the peers of a class say when they are called comes spread.
+"""
+CALLS = 4
+"""Roll calls at most: each is wide enough for twice as many peers as are known, so for 16,000."""
+CLEARED_AT_ONCE = 100
+"""Presences that are cleared before their answers are waited for: no more than a broker queues."""
 FAILURE = 0x80
 """The lowest reason code of a refused publish."""
 
@@ -71,14 +81,22 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All members, by id; `unreadable` are topics whose message is no presence."""
+    """All members, by id; `unreadable` are topics whose message is no presence.
+
+    `doubt` says why others may be missing; empty where all are there that the broker keeps.
+    """
 
     members: Mapping[PeerId, Member]
     unreadable: tuple[str, ...]
+    doubt: str = ""
 
 
 def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roster:
-    """Reads the presences of a federation. Raises VisitError where the broker refuses, BrokerFileError."""
+    """Reads the presences of a federation: those that the broker keeps and, where these are many, those that
+    its peers say when they are called (`rollcall.py`).
+
+    Raises VisitError where the broker refuses, BrokerFileError.
+    """
     check_federation(federation)
     prefix = f"bb/{federation}/presence/"
     found: dict[str, bytes] = {}
@@ -96,6 +114,7 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
         # What was retained stands in the queue before the answer to this one.
         visitor.settle(f"bb/{federation}/roster")
         visitor.until(lambda: time.monotonic() - last[0] > QUIET_S, READ_S)
+        doubt = _call(visitor, federation, found, last) if len(found) >= MANY else ""
     members: dict[PeerId, Member] = {}
     unreadable = []
     for topic, payload in sorted(found.items()):
@@ -108,7 +127,34 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
         member = members.setdefault(peer, Member(peer))
         member.presences[peer_class] = presence
         member.topics.append(topic)
-    return Roster(members, tuple(unreadable))
+    return Roster(members, tuple(unreadable), doubt)
+
+
+def _call(visitor: Visitor, federation: str, found: Mapping[str, bytes], last: Sequence[float]) -> str:
+    """Calls the peers of all classes that have any, until a call brings no more than it was wide enough for.
+
+    `found` grows and `last` is the time of the last presence, while the visitor is served. Returns why peers
+    may be missing all the same.
+    """
+    kept = len(found)
+    down = f"the broker sent {kept} presences at once: those of peers that are down may be missing"
+    for _ in range(CALLS):
+        before = len(found)
+        spread_s = spread_of(before)
+        classes = {topic.split("/")[3] for topic in found if topic.count("/") == 4}
+        calls = [
+            visitor.publish(f"bb/{federation}/rollcall/{name}", encode_call(spread_s))
+            for name in sorted(filter(is_class_name, classes))
+        ]
+        if not visitor.until(lambda calls=calls: all(visitor.reason_of(mid) is not None for mid in calls)):  # type: ignore[misc]
+            return "the broker does not answer a roll call; raise its max_queued_messages to see all"
+        if any(visitor.reason_of(mid).value >= FAILURE for mid in calls):
+            return "the broker lets this client call no roll; raise its max_queued_messages to see all"
+        end = time.monotonic() + max(spread_s, ANSWER_S)
+        visitor.until(lambda end=end: time.monotonic() > max(end, last[0] + QUIET_S), spread_s + READ_S)  # type: ignore[misc]
+        if len(found) <= 2 * before:
+            return down
+    return f"after {CALLS} roll calls still more peers answer"
 
 
 def clear(broker: Broker, topics: Iterable[str], version: str = "auto") -> None:
@@ -116,22 +162,26 @@ def clear(broker: Broker, topics: Iterable[str], version: str = "auto") -> None:
     topics = list(topics)
     kept: set[str] = set()
     with visit(broker, version, lambda topic, _: kept.add(topic)) as visitor:
-        for topic in topics:
-            _clear_one(visitor, topic)
-        # Over MQTT 3.1.1 a denied publish is acknowledged, so what is still there is asked for.
-        visitor.subscribe(*topics, qos=0)
-        visitor.settle(f"{topics[0]}/cleared")
+        for at in range(0, len(topics), CLEARED_AT_ONCE):
+            some = topics[at : at + CLEARED_AT_ONCE]
+            _clear_some(visitor, some)
+            # Over MQTT 3.1.1 a denied publish is acknowledged, so what is still there is asked for.
+            visitor.subscribe(*some, qos=0)
+            visitor.settle(f"{some[0]}/cleared")
+            if kept:
+                break
         visitor.until(lambda: bool(kept), QUIET_S)
     if kept:
         raise _denied(broker, sorted(kept)[0])
 
 
-def _clear_one(visitor: Visitor, topic: str) -> None:
-    mid = visitor.publish(topic, b"", retain=True)
-    if not visitor.until(lambda: visitor.reason_of(mid) is not None):
-        raise RosterError(f"no answer to the clearing of {topic}", str(visitor.broker), "try again")
-    if visitor.reason_of(mid).value >= FAILURE:
-        raise _denied(visitor.broker, topic)
+def _clear_some(visitor: Visitor, topics: Sequence[str]) -> None:
+    sent = {visitor.publish(topic, b"", retain=True): topic for topic in topics}
+    if not visitor.until(lambda: all(visitor.reason_of(mid) is not None for mid in sent)):
+        raise RosterError(f"no answer to the clearing of {topics[0]}", str(visitor.broker), "try again")
+    for mid, topic in sent.items():
+        if visitor.reason_of(mid).value >= FAILURE:
+            raise _denied(visitor.broker, topic)
 
 
 def _denied(broker: Broker, topic: str) -> RosterError:

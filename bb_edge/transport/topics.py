@@ -12,7 +12,7 @@ import enum
 from typing import NamedTuple
 
 from bb_edge.ir.address import Address
-from bb_edge.ir.class_names import is_class_name
+from bb_edge.ir.class_names import ENVELOPE_LEVELS, is_class_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
@@ -136,6 +136,8 @@ class Topics:
                     raise TopicError(getattr(error, "what", "not UTF-8"), where) from error
                 if is_class_name(name) if kind is Kind.PRESENCE else not name:
                     return place
+                if name in ENVELOPE_LEVELS:  # access rules let everybody write it: it is nobody's presence
+                    raise TopicError(f"{name!r} is no class", where)
         raise UnknownTopic("a topic that this node has not subscribed to", where)
 
     @staticmethod

@@ -101,6 +101,29 @@ def test_a_device_that_is_gone_is_forgotten(say, peers):
     assert listed(peers) == {}
 
 
+def test_many_are_listed_before_they_are_forgotten(say, peers):
+    for name in ("hall-1", "hall-2", "kitchen"):
+        say(name, False, name=name)
+    say("hall-3", True, name="hall-3")
+    say("evil", False, name="hall-4")
+    code, out, err = peers("--forget", "hall-*")
+    assert code == 0 and "hall-1" in out and "hall-2" in out and "2 peers; --yes" in out
+    assert "hall-3" not in out and "hall-4" not in out, "it is up; it only claims the name"
+    assert "1 that are up are left" in err
+    assert len(listed(peers)) == 5, "nothing is cleared"
+    code, out, _ = peers("--forget", "hall-*", "--yes")
+    assert code == 0 and out.count("forgot ") == 2
+    assert len(listed(peers)) == 3
+    code, out, _ = peers("--forget-down")
+    assert code == 0 and out.count("would forget ") == 2 and "2 peers; --yes" in out
+    assert peers("--forget-down", "--yes")[0] == 0
+    assert list(listed(peers)) == [str(PeerId.from_name("hall-3"))]
+    code, out, _ = peers("--forget", "*", "--force", "--yes")
+    assert code == 0 and "1 peers" in out
+    assert listed(peers) == {}
+    assert peers("--forget", "*", "--yes")[:2] == (0, "0 peers\n")
+
+
 @pytest.mark.parametrize(("session", "up"), [(3, False), (2, True)])
 def test_the_end_of_a_connection_is_told_under_one_class(session, up, peers, mosquitto_broker):
     """A broker publishes one will per connection; the presences of other classes still say up."""
@@ -132,8 +155,14 @@ def test_a_node_tells_its_name_and_since_when_it_runs(configured, start, peers):
     assert (found["name"], found["up"]) == ("kitchen", True)
     assert found["since"].startswith("20")
     assert node.end() == 0
+    since = found["since"]
     (found,) = listed(peers).values()
-    assert not found["up"]
+    assert (found["name"], found["up"], found["since"], found["classes"]) == (
+        "kitchen",
+        False,
+        since,
+        ["Main"],
+    )
 
 
 BROKEN = """

@@ -76,6 +76,7 @@ def test_a_fact_that_changes_is_told_soon_and_then_seldom(mosquitto_broker, loop
     transport = loop.join(client, url(mosquitto_broker))
     peer = client.peer_id
     loop.until(lambda: server.peers.is_up(peer))
+    loop.until(lambda: transport.counters["presences"] >= 2)  # the server's, and its own
     said = transport.counters["presences"]
     for number in range(100):
         transport.tell("failure", f"failure {number}")

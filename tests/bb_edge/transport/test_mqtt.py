@@ -213,8 +213,12 @@ def test_topics_name_both_ends():
     assert there.read(there.presence("Client", a).encode()) == (Kind.PRESENCE, a, "Client")
 
 
-@pytest.mark.parametrize("end", ["{b}/from/nobody", "{b}/chunk/nobody", "{b}/from/", "presence/C/nobody"])
-def test_a_topic_that_names_no_peer_is_refused(end):
+NO_PEERS = ("{b}/from/nobody", "{b}/chunk/nobody", "{b}/from/", "presence/C/nobody")
+NO_CLASSES = ("presence/from/{b}", "presence/chunk/{b}")  # the rules for envelopes let everybody write there
+
+
+@pytest.mark.parametrize("end", [*NO_PEERS, *NO_CLASSES])
+def test_a_topic_that_names_no_peer_and_no_class_is_refused(end):
     b = PeerId.from_name("b")
     with pytest.raises(TopicError) as refused:
         Topics("f", b).read(f"bb/f/{end.format(b=b)}".encode())

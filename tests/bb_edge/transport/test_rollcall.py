@@ -11,7 +11,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport import membership, rollcall
+from bb_edge.transport import membership, rollcall, roster
+from bb_edge.transport.broker import Broker
 from bb_edge.transport.rollcall import (
     FEW,
     REST_S,
@@ -173,9 +174,13 @@ def test_a_node_that_is_called_says_its_presence_again(
 
 
 class Fleet:
-    """Many peers on one connection: they say their presence, and answer calls as one message each."""
+    """Many peers on one connection: they say their presence, and answer calls as one message each.
 
-    def __init__(self, broker, count: int) -> None:
+    The broker keeps the presences of the first `kept` alone: the others are found by calls.
+    """
+
+    def __init__(self, broker, count: int, kept: int | None = None) -> None:
+        self._kept = frozenset(PeerId.from_int(n + 1) for n in range(count if kept is None else kept))
         self.peers = [PeerId.from_int(number) for number in range(1, count + 1)]
         self.calls = 0
         self._done = threading.Event()
@@ -199,7 +204,7 @@ class Fleet:
 
     def _say(self, peer: PeerId) -> None:
         topic = Topics("test", peer).presence("Client", peer)
-        self._client.publish(topic, encode_presence(Presence(True, 1, session=1)), qos=1, retain=True)
+        self._client.publish(topic, encode_presence(Presence(True, 1, session=1)), 1, peer in self._kept)
 
     def _published(self, *_rest) -> None:
         self._left -= 1
@@ -221,6 +226,40 @@ class Fleet:
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+
+def test_the_roster_has_everybody_who_answers_a_call(mosquitto_broker, monkeypatch) -> None:
+    """Of 2,000 peers the broker tells less than half, as mosquitto does where its queue holds no more."""
+    monkeypatch.setattr(roster, "ANSWER_S", 0.0)  # nobody was called just now
+    fleet = Fleet(mosquitto_broker, 2000, kept=950)
+    broker = Broker(mosquitto_broker.host, mosquitto_broker.port)
+    found = roster.read_roster(broker, "test")
+    assert found.members.keys() == {*fleet.peers} and fleet.calls >= 1
+    assert "950 presences at once" in found.doubt
+    fleet.close()
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_small_roster_calls_nobody(version, mosquitto_broker) -> None:
+    fleet = Fleet(mosquitto_broker, 100)
+    broker = Broker(mosquitto_broker.host, mosquitto_broker.port)
+    found = roster.read_roster(broker, "test", version)
+    assert (len(found.members), found.doubt, fleet.calls) == (100, "", 0)
+    fleet.close()
+
+
+def test_a_client_that_may_call_no_roll_is_told_that_peers_may_be_missing(
+    start_broker, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(roster, "MANY", 10)
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite bb/test/presence/#\n")
+    rules.chmod(0o644)
+    started = start_broker("mosquitto", config=[f"acl_file {rules}"])
+    fleet = Fleet(started, 20)
+    found = roster.read_roster(Broker(started.host, started.port), "test")
+    assert len(found.members) == 20 and "lets this client call no roll" in found.doubt
+    fleet.close()
 
 
 def test_a_fleet_that_the_broker_s_queue_does_not_hold_is_known_whole(

@@ -88,12 +88,6 @@ def test_no_pattern_writes_a_presence_or_a_call() -> None:
     assert all("%u" in rule for rule in found[""])
 
 
-@pytest.mark.parametrize("name", ["from", "chunk"])
-def test_a_class_that_the_patterns_open_to_everybody_is_refused(name: str) -> None:
-    with pytest.raises(AclError, match=f"class '{name}'"):
-        rules("home", {name: ()}, [Member("kitchen", KITCHEN, (name,))], "x.onnx")
-
-
 @pytest.mark.parametrize("name", ["", "a/b", "a+", "#"])
 def test_a_federation_that_no_topic_holds_is_refused(name: str) -> None:
     with pytest.raises(TopicError):
