@@ -154,6 +154,7 @@ def node(
             core.wish.want,
             core.ctx,
             lambda target, slot: program.targets[target].peer_classes.get(slot, target),
+            core.peers.failing_of,
             bound.entries,
         )
     except (ValueError, TypeError) as error:

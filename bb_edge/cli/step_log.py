@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bb_edge.cli.render import Output, step_record, utc_time
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 
 if TYPE_CHECKING:
     from bb_edge.cli.peer_names import PeerNames
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 10
 """Entries of a list that a line holds: of a thousand peers that are missing the others are counted."""
+ENOUGH = MissingReason.ENOUGH.text
+"""Why peers are missing that nobody needed."""
 MAX_FAILURE = 200
 """Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
 
@@ -67,8 +70,9 @@ class StepLog:
             if isinstance(step, steps.RoundBackedOff):
                 self.in_vain = step.in_a_row
             kind = type(step).__name__
-            lacks = isinstance(step, steps.RequestClosed) and step.missing
-            level = "info" if lacks else _LEVEL.get(type(step), "debug")
+            level = _LEVEL.get(type(step), "debug")
+            if isinstance(step, steps.RequestClosed) and step.missing:
+                level = "info" if all(why == ENOUGH for _, why in step.missing) else "warning"
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
             if output.admits(level, kind, self._about(step)):
                 output.line(level, kind, **self._fields(step))
@@ -157,7 +161,7 @@ _LEVEL = {
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",
     steps.AnswerRefused: "warning",
-    steps.RoundBackedOff: "info",
+    steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",
     steps.PeerDown: "info",

@@ -188,7 +188,7 @@ class RoundBackedOff(EngineStep):
 class RoundWaits(EngineStep):
     """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
 
-    Said once, when the wait begins.
+    `failing` are up as well, and left requests unanswered. Said once, when the wait begins.
     """
 
     target: str
@@ -196,6 +196,7 @@ class RoundWaits(EngineStep):
     peer_class: str
     there: int
     wanted: int
+    failing: tuple[PeerId, ...] = ()
 
 
 class Phase(enum.IntEnum):

@@ -11,18 +11,26 @@ from typing import NamedTuple
 
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
+from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import OpKind
 from bb_edge.roles import PeerSelector
+from bb_edge.roles.completion import Later
+from bb_edge.roles.containment import contained
 from bb_edge.roles.context import Ctx
 
 
 class Lack(NamedTuple):
-    """The peers that a round waits for: of which class, how many there are, how many there must be."""
+    """The peers that a round waits for: of which class, how many there are, how many there must be.
+
+    `failing` are those of the class that are up, and left requests unanswered.
+    """
 
     peer_class: str
     there: int
     wanted: int
+    failing: tuple[PeerId, ...] = ()
 
 
 class Quorum:
@@ -30,16 +38,22 @@ class Quorum:
 
     def __init__(
         self,
+        runtime: Runtime,
         components: Components,
         ctx: Ctx,
         graph: BoundGraph,
         start: BoundOp,
         class_of: Callable[[str, str], str],
+        failing: Callable[[str], tuple[PeerId, ...]],
     ) -> None:
-        """`class_of(target, slot)` is the class of the peers that a selector chooses among."""
+        """`class_of(target, slot)` is the class of the peers that a selector chooses among, `failing(class)`
+        who of a class is up and failing.
+        """
+        self._runtime = runtime
         self._components = components
         self._ctx = ctx
         self._class_of = class_of
+        self._failing = failing
         self._samples = [
             (op, least)
             for op in graph.ops
@@ -52,15 +66,20 @@ class Quorum:
             selector = self._components[op.component]
             if not isinstance(selector, PeerSelector):
                 continue
+            slot = str(op.spec.attrs.get("slot", "")) or self._components.slot_of(op.component)
             try:
-                view = len(selector.current_view(self._ctx))  # type: ignore[arg-type]
-                there = view + selector.resting(self._ctx) if view else 0
-            # The border to users' components: the round runs, and tells what is wrong.
-            except Exception:  # noqa: BLE001
+                view = selector.current_view(self._ctx)
+                if isinstance(view, Later):
+                    continue
+                there = len(view) + selector.resting(self._ctx) if view else 0
+            # The border to users' components: how many there are is not known, so that the round runs.
+            except BaseException as error:  # noqa: BLE001
+                origin = f"slot {slot!r} ({selector.TYPE_NAME}.current_view)"
+                self._runtime.component_failed(op.target, f"{slot}.current_view", origin, contained(error))
                 continue
             if there < least:
-                slot = str(op.spec.attrs.get("slot", "")) or self._components.slot_of(op.component)
-                return Lack(self._class_of(op.target, slot), there, least)
+                peer_class = self._class_of(op.target, slot)
+                return Lack(peer_class, there, least, self._failing(peer_class))
         return None
 
 

@@ -23,6 +23,7 @@ from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
 from bb_edge.roles.context import Ctx
 
@@ -34,7 +35,7 @@ class Sources:
     """The entry ops of one node, and which targets have started. `entries` are the entry ops by their type.
 
     `_ctx` is what selectors see, where rounds ask them how many peers there are, and `_class_of(target,
-    slot)` the class of those peers.
+    slot)` the class of those peers; `_failing(class)` are those of a class that are up and failing.
 
     LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
     """
@@ -46,6 +47,7 @@ class Sources:
     _want_snapshot: Callable[[str], None]
     _ctx: Ctx
     _class_of: Callable[[str, str], str]
+    _failing: Callable[[str], tuple[PeerId, ...]]
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]
     rounds: list[Rounds] = field(default_factory=list)
     due_phases: deque[int] = field(default_factory=deque)
@@ -94,7 +96,8 @@ class Sources:
         self._begins(graph, lambda: self._arm(graph, op, self._runtime.now_ns))
 
     def _add_rounds(self, graph: BoundGraph, op: BoundOp) -> None:
-        quorum = Quorum(self._scheduler.components, self._ctx, graph, op, self._class_of)
+        components = self._scheduler.components
+        quorum = Quorum(self._runtime, components, self._ctx, graph, op, self._class_of, self._failing)
         rounds = Rounds(self._runtime, self._scheduler, self._ingress, quorum, graph, op)
         self.rounds.append(rounds)
         self._begins(graph, rounds.start)

@@ -241,6 +241,10 @@ class PeerStates:
             up = tuple(peer for peer in up if peer not in strangers)
         return tuple(sorted({*up, own})) if peer_class in self.own_classes else up
 
+    def failing_of(self, peer_class: str) -> tuple[PeerId, ...]:
+        """The peers of a class that are up and failing; sorted."""
+        return tuple(peer for peer in self.up_peers(peer_class) if peer in self.failing)
+
     def unreachable(self, peer_class: str) -> list[PeerId]:
         """The peers of a class that are present and do not answer, in no particular order."""
         found, strangers = self.presences.unreachable(peer_class), self.programs.strangers

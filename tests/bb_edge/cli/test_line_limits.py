@@ -158,6 +158,30 @@ def test_steps_and_events_name_peers() -> None:
     assert json.loads(out.getvalue())["value"] == [1, [f"kitchen ({KITCHEN})", str(HALL)]]
 
 
+@pytest.mark.parametrize(
+    ("step", "level"),
+    [
+        (steps.RequestClosed("T", 1, "ask", 2, 1, "deadline", ((KITCHEN, "deadline"),)), "warning"),
+        (steps.RequestClosed("T", 1, "ask", 2, 1, "all settled", ((KITCHEN, "nothing"),)), "warning"),
+        (steps.RequestClosed("T", 1, "ask", 2, 1, "enough", ((KITCHEN, "enough"),)), "info"),
+        (steps.RequestClosed("T", 1, "ask", 2, 2, "all settled"), None),
+        (steps.RoundBackedOff("T", 3, 10, "nobody answered", 2), "warning"),
+        (steps.RoundWaits("T", 3, "Client", 0, 1, (KITCHEN,)), "warning"),
+        (steps.AnswerRefused(KITCHEN, "inf or nan", "train"), "warning"),
+    ],
+)
+def test_what_keeps_rounds_from_their_end_is_a_warning_with_its_reason(
+    step: steps.EngineStep, level: str | None
+) -> None:
+    err = io.StringIO()
+    output = Output(True, "info", io.StringIO(), err)
+    StepLog("own", Quiet(), Quiet(), output, names(kitchen="kitchen"), lambda *_: None)(step)  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in err.getvalue().splitlines()]
+    assert [line["level"] for line in lines] == ([] if level is None else [level])
+    if not isinstance(step, steps.RoundBackedOff):
+        assert all(f"kitchen ({KITCHEN})" in str(line) for line in lines)
+
+
 def test_a_flood_of_refused_envelopes_is_bounded() -> None:
     err = io.StringIO()
     output = Output(False, "info", io.StringIO(), err)

@@ -8,6 +8,7 @@ import pytest
 from asking import Moody
 from kinds_of_steps import of
 
+from bb_edge.components import PresenceSelector
 from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
@@ -42,15 +43,34 @@ HEAR = """x: F32[], from: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids
   syscall.AppEmit<name="heard">(y)"""
 
 
+class Blind(PresenceSelector):
+    """Samples without looking at its view, which it cannot give."""
+
+    TYPE_NAME = "test.Blind"
+
+    def sample(self, ctx, *, n, min=0):
+        return super().current_view(ctx)
+
+    def current_view(self, ctx):
+        raise OSError("no eyes")
+
+
 class World:
     def __init__(
-        self, compile_text, least: int, send: str = ASK, answer: str = ANSWER, times: int = 3
+        self,
+        compile_text,
+        least: int,
+        send: str = ASK,
+        answer: str = ANSWER,
+        times: int = 3,
+        selector: str = "bb.PresenceSelector",
     ) -> None:
         text = (
             PROGRAM.replace("MIN", str(least))
             .replace("times=3", f"times={times}")
             .replace("SEND", send)
             .replace("ANSWER", answer)
+            .replace("bb.PresenceSelector", selector)
         )
         self.data = compile_text(text)
         self.sim = Simulation(seed=3)
@@ -60,6 +80,7 @@ class World:
     def add(self, name, target, seed):
         registry = Registry()
         registry.register(Moody)
+        registry.register(Blind)
         now = {"now_ns": self.sim.now_ns}
         node = install(PeerId.from_name(name), (), self.data, [target], seed=seed, registry=registry, **now)
         self.sim.add(node)
@@ -146,6 +167,29 @@ def test_a_failing_peer_counts_towards_min_so_that_nobody_waits_for_it(compile_t
     world.sim.run(for_ns=3 * S)
     assert [s.failing for s in world.of(steps.PeerFailing)] == [True]
     assert world.began()[-1] == 200 and len(world.of(steps.RoundWaits)) == 1, "before anybody was there"
+
+
+def test_a_wait_names_the_peers_that_are_there_and_failing(compile_text):
+    world = World(compile_text, 3, times=200)
+    bad = [world.join("fails") for _ in range(2)]
+    good = world.join()
+    world.sim.run(for_ns=100 * MS)
+    assert len(world.of(steps.PeerFailing)) == 2
+    world.sim.remove(good.peer_id)
+    world.sim.run(for_ns=20 * S)
+    assert world.of(steps.RoundWaits)[-1].failing == tuple(sorted(node.peer_id for node in bad))
+
+
+def test_a_view_that_fails_is_told_and_the_round_runs(compile_text):
+    world = World(compile_text, 1, selector="test.Blind")
+    world.join()
+    world.sim.run(for_ns=50 * S)
+    assert world.began()[-3:] == [1, 2, 3]
+    told = world.of(steps.OpFailed)
+    assert {step.text.partition(", at")[0] for step in told} == {
+        "slot 'peers' (test.Blind.current_view): OSError: no eyes"
+    }
+    assert world.server.counters["components.failed"] == len(told) >= 3
 
 
 def test_a_peer_that_answers_again_ends_the_back_off(compile_text):
