@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated.__main__ import Tally, differing, simulate, write_hashes
+from simulated.__main__ import Tally, differing, simulate, world_of, write_hashes
 from simulated.network import CALM
-from simulated.plan import Plan, plan_of
+from simulated.plan import MIXED_FROM, Plan, plan_of
 from simulated.world import World, WorldError
 
 from bb_edge.engine import steps
 from bb_edge.node import Node
+from bb_edge.transport.rollcall import RollCall
+from bb_edge.wire.programs import Kinship, ProgramClaim
 
 PARTS = 4
 SEEDS = 400
@@ -64,19 +66,76 @@ SEEN = {
 }
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_is_lost_nothing_counts_twice_everything_ends(part):
-    tally: Tally = simulate(range(part * SEEDS, (part + 1) * SEEDS), short=True)
+MIXED_PARTS = 2
+MIXED_SEEDS = 200
+"""Of each part: worlds on a broker, whose peers misbehave in what they are and say."""
+
+MIXED_OFTEN = {
+    "reconnects": 266,
+    "late wills": 66,
+    "takeovers": 86,
+    "twins": 20,
+    "taken by a twin": 60,
+    "not connected": 133,
+    "late presences": 73,
+    "two classes": 33,
+    "crowds": 23,
+    "presence dropped": 1333,
+    "other editions": 100,
+    "strangers": 66,
+    "replaced": 10,
+    "spoiled": 93,
+    "misshapen": 8,
+    "broker restarts": 30,
+    "crash between polls": 133,
+    "crash at a write": 33,
+    "partitioned": 133,
+}
+
+MIXED_SEEN = {
+    "ProgramMismatch": 2333,
+    "RequestFailed: program": 1,
+    "ClassMismatch": 36,
+    "across editions": 133,
+    "roll calls": 60,
+    "repaired": 666,
+    "twins": 23,
+    "name in use": 20,
+    "contribution refused": 12,
+    "AnswerRefused": 10,
+    "ShapeMismatch": 6,
+    "RoundsCompleted": 333,
+    "RequestClosed": 333,
+    "restored": 33,
+    "replayed": 30,
+    "told again": 20,
+    "heard nobody": 26,
+}
+
+
+def check(tally: Tally, often: dict[str, int], seen: dict[str, int]) -> None:
     assert not tally.failures, "\n".join(tally.failures[:3])
-    assert tally.delivered > 20 * SEEDS
-    for name, least in OFTEN.items():
+    assert tally.delivered > 20 * tally.seeds
+    for name, least in often.items():
         assert tally.faults[name] >= least, f"{name}: {tally.faults}"
-    for name, least in SEEN.items():
+    for name, least in seen.items():
         assert tally.seen[name] >= least, f"{name}: {tally.seen}"
 
 
-def test_the_same_seed_gives_the_same_trace_in_any_process():
-    seeds = range(3, 13)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nothing_is_lost_nothing_counts_twice_everything_ends(part):
+    check(simulate(range(part * SEEDS, (part + 1) * SEEDS), short=True), OFTEN, SEEN)
+
+
+@pytest.mark.parametrize("part", range(MIXED_PARTS))
+def test_peers_that_are_or_say_something_else_spoil_nothing(part):
+    first = MIXED_FROM + part * MIXED_SEEDS
+    check(simulate(range(first, first + MIXED_SEEDS), short=True), MIXED_OFTEN, MIXED_SEEN)
+
+
+@pytest.mark.parametrize("start", [3, MIXED_FROM + 3])
+def test_the_same_seed_gives_the_same_trace_in_any_process(start):
+    seeds = range(start, start + 10)
     here = simulate(seeds, short=True).hashes
     assert here == simulate(seeds, short=True).hashes
     assert len(set(here)) == len(seeds)
@@ -143,8 +202,22 @@ def test_an_op_that_fails_is_found():
         world.ledger.step(steps.OpFailed("Target", 1, "op", ValueError("no")), world.machines[0])
 
 
-def test_plans_are_few_and_of_every_kind():
-    plans = {plan_of(seed) for seed in range(300)}
+def test_a_stranger_that_is_heard_is_found(monkeypatch):
+    monkeypatch.setattr(ProgramClaim, "kinship", lambda *_: Kinship.SAME)
+    failures = simulate(range(MIXED_FROM, MIXED_FROM + 8), short=True).failures
+    assert any("AssertionError" in failure for failure in failures), failures
+
+
+def test_somebody_who_stays_unknown_is_found(monkeypatch):
+    monkeypatch.setattr(RollCall, "tick", lambda *_: None)
+    crowded = next(seed for seed in range(MIXED_FROM, MIXED_FROM + 99) if world_of(seed, True).plan.crowd)
+    failures = simulate(range(crowded, crowded + 1), short=True).failures
+    assert any("does not know" in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize("start", [0, MIXED_FROM])
+def test_plans_are_few_and_of_every_kind(start):
+    plans = {plan_of(seed) for seed in range(start, start + 300)}
     assert {(plan.kind, plan.durable) for plan in plans} == {
         (kind, durable) for kind in ("federation", "gossip", "nested") for durable in (False, True)
     }

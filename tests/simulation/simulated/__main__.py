@@ -20,7 +20,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simulated.plan import plan_of
+from simulated.mixed import MixedWorld
+from simulated.plan import MixedPlan, plan_of
 from simulated.world import World, WorldError
 
 CHUNK = 50
@@ -48,11 +49,17 @@ class Tally:
         self.failures += other.failures
 
 
+def world_of(seed: int, short: bool = False) -> World:
+    """The world of a seed."""
+    plan = plan_of(seed, short)
+    return MixedWorld(seed, plan) if isinstance(plan, MixedPlan) else World(seed, plan)
+
+
 def simulate(seeds: range, short: bool = False) -> Tally:
     """The worlds of these seeds, one after the other."""
     tally = Tally()
     for seed in seeds:
-        world = World(seed, plan_of(seed, short))
+        world = world_of(seed, short)
         try:
             world.run()
         except WorldError as error:

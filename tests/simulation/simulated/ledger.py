@@ -167,12 +167,16 @@ class Ledger:
         """Whether all rounds, reports and acknowledgements are over."""
         for machine in self.world.machines:
             node = machine.node
-            if node is None or node.open_rounds or node.pending_sends:
+            if node is None or not self.is_through(machine) or node.pending_sends:
                 return False
             counters = node.counters
             if counters["requests.open"] or counters["executions.active"]:
                 return False
         return not self.world.plan.durable or self._counted() >= len(self.promised)
+
+    def is_through(self, machine: Machine) -> bool:
+        """Whether a machine's rounds are over."""
+        return machine.node is not None and not machine.node.open_rounds
 
     def _counted(self) -> int:
         nodes = [machine.node for machine in self.world.machines]

@@ -29,8 +29,15 @@ if Flaky.TYPE_NAME not in default_registry().type_names():
 
 Programs = dict[str, Program]
 
+OWN, LISTED, LISTS, UNLISTED, OTHER = "own", "listed", "lists", "unlisted", "other"
+EDITIONS = (OWN, LISTED, LISTS, UNLISTED, OTHER)
+"""Versions of one program: `OWN` lists `LISTED`, `LISTS` lists `OWN`, nobody lists `UNLISTED`, and in `OTHER`
+other things travel."""
+TALKING = frozenset({frozenset((OWN, LISTED)), frozenset((OWN, LISTS))})
+"""Pairs of them that talk."""
 
-def _compiled(kind: str, *options: int | bool | None) -> Programs:
+
+def _compiled(kind: str, *options: int | bool | str | None) -> Programs:
     """The programs of `authored.<kind>(*options)`."""
 
     def make() -> dict[str, bytes]:
@@ -56,6 +63,12 @@ def gossip(told: int, reports: int, durable: bool) -> Programs:
 @functools.cache
 def nested(relays: int, leaves: int, rounds: int, durable: bool, inner_s: int) -> Programs:
     return _compiled("nested", relays, leaves, rounds, durable, inner_s)
+
+
+@functools.cache
+def editions(kind: str, *options: int | bool | None) -> Programs:
+    """By edition, the program of `authored.<kind>(*options)` with all its targets."""
+    return _compiled("editions", kind, *options)
 
 
 @functools.cache

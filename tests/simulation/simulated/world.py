@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from snapshots import body_of, resealed
 
@@ -69,6 +70,14 @@ class Machine:
         """Until when nothing that it answers leaves it."""
         self.broken_until_ns = 0
         """Until when what it is asked fails there."""
+        self.spoiled_until_ns = 0
+        """Until when its data hold no numbers."""
+        self.misshapen_until_ns = 0
+        """Until when its answers have another shape."""
+
+    def runs(self, edition: str, program: Program) -> None:
+        """From its next start on, another edition of the program."""
+        self.seat, self.program = replace(self.seat, edition=edition), program
 
     @property
     def is_mute(self) -> bool:
@@ -95,7 +104,7 @@ class Machine:
                 self.peer,
                 (self.address,),
                 self.program,
-                [self.seat.target],
+                self.seat.targets,
                 CONFIG,
                 components=components,
                 seed=hash_of(self.name),
@@ -123,7 +132,9 @@ class Machine:
         else:
             self.node, self.keeper = make(None), None
         if self.seat.shard is not None:
-            self.node.component("shard").broken = lambda: world.network.now_ns < self.broken_until_ns
+            shard = self.node.component("shard")
+            shard.broken = lambda: world.network.now_ns < self.broken_until_ns
+            shard.spoiled = lambda: world.network.now_ns < self.spoiled_until_ns
         self.due = 0
         world.came_up(self)
 
@@ -205,8 +216,7 @@ class World:
         self.polls = 0
         self.wall_ns = WALL_NS  # of simulated time 0
         self.trace = hashlib.sha256()
-        built = plan.programs
-        self.machines = [Machine(self, seat, built[seat.target]) for seat in plan.seats]
+        self.machines = [Machine(self, seat, plan.program_of(seat)) for seat in plan.seats]
         self.by_peer = {machine.peer: machine for machine in self.machines}
         self.ledger = self.make_ledger()
 
@@ -226,8 +236,8 @@ class World:
 
         def deliver() -> bool:
             node = target.node
-            if node is None:
-                target.kept.append((source.peer, step.payload))  # the broker keeps it for its session
+            if node is None or not self.is_reached(target):
+                self.keep(target, source.peer, step.payload)
                 return False
             node.deliver_inbound(step.payload, source.peer)
             target.due = 0
@@ -235,8 +245,12 @@ class World:
 
         self.network.send(source.name, target.name, deliver)
 
+    def is_reached(self, target: Machine) -> bool:
+        """Whether what the broker has for a node that is up reaches it now."""
+        return True
+
     def came_up(self, machine: Machine) -> None:
-        node, rng = machine.node, self.rng
+        node = machine.node
         assert node is not None
         self.trace.update(b"%d up %s" % (self.network.now_ns, machine.name.encode()))
         node.presences_come()
@@ -244,6 +258,16 @@ class World:
             if other is not machine and other.node is not None:
                 self._tell(other, machine)
                 self._tell(machine, other)
+        self.deliver_kept(machine)
+
+    def keep(self, target: Machine, source: PeerId, payload: bytes) -> None:
+        """The broker keeps an envelope for the session of a node that it does not reach."""
+        target.kept.append((source, payload))
+
+    def deliver_kept(self, machine: Machine) -> None:
+        """A node is there again: what the broker kept for it, and has not forgotten."""
+        node, rng = machine.node, self.rng
+        assert node is not None
         kept, machine.kept = machine.kept, []
         for peer, payload in kept:
             if rng.random() >= self.network.weather.forget:
@@ -278,6 +302,11 @@ class World:
         machine.disk.crash(
             rng.choice(list(CrashMode)[1:] if rng.random() < 0.5 else [CrashMode.LOSE]), rng.getrandbits(32)
         )
+        self.went_down(machine, epoch)
+        self.network.at(self.network.now_ns + rng.randrange(1, 700 * MS), lambda: self._start(machine))
+
+    def went_down(self, machine: Machine, epoch: int) -> None:
+        """The others learn of it, each at a time of its own."""
         for other in self.machines:
             if other is not machine:
 
@@ -286,8 +315,7 @@ class World:
                         other.node.peer_presence(machine.peer, False, epoch=epoch, session=1)
                         other.due = 0
 
-                self.network.at(self.network.now_ns + rng.randrange(1, 300 * MS), tell)
-        self.network.at(self.network.now_ns + rng.randrange(1, 700 * MS), lambda: self._start(machine))
+                self.network.at(self.network.now_ns + self.rng.randrange(1, 300 * MS), tell)
 
     def _start(self, machine: Machine) -> None:
         network, rng = self.network, self.rng
