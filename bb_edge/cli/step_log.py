@@ -170,6 +170,7 @@ _LEVEL = {
     steps.ClassMismatch: "warning",
     steps.PeerRefused: "warning",
     steps.PeersUnheard: "warning",
+    steps.PeerRestarts: "warning",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",

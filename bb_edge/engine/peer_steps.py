@@ -32,6 +32,18 @@ class PeerFailing(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerRestarts(EngineStep):
+    """A peer comes up in another epoch again and again, `times` since it last had a rest of 10 min.
+
+    `reason` says whether it must be two machines of one name. Told seldom: after 10 s, doubling to 10 min.
+    """
+
+    peer: PeerId
+    times: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PeersUnheard(EngineStep):
     """Peers were waited for in vain of which nothing ever came but a presence, `peers` of them.
 

@@ -25,6 +25,7 @@ PeerDown = peer_steps.PeerDown
 PeerFailing = peer_steps.PeerFailing
 PeerRefused = peer_steps.PeerRefused
 PeersUnheard = peer_steps.PeersUnheard
+PeerRestarts = peer_steps.PeerRestarts
 PeerBlocked = peer_steps.PeerBlocked
 PeerResolveFailed = peer_steps.PeerResolveFailed
 ProgramMismatch = peer_steps.ProgramMismatch

@@ -63,6 +63,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     # --- peers and requests ---
     **_counters(
+        peers__restarted="times that a peer came up in another epoch: started anew, or another machine",
         peers__stale="presences of connections that were over",
         peers__up="times that a peer came up",
         peers__down="times that a peer went down",

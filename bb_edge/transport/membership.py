@@ -39,6 +39,10 @@ MAX_BEFORE = 64
 MAX_WILLS = 4096
 """Peers of several classes whose wills are listened to: as many topics as the names of topics are kept."""
 
+ECHO_S = (10.0, 600.0)
+"""Seconds until a presence that the broker does not tell is said again, doubling up to the longest. A queue
+that overflowed may have lost it, and whatever was said in the node's name meanwhile with it.
+"""
 WILLS_AT_ONCE = 100
 """Wills that one SUBSCRIBE names: some 10 KB, which every broker takes."""
 
@@ -90,6 +94,7 @@ class Membership:
         self._seq = 0
         self._connections = 0
         self._echoed = False  # whether the broker has told what the node said in this connection
+        self._echo_at = self._echo_wait_s = 0.0  # until it has: when that is said again
         self._before: dict[int, int] = {}  # epochs that were there before this one, and their last sessions
         self._watched: dict[PeerId, str] = {}  # the class of each will that is listened to by itself
         self._jitter = jitter
@@ -130,6 +135,8 @@ class Membership:
         """Says that the node is up; what was there before is read behind it."""
         self._connections += 1
         self._echoed = False
+        self._echo_wait_s = ECHO_S[0]
+        self._echo_at = time.monotonic() + self._echo_wait_s
         watched = [self._topics.presence(will, peer) for peer, will in self._watched.items()]
         for at in range(0, len(watched), WILLS_AT_ONCE):  # the broker may have forgotten the session
             self.link.subscribe(watched[at : at + WILLS_AT_ONCE])
@@ -150,6 +157,10 @@ class Membership:
         if self._redial_at is not None and now >= self._redial_at:
             self._redial_at = None
             self.link.redial("somebody else spoke in the node's name")
+        elif not self._echoed and now >= self._echo_at:
+            self._echo_wait_s = min(2 * self._echo_wait_s, ECHO_S[1])
+            self._echo_at = now + self._echo_wait_s
+            self._say(self._up)
         elif self._again_at is not None and now >= self._again_at:
             self._say(self._up)
 

@@ -16,6 +16,7 @@ from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.net.programs import PeerPrograms
 from bb_edge.engine.net.refusals import Refusals
+from bb_edge.engine.net.restarts import Restarts
 from bb_edge.engine.net.round_trips import RoundTrips
 from bb_edge.engine.net.unheard import Unheard
 from bb_edge.engine.plain import Shift
@@ -76,6 +77,7 @@ class PeerStates:
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of)
         self._refusals = Refusals(runtime)
+        self._restarts = Restarts(runtime)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
         self._backoff = Backoff(capacity=config.max_peers)
         self.back_pressure = BackPressure(runtime, self._backoff)
@@ -135,6 +137,7 @@ class PeerStates:
             self.unheard.come(peer)
             if before is not None and epoch and epoch != before:
                 self.restarted.append(peer)
+                self._restarts.started(peer, before, epoch)
             self._came_up(peer)
         elif change is PresenceChange.NEW_CLASS:
             self._came_up(peer)

@@ -127,3 +127,37 @@ def test_a_server_s_budget_holds_a_region(bench):
             b.poll()
     assert b.node.peers_known == len(b.node.peers_up("C")) == 5_000
     assert not b.of(steps.PeerRefused)
+
+
+def restarts(told):
+    return [(s.peer, s.times, "two machines run" in s.reason[:16]) for s in told.bench.of(steps.PeerRestarts)]
+
+
+def test_two_machines_of_one_name_are_told_by_name(told):
+    """Each takes the other's connection, and comes back with the epoch that it had."""
+    told(True, epoch=1, session=1)
+    told(False, epoch=1, session=1)
+    told(True, epoch=2, session=1)
+    told(True, epoch=1, session=2)
+    assert restarts(told) == []
+    told(True, epoch=2, session=2)
+    assert restarts(told) == [(A, 3, True)]
+    for number in range(100):
+        told(True, epoch=1 + number % 2, session=3 + number)
+    assert len(restarts(told)) == 1, "seldom"
+    assert told.bench.node.counters["peers.restarted"] == 103
+
+
+def test_a_peer_that_crashes_again_and_again_is_told_by_name(told):
+    for epoch in range(1, 6):
+        told(True, epoch=epoch)
+    assert restarts(told) == []
+    told(True, epoch=6)
+    assert restarts(told) == [(A, 5, False)]
+
+
+def test_a_peer_that_is_restarted_now_and_then_is_not(told):
+    for epoch in range(1, 30):
+        told(True, epoch=epoch)
+        told.bench.now_ns += 601 * S
+    assert restarts(told) == []

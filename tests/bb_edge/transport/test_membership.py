@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import time
+from collections import Counter
 
 import paho.mqtt.publish as publish
 import paho.mqtt.subscribe as subscribe
 import pytest
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.peers import PeerTable
 from bb_edge.wire.presence import Presence, decode_presence, encode_presence
@@ -85,6 +89,28 @@ def test_a_fact_that_changes_is_told_soon_and_then_seldom(mosquitto_broker, loop
     assert server.peers.is_up(peer)
     assert server.peers.get(peer).seq == 2
     assert said <= transport.counters["presences"] <= said + 1
+
+
+def test_a_presence_that_the_broker_does_not_tell_is_said_again(member):
+    """A queue that overflows loses the node's own presence, and what was said in its name stays there."""
+    node, said = member("server", ("Server",), ("Client",)), []
+    acts = Acts(
+        lambda topic, payload: said.append(payload), lambda *_call: None, lambda *_line, **_more: None
+    )
+    topics = Topics("test", node.peer_id)
+    found = Membership(node, topics, {}, "here", Counter(), acts, random.Random(1))
+    found.will()
+    found.connected()
+    now, counts = time.monotonic(), []
+    for after_s in (9, 11, 30, 32, 70, 73):
+        found.tick(now + after_s)
+        counts.append(len(said))
+    assert counts == [1, 2, 2, 3, 3, 4], "after 10 s, 20 s more, 40 s more"
+    found.take(node.peer_id, "Server", said[2])
+    found.tick(now + 3600)
+    assert len(said) == 4, "it was told: nothing is lost"
+    found.take(node.peer_id, "Server", encode_presence(Presence(True, 9, session=1)))
+    assert len(said) == 5, "what somebody says in its name is answered at once"
 
 
 @pytest.mark.parametrize("count", [10, 20, 40])
