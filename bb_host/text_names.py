@@ -43,19 +43,25 @@ def split_op(word: str) -> tuple[str, str]:
 
 
 def implied_opsets(ops: Iterable[Op]) -> dict[str, int]:
-    """The opsets that ops need, and ONNX's in any case: the catalog's at its version, others at 1; sorted."""
-    domains = {keys.ONNX_DOMAIN, *(op.domain for op in walk_ops(tuple(ops)))}
-    found = {}
-    for domain in sorted(domains):
-        table = opsets.opset(domain)
-        found[domain] = 1 if table is None else table.version
-    return found
+    """The opsets that ops need, and ONNX's in any case; sorted by domain.
+
+    Of our own domains it is the oldest version that has all of these ops as they are, so that older devices
+    take what they understand; of others it is 1.
+    """
+    found = {keys.ONNX_DOMAIN: 1}
+    for op in walk_ops(tuple(ops)):
+        row = opsets.lookup(op.domain, op.op_type)
+        found[op.domain] = max(found.get(op.domain, 1), 1 if row is None else row.since)
+    table = opsets.opset(keys.ONNX_DOMAIN)
+    found[keys.ONNX_DOMAIN] = 1 if table is None else table.version
+    return dict(sorted(found.items()))
 
 
 def implied_program_opsets(functions: Iterable[Function]) -> dict[str, int]:
     """The union of the functions' opsets, sorted by domain, and ONNX's own in any case."""
     union = implied_opsets(())
     for function in functions:
-        union.update(function.opsets)
+        for domain, version in function.opsets.items():
+            union[domain] = max(version, union.get(domain, 0)) if domain != keys.ONNX_DOMAIN else version
         union.setdefault(function.domain, 1)
     return dict(sorted(union.items()))

@@ -19,6 +19,7 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 from bb_host.program import Function, Op, Program, Subgraph, walk_ops
+from bb_host.text_names import implied_opsets
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
 """Recv-flavored ops that start an execution."""
@@ -308,9 +309,12 @@ def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iter
 
 
 def used_opsets(ops: tuple[Op, ...], declared: Mapping[str, int]) -> dict[str, int]:
-    """The opset imports that ops need, at the versions declared for them; sorted by domain."""
-    found = {}
-    for domain in sorted(summary(ops).domains):
-        table = opsets.opset(domain)
-        found[domain] = declared.get(domain) or (1 if table is None else table.version)
-    return found
+    """The opset imports that ops need, at the versions declared for them at least; sorted by domain."""
+    implied, used = implied_opsets(ops), summary(ops).domains
+    return {
+        domain: declared.get(domain) or version
+        if domain == keys.ONNX_DOMAIN
+        else max(declared.get(domain, 0), version)
+        for domain, version in implied.items()
+        if domain in used
+    }

@@ -97,7 +97,9 @@ class OpDef:
     `relation` names the type relation that the type solver applies; "" means that the port types and their
     variables say everything. `inserted` marks ops that only compiler passes place; `remote` ops may be
     reached by an envelope addressed to `/component/<ref>/op/<name>`. `own_state` marks ops that keep state
-    across executions which no name identifies: each call of a module has a state of its own.
+    across executions which no name identifies: each call of a module has a state of its own. `since` is the
+    version of the domain in which the op came, or got another input, output or attribute: an artifact imports
+    the newest `since` of the ops that it holds, and a runtime that does not know it refuses it by name.
     """
 
     domain: str
@@ -113,6 +115,7 @@ class OpDef:
     own_state: bool = False
     relation: str = ""
     doc: str = ""
+    since: int = 1
 
     def attr(self, name: str) -> Attr | None:
         """Returns the attribute of that name, or None where the op has none."""
@@ -217,6 +220,7 @@ class Table:
         remote: bool = False,
         own_state: bool = False,
         relation: str = "",
+        since: int = 1,
     ) -> None:
         if name in self._ops:
             raise ValueError(f"op {name} is declared twice in the table of {self._domain}")
@@ -234,7 +238,9 @@ class Table:
             own_state,
             relation,
             doc,
+            since,
         )
 
     def opset(self) -> Opset:
-        return Opset(self._domain, self._version, self._ops)
+        version = max([self._version, *(op.since for op in self._ops.values())])
+        return Opset(self._domain, version, self._ops)

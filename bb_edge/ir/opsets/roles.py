@@ -99,6 +99,7 @@ _a.op(
     "Adds a contribution of the shape of `sent`; of those with the same (round, peer) the first counts.",
     effect=_W,
     may_suspend=True,
+    since=2,
 )
 _a.op(
     "Aggregate",
@@ -108,6 +109,7 @@ _a.op(
     "Returns the aggregate and the total weight of a sum; a tensor input contributes its rows first.",
     effect=_W,
     may_suspend=True,
+    since=2,
 )
 _a.op(
     "CurrentTensor",

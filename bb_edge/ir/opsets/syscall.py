@@ -170,6 +170,7 @@ _t.op(
     "reasons:Tensor<I64>",
     "",
     "Returns why each missing peer of a request is, as numbers of `bb_host.MissingReason`, [peers].",
+    since=2,
 )
 
 # state that belongs to the op, not to the execution; bounded
