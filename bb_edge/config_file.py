@@ -28,6 +28,7 @@ from bb_edge.run_config import (
     checked_every,
     checked_give_up,
     checked_interval,
+    checked_snapshot_rounds,
 )
 from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import MqttOptions
@@ -190,6 +191,7 @@ class _Reader:
             "snapshot_interval_s": self._value(
                 top, "", "snapshot_interval_s", int, "a whole number of seconds"
             ),
+            "snapshot_rounds": self._value(top, "", "snapshot_rounds", int, "a whole number of rounds"),
             "disk": self._numbers(top.get("disk", {}), "disk", DISK),
             "save_model": self._file(top, "", "save_model"),
             "save_every": self._value(top, "", "save_every", int, "a whole number of rounds"),
@@ -223,6 +225,7 @@ class _Reader:
             config.transport_options(config.node_config())
             config.store_limits()
             checked_interval(config.snapshot_interval_s)
+            checked_snapshot_rounds(config.snapshot_rounds)
             checked_every(config.save_every)
             checked_give_up(config.give_up_after)
         except StateError as error:
@@ -296,6 +299,7 @@ _TOP = dict.fromkeys(
         "limits",
         "state",
         "snapshot_interval_s",
+        "snapshot_rounds",
         "disk",
         "save_model",
         "save_every",

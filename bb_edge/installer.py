@@ -33,7 +33,13 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
-from bb_edge.targets import InstallError, SeveralRefusals, check_arguments, chosen_targets
+from bb_edge.targets import (
+    InstallError,
+    SeveralRefusals,
+    check_arguments,
+    chosen_targets,
+    refuse_forgetful,
+)
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wiring import Bound, Slots
 
@@ -281,6 +287,8 @@ class _Installer:
                 missing += _bind(graph, env)
                 bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
             find_claims(graphs, core.scheduler.components)
+            if any(op.spec.meta.get(keys.DURABLE_KEY) == "1" for op in graphs[target.main].ops):
+                refuse_forgetful(graphs.values(), slots.components)
             main = bound.mains[target.name] = graphs[target.main]
             _find_entries(main, backends.get(keys.ROLE_BACKEND), bound, durable)
             entered = [main]

@@ -87,10 +87,7 @@ class Node:
 
     @property
     def hears(self) -> tuple[str, ...] | None:
-        """The classes of peers whose presence the node needs, sorted; None for every class.
-
-        Those that its targets send to, receive from or select, as the artifact says.
-        """
+        """The classes that its targets send to, receive from or select, sorted; None for every class."""
         return self.program.heard_by(self._mains)
 
     @property
@@ -126,6 +123,11 @@ class Node:
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
         return sum(1 for r in self._parts.sources.rounds if r.times and not r.finished)
+
+    @property
+    def rounds_ended(self) -> int:
+        """How many rounds of its `Repeat` ops have ended, over all restarts."""
+        return self._runtime.counters.get("rounds.ended", 0)
 
     @property
     def rounds_done(self) -> bool:

@@ -27,7 +27,8 @@ class RunConfig:
     """The settings of `bb-edge run`; None, empty or False if a setting is not given.
 
     `snapshot_interval_s` is 300: a crash costs a node without durable sends five minutes at most, and flash
-    some nine thousand snapshots a month.
+    some nine thousand snapshots a month. `snapshot_rounds` is 1: a server that is killed loses the round in
+    which it was; nodes without rounds of their own ignore it.
     """
 
     artifact: Path | None = None
@@ -50,6 +51,7 @@ class RunConfig:
     caps: Mapping[str, int] = field(default_factory=dict)
     state: Path | None = None
     snapshot_interval_s: int = 300
+    snapshot_rounds: int = 1
     disk: Mapping[str, int] = field(default_factory=dict)
     save_model: Path | None = None
     save_every: int | None = None
@@ -91,7 +93,11 @@ class RunConfig:
     def unused(self) -> list[str]:
         """Returns a warning for each setting that has no effect because another one is missing."""
         warnings = []
-        changed = {"disk": bool(self.disk), "snapshot_interval_s": self.snapshot_interval_s != 300}
+        changed = {
+            "disk": bool(self.disk),
+            "snapshot_interval_s": self.snapshot_interval_s != 300,
+            "snapshot_rounds": self.snapshot_rounds != 1,
+        }
         if self.state is None:
             warnings += [
                 f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
@@ -135,6 +141,12 @@ def _check_login(broker: Broker) -> None:
             )
     if "\0" in (broker.username or ""):
         raise ConfigFileError("the user name holds a NUL", "broker", "write it without control characters")
+
+
+def checked_snapshot_rounds(rounds: int) -> None:
+    """Checks the rounds between snapshots; 0 means none for rounds. Raises ConfigFileError for less."""
+    if rounds < 0:
+        raise ConfigFileError(f"{rounds} rounds between snapshots", "run", "give 0 or more; the default is 1")
 
 
 def checked_interval(seconds: int) -> int:

@@ -1,16 +1,26 @@
-"""Chooses the targets of a program that a node runs, and checks the arguments of `install`."""
+"""Chooses the targets of a program that a node runs, and checks what `install` is given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bb_edge.engine.program.program import Program, Target
+from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.roles import Component
+from bb_edge.roles.contracts import loses
 from bb_edge.syscalls.results import described
 
-__all__ = ["InstallError", "SeveralRefusals", "UnknownTargetError", "check_arguments", "chosen_targets"]
+__all__ = [
+    "InstallError",
+    "SeveralRefusals",
+    "UnknownTargetError",
+    "check_arguments",
+    "chosen_targets",
+    "refuse_forgetful",
+]
 
 
 class InstallError(BBError):
@@ -90,3 +100,20 @@ def check_arguments(peer_id: object, addresses: object, program: object) -> None
     ):
         if not fits:
             raise InstallError(f"expected {wanted}, got {described(argument)}", "install", hint)
+
+
+def refuse_forgetful(graphs: Iterable[BoundGraph], components: Mapping[str, Component]) -> None:
+    """Raises InstallError for a component of a durable target whose state no snapshot would hold.
+
+    `components` are by slot, in the order of their numbers.
+    """
+    kinds = [(slot, type(component)) for slot, component in components.items()]
+    for op in (op for graph in graphs for op in graph.ops if op.component >= 0):
+        slot, kind = kinds[op.component]
+        if loses(kind, ((op.spec.domain, op.spec.op_type),)):
+            raise InstallError(
+                f"{op.spec.op_type} changes {kind.__name__}, which has no serialize: a restart of this "
+                "durable target would lose that state",
+                f"{op.target}, slot {slot!r}",
+                "override serialize and restore, or set stateless = True in the class",
+            )

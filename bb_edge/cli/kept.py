@@ -121,10 +121,21 @@ def open_kept(
     return node, store
 
 
-def keeper_of(node: Node, store: StateStore, interval_s: int, report: Report) -> Keeper:
-    """What writes the node's state while it runs, with a snapshot every `interval_s` seconds (0: none)."""
+def keeper_of(node: Node, store: StateStore, config: RunConfig, report: Report) -> Keeper:
+    """What writes the node's state while it runs.
+
+    It takes a snapshot every `snapshot_interval_s` seconds and every `snapshot_rounds` rounds (0: none).
+    """
     announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
-    return Keeper(node, store, interval_ns=interval_s * 1_000_000_000, report=report, announce=announce)
+    return Keeper(
+        node,
+        store,
+        interval_ns=config.snapshot_interval_s * 1_000_000_000,
+        rounds=config.snapshot_rounds,
+        rounds_ended=lambda: node.rounds_ended,
+        report=report,
+        announce=announce,
+    )
 
 
 def _tell(log: Log, node: Node, restored: Restored) -> None:

@@ -150,10 +150,11 @@ class Launch:
             self._log("warning", doubt)
 
     def _settings(self) -> None:
-        from bb_edge.run_config import checked_every, checked_interval
+        from bb_edge.run_config import checked_every, checked_interval, checked_snapshot_rounds
 
         config = self.config
         checked_interval(config.snapshot_interval_s)
+        checked_snapshot_rounds(config.snapshot_rounds)
         checked_every(config.save_every, config.save_model)
         config.transport_options(config.node_config())
         config.store_limits()
@@ -185,6 +186,12 @@ class Launch:
         self.targets = chosen_targets(self.program, config.targets)
         for idle in what_nothing_starts(self.targets, self.program, config.artifact):
             self._log("warning", idle)
+        if config.state is not None and config.snapshot_rounds > 1 and not self._has_rounds():
+            self._log("warning", "snapshot_rounds has no effect: this node has no rounds of its own")
+
+    def _has_rounds(self) -> bool:
+        mains = (self.program.graphs[target.main] for target in self.targets)
+        return any(op.op_type == "Repeat" for main in mains for op in main.ops)
 
     def _capacity(self) -> None:
         """What never fits on disk is refused; what takes turns is told, by `bb-edge check` on its own."""

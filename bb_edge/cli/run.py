@@ -67,6 +67,12 @@ def add_parser(verbs: Any) -> None:
         help="time between snapshots (default: 300; 0: only where the program asks for one)",
     )
     p.add_argument(
+        "--snapshot-rounds",
+        type=int,
+        metavar="N",
+        help="own rounds between snapshots, one a second at most (default: 1; 0: none for rounds)",
+    )
+    p.add_argument(
         "--save-model",
         type=file_name,
         metavar="FOLDER",
@@ -165,7 +171,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
     report = StepLog(name, node, transport, output, launch.names, transport.tell)
     keeper = None
     if launch.store is not None:
-        keeper = keeper_of(node, launch.store, config.snapshot_interval_s, report)
+        keeper = keeper_of(node, launch.store, config, report)
     saved = None
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved

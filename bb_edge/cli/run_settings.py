@@ -82,6 +82,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         "targets": tuple(arguments.target or ()) or None,
         "broker": arguments.broker,
         "snapshot_interval_s": arguments.snapshot_interval,
+        "snapshot_rounds": arguments.snapshot_rounds,
         "save_every": arguments.every,
         **{name: getattr(arguments, name) for name in _SAME_NAME},
         "load": (*config.load, *arguments.load),
@@ -104,13 +105,14 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
     from bb_edge.observe.metrics import parse_address
-    from bb_edge.run_config import checked_give_up, checked_interval
+    from bb_edge.run_config import checked_give_up, checked_interval, checked_snapshot_rounds
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.topics import check_federation
 
     for flag, check in (
         ("--give-up-after", checked_give_up),
         ("--snapshot-interval", checked_interval),
+        ("--snapshot-rounds", checked_snapshot_rounds),
         ("--broker", Broker.from_url),
         ("--federation", check_federation),
         ("--metrics", parse_address),

@@ -43,6 +43,7 @@ __all__ = [
     "PeerSelector",
     "ProtocolComponent",
     "forgets",
+    "loses",
     "method_name",
     "offers",
 ]
@@ -66,6 +67,17 @@ def forgets(kind: type[Component]) -> bool:
     if kind.stateless or kind.serialize is not Component.serialize:
         return False
     return kind.stateless is False or any(_writes(kind))
+
+
+def loses(kind: type[Component], ops: typing.Iterable[tuple[str, str]]) -> bool:
+    """Returns whether a restart loses what one of these ops (domain, type) leaves in a component."""
+    if not forgets(kind):
+        return False
+    from bb_edge.ir.opsets import Effect, lookup
+
+    own = kind.atomic_opset().ops if issubclass(kind, ProtocolComponent) else {}
+    rows = (lookup(domain, op_type) or own.get(op_type) for domain, op_type in ops)
+    return kind.stateless is False or any(row is not None and row.effect is Effect.WRITE for row in rows)
 
 
 def _writes(kind: type[Component]) -> typing.Iterator[bool]:

@@ -129,6 +129,8 @@ class Inventory:
 
 
 def _advice(name: str) -> str:
+    if name.startswith("snapshot"):
+        return f"give this node a folder of its own with --state, or put its own {name} back"
     return (
         f"put the node's own {name} back; or move this one out of the folder, and the start says what is"
         " lost with its own"

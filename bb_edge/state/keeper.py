@@ -21,6 +21,8 @@ from bb_edge.wire.resend import EnvelopeKey
 
 RETRY_NS = 1_000_000_000
 MAX_RETRY_NS = 60_000_000_000
+ROUNDS_GAP_NS = 1_000_000_000
+"""Between two snapshots for rounds: rounds of milliseconds would wear out a card in weeks."""
 """A snapshot that failed is tried again after RETRY_NS, then after twice as long, up to MAX_RETRY_NS.
 
 A disk that was busy is free within a second; on one that is full, an attempt per minute wears nothing."""
@@ -112,9 +114,13 @@ class Keeper:
     """Writes what one node asks for, from the thread that polls it.
 
     `interval_ns` is the time between two snapshots that nobody asked for (0: there are none); they are left
-    out while the node has nothing to do. `report` gets a `StorageFailed` for each snapshot that could not be
-    written; the node itself reports about its records. `announce` is for programs with ops that a snapshot
-    starts: it starts them in the next poll, and the snapshot is taken after that poll.
+    out while the node has nothing to do. `rounds_ended` tells how many rounds of its own the node has ended;
+    a snapshot is taken after every `rounds` of them (0: none is), once a second at most, in the poll after
+    the round's end: a round that begins there with a durable question wants one too, and one serves both.
+
+    `report` gets a `StorageFailed` for each snapshot that could not be written; the node itself reports about
+    its records. `announce` is for programs with ops that a snapshot starts: it starts them in the next poll,
+    and the snapshot is taken after that poll.
     """
 
     def __init__(
@@ -123,12 +129,19 @@ class Keeper:
         store: StateStore,
         *,
         interval_ns: int = 0,
+        rounds: int = 0,
+        rounds_ended: Callable[[], int] = lambda: 0,
         report: Report | None = None,
         announce: Callable[[], None] | None = None,
     ) -> None:
         self._node = node
         self._store = store
         self._interval_ns = interval_ns
+        self._rounds = rounds
+        self._rounds_ended = rounds_ended
+        self._rounds_at = rounds_ended()  # as the last snapshot has it
+        self._rounds_due_ns = 0  # when the snapshot for rounds that have ended is due; 0: none have
+        self._last_ns: int | None = None
         self._report = report
         self._announce = announce
         self._announced = False
@@ -175,8 +188,10 @@ class Keeper:
 
     @property
     def next_ns(self) -> int | None:
-        """When to call `take` though the node is idle, to try a failed snapshot again; None where none is."""
-        return self._retry_at_ns if self._wanted and self._retry_at_ns else None
+        """When to call `take` though the node is idle, for a snapshot that failed, or for rounds; or None."""
+        if self._wanted and self._retry_at_ns:
+            return self._retry_at_ns
+        return self._rounds_due_ns or None
 
     @property
     def failing(self) -> bool:
@@ -199,6 +214,8 @@ class Keeper:
         self._wanted = self._busy = self._announced = False
         self._retry_at_ns, self._wait_ns = 0, RETRY_NS
         self._due_ns = now_ns + self._interval_ns
+        self._last_ns, self._rounds_due_ns = now_ns, 0
+        self._rounds_at = self._rounds_ended()
         self._idle_counters = dict(node.counters)
         try:
             store.drop(gone)
@@ -207,7 +224,7 @@ class Keeper:
         return True
 
     def _wants(self, now_ns: int) -> bool:
-        if self._wanted or self._store.wants_snapshot:
+        if self._wanted or self._store.wants_snapshot or (self._rounds and self._wants_for_rounds(now_ns)):
             return True
         if not self._interval_ns:
             return False
@@ -217,6 +234,14 @@ class Keeper:
             return False
         self._due_ns = now_ns + self._interval_ns
         return self._busy or self._node.counters != self._idle_counters
+
+    def _wants_for_rounds(self, now_ns: int) -> bool:
+        if self._rounds_due_ns:
+            return now_ns >= self._rounds_due_ns
+        if self._rounds_ended() - self._rounds_at >= self._rounds:
+            first_ns = 0 if self._last_ns is None else self._last_ns + ROUNDS_GAP_NS
+            self._rounds_due_ns = max(now_ns, first_ns, 1)
+        return False
 
     def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
         def write() -> None:

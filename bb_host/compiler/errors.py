@@ -203,6 +203,10 @@ class BindingError(PassError):
     """A binding that names no slot of the program, the wrong role, or a config that cannot be written."""
 
 
+class StateNotSaved(BindingError):
+    """A component of a durable partition keeps state that a restart would lose."""
+
+
 class RuntimeIncomplete(PassError):
     """The compiled form lacks an op that the runtime counts on."""
 

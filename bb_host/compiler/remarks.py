@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 
-from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import Effect
+from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import RegistryError, default_registry
-from bb_edge.roles import forgets
+from bb_edge.roles.contracts import loses
 from bb_host.compiler import flow
-from bb_host.compiler.errors import label, source
+from bb_host.compiler.errors import StateNotSaved, label, source
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.program import Function, Op, Slot
@@ -29,6 +27,7 @@ def warn_of_slots(
     """Warns about types that this host does not know, state that a restart loses, and unused bindings.
 
     Misspelt classes of selectors, too. `resolved` are the slots of each partition main, by its key.
+    Raises StateNotSaved where a restart would lose state of a durable partition.
     """
     used: set[int] = set()
     classes = dict.fromkeys(t.main.meta.get(keys.PARTITION_KEY, t.main.name) for t in targets)
@@ -43,7 +42,8 @@ def warn_of_slots(
                 used.add(id(binding))
                 component, where = binding.component, binding.where
             if slot.role and slot.is_concrete:
-                _check_type(name, slot, component, ops, where, stats)
+                durable = any(op.meta.get(keys.DURABLE_KEY) == "1" for op in target.main.ops)
+                _check_type(name, slot, component, ops, where, stats, durable)
     for binding in options.bindings:
         if id(binding) not in used:
             there = f" in partition {binding.target!r}" if binding.target else ""
@@ -68,7 +68,13 @@ def _check_class(name: str, slot: Slot, classes: Iterable[str], where: str, stat
 
 
 def _check_type(
-    name: str, slot: Slot, component: type | None, ops: Sequence[Op], where: str, stats: Stats
+    name: str,
+    slot: Slot,
+    component: type | None,
+    ops: Sequence[Op],
+    where: str,
+    stats: Stats,
+    durable: bool,
 ) -> None:
     registry = default_registry()
     if component is None:
@@ -86,31 +92,15 @@ def _check_type(
                 (f"{near} Else " if near.startswith("did you mean") else "")
                 + "give its file: bb-host compile --load FILE.py",
             )
-    elif _loses_state(component, ops):
-        stats.warn(
-            "state-not-saved",
+    elif loses(component, ((op.domain, op.op_type) for op in ops)):
+        what = (
             f"slot {name!r}: {component.__name__} keeps state and does not override serialize: a restart"
-            " loses it",
-            where,
-            "override serialize and restore, or set stateless = True in the class",
+            " loses it"
         )
-
-
-_forgets = lru_cache(maxsize=64)(forgets)
-
-
-def _loses_state(component: type, ops: Sequence[Op]) -> bool:
-    if not _forgets(component):
-        return False
-    if getattr(component, "stateless", None) is False:
-        return True
-    declare = getattr(component, "atomic_opset", None)
-    own = declare().ops if declare is not None else {}
-    for op in ops:
-        row = opsets.lookup(op.domain, op.op_type) or own.get(op.op_type)
-        if row is not None and row.effect is Effect.WRITE:
-            return True
-    return False
+        hint = "override serialize and restore, or set stateless = True in the class"
+        if durable:
+            raise StateNotSaved(f"{what}, and the partition is durable", where=where, hint=hint)
+        stats.warn("state-not-saved", what, where, hint)
 
 
 # --- scopes -----------------------------------------------------------------------------------------------

@@ -183,6 +183,22 @@ def test_a_server_that_is_done_says_so_again_after_a_restart(mosquitto_broker, d
     assert d.f.ended(d.server("--until-done")) == 0
 
 
+def test_a_server_without_durable_sends_that_is_killed_loses_one_round_at_most(mosquitto_broker, federation):
+    f = federation(mosquitto_broker, rounds=0, at_least=3, pause_ms=1500)  # longer than the gap of snapshots
+    for number in range(3):
+        f.client(number)
+    server = f.server(*f.state("server"))
+    for _ in range(2):
+        f.full_round()
+        told = f.full_round()[0]
+        server.signal(signal.SIGKILL)
+        assert f.ended(server) == -signal.SIGKILL
+        server = f.server(*f.state("server"))
+        ended = int(f.says(server, "restored").partition("rounds_ended=")[2].split()[0])
+        assert ended >= told - 1
+        assert f.full_round()[0] > ended
+
+
 def test_a_durable_program_without_a_folder_is_refused(durable):
     d = durable("mqtt://127.0.0.1:1")
     child = d.f.client(0)
@@ -198,4 +214,4 @@ def test_a_folder_of_another_node_is_refused(mosquitto_broker, durable):
     second = d.f.client(1, *d.f.state("client-0"))
     found = d.f.wait(lambda e: isinstance(e, Ended) and e.child is second, "it ends")
     assert found.code == 3
-    assert "move this one aside" in second.tail.splitlines()[-1]
+    assert "give this node a folder of its own with --state" in second.tail.splitlines()[-1]

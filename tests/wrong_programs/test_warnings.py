@@ -8,8 +8,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from bb_edge import PeerId, install
 from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
+from bb_edge.registry import Registry
 from bb_edge.roles import Aggregator, Codec
+from bb_edge.targets import InstallError
 from bb_host import (
     MS,
     AggregatorSlot,
@@ -24,8 +27,10 @@ from bb_host import (
     PeerSelectorSlot,
     S,
 )
+from bb_host.compiler.errors import StateNotSaved
 from bb_host.dsl.errors import RoundsError
 from bb_host.learn import mlp, trainable
+from bb_host.program_proto import to_bytes
 from tests.aids.refusals import quiet, refused, warned
 
 PEERS = Compiler().bind_peer_selector("clients", PresenceSelector)
@@ -47,12 +52,13 @@ class Rounds(Module):
     clients = PeerSelectorSlot("clients", peer_class="Client", at="Server")
     model, agg = ModelSlot("model"), AggregatorSlot("agg", at="Server")
     shard = DataSourceSlot("shard", at="Client")
+    durable = False
 
     def body(self, g: Graph) -> None:
         with g.rounds(3) as start:
             peers = self.clients.sample(g, n=2, after=start)
             params = self.model.params(g, after=start)
-            r = g.request("ask", peers, params, deadline_ns=S)
+            r = g.request("ask", peers, params, deadline_ns=S, durable=self.durable)
             done = self.model.load_parameters(g, r.value)
             x, y = self.shard.next_batch(g, after=done)
             loss = self.model.evaluate(g, x, y)
@@ -693,6 +699,46 @@ def test_a_misspelt_type_in_the_slot():
 def test_a_component_that_forgets():
     compiler = federation().bind_aggregator("agg", Sums)  # <-
     warned("state-not-saved", "Sums", "serialize", "stateless", program=Rounds(), compiler=compiler)
+
+
+class Durable(Rounds):
+    """The same, in a program that promises to lose nothing."""
+
+    durable = True
+
+
+def test_a_component_that_forgets_in_a_durable_program_is_refused():
+    compiler = federation().bind_aggregator("agg", Sums)  # <-
+    with refused(StateNotSaved, "slot 'agg'", "Sums", "serialize", "durable", "stateless"):
+        compiler.compile_program(Durable())
+    quiet(Durable(), federation().bind_aggregator("agg", Keeps))
+    quiet(Durable(), federation().bind_aggregator("agg", Declared))
+
+
+def test_a_component_that_forgets_on_the_device_is_refused_where_the_program_is_durable():
+    class Forgets(Sums):
+        TYPE_NAME: ClassVar[str] = Keeps.TYPE_NAME
+
+    class Stateful(Declared):
+        TYPE_NAME: ClassVar[str] = Keeps.TYPE_NAME
+        stateless: ClassVar[bool | None] = False
+
+    class Says(Declared):
+        TYPE_NAME: ClassVar[str] = Keeps.TYPE_NAME
+
+    def node(program: Rounds, kind: type[Sums]):
+        registry = Registry()
+        registry.register(kind)
+        data = to_bytes(federation().bind_aggregator("agg", Keeps).compile_program(program))
+        return install(PeerId.from_name("s"), (), data, ["Server"], registry=registry, durable=True)
+
+    for kind in (Forgets, Stateful):
+        words = ("Server, slot 'agg'", kind.__name__, "serialize", "stateless")
+        with refused(InstallError, *words, marked=False):
+            node(Durable(), kind)
+        node(Rounds(), kind)
+    for kind in (Keeps, Says):
+        node(Durable(), kind)
 
 
 def test_components_that_keep_their_state_or_have_none():

@@ -42,6 +42,7 @@ FULL = {
     "limits": {"max_executions": 8, "resend_ns": 2_000_000_000, "caps": {"fills": 20}},
     "state": "state",
     "snapshot_interval_s": 60,
+    "snapshot_rounds": 5,
     "disk": {"journal_bytes": 1048576},
     "seed": 7,
     "load": ["mine.components"],
@@ -93,7 +94,7 @@ def test_every_key_arrives(write, tmp_path):
     options = config.transport_options(node)
     assert (options.keepalive_s, options.max_packet_bytes) == (120, 131_072)
     assert options.max_envelope_bytes == node.caps.total_bytes
-    assert config.snapshot_interval_s == 60
+    assert (config.snapshot_interval_s, config.snapshot_rounds) == (60, 5)
     limits = config.store_limits()
     assert (limits.journal_bytes, limits.snapshot_bytes) == (1048576, StoreLimits().snapshot_bytes)
     assert limits.outbox_bytes >= node.outbox_bytes + node.outbox_records * (len(record.to_bytes()) + 70)
@@ -163,6 +164,8 @@ def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
         ({"limits": {"max_executions": 0}}, r"max_executions = 0"),
         ({"limits": {"caps": {"fills": 0}}}, r"fills = 0"),
         ({"snapshot_interval_s": -1}, r"-1 seconds between snapshots"),
+        ({"snapshot_rounds": -1}, r"-1 rounds between snapshots"),
+        ({"snapshot_rounds": 0.5}, r"snapshot_rounds: expected a whole number of rounds"),
         ({"snapshot_interval_s": "60"}, r"snapshot_interval_s: expected a whole number of seconds"),
         ({"disk": {"journal_bytes": 0}}, r"disk: a limit below 1 byte"),
         ({"disk": {"journal": 1}}, r"disk\.journal: unknown key .*'journal_bytes'"),

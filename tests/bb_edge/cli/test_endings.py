@@ -183,3 +183,10 @@ def test_a_dry_run_names_everything_that_it_refuses(configured, capsys):
     checks = json.loads(capsys.readouterr().out)["checks"]
     failed = [c for c in checks if (c["check"], c["status"]) == ("configuration", "failed")]
     assert len(failed) == len(lines)
+
+
+@pytest.mark.broker
+def test_snapshots_by_rounds_of_a_node_without_rounds_are_told_to_be_none(configured, capsys):
+    for rounds, told in ((5, True), (1, False), (0, False)):
+        assert main(["check", "--config", str(configured(state="state", snapshot_rounds=rounds))]) == 0
+        assert ("snapshot_rounds has no effect" in capsys.readouterr().err) is told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from times import S
@@ -69,7 +70,7 @@ class Node:
 class World:
     """A disk, a store, a node and its keeper."""
 
-    def __init__(self, make: Opened, look: Look, limits: StoreLimits | None, **options: int) -> None:
+    def __init__(self, make: Opened, look: Look, limits: StoreLimits | None, **options: Any) -> None:
         self.disk = FakeDisk()
         self.store = make(self.disk, limits)
         self.store.open()
@@ -88,7 +89,7 @@ class World:
 
 @pytest.fixture
 def world(make_store: Opened, look: Look) -> Callable[..., World]:
-    def make(limits: StoreLimits | None = None, **options: int) -> World:
+    def make(limits: StoreLimits | None = None, **options: Any) -> World:
         return World(make_store, look, limits, **options)
 
     return make
@@ -232,6 +233,62 @@ def test_the_interval(world: Callable[..., World]) -> None:
     w.take(now_ns=100 * S)
     w.take(now_ns=101 * S)
     assert w.keeper.snapshots == 3, "something happened that no step told of"
+
+
+def test_rounds_are_on_disk_in_the_poll_after_their_end(world: Callable[..., World]) -> None:
+    ended = 0
+    w = world(rounds=1, rounds_ended=lambda: ended)
+    w.take(now_ns=1)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (1, None)
+    ended = 1
+    w.take(event(), now_ns=2 * S)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (1, 2 * S), "the poll after is due at once"
+    w.take(now_ns=2 * S + 1)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (2, None)
+    w.take(event(), now_ns=9 * S)
+    assert w.keeper.snapshots == 2, "no round has ended since"
+
+
+def test_a_round_that_begins_with_a_durable_question_takes_one_snapshot(world: Callable[..., World]) -> None:
+    ended = 0
+    w = world(rounds=1, rounds_ended=lambda: ended)
+    w.take(now_ns=1)
+    ended = 1
+    w.take(event(), now_ns=2 * S)
+    w.take(wanted(), now_ns=2 * S + 1)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (2, None)
+    w.take(event(), now_ns=4 * S)
+    assert w.keeper.snapshots == 2
+
+
+def test_short_rounds_are_written_once_a_second_and_several_rounds_where_that_is_asked(
+    world: Callable[..., World],
+) -> None:
+    ended = 0
+    w = world(rounds=2, rounds_ended=lambda: ended)
+    w.take(now_ns=1)
+    for poll in range(100):
+        ended += 1
+        w.take(event(), now_ns=1 + (poll + 1) * S // 50)
+    assert w.keeper.snapshots == 1 + 2, "after a hundred rounds in two seconds"
+    ended += 1
+    for _ in range(3):
+        w.take(now_ns=9 * S)
+    assert w.keeper.snapshots == 1 + 2, "one round of two"
+
+
+def test_rounds_of_which_the_snapshot_fails_are_tried_again(world: Callable[..., World]) -> None:
+    ended = 0
+    w = world(rounds=1, rounds_ended=lambda: ended)
+    w.take(now_ns=1)
+    ended = 1
+    w.take(now_ns=2 * S)
+    w.disk.capacity_bytes = 0
+    w.take(now_ns=2 * S)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (1, 3 * S)
+    w.disk.capacity_bytes = 1 << 20
+    w.take(now_ns=3 * S)
+    assert (w.keeper.snapshots, w.keeper.next_ns) == (2, None)
 
 
 def test_the_interval_of_a_node_that_came_back(make_store: Opened) -> None:
