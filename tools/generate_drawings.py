@@ -2,7 +2,7 @@
 
 A page marks a place by two lines; what lies between them is written by this tool:
 
-    <!-- states of bb_edge.transport.connection:CONNECTION -->      a transition table, drawn
+    <!-- states of bb_edge.transport.connection_states:CONNECTION -->      a transition table, drawn
     <!-- end of states -->
 
 Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an

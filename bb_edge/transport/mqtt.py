@@ -3,8 +3,7 @@
 paho-mqtt makes and keeps the connection (connection.py); the packets that carry envelopes take a shorter way
 through the same socket (shared_socket.py). Sessions persist at the broker. Presence is in membership.py.
 
-An envelope is acknowledged to the broker once the node has taken it. If the node is full, the envelope is
-offered again after the next poll, and nothing more is read until then: a node that is behind slows the broker
+What goes out waits in outgoing.py, what comes is taken by incoming.py: a node that is behind slows the broker
 down (receive maximum) instead of collecting what it cannot handle.
 """
 
@@ -16,12 +15,9 @@ import random
 import select
 import time
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
 
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.steps import SendEnvelope
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode, Log
 from bb_edge.transport.broker import (
@@ -32,27 +28,16 @@ from bb_edge.transport.broker import (
     MqttOptionError,
     MqttOptions,
 )
-from bb_edge.transport.chunks import HEADER_BYTES, ChunkError, Reassembly
-from bb_edge.transport.connection import INCOMING_ALIASES, Connection, Granted
+from bb_edge.transport.chunks import HEADER_BYTES, Reassembly
+from bb_edge.transport.connection import Connection, Granted
 from bb_edge.transport.credentials import stranger
+from bb_edge.transport.incoming import Incoming
 from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
-from bb_edge.transport.packets import (
-    FAILURE,
-    PUBACK,
-    PUBLISH,
-    QUOTA_EXCEEDED,
-    PacketError,
-    Splitter,
-    parse_puback,
-    parse_publish,
-    puback,
-)
-from bb_edge.transport.rollcall import CallError
+from bb_edge.transport.packets import FAILURE
 from bb_edge.transport.shared_socket import SharedSocket
 from bb_edge.transport.strays import Strays
-from bb_edge.transport.topics import Kind, Place, TopicError, Topics, UnknownTopic
-from bb_edge.wire.presence import PresenceError
+from bb_edge.transport.topics import Topics
 
 __all__ = [
     "Broker",
@@ -66,9 +51,6 @@ __all__ = [
 
 GOODBYE_S = 2.0
 """Seconds that `stop` waits until everything is acknowledged; systemd grants a service 90 in all."""
-READ_AT_ONCE = 512 * 1024
-"""Bytes that one `wait` reads at most before the node is polled: milliseconds of work on a small board."""
-
 COUNTERS = (
     "connects",
     "disconnects",
@@ -102,15 +84,6 @@ def _silent(level: str, message: str, *, kind: str = "", peer: PeerId | None = N
     """Logs nothing."""
 
 
-class _Held(NamedTuple):
-    """A message that the node had no space for; `mid` is its unacknowledged packet identifier, or 0."""
-
-    topic: bytes
-    place: Place
-    payload: bytes
-    mid: int
-
-
 class MqttTransport:
     """The MQTT transport of one node. All methods but `wake` belong to the driver's thread."""
 
@@ -140,17 +113,14 @@ class MqttTransport:
         self._stranger = stranger(broker, node.peer_id)
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
-        self._chunks = Reassembly(
+        chunks = Reassembly(
             options.chunked_at_once,
             options.chunked_bytes,
             options.max_envelope_bytes,
             options.chunked_age_s * 1_000_000_000,
         )
         # The largest packet that the broker may send: the largest envelope, its topic and properties.
-        self._largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
-        self._splitter = Splitter(self._largest)
-        self._aliases: dict[int, bytes] = {}
-        self._held: _Held | None = None
+        largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
         self._behind = False  # whether envelopes waited for the broker after the last write
         where = f"federation {federation!r} at {broker}"
         acts = Acts(self._say, self._call, on_log)
@@ -165,7 +135,7 @@ class MqttTransport:
             client_id=f"bb-{federation}-{node.peer_id}",
             will=self._membership.will,
             filters=filters,
-            largest=self._largest,
+            largest=largest,
             counters=self._counters,
             log=on_log,
             jitter=self._jitter,
@@ -176,7 +146,19 @@ class MqttTransport:
         )
         self._membership.link = self._connection
         own = (*filters, *self._membership.called_at)
-        self._strays = Strays(own, self._counters, self._connection, on_log)
+        strays = Strays(own, self._counters, self._connection, on_log)
+        self._incoming = Incoming(
+            node,
+            topics,
+            self._connection,
+            self._membership,
+            strays,
+            chunks,
+            self._counters,
+            on_log,
+            largest,
+            self._acknowledged,
+        )
         self._poll = select.poll()
         self._polled_fd = -1
         self._polled_write = False
@@ -241,8 +223,8 @@ class MqttTransport:
         if shared is None:
             self._watch(-1, False)
         else:
-            if self._held is not None:
-                self._offer_held()
+            if self._incoming.holds:
+                self._incoming.offer_held()
             if connection.shared is not shared:
                 return
             self._write(shared)
@@ -261,12 +243,11 @@ class MqttTransport:
         if shared is None:
             return
         if readable or shared.ended or shared.pending:
-            self._read(shared)
+            self._incoming.read(shared)
         if connection.shared is shared and connection.client.want_write():
             self._write(shared)  # the subscriptions of a new connection
         if connection.after_wait():
-            self._chunks.expire(time.monotonic_ns())
-            self._counters["chunks_expired"] = self._chunks.expired
+            self._incoming.expire()
             if connection.connected:
                 self._membership.tick(time.monotonic())
 
@@ -292,8 +273,7 @@ class MqttTransport:
     # --- callbacks of the connection, and of the membership ----------------------------------------------
 
     def _opened(self) -> None:
-        self._splitter = Splitter(self._largest)
-        self._aliases.clear()
+        self._incoming.opened()
 
     def _up(self, granted: Granted) -> None:
         self._outgoing.connected(
@@ -310,7 +290,7 @@ class MqttTransport:
 
     def _down(self) -> None:
         self._outgoing.disconnected()
-        self._held = None
+        self._incoming.lost()
 
     def _say(self, topic: str, payload: bytes) -> None:
         self._outgoing.put_first(Item(topic.encode(), payload, retain=True))
@@ -344,145 +324,6 @@ class MqttTransport:
                 with contextlib.suppress(IngressFull):  # only a hint: a busy node can do without
                     self._node.peer_failed(item.peer)
         return True
-
-    # --- in -------------------------------------------------------------------------------------------
-
-    def _read(self, shared: SharedSocket) -> None:
-        """Reads at most READ_AT_ONCE bytes; stops early if the node is full."""
-        splitter, left = self._splitter, READ_AT_ONCE
-        try:
-            while left > 0 and self._held is None:
-                count = shared.read_into(splitter.room())
-                if not count:
-                    break
-                left -= count
-                splitter.filled(count)
-                self._take(shared, splitter)
-                if self._connection.shared is not shared:
-                    return
-        except PacketError as error:
-            self._counters["malformed"] += 1
-            self._connection.drop(f"the broker's bytes are not MQTT: {error}")
-            return
-        if shared.ended and self._held is None and self._connection.shared is shared:
-            self._connection.feed(shared, b"")
-
-    def _take(self, shared: SharedSocket, splitter: Splitter) -> None:
-        """Handles every whole packet that was read, until the node is full or the connection ends."""
-        while self._held is None and self._connection.shared is shared:
-            packet = splitter.take()
-            if packet is None:
-                return
-            first, data, start, body, end = packet
-            kind = first & 0xF0
-            if splitter.oversize:
-                self._refuse_oversize(shared, splitter.oversize, first, data, body, end)
-            elif kind == PUBLISH:
-                self._published(shared, first, data, body, end)
-            elif kind != PUBACK or not self._acknowledged(*parse_puback(data, body, end)):
-                self._connection.feed(shared, bytes(data[start:end]))
-
-    def _published(self, shared: SharedSocket, first: int, data: bytearray, body: int, end: int) -> None:
-        message = parse_publish(first, data, body, end, self._connection.v5)
-        topic = message.topic
-        if message.alias:
-            if topic and message.alias <= INCOMING_ALIASES:
-                self._aliases[message.alias] = topic
-            topic = topic or self._aliases.get(message.alias, b"")
-        if not topic:
-            raise PacketError("a PUBLISH without a topic, and its alias is not defined", "broker")
-        self._counters["received_bytes"] += end - body + 2
-        try:
-            place = self._topics.read(topic)
-        except UnknownTopic:
-            self._strays.take(topic)
-        except TopicError as error:
-            self._refuse("a message", error)
-        else:
-            payload = message.payload
-            whole = payload if place.kind is not Kind.CHUNK else self._join(place.peer, payload)
-            if whole is not None:
-                try:
-                    self._deliver(topic, place, whole)
-                except IngressFull:
-                    # It is not acknowledged, and nothing more is read, until the node has been polled.
-                    self._counters["held"] += 1
-                    self._held = _Held(topic, place, whole, message.mid)
-                    return
-        if message.mid:
-            shared.queue(puback(message.mid))
-
-    def _offer_held(self) -> None:
-        """Offers the held message again, after a poll; refuses it if the node is still full."""
-        held, self._held = self._held, None
-        shared = self._connection.shared
-        if held is None or shared is None:
-            return
-        reason = 0
-        try:
-            self._deliver(held.topic, held.place, held.payload)
-        except IngressFull as error:
-            self._counters["dropped"] += 1
-            reason = QUOTA_EXCEEDED if self._connection.v5 else 0
-            self._log(
-                "warning", f"an envelope is dropped: {error}", kind="envelope dropped", peer=held.place.peer
-            )
-        if held.mid:
-            shared.queue(puback(held.mid, reason))
-        try:
-            self._take(shared, self._splitter)
-        except PacketError as error:
-            self._counters["malformed"] += 1
-            self._connection.drop(f"the broker's bytes are not MQTT: {error}")
-
-    def _join(self, peer: PeerId, chunk: bytes) -> bytes | None:
-        """The envelope that a chunk completes; None if more chunks are needed or the chunk is refused."""
-        self._counters["chunks_received"] += 1
-        try:
-            whole = self._chunks.add(peer, chunk, time.monotonic_ns())
-        except ChunkError as error:
-            self._counters["chunks_refused"] += 1
-            self._log("warning", f"a chunk is refused: {error}", kind="chunk refused", peer=peer)
-            return None
-        if whole is not None:
-            self._counters["joined"] += 1
-        return whole
-
-    def _refuse_oversize(
-        self, shared: SharedSocket, size: int, first: int, data: bytearray, body: int, end: int
-    ) -> None:
-        self._counters["oversize"] += 1
-        self._log(
-            "warning",
-            f"a packet of {size} bytes is dropped; the limit is {self._largest} bytes",
-            kind="packet too large",
-        )
-        if first & 0xF0 != PUBLISH:
-            raise PacketError(f"a packet of type {first >> 4} with {size} bytes", "broker")
-        topic_end = body + 2 + (data[body] << 8 | data[body + 1])
-        if first >> 1 & 3 and topic_end + 2 <= end:
-            # Without an acknowledgement the broker would send it again at each connection.
-            shared.queue(puback(data[topic_end] << 8 | data[topic_end + 1]))
-
-    def _refuse(self, what: str, error: BBError, peer: PeerId | None = None) -> None:
-        self._counters["malformed"] += 1
-        self._log("warning", f"{what} is refused: {error}", kind="malformed message", peer=peer)
-
-    def _deliver(self, topic: bytes, place: Place, payload: bytes) -> None:
-        """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
-        if place.kind in (Kind.PRESENCE, Kind.ROLL_CALL):
-            take = self._membership.called
-            if place.kind is Kind.PRESENCE:
-                self._counters["presences"] += 1
-                take = partial(self._membership.take, place.peer)
-            try:
-                if not take(place.peer_class, payload):
-                    self._strays.take(topic)
-            except (PresenceError, CallError) as error:
-                self._refuse("a presence or roll call", error, place.peer)
-            return
-        self._node.deliver_inbound(payload, place.peer, self._topics.names(place.peer).address)
-        self._counters["received"] += 1
 
     # --- sockets --------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
-from bb_edge.transport.connection import VERSIONS
+from bb_edge.transport.connection_states import VERSIONS
 from bb_edge.transport.credentials import dial_fault
 
 STEP_S = 5.0

@@ -15,7 +15,8 @@ import pytest
 
 from bb_edge.transport import connection as module
 from bb_edge.transport.broker import Broker, MqttOptions
-from bb_edge.transport.connection import CONNECTION, VERSION, Connection, State
+from bb_edge.transport.connection import Connection
+from bb_edge.transport.connection_states import CONNECTION, VERSION, State
 from tests.aids.transitions import assert_decides_by
 
 ACCEPT = b"\x20\x03\x00\x00\x00"
