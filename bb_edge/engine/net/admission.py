@@ -138,12 +138,15 @@ class Admission:
         self._ledger.release(raw.peer, len(raw.data))
 
     def _answer_no(self, arrival: Arrival, refusal: Refusal, now_ns: int) -> None:
-        """Tells whoever asks that it will not be answered, now or later: its request is marked as taken."""
+        """Tells whoever asks that it will not be answered, now or later: its request is marked as taken.
+
+        Not so where nothing is known of the peer: nobody could be told, and its presence may still come.
+        """
         raw, message = arrival.raw, arrival.message
         why = self._senders.why(refusal, arrival)
         if refusal is Refusal.CLASS_MISMATCH:
             self._runtime.emit(steps.ClassMismatch(raw.peer, why))
-        if message.kind == REQUEST:
+        if message.kind == REQUEST and self._peers.presences.get(raw.peer) is not None:
             self._links.mark(raw.peer, message, now_ns)
             self._failures.refuse(raw.peer, message, why)
 

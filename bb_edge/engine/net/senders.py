@@ -2,8 +2,9 @@
 node's.
 
 A class is believed by the topic of a presence, and presences come apart from envelopes: an entry of a peer
-that is not known in its class is left unacknowledged at first, so that it comes again, and refused for good
-once the class has had time to show.
+that is not known in its class is left unacknowledged at first, so that it comes again, and refused once the
+class has had time to show: for good where the peer is known in another class; one of whom nothing is known
+is taken when it repeats it behind its presence.
 """
 
 from __future__ import annotations

@@ -108,6 +108,16 @@ def test_a_peer_that_is_not_of_the_class_is_refused_and_told(leaf):
     assert (leaf.counted("class_mismatch"), leaf.counted("duplicates")) == (1, 1), "it was marked"
 
 
+def test_a_request_whose_peer_is_told_of_very_late_is_answered(leaf):
+    """Its presence was lost and asked for again: nobody could be told no before."""
+    leaf.asked(seq=1)
+    leaf.bench.poll(10 * CLASS_NS)
+    found = leaf.asked(seq=1)
+    assert of(steps.ClassMismatch, found) and not answers(found)
+    leaf.is_told()
+    assert of(steps.AppEvent, leaf.asked(seq=1))
+
+
 def test_a_one_way_entry_of_another_class_stays_unacknowledged(leaf):
     leaf.is_told(classes=("Leaf",))
     leaf.asked(NONE, seq=1)
