@@ -48,7 +48,10 @@ def read_regular(path: str | os.PathLike[str], most: int, hint: str = "is it the
         size = os.fstat(file.fileno()).st_size
         if size <= most:
             try:
-                data = file.read(most + 1)
+                # Room is made for what is asked for: `most` of an artifact is more than a board has.
+                data = file.read(size + 1)
+                if len(data) > size:  # it grows
+                    data += file.read(most + 1 - len(data))
             except MemoryError:
                 raise FileRefused(f"its {size} bytes do not fit into memory", os.fspath(path), hint) from None
             except OSError as error:

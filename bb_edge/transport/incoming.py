@@ -100,10 +100,12 @@ class Incoming:
         self._counters["chunks_expired"] = self._chunks.expired
 
     def read(self, shared: SharedSocket) -> None:
-        """Reads at most READ_AT_ONCE bytes; stops early if the node is full."""
-        splitter, left = self._splitter, READ_AT_ONCE
+        """Reads at most READ_AT_ONCE bytes; stops early if the node is full, or was given as many."""
+        splitter, left, counters = self._splitter, READ_AT_ONCE, self._counters
+        # Else the packet behind a large one would be in memory, too, before the node sees the first.
+        enough = counters["received_bytes"] + READ_AT_ONCE
         try:
-            while left > 0 and self._held is None:
+            while left > 0 and self._held is None and counters["received_bytes"] < enough:
                 count = shared.read_into(splitter.room())
                 if not count:
                     break

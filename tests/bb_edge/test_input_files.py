@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,23 @@ def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
         read_regular(path, 4)
     with open_regular(path) as file:
         assert file.read() == b"12345"
+
+
+def test_a_small_file_takes_little_memory_whatever_may_be_read(tmp_path: Path) -> None:
+    """A board refuses at once to make room for more than it has, and 2 GiB of an artifact may be read."""
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    code = (
+        "import resource, sys; from bb_edge.input_files import read_regular;"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
+        "print(len(read_regular(sys.argv[1], 2 << 30)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert (found.stdout, found.returncode) == ("5\n", 0), found.stderr
+
+
+def test_a_file_that_grows_is_read_to_its_end() -> None:
+    assert read_regular("/proc/self/stat", 1 << 16).startswith(f"{os.getpid()} ".encode())  # its size is 0
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:

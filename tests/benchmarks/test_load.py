@@ -15,7 +15,7 @@ from bb_edge.engine.ledger import IngressFull
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
-from bb_edge.transport.mqtt import READ_AT_ONCE
+from bb_edge.transport.incoming import READ_AT_ONCE
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.codecs import encode_value

@@ -14,6 +14,7 @@ from times import S
 
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport import incoming, packets
 from bb_edge.transport.chunks import cut
 from bb_edge.transport.mqtt import MqttOptionError, MqttOptions
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket
@@ -56,6 +57,25 @@ def test_a_value_above_the_packet_limit_arrives_whole(start_broker, loop, doors,
     assert ta.counters["cut"] == tb.counters["joined"] == 1
     assert ta.counters["chunks_sent"] == tb.counters["chunks_received"] > 15
     assert ta.counters["disconnects"] == 0
+
+
+def test_large_envelopes_come_one_between_two_polls(mosquitto_broker, loop, doors, url, monkeypatch):
+    """However many the broker and the kernel have ready: what is in memory is one and its result."""
+    monkeypatch.setattr(incoming, "READ_AT_ONCE", 32 * 1024)  # so that the kernel's buffer holds several
+    monkeypatch.setattr(packets, "CHUNK_OF_READING", 4096)
+    a, b, *_ = pair(loop, doors, url(mosquitto_broker))
+    inbox = f"bb/test/{b.peer_id}/from/{a.peer_id}"
+    large = bytes(40 * 1024)
+    publish(mosquitto_broker, *[(inbox, large)] * 40)
+    most = before = 0
+
+    def all_here() -> bool:
+        nonlocal most, before
+        most, before = max(most, len(b.got) - before), len(b.got)
+        return before == 40
+
+    loop.until(all_here)
+    assert most == 1
 
 
 def test_chunks_travel_over_311_as_well(mosquitto_broker, loop, doors, url):
