@@ -10,11 +10,12 @@ from collections.abc import Collection
 
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.unheard import FIRST_NS
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.backoff import S
 
+LIFE_NS = 60 * S
+"""How long a greeting is worth delivering: as long as a slow link is busy with a model of some megabytes."""
 TICK_NS, AT_ONCE = S, 400
 """So many greetings in so long: mosquitto's queue holds 1,000 answers for a node that is busy."""
 
@@ -39,7 +40,7 @@ class Greetings:
         for peer in silent:
             peers.fell_silent(peer)
         for peer in greet:
-            self._outgoing.greet(peer, FIRST_NS)
+            self._outgoing.greet(peer, LIFE_NS)
         if greet:
             self._runtime.count("peers.greeted", len(greet))
         if peers.unheard.are_greeted:

@@ -112,9 +112,9 @@ class Outgoing:
         if len(self.units) < self._runtime.config.outbound_queue:
             self.units.append(Unit(peer, [fill]))
 
-    def greet(self, peer: PeerId, patience_ns: int) -> None:
+    def greet(self, peer: PeerId, life_ns: int) -> None:
         """Queues an envelope that says nothing, and that the peer acknowledges; it is not repeated."""
-        until = self._runtime.now_ns + patience_ns
+        until = self._runtime.now_ns + life_ns
         self._append(Unit(peer, (), kind=envelope.RESPONSE, deadline_ns=until))
 
     def _drop_one(self) -> None:

@@ -21,6 +21,8 @@ FEW = 8
 """So many peers that are not there are borne: a few devices that went without a word, and their wills too."""
 FIRST_NS, LONGEST_NS = 10 * S, 600 * S
 """From one greeting to the next: the first wait, in which an answer comes, doubling up to the longest."""
+SILENT_NS = 2 * FIRST_NS
+"""The wait in which a second greeting must be answered: the first may stand in line behind a large model."""
 
 
 class Unheard:
@@ -68,7 +70,7 @@ class Unheard:
         return tuple(peer for peer in peers if peer == own or heard_of(peer))
 
     def due(self, present: Iterable[PeerId], most: int) -> tuple[list[PeerId], list[PeerId]]:
-        """Whom to greet now, `most` at most, and which of them have not answered in their first wait.
+        """Whom to greet now, `most` at most, and which of them have just left a second greeting unanswered.
 
         `present` are all peers whose presence says up. Where few of them are unheard, it is over: presences
         are believed again.
@@ -83,7 +85,7 @@ class Unheard:
             wait_ns, due_ns = self._greeted.get(peer, (0, 0))
             if due_ns > now_ns:
                 continue
-            if wait_ns == FIRST_NS:
+            if wait_ns == SILENT_NS:
                 silent.append(peer)
             wait_ns = min(2 * wait_ns or FIRST_NS, LONGEST_NS)
             self._greeted[peer] = wait_ns, now_ns + wait_ns

@@ -83,6 +83,8 @@ def test_greeted_fakes_go_down_and_make_room(askers):
     while not told(fed):
         fed.ask()
     fed.sim.run(for_ns=12 * S)
+    assert len(fed.server.peers_up("Client")) == 40, "the first greeting may be late"
+    fed.sim.run(for_ns=20 * S)
     assert len(fed.server.peers_up("Client")) == 2
     (real,) = forge(fed, 1, first=1000)
     assert real in fed.server.peers_up("Client"), "a newcomer has the place of one that is not there"
