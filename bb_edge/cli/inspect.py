@@ -86,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  bootstrap: {inputs or 'no inputs'}")
         if target["own_bootstraps"]:
             print(f"  bootstrap of slots: {', '.join(target['own_bootstraps'])}")
+        for pair, contract in target["contracts"].items():
+            print(f"  contract {pair}: {contract[:16]}…")
         for slot, binding in target["slots"].items():
             unknown = "" if binding["registered"] else " (not registered here: give its file with --load)"
             print(f"  slot {slot}: {binding['role']} {binding['type']}{unknown}")

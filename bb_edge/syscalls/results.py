@@ -16,13 +16,15 @@ What a result may be:
 * several outputs: a tuple, or a list, of one value each. An optional output is None where it is absent;
   optional ones at the end may be omitted. One array is never spread over several outputs.
 
-Neither sizes nor values are checked. A check costs about a microsecond; the results of all components are
+* as large as its op asks: a selector gives `n` peers at most, an index `k` places per query.
+
+Other sizes, and values, are not checked. A check costs about a microsecond; the results of all components are
 checked, those of the shipped ones as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,41 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
         return tuple([check(value) for check, value in zip(ones, result)])  # noqa: B905 (some are left out)
 
     return several
+
+
+def sized(check: Check, definition: OpDef, keywords: Mapping[str, object]) -> Check:
+    """Returns a check that also holds a result to the number that its op asks for, `n` peers or `k` places.
+
+    `keywords` are the op's attributes. Other ops keep their check.
+    """
+    most = keywords.get("n")
+    if definition.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and isinstance(most, int):
+
+        def peers(result: object) -> Any:
+            found = check(result)
+            if len(found) > most:
+                raise ResultError(
+                    f"gave {len(found)} peers, the op asks for {most} at most",
+                    hint=f"return the first {most}",
+                )
+            return found
+
+        return peers
+    places = keywords.get("k")
+    if definition.domain == keys.ROLE_INDEX_DOMAIN and isinstance(places, int):
+
+        def nearest(result: object) -> Any:
+            found = check(result)
+            ids, distances = (found[0].shape, found[1].shape)
+            if ids != distances or ids[-1:] != (places,):
+                raise ResultError(
+                    f"gave ids {list(ids)}, distances {list(distances)}; the op asks for {places} per query",
+                    hint=f"return [{places}] or [queries, {places}]: what nothing fills is -1 and inf",
+                )
+            return found
+
+        return nearest
+    return check
 
 
 def described(value: object) -> str:

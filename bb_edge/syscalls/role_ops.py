@@ -19,7 +19,7 @@ from bb_edge.ir.types import ValueType
 from bb_edge.roles import ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import contributions
-from bb_edge.syscalls.results import Check, ResultError, checker, described
+from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
 
 if TYPE_CHECKING:
     from bb_edge.roles import Component
@@ -62,10 +62,10 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     if op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, method)
     known, promised = env.graph.slot.output_types, _promised(component, definition)
-    op.check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
-    return calls_of(
-        env.scheduler.waiting, component, method, attributes(op, definition), op.takes_first, op.check
-    )
+    keywords = attributes(op, definition)
+    check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
+    op.check = sized(check, definition, keywords)
+    return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:

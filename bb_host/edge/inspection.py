@@ -52,6 +52,11 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         "bytes": size,
         "program": program.meta.get(keys.PROGRAM_KEY, ""),
         "accepts": [one for one in program.meta.get(keys.ACCEPTS_KEY, "").split(",") if one],
+        "contracts": {
+            key[len(keys.CONTRACT_PREFIX) :]: digest
+            for key, digest in sorted(program.meta.items())
+            if key.startswith(keys.CONTRACT_PREFIX)
+        },
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "partitions": [_partition(program, f) for f in tops],
@@ -279,6 +284,10 @@ def render(found: dict[str, Any], name: str) -> str:
     lines = [f"{name}: {found['module']}, {found['form']}{size}"]
     if found["form"] == ORDINARY:
         return "\n".join([*lines, *_model_lines(found)])
+    if found["program"]:
+        also = ", ".join(f"{one[:16]}…" for one in found["accepts"])
+        lines.append(f"program {found['program'][:16]}…{f'; takes nodes of {also} too' if also else ''}")
+    lines += [f"contract {pair}: {digest[:16]}…" for pair, digest in found["contracts"].items()]
     for part in found["partitions"]:
         kind = "module" if found["form"] == "recorded" else "target"
         where = f" (class {part['class']})" if part["class"] else ""

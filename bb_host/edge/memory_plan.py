@@ -48,7 +48,7 @@ class PlannedGraph:
     `arena` against `live`: the plan against the largest sum of simultaneously live bytes. `prepared` is what
     the kernels keep beside the artifact: weights as arrays or packed, views, steps. `kept` are results that a
     component keeps (activations). `reason` says why there is no plan; `assumed` which shapes were assumed to
-    get at least its size.
+    get at least its size. `batched` tells that a stated largest batch went into it.
     """
 
     function: str
@@ -62,6 +62,7 @@ class PlannedGraph:
     prepared: int = 0
     reason: str = ""
     assumed: str = ""
+    batched: bool = False
 
     @property
     def ratio(self) -> float:
@@ -118,7 +119,7 @@ def plan_program(
         planned = (
             PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
             if other
-            else planner.plan(_uses(function, table))
+            else dataclasses.replace(planner.plan(_uses(function, table)), batched=planner.batched)
         )
         found.append(planned)
         if planned.entries and not planned.assumed:
@@ -200,6 +201,7 @@ class _Planner:
         self.types = types
         self.ports = ports
         self.max_batch = max_batch
+        self.batched = False  # whether `max_batch` stood for anything
 
     def plan(self, uses: Sequence[_Use]) -> PlannedGraph:
         name, domain = self.function.name, self.function.domain
@@ -240,6 +242,7 @@ class _Planner:
             return specs, ""
         if self.max_batch is None or not specs:
             raise _OpenShape(next(iter(open_inputs.values())))
+        self.batched = True
         largest = max(specs.values(), key=lambda spec: spec.nbytes)
         for name in open_inputs:
             known = self.types.get(name)
@@ -263,6 +266,7 @@ class _Planner:
             if isinstance(dim, int):
                 dims.append(dim)
             elif self.max_batch is not None and (axis == 0 or (dim is not None and dim == batch)):
+                self.batched = True
                 dims.append(self.max_batch)
             else:
                 raise _OpenShape(f"dim {axis} of input {port!r} is open ({known})")

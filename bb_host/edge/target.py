@@ -292,8 +292,21 @@ def build_edge(
         artifacts.append(
             Artifact(target, final, artifact, mapped, report, planned, budget, lowering, accuracy)
         )
+    if max_batch is not None and not any(map(_is_batched, artifacts)):
+        raise EdgeError(
+            f"--max-batch {max_batch} has nothing to plan for: no batch is open in {module}",
+            "max_batch",
+            "leave it out; the shapes of inputs say how large a batch is",
+        )
     refuse([artifact.budget for artifact in artifacts], limits)
     return Build(module, program, data, tuple(artifacts), passes, steps, base, structure)
+
+
+def _is_batched(artifact: Artifact) -> bool:
+    """Whether a stated largest batch went into a plan, or may be fed to a flatbuffer of an open batch."""
+    return any(plan.batched for plan in artifact.planned) or any(
+        m.open_batch for m in artifact.lowering.models
+    )
 
 
 def _compiled(

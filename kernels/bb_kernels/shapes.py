@@ -16,7 +16,9 @@ MAX_TABLE = 1 << 22
 def bounded(call: Call, elements: int, what: str) -> int:
     """Return ``elements`` if a kernel may make a table of so many, else raise KernelShapeError."""
     if elements > MAX_TABLE:
-        raise KernelShapeError(f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}")
+        raise KernelShapeError(
+            f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}, which is fixed"
+        )
     return elements
 
 

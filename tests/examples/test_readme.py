@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from bb_edge.cli import parser as edge_parser
+from bb_edge.components import ArrayDataSource
+from bb_edge.extend import ComponentEnv, build
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -55,10 +57,22 @@ def test_three_lines_lead_from_an_artifact_to_a_result(tmp_path: Path) -> None:
     compile_edge(
         onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), out_dir=tmp_path / "build"
     )
-    (shown,) = blocks("py")
+    shown = blocks("py")[1]
     names: dict[str, object] = {"x": np.array([-1, 2], np.float32)}
     exec(shown.replace('"build/', f'"{tmp_path}/build/'), names)
     assert np.asarray(names["y"]).tolist() == [0.0, 2.0]
+
+
+def test_own_data_is_dealt_by_the_lines_that_are_shown(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    exec(blocks("py")[0], {"x": rng.random((50, 64)), "y": rng.integers(0, 10, 50)})
+    settings = {"one_hot": 10, "batch_size": 0}
+    sizes = {}
+    for file in sorted(tmp_path.iterdir()):
+        source = build(ArrayDataSource, ComponentEnv("shard", config={"path": str(file), **settings}))
+        sizes[file.name] = int(source.num_samples(None))
+    assert sizes == dict.fromkeys([*(f"client-{k}.npz" for k in range(4)), "server.npz"], 10)
 
 
 def test_bb_host_takes_the_commands() -> None:

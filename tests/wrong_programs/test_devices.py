@@ -234,6 +234,12 @@ WRONG_ANSWERS = {
     "names for peers": ("peers", ("a", "b"), "sample", "PeerIdVec"),
     "one peer": ("peers", SOMEBODY, "sample", "PeerIdVec"),
     "no peers at all": ("peers", None, "sample", "PeerIdVec"),
+    "more peers than asked for": (
+        "peers",
+        (SOMEBODY, PeerId.from_name("b")),
+        "sample",
+        "gave 2 peers, the op asks for 1 at most",
+    ),
 }
 
 

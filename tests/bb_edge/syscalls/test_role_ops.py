@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from arrays import f32
 
+from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
-from bb_edge.roles import TRIGGER, Model
+from bb_edge.roles import TRIGGER, Index, Model
 
 PEER = PeerId.from_name("a")
 OTHER = PeerId.from_name("b")
@@ -203,3 +204,37 @@ def test_peer_selector(bed):
     assert b.events("none") == [()]
     first, again = b.events("near")
     assert first == again and len(first) == 2 and set(first) < set(everybody)
+
+
+class Short(Index):
+    """An index that forgets how many were asked for."""
+
+    TYPE_NAME = "acme.Short"
+    stateless = True
+    gives: ClassVar[tuple[np.ndarray, np.ndarray]]
+
+    @classmethod
+    def construct(cls, env):
+        return cls()
+
+    def add(self, ctx, vec): ...
+
+    def search(self, ctx, query, *, k):
+        return self.gives
+
+
+@pytest.mark.parametrize(
+    ("ids", "distances"),
+    [([1], [0.0]), ([1, 2], [0.0]), ([1, 2, 3], [0.0, 1.0, 2.0]), ([[1], [2]], [[0.0], [1.0]])],
+)
+def test_a_search_that_gives_another_number_than_asked_for_is_refused(bed, monkeypatch, ids, distances):
+    monkeypatch.setattr(
+        Short, "gives", (np.array(ids, np.int64), np.array(distances, np.float32)), raising=False
+    )
+    registry = Registry()
+    registry.register(Short)
+    body = """  ids: I64, d: F32 = role.index.Search<k=2>(q) {slot=i}
+  syscall.AppEmit<name="ids">(ids)"""
+    found = bed.run(body, "q: F32", {"q": f32(0, 0)}, slots={"i": "index|acme.Short"}, registry=registry)
+    (failed,) = found.of(steps.OpFailed)
+    assert "slot 'i' (acme.Short.search)" in failed.text and "the op asks for 2 per query" in failed.text

@@ -23,6 +23,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import UnsupportedOpsError
 from bb_host.edge import build_edge
 from bb_host.edge.inspection import describe, render
+from bb_host.edge.target import EdgeError
 from bb_host.program import Program
 from bb_host.program_proto import from_proto
 from benchmarks import models
@@ -128,6 +129,11 @@ def test_an_open_batch_is_planned_for_the_stated_one() -> None:
     model = open_model(stated.data)
     for rows in (16, 3, 40):  # smaller and larger batches run as before
         assert model(np.ones((rows, 4), np.float32)).shape == (rows, 4)
+
+
+def test_a_largest_batch_without_an_open_one_is_refused() -> None:
+    with pytest.raises(EdgeError, match="max-batch 3 has nothing to plan for"):
+        build_edge(OPEN, shapes={"x": (2, 4)}, max_batch=3)
 
 
 def test_a_fixed_shape_is_planned() -> None:
