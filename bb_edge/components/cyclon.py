@@ -69,6 +69,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
         self._period_ns = period_ns
         self._deadline_ns = deadline_ns or max(period_ns // 2, 1)
         self._view: dict[PeerId, Descriptor] = {}
+        self._asked: dict[PeerId, Descriptor] = {}  # peers of exchanges under way, as the view had them
         self.shuffles = 0
         self.unanswered = 0
 
@@ -134,6 +135,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
         sent = tuple(d.peer for d in outgoing)
 
         def done(ctx: ProtocolCtx, reply: bytes | None) -> None:
+            self._asked.pop(oldest.peer, None)
             if reply is None:
                 self.unanswered += 1
             else:
@@ -142,6 +144,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
 
         payload = cbor.dumps([d.row() for d in (own, *outgoing)])
         ctx.request(oldest.peer, "Shuffle", payload, self._deadline_ns, done)
+        self._asked[oldest.peer] = oldest
 
     def shuffle(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> bytes:
         """Answers another node's exchange: takes the peers offered, and returns as many of its own."""
@@ -174,7 +177,10 @@ class Cyclon(PeerSelector, ProtocolComponent):
     # --- snapshot -------------------------------------------------------------------------------------
 
     def serialize(self) -> bytes:
-        return pack_state(self, _STATE_VERSION, {"view": [d.row() for d in self._view.values()]})
+        # A restart hears no answer to what was under way. So the peers that were asked are known again, as
+        # the oldest ones that they are, where the view has not been filled without them meanwhile.
+        asked = [d for peer, d in self._asked.items() if peer not in self._view]
+        return pack_state(self, _STATE_VERSION, {"view": [d.row() for d in (*self._view.values(), *asked)]})
 
     def restore(self, state: bytes) -> None:
         reader = StateReader(self, _STATE_VERSION, state)

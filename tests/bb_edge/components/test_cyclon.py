@@ -213,6 +213,39 @@ def test_state_survives(compile_text, gossip):
         copy.restore(b"\x00")
 
 
+def restarted(gossip: Gossip, n: int, now_ns: int) -> Node:
+    config = {"introducer_names": [], "view_size": VIEW, "shuffle_size": 3, "period_ns": 1 * S}
+    node = gossip.nodes[n]
+    return install(
+        *(node.peer_id, (), gossip.data, ["Main"]),
+        components={"peers": config},
+        seed=200 + n,
+        snapshot=node.snapshot(now_ns),
+        now_ns=now_ns,
+    )
+
+
+def test_a_restart_in_the_middle_of_an_exchange_forgets_nobody(gossip):
+    """Whoever is asked is out of the view until the answer comes, which a restart never hears."""
+    advance(gossip.sim, 20 * S)
+    views, under_way = gossip.views(), 0
+    for _ in range(220):  # a little more than a period
+        advance(gossip.sim, 5 * MS)
+        for n, node in enumerate(gossip.nodes):
+            before, now = views[node.peer_id], view_of(node)
+            gone = before - now
+            if len(now) == len(before) - 1 and node.inspect().calls:
+                under_way += 1
+                again = restarted(gossip, n, gossip.sim.now_ns)
+                assert view_of(again) == now | gone
+                oldest = max(
+                    cbor.loads(again.component("peers").serialize())["view"], key=lambda row: (row[1], row[0])
+                )
+                assert {PeerId.from_bytes(oldest[0])} == gone, "it is the one that is asked next"
+        views = gossip.views()
+    assert under_way >= COUNT
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
