@@ -239,6 +239,7 @@ def _execution(runtime: Runtime, execution: Execution, requests: Requests) -> Ro
         "bytes_held": execution.bytes_held,
         "answer_bytes": execution.answer_bytes,
         "claim_timer": execution.claim_timer,
+        "until_timer": execution.until_timer,
         "calls": [name_of(act) for act in (execution.on_end, execution.on_claimed, *execution.permits)],
         "frames": [_frame(frame) for frame in execution.frames],
     }

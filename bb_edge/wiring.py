@@ -35,6 +35,7 @@ from bb_edge.engine.program.program import Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.components import Components, OpStates
 from bb_edge.engine.run.naming import Naming
+from bb_edge.engine.run.overdue import Overdue
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import WaitingRoom
@@ -106,6 +107,7 @@ def core(
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
     ctx = OpContext(runtime, components, peers, control, waiting)
     scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
+    Overdue(scheduler)
     requests = Requests(runtime, scheduler, outgoing, peers, wish)
     return Core(runtime, scheduler, ctx, OpStates(), ingress, links, peers, wish, outgoing, control, requests)
 

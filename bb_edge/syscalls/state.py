@@ -184,12 +184,21 @@ def _enqueue(op: BoundOp, env: BindEnv) -> Run:
     return run
 
 
+def _forget_gone(env: BindEnv, tokens: deque[int]) -> None:
+    """Takes the ops out of a line that wait no longer: whoever asked their executions does not either."""
+    there = [token for token in tokens if env.scheduler.waiting.waiter(token) is not None]
+    tokens.clear()
+    tokens.extend(there)
+
+
 def _dequeue(op: BoundOp, env: BindEnv) -> Run:
     state: _Queue = env.state.setdefault(("serialize", _text(op, "queue")), _Queue())
 
     def run(ctx: OpContext, _trigger: object) -> object:
         if state.values:
             return state.values.popleft()
+        if len(state.takers) >= env.runtime.config.op_state_entries:
+            _forget_gone(env, state.takers)
         if len(state.takers) >= env.runtime.config.op_state_entries:
             raise _full(env, ctx, "the line of takers")
         state.takers.append(env.scheduler.waiting.suspend(ctx, Hold.PERMIT))
@@ -263,6 +272,8 @@ def _acquire(op: BoundOp, env: BindEnv) -> Run:
             state.free -= 1
             state.grant(ctx.execution)
             return TRIGGER
+        if len(state.waiting) >= env.runtime.config.op_state_entries:
+            _forget_gone(env, state.waiting)
         if len(state.waiting) >= env.runtime.config.op_state_entries:
             raise _full(env, ctx, "the line at the limit")
         state.waiting.append(env.scheduler.waiting.suspend(ctx, Hold.PERMIT))

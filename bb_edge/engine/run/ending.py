@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
@@ -17,6 +18,9 @@ from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.containment import contained
 from bb_edge.wire.envelope_records import FailureCode
+
+OVERDUE: Final = "execution.overdue"
+"""The registered callback `(now_ns, number)`: an asked execution waits, and its reply must be on its way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +46,10 @@ class Endings:
             # A bootstrap keeps what it has claimed: body ops that want it are held back all the while.
             if execution.claimed and execution.bootstrap is None and KEEPS_CLAIMS.isdisjoint(held):
                 self._waiting.release_claims(execution)
+            if execution.until_ns and not execution.until_timer and execution.is_asked:
+                timers, overdue = self._runtime.timers, self._runtime.callbacks.get(OVERDUE)
+                when = execution.until_ns
+                execution.until_timer = timers.at(when, overdue, execution.id, reserved=True)
             return
         if self._gates and not execution.failed and not execution.expired:
             for frame in tuple(execution.frames):
@@ -60,6 +68,8 @@ class Endings:
                 execution.went_wrong(FailureCode.STARVED, ", ".join(ops))
                 runtime.count("executions.starved")
                 runtime.emit(steps.ExecutionStarved(execution.target, execution.id, ops))
+        if execution.until_timer:
+            runtime.timers.cancel(execution.until_timer)
         if execution.claim_set:
             self._waiting.release_claims(execution)
         for release in execution.permits:

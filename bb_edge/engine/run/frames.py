@@ -104,7 +104,8 @@ class FreeFrames(dict[BoundRegion, list[Frame]]):
 class Execution:
     """One cascade. `ready` holds (frame, op); `parked` those that wait for a claim.
 
-    `held` counts what holds it open, by kind. `claim_timer` ends the wait for a claim at the deadline.
+    `held` counts what holds it open, by kind. `claim_timer` ends the wait for a claim at the deadline,
+    `until_timer` every other one of an execution that was asked.
     `acknowledged` says that its sender will not repeat its envelope, so that no gate stops it. `cause` tells
     its durable sends from those of a later execution. `bytes_held` are those of the envelope that started
     it, charged to `source`; `answer_bytes` those of the answers to its requests. `refused` is why an
@@ -136,6 +137,7 @@ class Execution:
     replied: bool = False
     claim_set: tuple[int, ...] = ()
     claim_timer: int = 0
+    until_timer: int = 0
     deadline_ns: int = 0
     until_ns: int = 0
     bytes_held: int = 0
@@ -157,7 +159,7 @@ class Execution:
         self.target, self.claim_set = "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
         self.asked_somebody = self.notify = self.replied = self.heard_somebody = False
-        self.id = self.claim_timer = self.deadline_ns = self.until_ns = 0
+        self.id = self.claim_timer = self.until_timer = self.deadline_ns = self.until_ns = 0
         self.bytes_held = self.answer_bytes = self.requests_made = self.owes = 0
         self.bootstrap = self.parent = self.asker = self.source = self.cause = None
         self.told_anybody = None
@@ -253,6 +255,16 @@ class Execution:
         if self.asked_somebody:
             return "nobody answered"
         return "nobody asked" if self.requests_made else "" if self.told_anybody is None else "nobody told"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request has started it, or an answer to one that such an execution has made."""
+        asked: Execution | None = self
+        while asked is not None:
+            if asked.owes:
+                return True
+            asked = asked.parent
+        return False
 
     @property
     def heard_nobody(self) -> bool:

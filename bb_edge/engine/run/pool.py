@@ -135,8 +135,8 @@ class ExecutionPool:
             execution.told_anybody, execution.heard_somebody = reached
             execution.failed, execution.expired, execution.claimed = failed, expired, claimed
             execution.notify, execution.asked_somebody = notify, asked_somebody
-            claim_timer, execution.bytes_held, execution.answer_bytes, requests_made = row["numbers"]
-            execution.claim_timer, execution.requests_made = claim_timer, requests_made
+            claim_timer, execution.bytes_held, execution.answer_bytes, *more = row["numbers"]
+            execution.claim_timer, (execution.requests_made, execution.until_timer) = claim_timer, more
             execution.came_from(
                 load(row["source"]),
                 load(row["cause"]),
@@ -181,6 +181,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
             execution.bytes_held,
             execution.answer_bytes,
             execution.requests_made,
+            execution.until_timer,
         ],
         "deadline_ns": execution.deadline_ns,
         "until_ns": execution.until_ns,

@@ -231,6 +231,16 @@ class WaitingRoom:
         for entry in waiting:
             self._pool.ready_again(entry, Hold.LOCK)
 
+    def forget_held_back(self, execution: Execution) -> list[BoundOp]:
+        """Takes the ops of an execution out that wait for a bootstrap, or for a component that is busy."""
+        found = []
+        for entries, why in ((self.locked_ops, Hold.LOCK), *((w, Hold.BUSY) for w in self.busy_waiters)):
+            for entry in [entry for entry in entries if entry[0].execution is execution]:
+                entries.remove(entry)
+                execution.let_go(why)
+                found.append(entry[1])
+        return found
+
     def refuse(self, unready: Mapping[int, Refusal]) -> None:
         """Refuses body ops of these components. Replaces the last answer."""
         self._unready = unready

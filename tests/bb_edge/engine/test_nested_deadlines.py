@@ -13,6 +13,7 @@ from peers import HERE
 from times import MS, S
 
 from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
@@ -126,7 +127,7 @@ def test_the_reserve_is_50_ms_at_least(tiers):
 
 
 def test_where_less_than_the_reserve_remains_nobody_is_asked(tiers):
-    late = "go: Trigger = syscall.Sleep<duration_ns=960000000>(t)"
+    late = "go: Trigger = syscall.Sleep<duration_ns=950000000>(t)"
     sim, server, relay, leaves = tiers(1 * S, 5 * S, before=late)
     took, sums, missing = ask(sim, server, 3)
     assert took < 1000 and sums == [[0]] and missing == ()
@@ -186,3 +187,92 @@ function program.Main() -> () {entry=1, partition=Main}
     (answer,) = [m for s in b.of(steps.SendEnvelope) if (m := decode(s.payload, HOST_CAPS)).kind == RESPONSE]
     assert answer.failure is not None and answer.failure.name == "OP_FAILED"
     assert answer.remaining_deadline_ns == 100 * MS
+
+
+WAITS = """program Demo {module=Demo, binding.Main.s="codec|test.Slow|1"}
+function program.Main() -> () {entry=1, partition=Main}
+  slot s: codec
+  x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  t: Trigger = syscall.OnTrigger(x)
+  FIRST
+  h: Trigger = wire.SendResp(y, from, number) {wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1}
+  LAST
+"""
+WAITING = {
+    "for a time": "late: Trigger = syscall.Sleep<duration_ns=60000000000>(t)",
+    "for a queue": 'late: Tensor = syscall.Serialize.Dequeue<queue="q">(t)',
+    "for a permit": 'got: Trigger = syscall.Limit.Acquire<n=1, name="l">(t)\n  late: Trigger = syscall.Limit.Acquire<n=1, name="l">(got)',
+    "for a component": "late: F32[1] = role.compressor.Compress(x) {slot=s}",
+}
+
+
+@pytest.fixture
+def waits(bench):
+    """`waits(first, last)`: a bench whose node answers with `y`, and the peer that asks it."""
+    registry = Registry()
+    registry.register(Slow)
+
+    def make(first, last=""):
+        config = NodeConfig(op_state_entries=4)
+        b = bench(WAITS.replace("FIRST", first).replace("LAST", last), registry=registry, config=config)
+        asker = PeerId.from_name("asker")
+        b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
+        b.poll()
+        return b, asker
+
+    return make
+
+
+def asked(b, asker, seq=1):
+    """Asks with a deadline of 2 s, and lets the node go on until nothing is to be done."""
+    message = Envelope([fill(0xA1, 3)], REQUEST, 7 + seq, 2 * S, epoch=5, seq=seq)
+    b.node.deliver_inbound(encode(message), asker)
+    b.settle()
+
+
+def answers(b):
+    return [m for s in b.of(steps.SendEnvelope) if (m := decode(s.payload, HOST_CAPS)).kind == RESPONSE]
+
+
+@pytest.mark.parametrize("kind", WAITING)
+def test_what_an_asked_execution_waits_for_ends_with_its_asker(waits, kind):
+    b, asker = waits(f"{WAITING[kind]}\n  y: F32[1] = syscall.GateDispatch(x, late)")
+    asked(b, asker)
+    (answer,) = answers(b)
+    assert answer.failure.name == "OP_FAILED" and answer.remaining_deadline_ns == 100 * MS
+    assert b.node.inspect().executions == [] and b.node.counters["ingress.bytes"] == 0
+    assert b.node.counters["executions.active"] == 0
+    assert "executions.starved" not in b.node.counters, "it was ended, and lacks nothing"
+
+
+def test_it_ends_as_well_where_its_reply_went_out(waits):
+    b, asker = waits(
+        "y: F32[1] = syscall.PassThrough(x)",
+        'late: Trigger = syscall.Sleep<duration_ns=60000000000>(t)\n  syscall.AppNotify<name="late">(late)',
+    )
+    asked(b, asker)
+    assert all(answer.failure is None and answer.fills for answer in answers(b)) and answers(b)
+    assert b.node.inspect().executions == []
+    (failed,) = b.of(steps.OpFailed)
+    assert "waits no longer" in failed.text and not b.of(steps.AppEvent)
+
+
+def test_places_in_line_are_free_again(waits):
+    """Nobody ever puts anything into the queue; all who wait for it are ended."""
+    b, asker = waits(f"{WAITING['for a queue']}\n  y: F32[1] = syscall.GateDispatch(x, late)")
+    for seq in range(1, b.node.config.op_state_entries + 3):
+        asked(b, asker, seq)
+        told = b.of(steps.OpFailed)[-1].text
+        assert "waits no longer" in told, told
+
+
+def test_the_end_by_force_outlives_a_restart(tiers):
+    late = "go: Trigger = syscall.Sleep<duration_ns=60000000000>(t)"
+    sim, server, relay, _ = tiers(5 * S, 8 * S, before=late)
+    server.invoke("Server", {"x": f32(3)})
+    sim.run(for_ns=S)
+    kept, program = relay.snapshot(sim.now_ns), relay.program
+    sim.add(install(relay.peer_id, (), program, ["Relay"], seed=9, snapshot=kept, now_ns=sim.now_ns))
+    sim.run(until=lambda: bool(sim.events("missing")))
+    assert 4740 * MS < sim.now_ns < 4760 * MS
+    assert reasons(sim, "outer") == ["failed"]

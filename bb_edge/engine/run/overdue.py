@@ -1,0 +1,58 @@
+"""The end by force: an asked execution is over when its reply must be on its way, whatever it waits for.
+
+Nobody waits for what it would still give. Its parked ops fail, so that it ends as any other: a failure goes
+home where no reply went out, and its bytes, permits and place are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.ending import OVERDUE
+from bb_edge.engine.run.frames import Execution
+from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+
+
+@dataclass(slots=True, eq=False)
+class Overdue:
+    """Ends executions whose `until_ns` has come. `Endings` arms the timer once one has to wait."""
+
+    _scheduler: Scheduler
+
+    def __post_init__(self) -> None:
+        self._scheduler.runtime.callbacks.register(OVERDUE, self._end)
+
+    def _end(self, _now_ns: int, number: int) -> None:
+        scheduler = self._scheduler
+        execution = scheduler.pool.active.get(number)
+        if execution is None:
+            return
+        execution.until_timer = 0
+        execution.expire()
+        scheduler.runtime.count("deadlines.expired")
+        for op in self._given_up(execution):
+            scheduler.op_failed(
+                execution, op, OpError("whoever asked waits no longer for what it would give", op.spec.name)
+            )
+        scheduler.pool.wake(execution)
+
+    def _given_up(self, execution: Execution) -> Iterator[BoundOp]:
+        """The ops of the execution that waited and do not any more.
+
+        One that waits for a request is not among them: the request has the same deadline, and its answers,
+        as far as there are any, go home.
+        """
+        room = self._scheduler.waiting
+        for token in [t for t, parked in room.parked.items() if parked.execution is execution]:
+            if room.parked[token].op.spec.op_type == OP_RECV_RESP_BATCHED:
+                continue
+            parked = room.unpark(token)
+            assert parked is not None
+            if parked.handle is not None:
+                parked.handle.revoke()
+            yield parked.op
+        yield from room.forget_held_back(execution)
