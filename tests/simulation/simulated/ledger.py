@@ -18,7 +18,8 @@ from simulated.flaky import WHY
 from simulated.programs import contribution
 
 if TYPE_CHECKING:
-    from simulated.world import Machine, World
+    from simulated.machine import Machine
+    from simulated.world import World
 
 ALLOWED = (
     steps.StorageFailed,

@@ -20,10 +20,11 @@ from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.programs import ProgramClaim
 from simulated.broker import Broker, Client, Shell
 from simulated.ledger import Ledger
+from simulated.machine import Machine, identity
 from simulated.network import MS
 from simulated.plan import MixedPlan, S, talks
 from simulated.programs import EDITIONS
-from simulated.world import Machine, World, WorldError, identity
+from simulated.world import World, WorldError
 
 LATE_NS = 6 * S
 """How long a node may hear nothing of its peers: three times as long as entries wait for a presence."""

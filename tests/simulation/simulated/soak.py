@@ -17,9 +17,10 @@ from itertools import islice
 
 from bb_shims.testing import FakeDisk
 from simulated.ledger import Ledger
+from simulated.machine import Machine
 from simulated.network import MS, Weather
 from simulated.plan import Plan, S
-from simulated.world import CUTS, ERRORS, Machine, World, WorldError
+from simulated.world import CUTS, ERRORS, World, WorldError
 
 KIB = 1024
 FOREVER = 1_000_000_000
