@@ -136,7 +136,7 @@ class Membership:
         self._connections += 1
         self._echoed = False
         self._echo_wait_s = ECHO_S[0]
-        self._echo_at = time.monotonic() + self._echo_wait_s
+        self._echo_at = self._clock() + self._echo_wait_s
         watched = [self._topics.presence(will, peer) for peer, will in self._watched.items()]
         for at in range(0, len(watched), WILLS_AT_ONCE):  # the broker may have forgotten the session
             self.link.subscribe(watched[at : at + WILLS_AT_ONCE])

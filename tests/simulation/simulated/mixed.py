@@ -78,6 +78,10 @@ class MixedLedger(Ledger):
         else:
             super().step(step, machine)
 
+    def _restarts(self, step: steps.PeerRestarts) -> None:
+        if step.peer not in self.world.twinned:
+            super()._restarts(step)
+
     def _always_talk(self, machine: Machine, peer: PeerId) -> bool:
         """Whether two are to talk in whatever edition they have run."""
         return all(talks(one, two) for one in self.world.had[machine.name] for two in self._had(peer))
@@ -132,6 +136,8 @@ class MixedWorld(World):
         """Which editions each machine has run."""
         self.told: dict[str, set[tuple[PeerId, str]]] = {}
         """Whom a node was told of in its life, in which class."""
+        self.twinned: set[PeerId] = set()
+        """Under whose name a second machine was up at some time."""
         self.spoilers: set[PeerId] = set()
         """Whose answers were not sound at some time."""
 
@@ -268,6 +274,7 @@ class MixedWorld(World):
         shell = Shell(machine.peer, self.rng.getrandbits(63) | 1, node.classes, node.presence_meta)
         twin = Client(self.broker, machine.name, shell)
         self.network.faults["twins"] += 1
+        self.twinned.add(machine.peer)
         twin.connect()
 
         def ends() -> None:
