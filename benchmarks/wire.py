@@ -68,8 +68,8 @@ class Ours:
         back = None
         for step in self.node.poll(time.monotonic_ns()):
             if isinstance(step, SendEnvelope):
-                if payload and len(step.payload) > payload:
-                    self.on_top = max(self.on_top, len(step.payload) - payload)
+                if payload and step.size > payload:
+                    self.on_top = max(self.on_top, step.size - payload)
                 self.transport.send(step)
             elif isinstance(step, AppEvent):
                 assert isinstance(step.value, np.ndarray)
