@@ -22,6 +22,7 @@ from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope_records import Failure, FailureCode
 
 Done = Callable[[Any, "bytes | None"], object]
 """`done(ctx, reply)`: None where there is no reply and none will come."""
@@ -242,6 +243,7 @@ class Replies:
     """
 
     _runtime: Runtime
+    _peers: PeerStates
     _sink: CompletionSink
     pending: dict[int, Reply] = field(default_factory=dict)
     _next_token: int = -1
@@ -259,10 +261,10 @@ class Replies:
                     raise OpError("answers with a Later of another call", op, "return what ctx.later() gave")
                 return
             payload = payload_of(result)
-        # The border to users' components: what they raise ends this call only; the asker hears nothing.
+        # The border to users' components: what they raise ends this call only, and the asker hears it.
         except BaseException as error:  # noqa: BLE001
             self._withdraw(reply)
-            outlet.failed(op, contained(error))
+            self._failed(reply, contained(error))
             return
         finally:
             outlet.replying = None
@@ -311,10 +313,17 @@ class Replies:
             if error is not None:
                 raise error
             reply.outlet.answer(reply, payload_of(result))
-        # What the component failed with, on whichever thread: the asker hears nothing.
+        # What the component failed with, on whichever thread: the asker hears it.
         except BaseException as failure:  # noqa: BLE001
-            reply.outlet.failed(reply.op, contained(failure))
+            self._failed(reply, contained(failure))
         return True
+
+    def _failed(self, reply: Reply, error: BaseException) -> None:
+        """Reports what a remote op raised, here and to whoever asked."""
+        text = reply.outlet.failed(reply.op, error)
+        if reply.number and self._peers.reads_failures(reply.peer):
+            self._runtime.count("requests.failures_sent")
+            reply.outlet.refuse(reply, Failure.of(FailureCode.OP_FAILED, text))
 
     def _expired(self, _now_ns: int, token: int) -> None:
         reply = self.pending.get(token)
@@ -322,7 +331,7 @@ class Replies:
             del self.pending[token]
             self._runtime.count("completions.expired")
             error = CompletionExpiredError("nobody completed it in time", reply.op, "answer sooner")
-            reply.outlet.failed(reply.op, error)
+            self._failed(reply, error)
 
     def _unpark(self, token: int) -> Reply | None:
         reply = self.pending.pop(token, None)

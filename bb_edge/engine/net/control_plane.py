@@ -42,7 +42,7 @@ class ControlPlane:
 
     def __post_init__(self, sink: CompletionSink) -> None:
         self.calls = Calls(self._runtime, self._outgoing, self._peers)
-        self.replies = Replies(self._runtime, sink)
+        self.replies = Replies(self._runtime, self._peers, sink)
 
     def add(
         self, ref: int, index: int, component: ProtocolComponent, target: str, slot: str

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from bb_edge.engine.errors import OpError
+from bb_edge.engine.errors import OpError, failure_text
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.runtime import Runtime
@@ -19,6 +19,7 @@ from bb_edge.roles.containment import contained
 from bb_edge.wire import envelope
 from bb_edge.wire.codecs import BYTES_HASH
 from bb_edge.wire.envelope import Envelope, Fill
+from bb_edge.wire.envelope_records import Failure
 
 Remote = Callable[[PeerId, Fill, Envelope], object]
 """`remote(sender, fill, envelope)`: what serves a remote op. WireReceiveError for a payload that is none."""
@@ -102,12 +103,20 @@ class Outlet:
         fill = self.fill(reply.op, payload or b"")
         if payload is None:
             fill = Fill(fill.dest_suffix, b"", True, 0)
+        self._reply(reply, [fill])
+
+    def refuse(self, reply: Reply, failure: Failure) -> None:
+        """Sends a failure in place of the reply."""
+        self._reply(reply, [], failure)
+
+    def _reply(self, reply: Reply, fills: list[Fill], failure: Failure | None = None) -> None:
         unit = Unit(
             reply.peer,
-            [fill],
+            fills,
             kind=envelope.RESPONSE,
             wire_req_id=reply.number,
             deadline_ns=reply.deadline_ns,
+            failure=failure,
         )
         self.queue(unit, reply.op)
 
@@ -134,10 +143,11 @@ class Outlet:
         """The same for any other callable; no snapshot can hold this one."""
         self.call(name, callback)
 
-    def failed(self, where: str, error: BaseException) -> None:
-        """Reports what the component raised, outside of any op."""
+    def failed(self, where: str, error: BaseException) -> str:
+        """Reports what the component raised, outside of any op; gives it as a text."""
         origin = f"slot {self.name!r} ({self.component.TYPE_NAME}.{where})"
         self._runtime.component_failed(self.target, f"{self.name}.{where}", origin, error)
+        return failure_text(error, origin)
 
 
 def remote_methods(component: ProtocolComponent) -> dict[str, str]:

@@ -205,7 +205,7 @@ def test_a_request_without_answer_ends(net, how):
     advance(sim, 3 * S)
     ((when, reply),) = here.replies
     assert reply is None
-    expected = {"silent": 2 * S, "fails": 2 * S, "unknown": 0, "down": S // 2}[how]
+    expected = {"silent": 2 * S, "fails": 0, "unknown": 0, "down": S // 2}[how]
     assert expected <= when - start <= expected + 5 * MS
     if how == "silent":
         assert a.counters["control.unanswered"] == 1
@@ -335,6 +335,11 @@ def test_a_later_answer_that_is_none(net, how):
         assert there.later.handle.settled
     else:
         assert [reply for _, reply in here.replies] == [None]
+        heard = [s.step for s in sim.seen if isinstance(s.step, steps.RequestFailed)]
+        if how in ("fails", "odd", "foreign"):
+            assert [(step.peer, step.code, step.port) for step in heard] == [
+                (b.peer_id, "OP_FAILED", "Double")
+            ]
         told = [str(f.error) for f in failures(sim) if f.op == "e.Double"]
         says = {"fails": "no", "odd": "not int", "foreign": "another call"}.get(how, "nobody completed")
         assert len(told) == 1 and says in told[0]
