@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import signal
+from pathlib import Path
 
 import pytest
 from node_processes import id_of
@@ -181,6 +182,26 @@ def test_a_server_that_is_done_says_so_again_after_a_restart(mosquitto_broker, d
     d.f.says(server, "rounds completed")
     d.f.end(server)
     assert d.f.ended(d.server("--until-done")) == 0
+
+
+def test_one_file_of_another_node_is_refused_and_an_emptied_one_is_told(mosquitto_broker, durable):
+    d = durable(mosquitto_broker)
+    for number in (0, 1):
+        child = d.client(number)
+        d.f.says(child, "connected")
+        assert d.f.end(child)[0] == 0
+    own, other = (Path(d.f.state(f"client-{number}")[1]) for number in (0, 1))
+    file = next(path for path in sorted(own.glob("outbox-*")) if (other / path.name).exists())
+    file.write_bytes((other / file.name).read_bytes())
+    child = d.client(0)
+    assert d.f.ended(child) == 3
+    told = child.tail.splitlines()[-1]
+    assert f"{file.name}: peer {PeerId.from_name('client-1')} wrote it" in told
+    assert f"put the node's own {file.name} back" in told
+    file.write_bytes(b"")
+    child = d.client(0)
+    assert file.name in d.f.says(child, "is torn: it is empty")
+    assert d.f.end(child)[0] == 0
 
 
 def test_a_server_without_durable_sends_that_is_killed_loses_one_round_at_most(mosquitto_broker, federation):

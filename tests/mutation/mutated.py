@@ -51,9 +51,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
     **{
         f"bb_edge/state/{name}.py": tuple(
-            f"{STATE}{t}.py" for t in ("record_framing", "store", "store_outbox", "words", "keeper")
+            f"{STATE}{t}.py"
+            for t in ("record_framing", "store", "store_outbox", "inventory", "words", "keeper")
         )
-        for name in ("files", "record_framing", "keeper", "segments", "store")
+        for name in ("files", "inventory", "record_framing", "keeper", "segments", "store")
     },
 }
 SAVING = (

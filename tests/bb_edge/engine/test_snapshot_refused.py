@@ -7,6 +7,7 @@ import copy
 import functools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from snapshots import body_of, resealed, sealed
 from bb_edge import NodeConfig, install
 from bb_edge.engine.snapshot import (
     VERSION,
+    Identity,
     SnapshotDamagedError,
     SnapshotError,
     SnapshotForeignError,
@@ -113,6 +115,14 @@ def test_what_another_node_wrote(make):
             *(SnapshotForeignError, f"it is of another {what}"),
             *("snapshot", FOREIGN),
         )
+
+
+def test_the_digest_of_a_program_tells_artifacts_and_targets_apart_and_no_peers():
+    one = Identity(b"a", "Demo", "d1", ("Main",))
+    assert replace(one, peer=b"b").program == one.program
+    others = [replace(one, **change) for change in ({"module": "X"}, {"digest": "d2"}, {"targets": ("X",)})]
+    assert len({one.program, *(other.program for other in others)}) == 4
+    assert {len(other.program) for other in others} == {32}
 
 
 def test_a_part_that_does_not_fit_is_named(make):
