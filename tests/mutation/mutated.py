@@ -40,7 +40,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py", f"{ENGINE}net_saved.py"),
-    "bb_edge/engine/net/durable.py": (f"{ENGINE}durable.py", f"{ENGINE}durable_sends.py", *RESTARTS),
+    "bb_edge/engine/net/durable.py": (
+        *(f"{ENGINE}{name}.py" for name in ("durable", "durable_sends", "shared_on_disk")),
+        *RESTARTS,
+    ),
     "bb_edge/engine/snapshot.py": (
         *(f"{ENGINE}{name}.py" for name in ("replay", "durable", "shared_on_disk")),
         STATES,

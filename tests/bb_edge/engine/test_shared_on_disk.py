@@ -17,6 +17,7 @@ from bb_edge.engine.steps import AppEvent, EngineStep, OutboundDropped, SendEnve
 from bb_edge.node import Node
 from bb_edge.state import StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, restore
+from bb_edge.targets import InstallError
 from bb_edge.wire import cbor
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, decode, encode
@@ -176,9 +177,11 @@ def test_whatever_the_bound_a_request_is_on_disk_or_waits(compile_text, fills):
         "wire.site_ids=a1, wire.type_hashes=101", f'wire.site_ids="{sites}", wire.type_hashes="{types}"'
     )
     data, found = compile_text(text), set()
-    for bound in range(40, 240 + 80 * fills, 2 * fills):
+    with pytest.raises(InstallError, match=r"raise limits\.outbox_bytes to 256"):
+        Narrow(data, outbox_bytes=40)
+    for bound in range(256, 560 + 340 * fills, 3 * fills):
         node = Narrow(data, outbox_bytes=bound)
-        node.node.invoke("Main", {"x": LARGE[:4], "ask": PEERS[:1]})
+        node.node.invoke("Main", {"x": LARGE[:64], "ask": PEERS[:1]})
         left = [step for step in of(SendEnvelope, node.poll(2)) if step.durable]
         assert not of(OutboundDropped, node.poll(3))
         assert len(left) == len(node.node.inspect().outbox["records"])
