@@ -52,6 +52,7 @@ class Verdict(enum.Enum):
     DUPLICATE = "taken before; acknowledged again"
     BELOW_WINDOW = "too old to tell; dropped"
     BEYOND_WINDOW = "durable, and further ahead than a sender may be; refused"
+    CLOSED = "durable, and of an epoch that no marks have opened in this run; refused"
     ACK_ONLY = "carries acknowledgements and nothing else"
     NO_ROOM = "from a peer for which no link is free; refused"
 

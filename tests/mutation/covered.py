@@ -20,6 +20,8 @@ MODULES = (
     "bb_edge/wire/cbor.py",
     "bb_edge/wire/dedup.py",
     "bb_edge/wire/outbox.py",
+    "bb_edge/wire/durable_*.py",
+    "bb_edge/wire/marks.py",
     "bb_edge/state/*.py",
     "bb_edge/engine/callbacks.py",
     "bb_edge/engine/net/durable.py",

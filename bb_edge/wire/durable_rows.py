@@ -1,0 +1,171 @@
+"""What a sender of durable envelopes writes down: records, and the numbers that they get.
+
+    record    [3, id, record]                                  `record` as in outbox.py; number 0 for none
+    numbers   [3, peer, epoch, first, [id, …], [heard]]        the records have first, first + 1, …
+
+Rows say the same in any order. The `numbers` with first = 1 begin an epoch: they list all records of the
+peer that had a number and still need one, so any other record of an earlier epoch is settled, and no row has
+to say so. Records of older versions stand for themselves, and are written down anew when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.wire import cbor
+from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
+from bb_edge.wire.marks import NOTHING, Heard
+from bb_edge.wire.outbox import NAMING_VERSION, OutboxRecord, OutboxRecordError, name_of
+from bb_edge.wire.resend import EnvelopeKey
+
+ROW_VERSION: Final = 3
+
+
+class RowName(NamedTuple):
+    """The name of a row that gives numbers."""
+
+    peer: PeerId
+    epoch: int
+    first: int
+
+
+class Numbers(NamedTuple):
+    """A row that gives records their numbers; `first` 1 begins the epoch."""
+
+    peer: PeerId
+    epoch: int
+    first: int
+    ids: tuple[int, ...]
+    heard: Heard = NOTHING
+
+    @property
+    def name(self) -> RowName:
+        """The name of the row."""
+        return RowName(*self[:3])
+
+    def to_bytes(self) -> bytes:
+        """The row as canonical CBOR."""
+        return cbor.dumps([ROW_VERSION, self.peer.to_bytes(), *self[1:]])
+
+
+@dataclass(slots=True)
+class Flow:
+    """What is on disk of one peer: its epoch, the last number of it, and what was heard in the end."""
+
+    epoch: int = 0
+    last: int = 0
+    heard: Heard = NOTHING
+
+    def reach(self, epoch: int, seq: int) -> None:
+        """A number was given."""
+        if (epoch, seq) > (self.epoch, self.last):
+            self.epoch, self.last = epoch, seq
+
+
+@dataclass(slots=True)
+class Rows:
+    """What is on disk. Records by id, their numbers in the epochs of their flows, and which are settled.
+
+    `older` are the records of earlier versions that have no id yet; `replaced` names all of that kind.
+    """
+
+    flows: dict[PeerId, Flow]
+    records: dict[int, OutboxRecord] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    given: list[Numbers] = field(default_factory=list)
+    older: list[OutboxRecord] = field(default_factory=list)
+    replaced: list[EnvelopeKey] = field(default_factory=list)
+
+
+def record_row(number: int, record: OutboxRecord) -> bytes:
+    """A record under its id."""
+    return cbor.dumps([ROW_VERSION, number, record.to_bytes()])
+
+
+def read(rows: Iterable[bytes], flows: Mapping[PeerId, Flow]) -> Rows:
+    """Reads rows in any order; `flows` are what a snapshot says. OutboxRecordError for other bytes."""
+    found = Rows({peer: replace(flow) for peer, flow in flows.items()})
+    bodies: dict[BodyName, bytes] = {}
+    for data in rows:
+        row = _row(data)
+        if len(row) == 2 and row[0] == NAMING_VERSION and isinstance(row[1], bytes):
+            bodies[name_of(row[1])] = row[1]
+        elif row[0] != ROW_VERSION:
+            found.older.append(OutboxRecord.from_bytes(data))
+        elif len(row) == 3 and type(row[1]) is int and isinstance(row[2], bytes):
+            found.records[row[1]] = OutboxRecord.from_bytes(row[2])
+        else:
+            found.given.append(_numbers(row))
+    found.older = [_with_body(record, bodies) for record in found.older]
+    found.records = {number: _with_body(record, bodies) for number, record in found.records.items()}
+    for record in (*found.records.values(), *found.older):
+        if record.key.epoch:
+            found.flows.setdefault(record.key.peer, Flow()).reach(record.key.epoch, record.key.seq)
+    for given in found.given:
+        found.flows.setdefault(given.peer, Flow()).reach(given.epoch, given.first + len(given.ids) - 1)
+    _number(found, flows)
+    return found
+
+
+def _number(found: Rows, before: Mapping[PeerId, Flow]) -> None:
+    """Finds who has a number of an epoch that has not ended; records of an ended one are settled."""
+    for row in found.given:
+        flow = found.flows[row.peer]
+        if row.epoch == flow.epoch:
+            found.numbers.update({number: row.first + place for place, number in enumerate(row.ids)})
+            if row.first == 1 and row.epoch > before.get(row.peer, Flow()).epoch:
+                flow.heard = row.heard  # later than what the snapshot says
+    for number, record in found.records.items():
+        key = record.key
+        if key.epoch and key.epoch == found.flows[key.peer].epoch:
+            found.numbers[number] = key.seq
+    numbered = {number for row in found.given for number in row.ids}
+    numbered.update(number for number, record in found.records.items() if record.key.epoch)
+    found.settled = numbered.difference(found.numbers)
+    known = {found.records[number].key.peer: set[int]() for number in found.records}
+    for number, seq in found.numbers.items():
+        if number in found.records:
+            known[found.records[number].key.peer].add(seq)
+    found.replaced = [record.key for record in found.older]
+    found.older = [
+        record
+        for record in found.older
+        if record.key.epoch == found.flows[record.key.peer].epoch
+        and record.key.seq not in known.get(record.key.peer, ())
+    ]
+
+
+def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> OutboxRecord:
+    if not record.body_name:
+        return record
+    if record.body_name not in bodies:
+        raise OutboxRecordError("the body that it names is missing", "outbox", "drop the file")
+    return replace(record, body=bodies[record.body_name])
+
+
+def _row(data: bytes) -> list[object]:
+    try:
+        row = cbor.loads(data, max_items=16 + DURABLE_UNACKNOWLEDGED, max_depth=2)
+    except cbor.CborError as error:
+        raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+    if not isinstance(row, list) or not row:
+        raise OutboxRecordError("not a row of this version", "outbox", "drop the file")
+    return row
+
+
+def _numbers(row: list[object]) -> Numbers:
+    """Reads the row of `Numbers.to_bytes`. OutboxRecordError for anything else."""
+    try:
+        _, peer, epoch, first, ids, heard = row
+        assert isinstance(ids, list) and isinstance(heard, list) and len(heard) == len(NOTHING)
+        numbers = [epoch, first, *ids, *heard]
+        if not isinstance(peer, bytes) or not all(type(number) is int for number in numbers):
+            raise TypeError
+        return Numbers(PeerId.from_bytes(peer), epoch, first, tuple(ids), Heard(*heard))  # type: ignore[arg-type]
+    except (ValueError, TypeError, AssertionError, PeerIdError) as error:
+        raise OutboxRecordError("not a row of numbers", "outbox", "drop the file") from error

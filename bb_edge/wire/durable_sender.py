@@ -1,0 +1,398 @@
+"""Durable envelopes on their way out, per destination: records, numbers, and the marks that come before them.
+
+A record is written down without a number while the peer's marks have not been heard in this run, or its
+window is full. It gets (epoch, seq) when it enters the window, on disk before it is published. Every exchange
+of marks begins a new epoch of that flow, above all that either end knows: what the marks cover is settled,
+the rest is numbered anew, in one row. So open records are of one epoch, and an envelope or an acknowledgement
+of an earlier one says nothing any more.
+
+Pure: no I/O, no clock, no randomness of its own. Calls leave effects in `out`; the owner does them, in order.
+Repetitions are the owner's: `payload` gives the bytes. docs/design/durable-protocol.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.ir.varint import encoded as varint
+from bb_edge.wire import durable_rows, marks
+from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
+from bb_edge.wire.durable_flows import (
+    FLOW,
+    Destination,
+    Effect,
+    FlowEvent,
+    FlowState,
+    Held,
+    NoWindow,
+    Publish,
+    RolledBack,
+    Say,
+    Settled,
+    Write,
+)
+from bb_edge.wire.durable_rows import Flow, Numbers, RowName
+from bb_edge.wire.envelope_records import Ack
+from bb_edge.wire.marks import NOTHING, Ask, Heard, Open, Taken, Took
+from bb_edge.wire.outbox import OutboxFullError, OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
+
+S: Final = 1_000_000_000
+ASK_AGAIN_NS: Final = 1 * S
+ASK_LONGEST_NS: Final = 64 * S
+OLD_AGAIN_NS: Final = 60 * S
+"""A sender that was told that it is old asks no sooner again: a peer that lies costs it a write a minute."""
+RANDOM_EPOCH: Final = 1 << 56
+"""Epochs that older runtimes drew are below this."""
+FAR_EPOCHS: Final = 1 << 48
+"""No epoch counts that is so far beyond what is known: it rises by 2^32 at most, and has 64 bits."""
+
+_ASKING, _MOVING, _PLAIN = FlowState.ASKING, FlowState.MOVING, FlowState.PLAIN
+_UNASKED = (FlowState.SILENT, FlowState.PLAIN)
+_NUMBERING = (FlowState.OPEN, FlowState.PLAIN)
+
+
+class DurableSender:
+    """All flows of a node. `draw` gives random numbers of 63 bits; all times are monotonic nanoseconds."""
+
+    def __init__(self, draw: Callable[[], int], max_bytes: int = 64 << 20) -> None:
+        """Records hold `max_bytes` bytes at most, a quarter of them for one peer."""
+        self._draw = draw
+        self._max_bytes = max_bytes
+        self._bodies = HeldBodies()
+        self._bytes = 0
+        self._flows: dict[PeerId, Destination] = {}
+        self._up: dict[PeerId, tuple[int | None, bool]] = {}
+        self._records: dict[int, Held] = {}
+        self._numbers: dict[RowName, Numbers] = {}  # rows on disk, or on their way there
+        self._older: list[EnvelopeKey] = []  # records of earlier versions that were written down anew
+        self._tokens: dict[int, tuple[Held, ...]] = {}
+        self._beginning: dict[int, tuple[Destination, Flow]] = {}  # by the token of its first row
+        self._next_id = 1
+        self._next_token = 1
+        self.out: list[Effect] = []
+
+    # --- records -----------------------------------------------------------------------------------------
+
+    def send(self, record: OutboxRecord, now_ns: int) -> int:
+        """Takes a record whose key has the peer and no number; gives its id. It counts once it is on disk.
+
+        OutboxFullError where its bytes do not fit; nothing has changed then.
+        """
+        peer = record.key.peer
+        flow = self._flows.get(peer) or Destination(peer)
+        held = Held(self._next_id, record)
+        added, quarter = len(record.encoded) + self._bodies.adds(record.body), self._max_bytes // 4
+        if flow.bytes + held.size > quarter or self._bytes + added > self._max_bytes:
+            raise OutboxFullError(
+                f"{held.size} bytes for peer {peer}, which has {flow.bytes} of {self._bytes}",
+                "outbox",
+                f"at most {quarter} for one peer and {self._max_bytes} for all",
+            )
+        if peer not in self._flows:
+            self._flows[peer] = flow
+            self._meet(flow, now_ns)
+        self._next_id += 1
+        self._hold(flow, held)
+        if flow.state in _NUMBERING and not flow.waiting and flow.free > 0:
+            self._number(flow, held)
+            held.record = replace(record, key=EnvelopeKey(peer, flow.epoch, held.seq))
+        else:
+            flow.waiting.append(held)
+        self._write_record(held)
+        self._fill(flow)
+        return held.id
+
+    def persisted(self, token: int) -> None:
+        """A row is on disk. Rows may get there in any order; a token that is none of ours is fine."""
+        for held in (records := self._tokens.pop(token, ())):
+            held.writing = 0 if held.writing == token else held.writing
+            held.numbering = 0 if held.numbering == token else held.numbering
+        begun = self._beginning.pop(token, None)
+        if begun is not None:
+            self._begun(*begun, token)
+        for held in records:
+            self._publish(held)
+
+    def acknowledged(self, peer: PeerId, acks: Iterable[Ack]) -> None:
+        """The peer acknowledges numbers; those of another epoch, and such as were not given, say nothing."""
+        flow = self._flows.get(peer)
+        if flow is None:
+            return
+        for ack in acks:
+            if ack.epoch != flow.epoch:
+                continue
+            for seq in [seq for seq in flow.open if seq <= ack.up_to or seq in ack.also]:
+                flow.heard = flow.heard.with_number(flow.epoch, seq)
+                self._settle(flow, flow.open[seq])
+        self._fill(flow)
+
+    def drop(self, number: int) -> bool:
+        """Gives a record up: it has expired, or an operator wants it gone. False where it is settled."""
+        held = self._records.get(number)
+        if held is None or held.settled:
+            return False
+        flow = self._flows[held.record.key.peer]
+        if not held.seq:
+            flow.waiting.remove(held)
+        self._settle(flow, held)
+        self._fill(flow)
+        return True
+
+    def payload(self, number: int) -> tuple[PeerId, bytes, bytes] | None:
+        """What goes out: (peer, body, the rest of the bytes). None while it must not, or need not."""
+        held = self._records.get(number)
+        if held is None or held.settled or not held.seq or not held.on_disk:
+            return None
+        flow = self._flows[held.record.key.peer]
+        if flow.state not in _NUMBERING:
+            return None
+        # Of a scalar that comes twice the last one counts: so the numbers follow what was written down.
+        numbers = b"\xa8\x06" + varint(flow.epoch) + b"\xb0\x06" + varint(held.seq)
+        return flow.peer, held.record.body, held.record.encoded + numbers + b"\xc0\x06" + varint(flow.base)
+
+    # --- peers and marks ---------------------------------------------------------------------------------
+
+    def peer_up(self, peer: PeerId, run: int | None, knows_marks: bool, now_ns: int) -> None:
+        """The peer is up; `run` names its process, and its presence says whether it knows marks."""
+        self._up[peer] = run, knows_marks
+        flow = self._flows.get(peer)
+        if flow is not None:
+            self._meet(flow, now_ns)
+
+    def peer_down(self, peer: PeerId) -> None:
+        """The peer is down: it is asked nothing."""
+        self._up.pop(peer, None)
+        flow = self._flows.get(peer)
+        if flow is not None and flow.state is _ASKING:
+            self._turn(flow, FlowEvent.DOWN)
+
+    def _meet(self, flow: Destination, now_ns: int) -> None:
+        if flow.peer not in self._up:
+            return
+        run, knows_marks = self._up[flow.peer]
+        if knows_marks:
+            if flow.state in _UNASKED or run != flow.run:
+                self._ask(flow, FlowEvent.UP, now_ns)
+        elif flow.state is not _PLAIN:
+            self._turn(flow, FlowEvent.UP_PLAIN)
+            self._fill(flow)
+            for held in flow.open.values():
+                self._publish(held)
+        flow.run = run
+
+    def _ask(self, flow: Destination, event: FlowEvent, now_ns: int) -> None:
+        self._turn(flow, event)
+        flow.asked = self._draw()
+        flow.interval_ns = ASK_AGAIN_NS
+        flow.ask_ns = max(now_ns, flow.earliest_ns)
+        self._repeat(flow, now_ns)
+
+    def due(self, now_ns: int) -> None:
+        """Repeats the questions whose time has come."""
+        for flow in self._flows.values():
+            self._repeat(flow, now_ns)
+
+    def _repeat(self, flow: Destination, now_ns: int) -> None:
+        if flow.state is _ASKING and flow.ask_ns <= now_ns:
+            self._say(flow, Ask(flow.asked, flow.heard))
+            flow.earliest_ns = now_ns + ASK_AGAIN_NS
+            flow.ask_ns = now_ns + flow.interval_ns
+            flow.interval_ns = min(2 * flow.interval_ns, ASK_LONGEST_NS)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `due` has something; None while nothing is asked."""
+        return min([flow.ask_ns for flow in self._flows.values() if flow.state is _ASKING], default=None)
+
+    def took(self, peer: PeerId, took: Took, now_ns: int) -> None:
+        """The peer says what it has, and that it takes nothing until it is asked or told to."""
+        flow = self._flows.get(peer)
+        if flow is None:
+            return
+        if flow.state is _ASKING:
+            if took.echo == flow.asked:
+                self._heard(flow, took, now_ns)
+        elif flow.state in _UNASKED or (took.echo, took.token) != (flow.asked, flow.answer):
+            self._ask(flow, FlowEvent.ASTRAY, now_ns)
+        elif flow.state is FlowState.OPEN:  # the one that opens it was lost
+            self._say_open(flow)
+
+    def _heard(self, flow: Destination, took: Took, now_ns: int) -> None:
+        """Compares what either end knows, and settles what the peer has."""
+        highest = max(took.windows, default=Taken(0))
+        if highest.epoch > max(flow.epoch, RANDOM_EPOCH) + FAR_EPOCHS:
+            return
+        self._turn(flow, FlowEvent.TOOK)
+        flow.answer, flow.above = took.token, highest.epoch
+        flow.sender_is_old = (highest.epoch, highest.highest) > (flow.epoch, flow.last)
+        if flow.sender_is_old:
+            self.out.append(RolledBack(flow.peer, True, highest.epoch))
+            flow.earliest_ns = now_ns + OLD_AGAIN_NS
+        lost = flow.heard.lost(took.windows)
+        if lost:
+            self.out.append(RolledBack(flow.peer, False, flow.heard.epoch, lost))
+        if flow.heard.epoch and not took.windows:
+            self.out.append(NoWindow(flow.peer, flow.heard.epoch))
+        flow.heard = Heard.of(highest)
+        for window in took.windows:
+            if window.epoch == flow.epoch:
+                for seq in [seq for seq in flow.open if seq in window]:
+                    self._settle(flow, flow.open[seq])
+        self._fill(flow)
+
+    # --- numbers -----------------------------------------------------------------------------------------
+
+    def _fill(self, flow: Destination) -> None:
+        """Numbers what waits, as far as the window has room; begins an epoch for it where none is begun."""
+        if flow.state is FlowState.HEARD and (flow.open or flow.waiting):
+            self._turn(flow, FlowEvent.BEGIN)
+            self._begin(flow, max(flow.epoch, flow.above) + 1 + self._draw() % (1 << 32))
+        elif flow.state is _PLAIN and not flow.epoch and flow.waiting:
+            self._begin(flow, 1 + self._draw() % RANDOM_EPOCH)
+        elif flow.state in _NUMBERING and flow.waiting and flow.free > 0:
+            self._give(flow, [flow.waiting.popleft() for _ in range(min(flow.free, len(flow.waiting)))])
+
+    def _begin(self, flow: Destination, epoch: int) -> None:
+        """Numbers in a new epoch what is open and what waits. Other rows of it wait until that is on disk."""
+        flow.saved = flow.save()
+        flow.epoch, flow.last = epoch, 0
+        records, flow.open = list(flow.open.values()), {}
+        while flow.waiting and len(records) < DURABLE_UNACKNOWLEDGED:
+            records.append(flow.waiting.popleft())
+        flow.beginning = self._give(flow, records, flow.heard)
+        self._beginning[flow.beginning] = flow, Flow(epoch, flow.last, flow.heard)
+
+    def _begun(self, flow: Destination, saved: Flow, token: int) -> None:
+        """The first row of an epoch is on disk, maybe after another was begun."""
+        if saved.epoch > flow.saved.epoch:
+            flow.saved = saved
+        if token == flow.beginning:
+            if flow.state is _MOVING:
+                self._turn(flow, FlowEvent.MOVED)
+                self._say_open(flow)
+            self._fill(flow)
+
+    def _give(self, flow: Destination, records: list[Held], heard: Heard = NOTHING) -> int:
+        """Gives records the next numbers, in one row; returns the token of its write."""
+        row = Numbers(flow.peer, flow.epoch, flow.last + 1, tuple([held.id for held in records]), heard)
+        token = self._write(row.name, row.to_bytes(), tuple(records))
+        self._numbers[row.name] = row
+        for held in records:
+            self._number(flow, held)
+            held.numbering = token
+        return token
+
+    def _number(self, flow: Destination, held: Held) -> None:
+        flow.last += 1
+        held.seq = flow.last
+        flow.open[held.seq] = held
+
+    # --- parts -------------------------------------------------------------------------------------------
+
+    def _publish(self, held: Held) -> None:
+        if self.payload(held.id) is not None:
+            self.out.append(Publish(held.id))
+
+    def _settle(self, flow: Destination, held: Held) -> None:
+        held.settled = True
+        if held.seq:
+            del flow.open[held.seq]
+        flow.bytes -= held.size
+        self.out.append(Settled(held.id))
+
+    def _hold(self, flow: Destination, held: Held) -> None:
+        flow.bytes += held.size
+        self._bytes += len(held.record.encoded) + self._bodies.hold(held.record.body)
+        self._records[held.id] = held
+
+    def _write_record(self, held: Held) -> None:
+        record = held.record
+        held.writing = self._write(held.id, durable_rows.record_row(held.id, record), (held,), record)
+
+    def _write(
+        self, name: int | RowName, row: bytes, records: tuple[Held, ...], record: OutboxRecord | None = None
+    ) -> int:
+        token = self._next_token
+        self._next_token += 1
+        self._tokens[token] = records
+        self.out.append(Write(token, name, row, record))
+        return token
+
+    def _say(self, flow: Destination, said: Ask | Open) -> None:
+        self.out.append(Say(flow.peer, marks.encoded(said)))
+
+    def _say_open(self, flow: Destination) -> None:
+        self._say(flow, Open(flow.asked, flow.answer, flow.epoch, flow.sender_is_old))
+
+    def _turn(self, flow: Destination, event: FlowEvent) -> None:
+        flow.state = FLOW.next(flow.state, event)
+
+    # --- snapshots and restarts --------------------------------------------------------------------------
+
+    def save(self) -> list[Any]:
+        """Plain values for a snapshot: what is known of each flow. The rest is rows."""
+        return [[peer.to_bytes(), *_plain(flow.save())] for peer, flow in self._flows.items()]
+
+    def snapshot_taken(self) -> list[int | RowName | EnvelopeKey]:
+        """What `save` gave is on disk: names the rows that may go, those of records by their ids."""
+        gone: list[int | RowName | EnvelopeKey] = [*self._older]
+        self._older.clear()
+        for number, held in tuple(self._records.items()):
+            if held.settled and not held.writing:
+                del self._records[number]
+                self._bytes -= len(held.record.encoded) + self._bodies.drop(held.record.body)
+                gone.append(number)
+        for name, row in tuple(self._numbers.items()):
+            known = self._flows[row.peer].saved.epoch
+            if row.epoch < known or (row.epoch == known and self._records.keys().isdisjoint(row.ids)):
+                del self._numbers[name]
+                gone.append(name)
+        return gone
+
+    def restore(self, saved: Iterable[Any], rows: Iterable[bytes]) -> None:
+        """Takes up what is on disk: what `save` gave last, and the rows. Call it on a new object only.
+
+        What has a number keeps it until marks are exchanged, and is published to nobody before. Records of
+        earlier versions are written down anew. OutboxRecordError for bytes that are no rows.
+        """
+        flows = {PeerId.from_bytes(peer): Flow(row[0], row[1], Heard(*row[2])) for peer, *row in saved}
+        found = durable_rows.read(rows, flows)
+        self._next_id = max([0, *found.records]) + 1
+        for peer, known in found.flows.items():
+            self._flows[peer] = Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard)
+            self._flows[peer].saved = known
+        self._numbers = {row.name: row for row in found.given}
+        for number, record in sorted(found.records.items()):
+            self._adopt(Held(number, record), found.numbers.get(number, 0), number in found.settled)
+        for record in found.older:
+            held = Held(self._next_id, record)
+            self._next_id += 1
+            self._adopt(held, record.key.seq, False)
+            self._write_record(held)
+        self._older = found.replaced
+        for flow in self._flows.values():
+            flow.open = dict(sorted(flow.open.items()))
+
+    def _adopt(self, held: Held, seq: int, settled: bool) -> None:
+        flow = self._flows.setdefault(held.record.key.peer, Destination(held.record.key.peer))
+        self._hold(flow, held)
+        if settled:
+            held.settled = True
+            flow.bytes -= held.size
+        elif seq:
+            held.seq = seq
+            flow.open[seq] = held
+        else:
+            flow.waiting.append(held)
+
+    def inspect(self) -> dict[str, dict[str, Any]]:
+        """Every flow by its peer, as plain data for people and tests."""
+        return {str(peer): flow.inspect() for peer, flow in self._flows.items()}
+
+
+def _plain(flow: Flow) -> list[Any]:
+    return [flow.epoch, flow.last, list(flow.heard)]

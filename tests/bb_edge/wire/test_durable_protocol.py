@@ -1,0 +1,500 @@
+"""The machines of durable flows by themselves: tables, marks, rows, bounds, restarts."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from peers import A, B, C
+
+from bb_edge import PeerId
+from bb_edge.wire import cbor, durable_rows, envelope, marks
+from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.caps import UNBOUNDED_CAPS
+from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED, Verdict
+from bb_edge.wire.durable_flows import FLOW, NoWindow, Publish, RolledBack, Say, Settled, Write
+from bb_edge.wire.durable_receiver import PROMPT_NS, SOURCE, DurableReceiver
+from bb_edge.wire.durable_rows import Flow, Numbers
+from bb_edge.wire.durable_sender import ASK_AGAIN_NS, FAR_EPOCHS, OLD_AGAIN_NS, RANDOM_EPOCH, DurableSender
+from bb_edge.wire.envelope import Ack, Envelope, Fill
+from bb_edge.wire.marks import Ask, Heard, Open, Taken, Took
+from bb_edge.wire.outbox import OutboxFullError, OutboxRecord, OutboxRecordError, body_record, name_of
+from bb_edge.wire.resend import EnvelopeKey
+from tests.aids.transitions import assert_decides_by
+
+
+def sender(max_bytes: int = 1 << 20) -> DurableSender:
+    numbers = count(1)
+    return DurableSender(lambda: next(numbers), max_bytes)
+
+
+def receiver(max_sources: int = 10) -> DurableReceiver:
+    numbers = count(101)
+    return DurableReceiver(lambda: next(numbers), max_sources)
+
+
+def record(peer: PeerId = A, content: bytes = b"x", body: bytes = b"") -> OutboxRecord:
+    data = envelope.encode(Envelope([Fill(b"", content)]))
+    return OutboxRecord(
+        EnvelopeKey(peer, 0, 0), data, body=body, body_name=name_of(body) if body else BodyName()
+    )
+
+
+def emptied(machine: Any, kind: type | None = None) -> list[Any]:
+    effects = [effect for effect in machine.out if kind is None or isinstance(effect, kind)]
+    machine.out.clear()
+    return effects
+
+
+def write_all(machine: DurableSender) -> list[Any]:
+    """Has all rows written, and gives what came of it."""
+    effects = []
+    while machine.out:
+        effect = machine.out.pop(0)
+        effects.append(effect)
+        if isinstance(effect, Write):
+            machine.persisted(effect.token)
+    return effects
+
+
+def asked_by(machine: DurableSender) -> Ask:
+    ask = marks.decoded(marks_in(emptied(machine, Say)[-1].payload))
+    assert isinstance(ask, Ask)
+    return ask
+
+
+def marks_in(data: bytes) -> bytes:
+    return bytes(envelope.decode(data, UNBOUNDED_CAPS).fills[0].payload)
+
+
+def opened(
+    machine: DurableSender, peer: PeerId = A, *windows: Taken, now_ns: int = 0, run: int = 1
+) -> list[Any]:
+    """Takes a sender through an exchange; what comes of it."""
+    effects = write_all(machine)
+    machine.peer_up(peer, run, True, now_ns)
+    machine.took(peer, Took(asked_by(machine).token, 7, windows), now_ns)
+    return effects + write_all(machine)
+
+
+def state(machine: Any, peer: PeerId = A) -> str:
+    name: str = machine.inspect()[str(peer)]["state"]
+    return name
+
+
+def test_the_table_of_flows_decides() -> None:
+    def walk() -> None:
+        one = sender()
+        one.send(record(), 0)
+        assert state(one) == "SILENT"
+        one.took(A, Took(0, 1), 0)
+        one.took(A, Took(0, 1), 0)
+        assert state(one) == "ASKING"
+        one.peer_down(A)
+        assert state(one) == "SILENT"
+        now = 0
+        for events in (
+            ["up", "again", "answer", "moved"],
+            ["plain"],
+            ["up", "plain", "up", "plain", "took"],
+            ["up", "answer", "again"],
+            ["up", "answer", "plain"],
+            ["up", "answer", "took"],
+            ["up", "answer", "moved", "again"],
+            ["up", "answer", "moved", "plain"],
+            ["up", "answer", "moved", "took"],
+            ["up", "drop", "answer", "again"],
+            ["up", "drop", "answer", "plain"],
+            ["up", "drop", "answer", "took"],
+        ):
+            machine = sender()
+            number = machine.send(record(), 0)
+            expected = "SILENT"
+            for run, event in enumerate(events):
+                now += 2 * ASK_AGAIN_NS
+                if event in ("up", "again"):
+                    machine.peer_up(A, run, True, now)
+                    expected = "ASKING"
+                elif event == "plain":
+                    machine.peer_up(A, run, False, now)
+                    expected = "PLAIN"
+                elif event == "drop":
+                    machine.drop(number)
+                elif event == "answer":
+                    machine.due(now)
+                    machine.took(A, Took(asked_by(machine).token, 7), now)
+                    expected = "HEARD" if "drop" in events else "MOVING"
+                elif event == "moved":
+                    for token in range(1, 10):
+                        machine.persisted(token)
+                    expected = "OPEN"
+                else:
+                    machine.took(A, Took(0, 9), now)
+                    expected = "ASKING"
+                assert state(machine) == expected, events
+
+    assert_decides_by(FLOW, walk)
+
+
+def test_the_table_of_sources_decides() -> None:
+    def walk() -> None:
+        machine = receiver()
+        for knows, expected in ((True, "CLOSED"), (False, "PLAIN"), (False, "PLAIN"), (True, "CLOSED")):
+            machine.peer_up(A, knows)
+            assert state(machine) == expected
+        for _ in range(2):
+            machine.asked(A, Ask(len(machine.out) + 3))
+            took = marks.decoded(marks_in(emptied(machine)[-1].payload))
+            assert isinstance(took, Took) and took.windows == ()
+            assert machine.opened(A, Open(took.echo, took.token, 5))
+            machine.peer_up(A, True)
+            assert state(machine) == "OPEN"
+            machine.asked(A, Ask(1000 + took.token))
+            assert state(machine) == "CLOSED"
+        machine.peer_up(A, False)
+        machine.asked(A, Ask(99))
+        assert state(machine) == "CLOSED"
+        last = marks.decoded(marks_in(emptied(machine)[-1].payload))
+        assert isinstance(last, Took) and machine.opened(A, Open(last.echo, last.token, 6))
+        machine.peer_up(A, False)
+        assert state(machine) == "PLAIN"
+
+    assert_decides_by(SOURCE, walk)
+
+
+def test_a_record_goes_out_under_its_number_once_it_is_on_disk() -> None:
+    one = sender()
+    number = one.send(record(), 0)
+    assert one.payload(number) is None and one.payload(99) is None
+    effects = opened(one)
+    assert Publish(number) in effects
+    said = marks.decoded(marks_in(next(e for e in effects if isinstance(e, Say)).payload))
+    assert isinstance(said, Open) and not said.sender_is_old
+    leaving = one.payload(number)
+    assert leaving is not None and leaving[:2] == (A, b"")
+    message = envelope.decode(leaving[2], UNBOUNDED_CAPS)
+    assert (message.epoch, message.seq, message.base) == (said.epoch, 1, 1)
+    # Where marks are known and there is room, record and number are one write.
+    second = one.send(record(), 0)
+    assert [type(effect) for effect in write_all(one)] == [Write, Publish]
+    one.acknowledged(B, (Ack(said.epoch, 9),))
+    one.acknowledged(A, (Ack(said.epoch + 1, 9), Ack(said.epoch, 0, (2,))))
+    assert emptied(one) == [Settled(second)]
+    assert one.drop(number) and not one.drop(number) and not one.drop(99)
+
+
+def test_the_window_is_bounded_and_what_waits_moves_up() -> None:
+    one = sender()
+    ids = [one.send(record(), 0) for _ in range(DURABLE_UNACKNOWLEDGED + 3)]
+    effects = opened(one)
+    assert sum(isinstance(effect, Publish) for effect in effects) == DURABLE_UNACKNOWLEDGED
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.acknowledged(A, (Ack(epoch, 2),))
+    assert [effect for effect in write_all(one) if isinstance(effect, Publish)] == [
+        Publish(n) for n in ids[64:66]
+    ]
+    assert one.drop(ids[66])
+
+
+def test_bytes_are_bounded_and_a_peer_has_a_quarter() -> None:
+    size = len(record().encoded)
+    one = sender(4 * size)
+    one.send(record(), 0)
+    with pytest.raises(OutboxFullError, match="for one peer"):
+        one.send(record(), 0)
+    for peer in (B, C, PeerId.from_name("d")):
+        one.send(record(peer), 0)
+    with pytest.raises(OutboxFullError):
+        one.send(record(PeerId.from_name("e")), 0)
+    # Bytes are free when a snapshot has dropped the rows.
+    write_all(one)
+    one.drop(1)
+    assert one.snapshot_taken() == [1]
+    one.send(record(PeerId.from_name("e")), 0)
+
+
+def test_questions_are_repeated_and_limited() -> None:
+    one = sender()
+    assert one.next_deadline_ns() is None
+    one.peer_up(A, 1, True, 0)
+    one.peer_down(B)
+    one.send(record(), 0)
+    token = asked_by(one).token
+    assert one.next_deadline_ns() == ASK_AGAIN_NS
+    one.due(ASK_AGAIN_NS - 1)
+    assert not emptied(one, Say)
+    one.due(ASK_AGAIN_NS)
+    assert asked_by(one).token == token
+    one.took(A, Took(token + 1, 7), 0)
+    one.took(B, Took(token, 7), 0)
+    far = Taken(RANDOM_EPOCH + FAR_EPOCHS + 1, 1)
+    one.took(A, Took(token, 7, (far,)), 0)
+    assert state(one) == "ASKING"
+    # An old sender is told, numbers above what the peer knows, and asks a minute later at the earliest.
+    one.took(A, Took(token, 7, (Taken(500, 3),)), ASK_AGAIN_NS)
+    assert RolledBack(A, True, 500) in one.out
+    write_all(one)
+    assert one.inspect()[str(A)]["epoch"] > 500
+    one.took(A, Took(token, 7), 0)
+    assert isinstance(marks.decoded(marks_in(emptied(one, Say)[-1].payload)), Open)
+    one.peer_up(A, 1, True, 0)
+    assert state(one) == "OPEN"
+    one.took(A, Took(0, 8), 2 * ASK_AGAIN_NS)
+    assert one.next_deadline_ns() == ASK_AGAIN_NS + OLD_AGAIN_NS
+
+
+def test_an_old_receiver_and_one_that_began_anew_are_told() -> None:
+    one = sender()
+    for _ in range(3):
+        one.send(record(), 0)
+    opened(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.acknowledged(A, (Ack(epoch, 3),))
+    emptied(one)
+    effects_of = opened(one, A, Taken(epoch, 1), now_ns=10 * ASK_AGAIN_NS, run=2)
+    assert RolledBack(A, False, epoch, (2, 3)) in effects_of
+    effects_of = opened(one, A, now_ns=20 * ASK_AGAIN_NS, run=3)
+    assert effects_of[0] == NoWindow(A, epoch)
+
+
+def test_what_is_heard_covers_the_last_64() -> None:
+    heard = Heard().with_number(5, 2).with_number(5, 4).with_number(5, 3)
+    assert heard == Heard(5, 4, 0b111) and heard.with_number(6, 1) == Heard(6, 1, 1)
+    assert heard.lost(()) == () == heard.lost((Taken(6, 0, 1),)) == heard.lost((Taken(5, 4),))
+    assert heard.lost((Taken(4, 9),)) == (2, 3, 4)
+    assert heard.lost((Taken(5, 1, 0b10),)) == (2, 4)
+    assert Heard.of(Taken(5, 100, 0b10)).high == 102
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Ask(1, Heard(2, 3, 4)),
+        Took(1, 2),
+        Took(1, 2, (Taken(3, 4, 5), Taken(6))),
+        Open(1, 2, 3),
+        Open(1, 2, 3, True),
+    ],
+)
+def test_marks_are_read_as_they_were_written(said: Ask | Took | Open) -> None:
+    message = envelope.decode(marks.encoded(said), UNBOUNDED_CAPS)
+    assert message.fills[0].dest_suffix == marks.SUFFIX and not message.seq
+    assert marks.decoded(marks_in(marks.encoded(said))) == said
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        cbor.dumps({}),
+        cbor.dumps([]),
+        cbor.dumps([1]),
+        cbor.dumps([1, -1]),
+        cbor.dumps([2, 0, 1, 2, 3, 4]),
+        cbor.dumps([1, 0, 1]),
+        cbor.dumps([1, 1, 1]),
+        cbor.dumps([1, 2, 1, 2, 3, 4, 5]),
+        cbor.dumps([1, 3, 1]),
+        cbor.dumps([1, 1, *range(2 + 3 * 9)]),
+    ],
+)
+def test_other_bytes_are_no_marks(data: bytes) -> None:
+    with pytest.raises(marks.MarksError):
+        marks.decoded(data)
+
+
+def rows_of(effects: list[Any]) -> list[bytes]:
+    return [effect.row for effect in effects if isinstance(effect, Write)]
+
+
+def test_a_restart_goes_on_and_rows_may_be_read_in_any_order() -> None:
+    one = sender()
+    alone = sender()
+    alone.send(record(), 0)
+    unnumbered = sender()
+    unnumbered.restore(alone.save(), rows_of(alone.out))
+    assert unnumbered.inspect()[str(A)]["waiting"] == [(1, True)]
+    first, second, third = (one.send(record(), 0) for _ in range(3))
+    effects = opened(one)
+    fourth = one.send(record(), 0)
+    effects += write_all(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    for rows in (rows_of(effects), rows_of(effects)[::-1]):
+        again = sender()
+        again.restore(one.save(), rows)
+        assert again.inspect()[str(A)]["open"] == [(seq, seq, True) for seq in (1, 2, 3, 4)]
+        assert again.payload(first) is None
+    # What the marks cover is settled, by the row that begins the next epoch too.
+    effects += opened(again, A, Taken(epoch, 1, 0b10), now_ns=0)
+    last = sender()
+    last.restore([], rows_of(effects))
+    assert [row[1] for row in last.inspect()[str(A)]["open"]] == [second, fourth]
+    assert last.inspect()[str(A)]["heard"] == (epoch, 3, 0b101)
+    assert set(last.snapshot_taken()) >= {first, third}
+    # Nothing that a snapshot dropped is needed any more; a row stays while a record has its number by it.
+    known = last.save()
+    last.drop(second)
+    last.drop(fourth)
+    gone = last.snapshot_taken()
+    assert {second, fourth} <= set(gone) and any(isinstance(name, durable_rows.RowName) for name in gone)
+    assert known[0][1] > epoch
+
+
+def test_a_snapshot_has_an_epoch_once_its_first_row_is_on_disk() -> None:
+    one = sender()
+    one.send(record(), 0)
+    one.peer_up(A, 1, True, 0)
+    one.took(A, Took(asked_by(one).token, 7), 0)
+    assert state(one) == "MOVING" and one.save()[0][1] == 0
+    one.took(A, Took(1, 7), 0)
+    assert state(one) == "MOVING", "an answer that comes twice"
+    # Another exchange begins another epoch; the row of the first is late, and changes nothing.
+    one.took(A, Took(0, 8), ASK_AGAIN_NS)
+    ask = asked_by(one)
+    one.took(A, Took(ask.token, 8), ASK_AGAIN_NS)
+    for token in (3, 2, 1, 99):
+        one.persisted(token)
+    assert one.save()[0][1] == one.inspect()[str(A)]["epoch"]
+    assert state(one) == "OPEN"
+
+
+def test_a_peer_without_marks_is_served_in_one_epoch() -> None:
+    one = sender()
+    waits = one.send(record(), 0)
+    one.peer_up(A, 1, False, 0)
+    effects = write_all(one)
+    assert Publish(waits) in effects
+    epoch = one.inspect()[str(A)]["epoch"]
+    again = sender()
+    again.restore(one.save(), rows_of(effects))
+    again.peer_up(A, 2, False, 0)
+    again.peer_up(A, 2, False, 0)
+    assert Publish(waits) in emptied(again)
+    again.send(record(), 0)
+    assert again.inspect()[str(A)]["epoch"] == epoch
+    assert again.inspect()[str(A)]["last"] == 2
+
+
+def test_records_of_earlier_versions_are_written_down_anew() -> None:
+    body = bytes(5000)
+    old = OutboxRecord(EnvelopeKey(A, 77, 3), record().encoded, body=body, body_name=name_of(body))
+    gone = OutboxRecord(EnvelopeKey(A, 70, 3), record().encoded)
+    rows = [body_record(body), old.to_bytes(), gone.to_bytes()]
+    one = sender()
+    one.restore([], rows)
+    (again,) = emptied(one, Write)
+    assert one.inspect()[str(A)]["open"] == [(3, 1, False)]
+    one.persisted(again.token)
+    assert set(one.snapshot_taken()) == {old.key, gone.key}
+    # Both are there after a crash before the old ones went: one counts.
+    twice = sender()
+    twice.restore([], [*rows, again.row])
+    assert twice.inspect()[str(A)]["open"] == [(3, 1, True)]
+    with pytest.raises(OutboxRecordError, match="body"):
+        sender().restore([], rows[1:])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        b"",
+        b"\xff",
+        cbor.dumps([]),
+        cbor.dumps(3),
+        cbor.dumps([3, 1]),
+        cbor.dumps([3, "a", 1, 1, [1], [0, 0, 0]]),
+    ]
+    + [
+        cbor.dumps([3, A.to_bytes(), *rest])
+        for rest in ([1, 1, 1, 1], [1, 1, ["a"], [0, 0, 0]], [1, 1, [1], [0]])
+    ],
+)
+def test_other_bytes_are_no_rows(row: bytes) -> None:
+    with pytest.raises(OutboxRecordError):
+        durable_rows.read([row], {})
+
+
+def test_rows_that_name_records_that_are_not_there_say_nothing() -> None:
+    found = durable_rows.read([Numbers(A, 5, 1, (4, 5)).to_bytes()], {A: Flow(5, 9), B: Flow(1, 1)})
+    assert (found.flows[A].epoch, found.flows[A].last, found.settled) == (5, 9, set())
+
+
+def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
+    hub = receiver(max_sources=1)
+    assert hub.receive(A, 5, 1, 1) is Verdict.CLOSED
+    hub.refused(A, 0)
+    hub.refused(A, PROMPT_NS - 1)
+    prompt = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(prompt, Took) and prompt.echo == 0
+    assert hub.receive(B, 5, 1, 1) is Verdict.NO_ROOM
+    hub.refused(B, 0)
+    hub.asked(B, Ask(1))
+    hub.peer_up(B, True)
+    assert not hub.opened(B, Open(1, 1, 1)) and hub.acks(B) == ()
+    assert not hub.journaled(B, 5, 1) and not hub.not_journaled(B, 5, 1)
+    hub.asked(A, Ask(3))
+    took = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(took, Took)
+    assert not hub.opened(A, Open(2, took.token, 5)) and not hub.opened(A, Open(3, prompt.token, 5))
+    assert hub.opened(A, Open(3, took.token, 5, True))
+    assert emptied(hub) == [RolledBack(A, False, 5)]
+    hub.asked(A, Ask(3))
+    assert not hub.out, "a repetition of a question that is answered"
+    assert hub.receive(A, 4, 1, 1) is Verdict.CLOSED and hub.receive(A, 5, 1, 1) is Verdict.NEW
+    hub.refused(A, 2 * PROMPT_NS)
+    assert not hub.out
+    hub.again(A, 4, 1)
+    # What is said to be taken is on disk: the answer waits for what is held.
+    hub.hold(A, 5, 1, 1)
+    hub.hold(A, 5, 3, 1)
+    hub.asked(A, Ask(4))
+    assert not hub.out
+    assert hub.journaled(A, 5, 3) and not hub.out
+    assert hub.not_journaled(A, 5, 1) and not hub.not_journaled(A, 5, 1)
+    last = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(last, Took) and last.windows == (Taken(5, 0, 0b100),)
+    assert hub.acks(A) == (Ack(5, 0, (3,)),) and hub.acks(A) == ()
+    hub.again(A, 5, 3)
+    assert hub.acks(A) == (Ack(5, 0, (3,)),)
+    # The source believes more to be taken than is: this state is old.
+    hub.asked(A, Ask(5, Heard(5, 4, 0b11)))
+    assert RolledBack(A, True, 5, (4,)) in hub.out
+
+
+def test_a_window_of_which_nothing_is_on_disk_is_not_told() -> None:
+    hub = receiver()
+    hub.asked(A, Ask(3))
+    took = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(took, Took) and hub.opened(A, Open(3, took.token, 5))
+    hub.hold(A, 5, 7, 7)
+    hub.not_journaled(A, 5, 7)
+    hub.asked(A, Ask(4))
+    last = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(last, Took) and last.windows == ()
+
+
+def test_a_restart_lets_nothing_in_and_knows_what_is_on_disk() -> None:
+    hub = receiver()
+    hub.peer_up(A, False)
+    hub.peer_up(B, True)
+    for epoch in (5, 6):
+        hub.hold(A, epoch, 1, 1)
+        hub.journaled(A, epoch, 1)
+    assert hub.receive(A, 6, 1, 1) is Verdict.DUPLICATE and hub.receive(A, 7, 1, 1) is Verdict.NEW
+    hub.hold(A, 6, 2, 1)
+    again = receiver()
+    again.restore(hub.save())
+    assert list(again.inspect()) == [str(A)], "of who has no window nothing is kept"
+    assert again.receive(A, 6, 3, 1) is Verdict.CLOSED
+    assert not again.replayed(A, 6, 1, 1) and not again.replayed(A, 6, 2, 1)
+    assert again.replayed(A, 6, 3, 1) and again.replayed(A, 7, 1, 1) and again.replayed(C, 1, 1, 1)
+    assert [window[0] for window in again.inspect()[str(A)]["windows"]] == [6, 7]
+    # Once something of an epoch that marks began is on disk, those before it are over.
+    again.asked(A, Ask(1))
+    took = marks.decoded(marks_in(emptied(again)[0].payload))
+    assert isinstance(took, Took) and again.opened(A, Open(1, took.token, 9))
+    again.hold(A, 9, 1, 1)
+    again.journaled(A, 9, 1)
+    assert [window[0] for window in again.inspect()[str(A)]["windows"]] == [9]

@@ -1,0 +1,8 @@
+"""`explored`: the package beside this file, on the path of these tests alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))

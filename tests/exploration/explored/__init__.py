@@ -1,0 +1,1 @@
+"""Small worlds of durable senders and receivers, and a search through all that can happen in them."""

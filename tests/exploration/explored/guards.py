@@ -1,0 +1,150 @@
+"""The checks of the protocol, each taken out: then some small world breaks a promise."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NamedTuple
+
+MODULES = ("marks", "durable_rows", "durable_flows", "durable_sender", "durable_receiver")
+"""In the order in which they are loaded."""
+
+
+class Guard(NamedTuple):
+    """A check: the text of it, once in its module, what stands there without it, and where that shows."""
+
+    name: str
+    module: str
+    text: str
+    without: str
+    plan: str
+    walks: int = 60
+
+
+def _sender(name: str, text: str, without: str, plan: str) -> Guard:
+    return Guard(name, "durable_sender", text, without, plan)
+
+
+def _receiver(name: str, text: str, without: str, plan: str) -> Guard:
+    return Guard(name, "durable_receiver", text, without, plan)
+
+
+GUARDS = (
+    _sender(
+        "an exchange begins a new epoch",
+        "self._begin(flow, max(flow.epoch, flow.above) + 1 + self._draw() % (1 << 32))",
+        "self._begin(flow, max(flow.epoch, flow.above, 1))",
+        "crashes of both",
+    ),
+    _sender(
+        "no two histories draw the same epoch",
+        "+ 1 + self._draw() % (1 << 32))",
+        "+ 1)",
+        "both are restored",
+    ),
+    _sender(
+        "acknowledgements of other epochs say nothing",
+        "if ack.epoch != flow.epoch:",
+        "if False:",
+        "a receiver is restored",
+    ),
+    _sender(
+        "an answer names the question",
+        "if took.echo == flow.asked:",
+        "if True:",
+        "crashes of both",
+    ),
+    _sender(
+        "a peer that is closed again is asked again",
+        "elif flow.state in _UNASKED or (took.echo, took.token) != (flow.asked, flow.answer):",
+        "elif flow.state in _UNASKED:",
+        "crashes of both",
+    ),
+    _sender("what is taken is settled", "if seq in window]", "if False]", "crashes of both"),
+    _sender(
+        "numbers are of one epoch",
+        "if window.epoch == flow.epoch:",
+        "if True:",
+        "a sender is restored",
+    ),
+    _sender("an old receiver is reported", "if lost:", "if False:", "a receiver is restored"),
+    _sender("an old sender is reported", "if flow.sender_is_old:", "if False:", "a sender is restored"),
+    _sender(
+        "a receiver that began anew is reported",
+        "if flow.heard.epoch and not took.windows:",
+        "if False:",
+        "a receiver is restored",
+    ),
+    _sender(
+        "rows stay while they are needed",
+        "if row.epoch < known or (row.epoch == known and self._records.keys().isdisjoint(row.ids)):",
+        "if True:",
+        "crashes of both",
+    ),
+    _sender(
+        "an epoch counts as begun once its first row is on disk",
+        "if flow.state is _MOVING:",
+        "if False:",
+        "crashes of both",
+    ),
+    Guard(
+        "a snapshot has an epoch once its first row is on disk",
+        "durable_flows",
+        "if self.epoch == self.saved.epoch:\n            return Flow",
+        "if True:\n            return Flow",
+        "a sender is restored",
+    ),
+    _receiver(
+        "nothing is taken before marks open an epoch",
+        "if source.state is _CLOSED or (source.state is _OPEN and epoch != source.epoch):",
+        "if source.state is _OPEN and epoch != source.epoch:",
+        "crashes of both",
+    ),
+    _receiver(
+        "one epoch is let in",
+        "if source.state is _CLOSED or (source.state is _OPEN and epoch != source.epoch):",
+        "if source.state is _CLOSED:",
+        "crashes of both",
+    ),
+    _receiver(
+        "an epoch is opened by who has read the last answer",
+        "if (opened.asked, opened.token) != (source.asked, source.answer):",
+        "if False:",
+        "crashes of both",
+    ),
+    _receiver(
+        "a question closes",
+        "source.state = SOURCE.next(source.state, SourceEvent.ASKED)",
+        "pass",
+        "crashes of both",
+    ),
+    _receiver(
+        "every question has an answer of its own",
+        "source.asked, source.answer = ask.token, 0",
+        "source.asked = ask.token",
+        "crashes of both",
+    ),
+    _receiver(
+        "a source that must ask is told",
+        "source.prompt_ns = now_ns + PROMPT_NS\n        self._owe_took(source)",
+        "pass",
+        "crashes of both",
+    ),
+)
+
+
+def take_out(guard: Guard) -> None:
+    """Loads the protocol without a check, for the rest of this process."""
+    for name in MODULES:
+        module = importlib.import_module(f"bb_edge.wire.{name}")
+        if name != guard.module:
+            importlib.reload(module)
+            continue
+        assert module.__file__ is not None
+        with open(module.__file__, encoding="utf-8") as file:
+            source = file.read()
+        assert source.count(guard.text) == 1, f"{guard.text!r} is not once in {name}"
+        exec(compile(source.replace(guard.text, guard.without), module.__file__, "exec"), module.__dict__)
+    for name in ("nodes", "worlds", "plans"):
+        if f"explored.{name}" in sys.modules:
+            importlib.reload(sys.modules[f"explored.{name}"])
