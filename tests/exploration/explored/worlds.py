@@ -66,6 +66,10 @@ class Plan:
     forger: int | None = None
     """A node that says to all others what it likes, under its own name."""
 
+    def restores_of(self, place: int) -> int:
+        """How often the state of a node may be put back."""
+        return self.restores[place] if place < len(self.restores) else 0
+
 
 class Budget(NamedTuple):
     """What may still happen."""
@@ -220,7 +224,7 @@ def after(world: World, plan: Plan, moves: Moves, event: tuple[Any, ...]) -> Wor
     nodes = (*world.nodes[:place], node, *world.nodes[place + 1 :])
     network = world.network.union(sent) if sent else world.network
     then = World(nodes, budget, network, history, world.lost, world.twice, (*world.way, event))
-    _excuse(then, node, reports)
+    _excuse(then, plan, node, reports)
     _check(then, plan)
     return then
 
@@ -229,9 +233,15 @@ def _less(counts: tuple[int, ...], place: int) -> tuple[int, ...]:
     return (*counts[:place], counts[place] - 1, *counts[place + 1 :])
 
 
-def _excuse(world: World, node: Node, reports: list[Report]) -> None:
-    """Takes note of what reports cover: nothing but what is lost or may come twice at that moment."""
+def _excuse(world: World, plan: Plan, node: Node, reports: list[Report]) -> None:
+    """Takes note of what reports cover: nothing but what is lost or may come twice at that moment.
+
+    Broken where a state is called old that was never put back.
+    """
     for report in reports:
+        old = report.peer if report.kind == "receiver" else node.place
+        if world.budget.restores[old] == plan.restores_of(old):
+            raise Broken(f"node {old} is said to be old, and is not", world.way)
         there = {content for src, content in world.nodes[report.peer].applied if src == node.place}
         unsettled = node.unsettled(report.peer)
         if report.kind == "receiver":
