@@ -19,6 +19,8 @@ class Guard(NamedTuple):
     without: str
     plan: str
     walks: int = 60
+    seed: int = 1
+    events_each: int = 40
 
 
 def _sender(name: str, text: str, without: str, plan: str) -> Guard:
@@ -129,6 +131,24 @@ GUARDS = (
         "source.prompt_ns = now_ns + PROMPT_NS\n        self._owe_took(source)",
         "pass",
         "crashes of both",
+    ),
+    Guard(
+        "a record that did not come along is settled",
+        "durable_rows",
+        "found.settled = numbered.difference(found.numbers)",
+        "found.settled = set()",
+        "crashes of both",
+        seed=3,
+        events_each=110,
+    ),
+    Guard(
+        "only the last epoch gives numbers",
+        "durable_rows",
+        "        if row.epoch == flow.epoch:",
+        "        if True:",
+        "crashes of both",
+        seed=3,
+        events_each=110,
     ),
 )
 
