@@ -98,7 +98,7 @@ MIXED_SEEN = {
     "ClassMismatch": 36,
     "across editions": 133,
     "roll calls": 60,
-    "PeerRestarts": 3,
+    "two machines": 10,
     "repaired": 666,
     "twins": 23,
     "name in use": 20,

@@ -32,13 +32,16 @@ class Overdue:
         if execution is None:
             return
         execution.until_timer = 0
-        execution.expire()
-        scheduler.runtime.count("deadlines.expired")
-        for op in self._given_up(execution):
+        if not execution.expired:
+            execution.expire()
+            scheduler.runtime.count("deadlines.expired")
+        given_up = [*self._given_up(execution)]
+        for op in given_up:
             scheduler.op_failed(
                 execution, op, OpError("whoever asked waits no longer for what it would give", op.spec.name)
             )
-        scheduler.pool.wake(execution)
+        if given_up:  # else it would wait for the same again: a request, whose end may need a snapshot
+            scheduler.pool.wake(execution)
 
     def _given_up(self, execution: Execution) -> Iterator[BoundOp]:
         """The ops of the execution that waited and do not any more.

@@ -276,3 +276,29 @@ def test_the_end_by_force_outlives_a_restart(tiers):
     sim.run(until=lambda: bool(sim.events("missing")))
     assert 4740 * MS < sim.now_ns < 4760 * MS
     assert reasons(sim, "outer") == ["failed"]
+
+
+def test_a_durable_request_that_waits_for_a_snapshot_is_waited_for_in_peace(compile_text):
+    """The end of the request comes with the end by force, and goes on once a snapshot holds who is missing."""
+    text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    data = compile_text(text.replace("port=inner", "port=inner, durable=1"))
+    relay = install(PeerId.from_name("relay"), (), data, ["Relay"], seed=2, durable=True)
+    hub, leaf = PeerId.from_name("hub"), PeerId.from_name("leaf")
+    relay.peer_presence(hub, True, (HERE,), {"features": ["failures"]}, epoch=1, classes=("Server",))
+    relay.peer_presence(leaf, True, (HERE,), epoch=1, classes=("Leaf",))
+    relay.poll(1)
+    relay.deliver_inbound(encode(Envelope([fill(0xA1, 3)], REQUEST, 7, 5 * S, epoch=5, seq=1)), hub)
+    for written in of(steps.PersistOutbox, relay.poll(2)):
+        relay.persisted(written.token)
+    relay.poll(3)
+    relay.snapshot(4)
+    relay.snapshot_written()
+    assert [s.peer for s in of(steps.SendEnvelope, relay.poll(5))] == [leaf]
+    found = relay.poll(5 * S)
+    assert of(steps.SnapshotWanted, found) and not of(steps.CycleBudgetExceeded, found)
+    relay.snapshot(5 * S)
+    relay.snapshot_written()
+    found = [*relay.poll(5 * S + 1), *relay.poll(5 * S + 2)]
+    assert of(steps.RequestClosed, found)
+    assert relay.inspect().executions == [] and relay.counters["deadlines.expired"] == 1
