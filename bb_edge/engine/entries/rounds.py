@@ -28,6 +28,10 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
     return int(value)
 
 
+FIRST_ATTEMPT = 1
+"""Of a round. Older versions wrote the number of the attempt into their records."""
+
+
 class Rounds:
     """The state of one `Repeat` op: `round` is the number that runs or comes next, from 1."""
 
@@ -50,13 +54,13 @@ class Rounds:
         self.times = number(op, "times")
         self._pause_ns = number(op, "pause_ns")
         self.round = 1
-        self.attempt = 1  # of this round: what a round sends that is repeated is something else
+        self.attempt = FIRST_ATTEMPT  # of this round
         self.running = False
         self.finished = False
         self.backoff_ns = 0
         self.timer = 0
         self.wait_ns = 0  # until peers are counted again, while the round waits for them
-        # A round and its attempt are the same after a restart: no epoch of an envelope has that bit.
+        # A round is the same after a restart: no epoch of an envelope has that bit.
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
@@ -89,11 +93,16 @@ class Rounds:
 
     @property
     def _which(self) -> int:
-        return self.round << 32 | self.attempt
+        """Tells what this round sends from what others send; its attempts are the same.
+
+        One that has told anybody is the last of its round, whenever it ran: after a crash the round may need
+        more of them, or fewer, and finds what it has sent.
+        """
+        return self.round << 32 | FIRST_ATTEMPT
 
     def may_run(self, which: int) -> bool:
-        """Whether the round and attempt of a cause run, or are still to come."""
-        return not self.finished and which >= self._which
+        """Whether the round of a cause runs, or is still to come."""
+        return not self.finished and which >> 32 >= self.round
 
     def peer_up(self) -> None:
         """Ends a back-off, and a wait for peers where there are enough of them now."""
@@ -132,7 +141,7 @@ class Rounds:
         if idle:
             self.attempt += 1
         else:
-            self.round, self.attempt = self.round + 1, 1
+            self.round, self.attempt = self.round + 1, FIRST_ATTEMPT
             self._runtime.count("rounds.ended")
             if self.times and self.round > self.times:
                 self.finished = True

@@ -1,0 +1,118 @@
+"""A round that runs again after a crash: what it told before keeps its number, whichever attempt told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from durable_program import records
+from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
+
+from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine.steps import EngineStep, PersistOutbox, RoundBackedOff, RoundsCompleted
+from bb_edge.node import Node
+from bb_edge.wire.outbox import OutboxRecord
+
+TELLS = """
+program Demo {module=Demo, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}
+function program.Main() -> () {entry=1, partition=Main}
+  slot peers: peer_selector peer_class=Main
+  round: I64[] = syscall.Repeat<times=1, pause_ns=1000000>()
+  some: PeerIdVec = role.peer_selector.Sample<n=9, min=0>(round) {slot=peers, control_inputs=1}
+  x: F32[] = Cast<to=1>(round)
+  h: Trigger = wire.Send(x, some) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}
+"""
+
+
+class Life:
+    """One life of a node, from what an earlier one left in its outbox."""
+
+    def __init__(self, data: bytes, outbox: tuple[bytes, ...] = ()) -> None:
+        more: dict[str, Any] = {"seed": 3, "durable": True}
+        self.node: Node = install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
+        self.node.adopt_outbox(outbox, 0, 0)
+        self.now_ns = 0
+
+    def up(self, *peers: PeerId) -> None:
+        for peer in peers:
+            self.node.peer_presence(peer, True, (HERE,), epoch=1, classes=("Main",))
+
+    def run(self) -> list[EngineStep]:
+        """Ten polls, a second from one to the next."""
+        found: list[EngineStep] = []
+        for _ in range(10):
+            self.now_ns += S
+            steps = self.node.poll(self.now_ns)
+            for step in of(PersistOutbox, steps):
+                self.node.persisted(step.token)
+            found += steps
+        return found
+
+    def told_nobody(self) -> None:
+        assert {(step.round, step.reason) for step in of(RoundBackedOff, self.run())} == {(1, "nobody told")}
+
+
+@pytest.fixture
+def begin(compile_text):
+    data = compile_text(TELLS)
+    return lambda *outbox: Life(data, outbox)
+
+
+def told(found: list[EngineStep]) -> list[PeerId]:
+    """Whom the round tells with a new number; it is over."""
+    assert of(RoundsCompleted, found)
+    return [record.key.peer for record in records(found)]
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+@pytest.mark.parametrize("before", [0, 1], ids=["told at once", "told by a later attempt"])
+@pytest.mark.parametrize("after", [0, 1], ids=["finds it at once", "finds it in a later attempt"])
+def test_a_peer_is_told_of_a_round_under_one_number(begin, before, after, snapshots):
+    first = begin()
+    if before:
+        first.told_nobody()
+    first.up(A)
+    (written,) = of(PersistOutbox, first.run())
+    again = begin(written.record)
+    if after:
+        again.told_nobody()
+    if snapshots:
+        again.node.snapshot(again.now_ns)
+        assert again.node.snapshot_written() == (), "the round is still to come"
+    again.up(A)
+    assert told(again.run()) == []
+    assert again.node.counters["outbound.reused"] == 1
+
+
+def test_who_is_up_only_now_is_told_too(begin):
+    first = begin()
+    first.up(A)
+    (written,) = of(PersistOutbox, first.run())
+    again = begin(written.record)
+    again.told_nobody()
+    again.up(A, B)
+    assert told(again.run()) == [B]
+
+
+def test_a_record_names_the_round_as_older_versions_wrote_it(begin):
+    life = begin()
+    life.told_nobody()
+    life.up(A)
+    (record,) = records(life.run())
+    assert record.cause is not None and record.cause.seq == 1 << 32 | 1
+
+
+def test_a_record_of_an_older_version_s_later_attempt_goes_with_its_round(begin):
+    first = begin()
+    first.up(A)
+    (record,) = records(first.run())
+    old = OutboxRecord(record.key, record.encoded, record.wire_id, record.cause._replace(seq=1 << 32 | 7), 1)
+    again = begin(old.to_bytes())
+    again.node.snapshot(0)
+    assert again.node.snapshot_written() == (), "its round is still to come"
+    again.up(B)
+    assert told(again.run()) == [B]
+    again.node.snapshot(again.now_ns)
+    assert again.node.snapshot_written() == (record.key,)
