@@ -14,6 +14,7 @@ from simulated.plan import MIXED_FROM, Plan, plan_of
 from simulated.world import World, WorldError
 
 from bb_edge.engine import steps
+from bb_edge.engine.net import restarts
 from bb_edge.node import Node
 from bb_edge.transport.rollcall import RollCall
 from bb_edge.wire.programs import Kinship, ProgramClaim
@@ -207,6 +208,13 @@ def test_a_stranger_that_is_heard_is_found(monkeypatch):
     monkeypatch.setattr(ProgramClaim, "kinship", lambda *_: Kinship.SAME)
     failures = simulate(range(MIXED_FROM, MIXED_FROM + 8), short=True).failures
     assert any("AssertionError" in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize("start", [0, MIXED_FROM])
+def test_a_twin_that_nobody_has_is_found(monkeypatch, start):
+    monkeypatch.setattr(restarts, "BACK", 0)
+    failures = simulate(range(start, start + 8), short=True).failures
+    assert any("two machines run under its name: stop" in failure for failure in failures), failures
 
 
 def test_somebody_who_stays_unknown_is_found(monkeypatch):

@@ -69,9 +69,6 @@ class MixedLedger(Ledger):
         elif isinstance(step, steps.WireReceiveFailed) and step.kind == "Unroutable":
             self.seen["unroutable"] += 1  # another program's, which came before its presence did
             assert not self._always_talk(machine, step.peer), f"{machine.name}: {step}"
-        elif isinstance(step, steps.PeerRestarts) and step.reason.startswith("two machines"):
-            self.seen["two machines"] += 1
-            assert step.peer in self.world.twinned, f"{machine.name}: {step}"
         elif isinstance(step, steps.RequestFailed) and "it is not known as" in step.detail:
             self.seen["RequestFailed: class"] += 1
             assert (step.peer, machine.peer) in self.mismatched, f"{machine.name}: {step}"
@@ -82,7 +79,10 @@ class MixedLedger(Ledger):
             super().step(step, machine)
 
     def _restarts(self, step: steps.PeerRestarts) -> None:
-        if step.peer not in self.world.twinned:
+        if step.reason.startswith("two machines"):
+            self.seen["two machines"] += 1
+            assert step.peer in self.world.twinned, str(step)
+        elif step.peer not in self.world.twinned:
             super()._restarts(step)
 
     def _always_talk(self, machine: Machine, peer: PeerId) -> bool:
@@ -143,8 +143,6 @@ class MixedWorld(World):
         """Under whose name a second machine was up at some time."""
         self.spoilers: set[PeerId] = set()
         """Whose answers were not sound at some time."""
-        self.twinned: set[PeerId] = set()
-        """Those whose name a second machine had for a while."""
 
     def make_ledger(self) -> Ledger:
         return MixedLedger(self)
