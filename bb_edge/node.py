@@ -15,7 +15,7 @@ from bb_edge.engine.engine import Engine, Parts
 from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, BootstrapTarget
 from bb_edge.engine.entries.invokes import Invokes
 from bb_edge.engine.ledger import IngressFull
-from bb_edge.engine.net.arrivals import Raw
+from bb_edge.engine.net.arrivals import Data, Raw
 from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import Program
@@ -192,8 +192,8 @@ class Node:
 
     # --- doors ----------------------------------------------------------------------------------------
 
-    def deliver_inbound(self, data: bytes, src_peer: PeerId, observed_address: bytes | None = None) -> None:
-        """Hands in one envelope as it came; `src_peer` is who the transport says sent it.
+    def deliver_inbound(self, data: Data, src_peer: PeerId, observed_address: bytes | None = None) -> None:
+        """Hands in one envelope, whose bytes change no more; `src_peer` is who the transport says sent it.
 
         Raises IngressFull, keeping nothing, when the byte budget or the queue is used up (counted).
         """

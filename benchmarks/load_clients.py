@@ -31,6 +31,7 @@ from bb_edge.ir.address import Address  # noqa: E402
 from bb_edge.transport.packets import PUBLISH, Splitter, parse_publish, puback, publish_header  # noqa: E402
 from bb_edge.transport.topics import Topics  # noqa: E402
 from bb_edge.wire import envelope  # noqa: E402
+from bb_edge.wire.body_bytes import shared_body  # noqa: E402
 from bb_edge.wire.caps import HOST_CAPS, PeerLimits  # noqa: E402
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope  # noqa: E402
 from bb_edge.wire.presence import Presence, encode_presence  # noqa: E402
@@ -91,7 +92,8 @@ class Answers:
                     read = envelope.decode(step.body + step.rest, HOST_CAPS)
                     if read.wire_req_id and read.kind == RESPONSE and read.fills:
                         self._asked = asked
-                        self.body = envelope.encode(Envelope(read.fills, schema_version=0))
+                        fills = Envelope(read.fills, schema_version=0)
+                        self.body = shared_body(read.fills) or envelope.encode(fills)
                         return self.body
         raise AssertionError("the client's node did not answer")
 

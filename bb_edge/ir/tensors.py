@@ -208,6 +208,17 @@ def _number(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[int, i
     return varint.decode(buffer, offset)
 
 
+def numbers_at(encoded: bytes | memoryview) -> int:
+    """Returns where `raw_data` begins in what `encode_tensor` gave, in bytes; 0 in other bytes."""
+    offset = 0
+    try:
+        while offset < len(encoded) and encoded[offset] in (_DIMS, _DATA_TYPE):
+            _, offset = _number(encoded, offset + 1)
+        return _number(encoded, offset + 1)[1] if encoded[offset] == _RAW else 0
+    except (varint.VarintError, IndexError):
+        return 0
+
+
 def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     """Returns the read-only array of a serialized TensorProto, over the buffer itself where it is aligned.
 

@@ -21,6 +21,7 @@ from bb_edge.ir.tensors import MAX_RANK, encode_tensor
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import SHARED_FROM
+from bb_edge.wire.body_bytes import shared_body
 from bb_edge.wire.codecs import encode_value, tensor_dtype
 from bb_edge.wire.envelope import Fill
 
@@ -68,7 +69,7 @@ class _Port:
                 type_hash, data = encode_value(value, type_hash or None)
             fills.append(Fill(suffix, data, False, type_hash))
             size += len(data)
-        return fills, envelope.shared_body(fills) if size >= SHARED_FROM else b""
+        return fills, shared_body(fills) if size >= SHARED_FROM else b""
 
 
 def _remaining(ctx: OpContext, own_ns: int) -> int:

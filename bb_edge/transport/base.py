@@ -48,7 +48,9 @@ class DrivenNode(Protocol):
     def fire_lifecycle(self, phase: int) -> None:
         """Starts the ops of a phase (`Phase.SHUTDOWN`, `Phase.SNAPSHOT`); the next poll runs them."""
 
-    def deliver_inbound(self, data: bytes, src_peer: PeerId, observed_address: bytes | None = None) -> None:
+    def deliver_inbound(
+        self, data: bytes | memoryview, src_peer: PeerId, observed_address: bytes | None = None
+    ) -> None:
         """Takes the bytes of one envelope. Raises IngressFull where the node has no space left for it."""
 
     def presences_come(self) -> None:

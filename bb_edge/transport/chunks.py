@@ -71,7 +71,7 @@ class _Transfer:
     total: int
     count: int
     stride: int
-    parts: dict[int, bytes]
+    parts: dict[int, bytes | memoryview]
     held: int
     touched_ns: int
 
@@ -100,7 +100,7 @@ class Reassembly:
         """Bytes that the unfinished transfers of one sender take."""
         return self._per_peer.get(peer, 0)
 
-    def add(self, peer: PeerId, data: bytes, now_ns: int) -> bytes | None:
+    def add(self, peer: PeerId, data: bytes | memoryview, now_ns: int) -> bytes | None:
         """Takes a chunk, and returns the envelope if this was the last chunk missing, else None.
 
         A chunk that has come before is ignored. Raises ChunkError with the reason `malformed`, `too_large`

@@ -43,7 +43,7 @@ class _Held(NamedTuple):
 
     topic: bytes
     place: Place
-    payload: bytes
+    payload: bytes | memoryview
     mid: int
 
 
@@ -76,13 +76,13 @@ class Incoming:
         self._log = log
         self._largest = largest
         self._acknowledged = acknowledged
-        self._splitter = Splitter(largest)
+        self._splitter = Splitter(largest, connection.v5)
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
 
     def opened(self) -> None:
         """There is a new socket: what the last one began is over."""
-        self._splitter = Splitter(self._largest)
+        self._splitter = Splitter(self._largest, self._connection.v5)
         self._aliases.clear()
 
     def lost(self) -> None:
@@ -137,7 +137,7 @@ class Incoming:
                 self._connection.feed(shared, bytes(data[start:end]))
 
     def _published(self, shared: SharedSocket, first: int, data: bytearray, body: int, end: int) -> None:
-        message = parse_publish(first, data, body, end, self._connection.v5)
+        message = parse_publish(first, data, body, end, self._connection.v5, self._splitter.own)
         topic = message.topic
         if message.alias:
             if topic and message.alias <= INCOMING_ALIASES:
@@ -189,7 +189,7 @@ class Incoming:
             self._counters["malformed"] += 1
             self._connection.drop(f"the broker's bytes are not MQTT: {error}")
 
-    def _join(self, peer: PeerId, chunk: bytes) -> bytes | None:
+    def _join(self, peer: PeerId, chunk: bytes | memoryview) -> bytes | None:
         """The envelope that a chunk completes; None if more chunks are needed or the chunk is refused."""
         self._counters["chunks_received"] += 1
         try:
@@ -222,7 +222,7 @@ class Incoming:
         self._counters["malformed"] += 1
         self._log("warning", f"{what} is refused: {error}", kind="malformed message", peer=peer)
 
-    def _deliver(self, topic: bytes, place: Place, payload: bytes) -> None:
+    def _deliver(self, topic: bytes, place: Place, payload: bytes | memoryview) -> None:
         """Hands a message to the node, or counts it as malformed. Raises IngressFull for a full node."""
         if place.kind in (Kind.PRESENCE, Kind.ROLL_CALL):
             take = self._membership.called
@@ -230,7 +230,7 @@ class Incoming:
                 self._counters["presences"] += 1
                 take = partial(self._membership.take, place.peer)
             try:
-                if not take(place.peer_class, payload):
+                if not take(place.peer_class, bytes(payload)):
                     self._strays.take(topic)
             except (PresenceError, CallError) as error:
                 self._refuse("a presence or roll call", error, place.peer)

@@ -37,7 +37,7 @@ class Published:
     """One PUBLISH. `mid` is 0 for QoS 0; `alias` is 0 if there is none, and then the topic is not empty."""
 
     topic: bytes
-    payload: bytes
+    payload: bytes | memoryview
     qos: int
     mid: int
     alias: int
@@ -100,8 +100,13 @@ def parse_puback(data: bytearray, start: int, end: int) -> tuple[int, int]:
     return data[start] << 8 | data[start + 1], data[start + 2] if end - start > 2 else 0
 
 
-def parse_publish(first: int, data: bytearray, start: int, end: int, v5: bool) -> Published:
-    """Parses the body of a PUBLISH, `data[start:end]`. Raises PacketError where its lengths do not fit."""
+def parse_publish(
+    first: int, data: bytearray, start: int, end: int, v5: bool, own: bool = False
+) -> Published:
+    """Parses the body of a PUBLISH, `data[start:end]`. Raises PacketError where its lengths do not fit.
+
+    The payload is a copy, or a read-only view where `data` is the packet's `own`, which nobody writes to.
+    """
     at = start + 2
     if at > end:
         raise PacketError("a PUBLISH without a topic", "broker")
@@ -128,10 +133,21 @@ def parse_publish(first: int, data: bytearray, start: int, end: int, v5: bool) -
                 raise PacketError("properties beyond the end of a PUBLISH", "broker")
             alias = _alias(data, after, stop)
             after = stop
+    if own:
+        return Published(topic, memoryview(data).toreadonly()[after:end], qos, mid, alias)
     # The payload outlives the buffer, so it is copied, once.
     with memoryview(data) as view:
         payload = bytes(view[after:end])
     return Published(topic, payload, qos, mid, alias)
+
+
+def _payload_at(first: int, data: bytearray, body: int, end: int, v5: bool) -> int:
+    """Where the payload of a PUBLISH begins whose first bytes are there; `body` where they don't reach it."""
+    at = body + 2 + (data[body] << 8 | data[body + 1]) + (2 if first >> 1 & 3 else 0)
+    if v5 and at < end:
+        length, at = _read_varint(data, at, end)
+        at += length
+    return at if at <= end else body
 
 
 def _read_varint(data: bytearray, at: int, end: int) -> tuple[int, int]:
@@ -175,13 +191,15 @@ class Splitter:
     """Cuts the bytes of a socket into packets; keeps no packet whose body is above `limit` bytes.
 
     The reader puts bytes into `room()` and calls `filled(n)`; then `take()` returns packet after packet. A
-    large packet is read straight into a buffer of its own size, so its bytes are moved once.
+    large packet is read straight into a buffer of its own, in which the payload of a PUBLISH begins at a
+    multiple of 8 bytes.
     """
 
-    __slots__ = ("_data", "_end", "_length", "_limit", "_skip", "_small", "_start", "oversize")
+    __slots__ = ("_data", "_end", "_length", "_limit", "_skip", "_small", "_start", "_v5", "oversize", "own")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, v5: bool = True) -> None:
         self._limit = limit
+        self._v5 = v5
         self._small = bytearray(CHUNK_OF_READING)
         self._data = self._small
         self._start = 0
@@ -190,6 +208,8 @@ class Splitter:
         self._length = 0
         self.oversize = 0
         """Bytes of the packet that `take` has just returned, if only its beginning was kept; else 0."""
+        self.own = False
+        """Whether the buffer that `take` has just returned has that packet alone, and is not used again."""
 
     def room(self) -> memoryview:
         """The buffer for the next bytes; never empty if `take` was called until it returned None."""
@@ -207,7 +227,8 @@ class Splitter:
     def take(self) -> tuple[int, bytearray, int, int, int] | None:
         """Returns (first byte, buffer, start, body, end) of the next packet; None if more bytes are needed.
 
-        `start`, `body` and `end` are positions in the buffer, which is valid until the next `room`. Of a
+        `start`, `body` and `end` are positions in the buffer, which is valid until the next `room`, or as
+        long as the caller likes where it is the packet's `own`. Of a
         packet above the limit only the beginning is returned, with its size in `oversize`; the rest is thrown
         away as it comes. Raises PacketError for a length that does not end.
         """
@@ -226,10 +247,13 @@ class Splitter:
                     after = min(after, end)
             elif after > end:
                 wanted = after - start
+                if wanted > len(data) and end - start < KEPT_OF_OVERSIZE:
+                    wanted = KEPT_OF_OVERSIZE  # so much says where its payload begins
             if not wanted:
+                self.own = data is not self._small
                 self._next(after)
                 return data[start], data, start, body, after
-        self._make_room(data, start, end, wanted)
+        self._make_room(data, start, body, end, wanted)
         return None
 
     def _body(self, data: bytearray, start: int, end: int) -> int:
@@ -263,14 +287,17 @@ class Splitter:
             if self._data is not self._small:
                 self._data = self._small
 
-    def _make_room(self, data: bytearray, start: int, end: int, wanted: int) -> None:
+    def _make_room(self, data: bytearray, start: int, body: int, end: int, wanted: int) -> None:
         """Makes space for a packet of `wanted` bytes whose beginning is at `start`."""
         have = end - start
         if wanted > len(data):
-            grown = bytearray(wanted)
-            grown[:have] = data[start:end]
+            before = 0
+            if data[start] & 0xF0 == PUBLISH:
+                before = (start - _payload_at(data[start], data, body, end, self._v5)) % 8
+            grown = bytearray(before + wanted)
+            grown[before : before + have] = data[start:end]
             self._data = grown
-            self._start, self._end = 0, have
-        elif start and (wanted > len(data) - start or len(data) - end < KEPT_OF_OVERSIZE):
+            self._start, self._end = before, before + have
+        elif start and data is self._small and max(wanted - have, KEPT_OF_OVERSIZE) > len(data) - end:
             data[:have] = data[start:end]
             self._start, self._end = 0, have

@@ -8,12 +8,10 @@ not, repeated (the last one counts) or unknown (skipped, and counted).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from bb_edge.ir.address import Route, route_of
 from bb_edge.ir.varint import encoded as _v
-from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_records import (
     NONE,
@@ -43,7 +41,6 @@ __all__ = [
     "encode",
     "decode",
     "repeated",
-    "shared_body",
 ]
 
 # One byte: field << 3 | wire type. Two bytes from field 16 on, as varints: 101 << 3 | 0 = 808 = A8 06, …
@@ -67,7 +64,7 @@ def _hash_field(type_hash: int) -> bytes:
 def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
     """Returns the envelope's protobuf bytes, with the fields in the order of their numbers.
 
-    Without the fills, it is what follows a body (`shared_body`).
+    Without the fills, it is what follows a body (`body_bytes.shared_body`).
     """
     parts: list[bytes | memoryview] = []
     add = parts.append
@@ -116,24 +113,6 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
     return b"".join(parts)
 
 
-def shared_body(fills: Sequence[Fill]) -> bytes:
-    """Returns large fills as the bytes that the envelopes to all their peers begin with; b"" for small ones.
-
-    The payloads become views of it, so that they are in memory once.
-    """
-    if sum([len(fill.payload) for fill in fills]) < SHARED_FROM:
-        return b""
-    pieces = [encode(Envelope([fill], schema_version=0)) for fill in fills]
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    view, end = memoryview(body), 0
-    for fill, piece in zip(fills, pieces, strict=True):
-        end += len(piece)
-        after = end - (2 if fill.trigger_only else 0)
-        after -= len(_hash_field(fill.type_hash)) if fill.type_hash else 0
-        fill.payload = view[after - len(fill.payload) : after]
-    return body
-
-
 def repeated(encoded: bytes, remaining_deadline_ns: int) -> bytes:
     """Returns the bytes of an envelope that is sent again, with what now remains of its deadline.
 
@@ -173,7 +152,7 @@ _COPY_BELOW = 512
 _U64 = 0xFFFFFFFFFFFFFFFF
 
 
-def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
     """Reads a varint as protobuf does; returns (value, place of the next byte).
 
     Overlong forms pass, more than 64 bits do not.
@@ -194,7 +173,7 @@ def _varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
     raise EnvelopeError(EnvelopeErrorKind.TRUNCATED, f"inside a varint at byte {pos}")
 
 
-def _span(data: bytes, pos: int, end: int) -> tuple[int, int]:
+def _span(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
     """Reads a length at `pos`; returns the range of the field that follows as (first byte, byte after it)."""
     if pos < end and data[pos] < 0x80:
         size = data[pos]
@@ -209,7 +188,7 @@ def _span(data: bytes, pos: int, end: int) -> tuple[int, int]:
     return pos, stop
 
 
-def _skip(data: bytes, pos: int, end: int, tag: int) -> int:
+def _skip(data: bytes | memoryview, pos: int, end: int, tag: int) -> int:
     """Returns the byte after an unknown field. Groups are refused: proto3 writes none."""
     wire_type = tag & 7
     if tag < 8 or tag > 0xFFFFFFFF:
@@ -242,14 +221,14 @@ class _Strays:
 
 
 def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope:
-    """Parses an envelope; large payloads are views of `data` where that is `bytes`, else of a copy.
+    """Parses an envelope; large payloads are views of `data`, or of a copy where it may be written to.
 
     Raises EnvelopeError and nothing else, whatever the bytes are, in time linear in their number.
     """
     end = len(data) if not isinstance(data, memoryview) else data.nbytes
     if end > caps.total_bytes:
         raise EnvelopeError(EnvelopeErrorKind.TOO_LARGE, f"{end} bytes, {caps.total_bytes} at most")
-    if not isinstance(data, bytes):
+    if not isinstance(data, bytes) and (isinstance(data, bytearray) or not _is_fixed(data)):
         data = bytes(data)
     fills: list[Fill] = []
     kind = wire_req_id = deadline = epoch = seq = base = version = 0
@@ -311,7 +290,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
                 raise EnvelopeError(
                     EnvelopeErrorKind.ADDRESS_TOO_LARGE, f"{stop - pos} bytes, {caps.address_bytes} at most"
                 )
-            addresses.append(data[pos:stop])
+            addresses.append(bytes(data[pos:stop]))
             pos = stop
         elif tag == 0x32:
             pos, stop = _span(data, pos, end)
@@ -320,7 +299,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
                 raise EnvelopeError(
                     EnvelopeErrorKind.SRC_PEER_TOO_LARGE, f"{stop - pos} bytes, {caps.src_peer_bytes} at most"
                 )
-            src_peer = data[pos:stop]
+            src_peer = bytes(data[pos:stop])
             pos = stop
         elif tag == 0x2A:
             pos, stop = _span(data, pos, end)
@@ -360,10 +339,15 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     )
 
 
+def _is_fixed(view: memoryview) -> bool:
+    """Whether bytes are taken as they are, and nobody writes to them."""
+    return view.readonly and view.format == "B" and view.c_contiguous
+
+
 _SCALARS = frozenset({0x20, 0x38, 808, 816, 832})
 
 
-def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Fill:
+def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Fill:
     suffix: bytes = b""
     type_hash = start = stop = fields = 0
     trigger_only = False
@@ -384,7 +368,7 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
                 raise EnvelopeError(
                     EnvelopeErrorKind.SUFFIX_TOO_LARGE, f"{after - pos} bytes, {caps.suffix_bytes} at most"
                 )
-            suffix = data[pos:after]
+            suffix = bytes(data[pos:after])
             pos = after
         elif tag == 0x20:
             type_hash, pos = _varint(data, pos, end)
@@ -397,7 +381,7 @@ def _fill(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) 
     size = stop - start
     route = route_of(suffix)
     if size <= _COPY_BELOW and size <= caps.fill_bytes:
-        return Fill(suffix, data[start:stop], trigger_only, type_hash, route)
+        return Fill(suffix, bytes(data[start:stop]), trigger_only, type_hash, route)
     if size > caps.fill_bytes:
         _check_site_cap(route, size, caps)
     return Fill(suffix, memoryview(data)[start:stop], trigger_only, type_hash, route)
@@ -413,7 +397,7 @@ def _check_site_cap(route: Route, size: int, caps: EnvelopeCaps) -> None:
 
 
 def _correlation(
-    data: bytes, pos: int, end: int, strays: _Strays, kind: int, wire_req_id: int
+    data: bytes | memoryview, pos: int, end: int, strays: _Strays, kind: int, wire_req_id: int
 ) -> tuple[int, int]:
     """Reads a correlation, merged into what an earlier occurrence said, as protobuf does."""
     fields = 0
@@ -435,7 +419,7 @@ def _correlation(
 
 
 def _decode_failure(
-    data: bytes, pos: int, end: int, strays: _Strays, before: Failure | None
+    data: bytes | memoryview, pos: int, end: int, strays: _Strays, before: Failure | None
 ) -> tuple[Failure, int]:
     """Reads a failure, merged into what an earlier occurrence said, as protobuf does."""
     code, detail = (0, "") if before is None else (before.code, before.detail)
@@ -449,14 +433,14 @@ def _decode_failure(
             code, pos = _varint(data, pos, end)
         elif tag == 0x12:
             start, pos = _span(data, pos, end)
-            detail = Failure.read_detail(data[start:pos])
+            detail = Failure.read_detail(bytes(data[start:pos]))
         else:
             strays.one()
             pos = _skip(data, pos, end, tag)
     return Failure(code & 0xFFFFFFFF, detail), end
 
 
-def _decode_ack(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Ack:
+def _decode_ack(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Ack:
     epoch = up_to = 0
     also: list[int] = []
     fields = 0
@@ -482,7 +466,7 @@ def _decode_ack(data: bytes, pos: int, end: int, caps: EnvelopeCaps, strays: _St
     return Ack(epoch, up_to, tuple(also))
 
 
-def _decode_report(data: bytes, pos: int, end: int, strays: _Strays) -> RttReport:
+def _decode_report(data: bytes | memoryview, pos: int, end: int, strays: _Strays) -> RttReport:
     values = [0] * 7
     fields = 0
     while pos < end:

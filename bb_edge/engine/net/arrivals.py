@@ -5,17 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.envelope import Envelope
+
+Data: TypeAlias = "bytes | memoryview"
+"""The bytes of an envelope: what large fills hold are views of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
     """An inbound envelope as it came; `observed` is the address that its sender was seen at."""
 
-    data: bytes
+    data: Data
     peer: PeerId
     observed: bytes | None
 

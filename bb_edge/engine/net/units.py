@@ -10,6 +10,7 @@ from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import shelved
+from bb_edge.wire.body_bytes import shared_body
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope import Fill
 from bb_edge.wire.envelope_records import Failure
@@ -26,7 +27,7 @@ class Unit:
     `to` has the peers by request id, in order; who has been asked is taken out. Each is asked with the unit
     that `alone` gives. None: it is for `peer` alone.
 
-    `body` are large fills as bytes, which the units to other peers share (`envelope.shared_body`).
+    `body` are large fills as bytes, which the units to other peers share (`body_bytes.shared_body`).
     `deadline_ns` is absolute, 0: none. `group` lets plain sends of one burst share an envelope. `wire_id` and
     `cause` (the durable envelope, or the round, that the sending execution came from) tell a durable unit
     from its repetition after a restart. `failure` stands in place of the fills of a reply.
@@ -129,5 +130,5 @@ def join_large(first: Unit, unit: Unit, known: dict[tuple[int, int], Joined]) ->
     both = known.get(names)
     if both is None:
         fills = [*first.fills, *unit.fills]
-        both = known[names] = Joined(fills, envelope.shared_body(fills), (first.fills, unit.fills))
+        both = known[names] = Joined(fills, shared_body(fills), (first.fills, unit.fills))
     first.fills, first.body = both.fills, both.body

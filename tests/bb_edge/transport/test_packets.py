@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,6 +131,33 @@ def test_a_length_that_does_not_end_is_no_packet():
     splitter = Splitter(100)
     with pytest.raises(PacketError):
         split(splitter, b"\x30\xff\xff\xff\xff\x01")
+
+
+@pytest.mark.parametrize("v5, alias", [(True, 0), (True, 7), (False, 0)])
+@pytest.mark.parametrize("at_once", [3, 1000, 1 << 20])
+@pytest.mark.parametrize("beside", [b"", b"\x40\x02\x01\x02"])
+def test_the_payload_of_a_large_publish_is_read_into_a_buffer_of_its_own_at_a_multiple_of_8(
+    v5, alias, at_once, beside
+):
+    payload = bytes(range(250)) * 280
+    data = publish_header(TOPIC, 5, len(payload), v5=v5, alias=alias) + payload
+    splitter, found = Splitter(1 << 20, v5), []
+    stream = memoryview(beside + data + data + beside)
+    while stream:
+        room = splitter.room()
+        count = min(at_once, len(room), len(stream))
+        room[:count] = stream[:count]
+        splitter.filled(count)
+        stream = stream[count:]
+        while (packet := splitter.take()) is not None:
+            first, buffer, _, body, end = packet
+            if first == 0x32:
+                found.append(parse_publish(first, buffer, body, end, v5, splitter.own))
+    for read in found:
+        assert read.payload == payload and read.payload.readonly and read.mid == 5
+        assert np.frombuffer(read.payload, np.uint8).ctypes.data % 8 == 0
+    assert len(found) == 2 and found[0].payload.obj is not found[1].payload.obj
+    assert len(splitter.room()) == 65_536, "the small buffer is the reader's again"
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))

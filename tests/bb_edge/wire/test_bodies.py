@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bb_edge.ir.bb_core_pb2 import WireEnvelope
 from bb_edge.wire.bodies import SHARED_FROM, HeldBodies
+from bb_edge.wire.body_bytes import shared_body
 from bb_edge.wire.caps import HOST_CAPS
-from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill, decode, encode, shared_body
+from bb_edge.wire.codecs import decode_value, encode_value, wire_type_hash
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill, decode, encode
 
 FILLS = st.lists(
     st.builds(
@@ -35,6 +39,37 @@ def test_a_body_and_the_rest_are_the_bytes_of_the_envelope(fills):
         assert body + encode(message, with_fills=False) == whole
         assert all(fill.payload.obj is body for fill in fills if isinstance(fill.payload, memoryview))
         assert encode(message) == whole, "the payloads are views of the body"
+
+
+@pytest.mark.parametrize("before", [0, 1, 5, 8])
+@pytest.mark.parametrize("shape", [(2000,), (40, 50), (2, 2, 3000)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
+def test_numbers_in_a_body_begin_at_a_multiple_of_8_bytes_and_any_reader_takes_them(dtype, shape, before):
+    array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    first = Fill(bytes(before), encode_value(array)[1], type_hash=wire_type_hash(array))
+    second = Fill(b"", encode_value(array[::-1])[1], type_hash=wire_type_hash(array))
+    large = array.nbytes >= SHARED_FROM
+    body = shared_body([first, second]) or encode(Envelope([first, second], schema_version=0))
+    rest = encode(Envelope((), REQUEST, 7, epoch=9, seq=3))
+    read = decode(memoryview(body + rest), HOST_CAPS)
+    assert (read.kind, read.seq, len(read.fills)) == (REQUEST, 3, 2)
+    plain = WireEnvelope.FromString(body + rest)
+    for fill, kept, want in zip(read.fills, plain.fills, (array, array[::-1]), strict=True):
+        assert kept.payload == fill.payload and not kept.trigger_only
+        value = decode_value(fill.type_hash, fill.payload)
+        assert np.array_equal(value, want) and value.dtype == dtype
+        if large:
+            place = value.ctypes.data - np.frombuffer(fill.payload.obj, np.uint8).ctypes.data
+            assert 0 <= place < len(body) and place % 8 == 0, "in the body itself, and aligned"
+
+
+def test_a_view_that_nobody_writes_to_is_read_in_place_and_any_other_is_copied():
+    message = encode(Envelope([Fill(b"s", bytes(SHARED_FROM))], src_peer=b"me"))
+    own = bytearray(message)
+    for data, in_place in ((memoryview(own).toreadonly(), True), (memoryview(own), False), (own, False)):
+        read = decode(data, HOST_CAPS)
+        assert read == decode(message, HOST_CAPS) and type(read.src_peer) is bytes
+        assert (read.fills[0].payload.obj is own) == in_place
 
 
 def test_what_follows_a_body_can_be_read_without_it():
