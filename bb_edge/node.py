@@ -239,6 +239,10 @@ class Node:
         """
         self.ingress.notice(self._peers.cleared, peer, peer_class)
 
+    def connected(self, up: bool) -> None:
+        """Tells whether what the node sends leaves it now; where nobody tells, it does. Poller's thread."""
+        self._peers.uplink.tell(up)
+
     def peer_failed(self, peer: PeerId) -> None:
         """Tells that the transport was refused a delivery to the peer: one failure for its health.
 
@@ -307,10 +311,6 @@ class Node:
             self._runtime.count("ingress.full")
             raise
         return number
-
-    def deliver_event(self, target: str, input: str, value: object) -> int:
-        """One host event: an `invoke` with a single input."""
-        return self.invoke(target, {input: value})
 
     # --- durability -----------------------------------------------------------------------------------
 

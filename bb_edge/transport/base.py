@@ -79,6 +79,12 @@ class DrivenNode(Protocol):
         Raises IngressFull where the node has no space left for the notice.
         """
 
+    def connected(self, up: bool) -> None:
+        """Tells the node whether what it sends leaves the device now, each time that this changes.
+
+        Before the first poll, too, where there is no connection yet.
+        """
+
     def peer_failed(self, peer: PeerId) -> None:
         """Tells the node that an envelope could not be delivered to a peer.
 

@@ -68,6 +68,7 @@ class Simulation:
         self._nodes: dict[PeerId, DrivenNode] = {}
         self._keepers: dict[PeerId, Keeps] = {}
         self._sessions: dict[PeerId, int] = {}  # how often each node was added
+        self._cut_off: dict[PeerId, list[tuple[int, steps.SendEnvelope]]] = {}  # what waits, and until when
         self._arrival: dict[tuple[PeerId, PeerId], int] = {}
         self._trace = hashlib.sha256()
         self.now_ns = 0
@@ -108,10 +109,28 @@ class Simulation:
         """
         gone = self._nodes.pop(peer, None)
         self._keepers.pop(peer, None)
+        self._cut_off.pop(peer, None)
         if gone is None:
             raise SimulationError(f"there is no node {peer.short()}", "simulation")
         for other in self._nodes.values():
             self._tell(other, gone, False)
+
+    def connect(self, peer: PeerId, up: bool) -> None:
+        """Takes a node's connection away, or gives it back, as if its broker were gone: nobody is told of it.
+
+        What it sends meanwhile waits for its connection or its own deadline, what is sent to it is lost.
+        Raises SimulationError where there is no such node.
+        """
+        node = self._nodes.get(peer)
+        if node is None:
+            raise SimulationError(f"there is no node {peer.short()}", "simulation")
+        node.connected(up)
+        if not up:
+            self._cut_off.setdefault(peer, [])
+            return
+        for until_ns, step in self._cut_off.pop(peer, ()):
+            if not until_ns or until_ns > self.now_ns:
+                self._send(peer, step)
 
     def _tell(self, listener: DrivenNode, about: DrivenNode, up: bool) -> None:
         if not self._presence:
@@ -195,6 +214,10 @@ class Simulation:
             self.seen.append(Seen(self.now_ns, node.peer_id, step))
 
     def _send(self, source: PeerId, step: steps.SendEnvelope) -> None:
+        waiting = self._cut_off.get(source)
+        if waiting is not None:
+            waiting.append((self.now_ns + step.expires_in_ns if step.expires_in_ns else 0, step))
+            return
         target, body, rest = step.peer, step.body, step.rest
         self._trace.update(self.now_ns.to_bytes(8, "big") + source.to_bytes() + target.to_bytes())
         self._trace.update(body)
@@ -206,7 +229,7 @@ class Simulation:
 
         def arrive() -> None:
             node = self._nodes.get(target)
-            if node is None:
+            if node is None or target in self._cut_off:
                 self.lost += 1
                 return
             try:

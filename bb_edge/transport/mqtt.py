@@ -187,6 +187,7 @@ class MqttTransport:
         return len(self._outgoing)
 
     def start(self) -> None:
+        self._node.connected(False)
         self._connection.dial()
 
     def send(self, step: SendEnvelope) -> None:
@@ -287,8 +288,10 @@ class MqttTransport:
         # Calls that came while the node was away need no answer: it says its presence now.
         self._connection.subscribe(self._membership.called_at, qos=0)
         self._membership.connected()
+        self._node.connected(True)
 
     def _down(self) -> None:
+        self._node.connected(False)
         self._outgoing.disconnected()
         self._incoming.lost()
 

@@ -12,6 +12,7 @@ from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet, Reply
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.unanswered import Unanswered
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.waiting import check_deadline
 from bb_edge.engine.runtime import Runtime
@@ -81,6 +82,7 @@ class Call:
     op: str
     done: Done
     timer: int
+    stretch: int = 0  # of the connection (`Uplink`) in which it was made
     state: CallState = CALL.start
 
     def happens(self, event: CallEvent) -> CallState:
@@ -116,8 +118,10 @@ class Calls:
     _peers: PeerStates
     waiting: dict[int, Call] = field(default_factory=dict)
     overdue: list[int] = field(default_factory=list)
+    _unanswered: Unanswered = field(init=False)
 
     def __post_init__(self) -> None:
+        self._unanswered = Unanswered(self._runtime, self._outgoing, self._peers)
         self._runtime.callbacks.register("call.expired", self._expired)
         self._runtime.callbacks.register("call.unanswered", self._nobody_answers)
 
@@ -141,7 +145,7 @@ class Calls:
         number = self._runtime.ids.getrandbits(64) or 1
         until = self._runtime.now_ns + deadline_ns
         timer = self._runtime.timers.at(until, self._expired, number, reserved=True)
-        self.waiting[number] = Call(peer, outlet, op, done, timer)
+        self.waiting[number] = Call(peer, outlet, op, done, timer, self._peers.uplink.stretch)
         unit = Unit(peer, [fill], kind=envelope.REQUEST, wire_req_id=number, deadline_ns=until)
         if not outlet.queue(unit, op):
             self.lost(number, peer)
@@ -194,11 +198,7 @@ class Calls:
         call = self.waiting.get(number)
         if call is not None:
             call.happens(CallEvent.EXPIRED)
-            if self._outgoing.forget_ask(number):
-                self._runtime.count("control.unanswered")
-                self._peers.failed(call.peer)
-            else:
-                self._outgoing.unsent.not_sent(call.peer)
+            self._unanswered.judge(number, call.peer, call.stretch, "control.unanswered")
             self.overdue.append(number)
 
     def _nobody_answers(self, _now_ns: int, number: int) -> None:

@@ -94,7 +94,7 @@ class Cohort:
     `settled` are the peers that nobody waits for, `final` those of them that have said what they have to
     say, `accepted` those whose answers count. `reasons` tell of others why they are missing. `tried` are
     those that were down or failing when they were asked. `cut` says that the deadline is that of whoever
-    asked this node.
+    asked this node; `stretch` is that of the connection in which it was made (`Uplink`).
     """
 
     id: int
@@ -105,6 +105,7 @@ class Cohort:
     region: BoundRegion | None
     until_ns: int
     cut: bool = False
+    stretch: int = 0
     execution: Execution = field(init=False)
     port: str = field(init=False)
     mode: str = field(init=False)

@@ -64,7 +64,7 @@ class Firing:
     def fire(self, cohort: Cohort) -> None:
         """Nothing of a closed request runs or waits any more."""
         cohort.happens(CohortEvent.DONE)
-        blamed = cohort.blamed
+        blamed = cohort.blamed if self._peers.uplink.blames(cohort.stretch) else ()
         self._peers.failing.judge(cohort.accepted, blamed)
         self._greetings.judge(cohort.accepted, blamed)
         execution, scheduler = cohort.execution, self._scheduler

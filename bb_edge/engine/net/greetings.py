@@ -36,7 +36,12 @@ class Greetings:
 
     def _greet(self, now_ns: int) -> None:
         peers = self._peers
-        greet, silent = peers.unheard.due(peers.presences.present(), AT_ONCE)
+        greet: list[PeerId] = []
+        silent: list[PeerId] = []
+        if peers.uplink.connected:
+            greet, silent = peers.unheard.due(peers.presences.present(), AT_ONCE)
+        else:
+            peers.unheard.begin_again()  # nothing of what they may say comes
         for peer in silent:
             peers.fell_silent(peer)
         for peer in greet:

@@ -19,6 +19,7 @@ from bb_edge.engine.net.refusals import Refusals
 from bb_edge.engine.net.restarts import Restarts
 from bb_edge.engine.net.round_trips import RoundTrips
 from bb_edge.engine.net.unheard import Unheard
+from bb_edge.engine.net.uplink import Uplink
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import AddressError
@@ -75,6 +76,7 @@ class PeerStates:
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False
         self.address_book = AddressBook(config.max_peers, config.peer_addresses)
+        self.uplink = Uplink(runtime)
         self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of)
         self._refusals = Refusals(runtime)
         self._restarts = Restarts(runtime)

@@ -29,6 +29,7 @@ from bb_edge.engine.net.greetings import Greetings
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.trials import Trials
+from bb_edge.engine.net.unanswered import Unanswered
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
 from bb_edge.engine.net.verdicts import Verdicts
@@ -78,6 +79,7 @@ class Requests:
         self.firing = Firing(runtime, scheduler, peers, Greetings(runtime, outgoing, peers), self.cohorts)
         self.trials = Trials(runtime, outgoing, peers)
         self.verdicts = Verdicts(runtime, outgoing, peers)
+        self.unanswered = Unanswered(runtime, outgoing, peers)
         self.next_id = 1
         runtime.callbacks.register("request.deadline", self._deadline)
 
@@ -127,7 +129,8 @@ class Requests:
             gated = ()
         elif self._peers.failing:
             gated = tuple(peer for peer in gated if self._peers.failing.may_ask(peer))
-        cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region, until, cut))
+        stretch = self._peers.uplink.stretch
+        cohort = self._open(Cohort(self.next_id, frame, op, gated, asked, region, until, cut, stretch))
         for peer in cohort.held_back:
             cohort.reasons[peer] = MissingReason.CUT if until <= now_ns else self._peers.why_not(peer)
         unit = Unit(
@@ -270,24 +273,19 @@ class Requests:
         self._runtime.timers.cancel(cohort.timer)
         for number, peer in cohort.by_req_id.items():
             self.by_req_id.pop(number, None)
-            sent = True
+            if event is CohortEvent.DEADLINE and peer not in cohort.settled:
+                why, down = self.unanswered.judge(number, peer, cohort.stretch, "requests.unanswered")
+                late = cohort.cut and why is MissingReason.DEADLINE
+                cohort.reasons.setdefault(peer, MissingReason.CUT if late else why)
+                if down:
+                    self.peer_down(peer)  # before this request fires, others that wait for the peer close
+                continue
             if peer in cohort.tried and peer not in cohort.final and event is not CohortEvent.DEADLINE:
                 self.trials.keep(number, peer, cohort.until_ns)
             else:
-                sent = self._outgoing.forget_ask(number)
-            if peer in cohort.settled:
-                continue
-            if event is not CohortEvent.DEADLINE:
+                self._outgoing.forget_ask(number)
+            if peer not in cohort.settled:
                 cohort.reasons.setdefault(peer, MissingReason.ENOUGH)
-                continue
-            if not sent:
-                cohort.reasons.setdefault(peer, MissingReason.NOT_SENT)
-                self._outgoing.unsent.not_sent(peer)
-                continue
-            cohort.reasons.setdefault(peer, MissingReason.CUT if cohort.cut else MissingReason.DEADLINE)
-            self._runtime.count("requests.unanswered")
-            if self._peers.failed(peer):
-                self.peer_down(peer)  # before this request fires, others that wait for the peer close
         if cohort.durable and cohort.lacks_answers:
             self._unsaved.add(cohort.id)
         self._maybe_fire(cohort)

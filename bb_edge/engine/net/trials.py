@@ -29,11 +29,13 @@ class Trials:
         down = [peer for peer in cohort.gated if not peers.is_up(peer)]
         for peer in down if len(down) < len(cohort.gated) else ():
             cohort.try_out(peer, MissingReason.DOWN)
-            peers.tried(peer)
+            if peers.uplink.connected:  # else it is no try
+                peers.tried(peer)
         for peer in cohort.gated if peers.failing else ():
             if peers.failing.on_trial(peer):
                 cohort.try_out(peer, MissingReason.FAILING)
-                peers.failing.tried(peer)
+                if peers.uplink.connected:
+                    peers.failing.tried(peer)
 
     def keep(self, number: int, peer: PeerId, until_ns: int) -> None:
         """The request of a trial has closed without the peer's answer, which may still come."""

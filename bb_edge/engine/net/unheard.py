@@ -64,6 +64,10 @@ class Unheard:
         """The peer's presence says that it is up, after it was not: it is greeted at once."""
         self._greeted.pop(peer, None)
 
+    def begin_again(self) -> None:
+        """Who was greeted is greeted as for the first time."""
+        self._greeted.clear()
+
     def visible(self, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
         """Those that selectors see: the node itself, and peers of which something has come."""
         own, heard_of = self._runtime.own_peer, self._heard_of

@@ -122,10 +122,10 @@ class Unsent:
             count("outbound.too_large")
         self._runtime.emit(steps.OutboundDropped(peer, reason))
 
-    def not_sent(self, peer: PeerId) -> None:
-        """Reports a request to the peer that found no room, or no place on disk, before its deadline."""
+    def not_sent(self, peer: PeerId, why: str) -> None:
+        """Reports a request to the peer that has not left before its deadline."""
         self._runtime.count("requests.not_sent")
-        self.drop(peer, NOT_SENT)
+        self.drop(peer, why)
 
     def unresolved(self, peer: PeerId, target: str, execution: int, where: str) -> None:
         """Reports a send to a peer that the address book does not know."""

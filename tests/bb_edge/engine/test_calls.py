@@ -188,3 +188,18 @@ def test_a_peer_that_nobody_knows_is_lost_at_once_and_heard_of_in_the_next_poll(
     assert not world.heard
     world.poll(1)
     assert world.heard == [None]
+
+
+def test_without_a_connection_nobody_is_to_blame() -> None:
+    world = World(NodeConfig(health_threshold=1))
+    world.ask(2 * S)
+    world.outgoing.flush(0)
+    world.peers.uplink.tell(False)
+    world.ask(3 * S)
+    world.outgoing.flush(S)
+    world.poll(2 * S)
+    assert world.runtime.counters["requests.offline"] == 1
+    world.poll(3 * S)
+    assert world.runtime.counters["requests.not_sent"] == 1
+    assert world.peers.is_up(THERE) and world.heard == [None, None]
+    assert "control.unanswered" not in world.runtime.counters

@@ -144,3 +144,13 @@ def test_a_greeting_is_acknowledged_and_counts_as_nothing(askers):
     fed.sim.run(for_ns=2 * S)
     assert client.counters["wire.received"] == client.counters["wire.acks_alone"] == 1
     assert not client.counters.get("ingress.late_answers") and not client.counters["ingress.dropped"]
+
+
+def test_without_a_connection_nobody_is_called_silent(askers):
+    fed = askers(clients=3)
+    forge(fed, 20)
+    fed.ask()
+    assert told(fed) == [(17, True)]
+    fed.sim.connect(fed.server.peer_id, False)
+    fed.sim.run(for_ns=300 * S)
+    assert not of(steps.PeerDown, (seen.step for seen in fed.sim.seen))

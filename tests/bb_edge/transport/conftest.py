@@ -28,6 +28,7 @@ class Doors:
         self.presence: dict[PeerId, tuple[bool, int]] = {}
         self.in_classes: dict[PeerId, tuple[str, ...]] = {}
         self.failed: list[PeerId] = []
+        self.uplink: list[bool] = []
         self.full = full
 
     def deliver_inbound(self, data, src_peer, observed_address=None):
@@ -45,6 +46,9 @@ class Doors:
 
     def presence_cleared(self, peer, peer_class=None):
         self.in_classes[peer] = tuple(c for c in self.in_classes.get(peer, ()) if c != peer_class)
+
+    def connected(self, up):
+        self.uplink.append(up)
 
     def peer_failed(self, peer):
         self.failed.append(peer)

@@ -69,6 +69,7 @@ def test_a_broker_that_restarts_is_rejoined(start_broker, loop, doors, url):
     ta.send(SendEnvelope(b.peer_id, b"again"))
     loop.until(lambda: (b"again", a.peer_id) in b.got)
     assert ta.counters["disconnects"] == 1
+    assert a.uplink == b.uplink == [False, True, False, True], "each knows when it has a connection"
 
 
 def test_an_old_broker_is_spoken_to_in_311_and_the_log_says_what_is_lost(start_broker, loop, doors, url):

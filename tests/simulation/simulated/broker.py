@@ -42,6 +42,9 @@ class Shell:
     def presences_come(self) -> None:
         pass
 
+    def connected(self, up: bool) -> None:
+        pass
+
 
 @dataclass(slots=True)
 class Wire:
@@ -174,6 +177,8 @@ class Client:
         self.deaf_until_ns = 0
         self.dropped: set[str] = set()
         self._told, self._up = told, up
+        self._connected = node.connected
+        self._connected(False)
         self._dead = False
         self._contested = False
         self._topics = Topics("simulated", node.peer_id)
@@ -206,6 +211,7 @@ class Client:
             return
         self.broker.accepts(self)
         self.wire = self.served = Wire(self._membership.will(), set())
+        self._connected(True)
         self.subscribe((*self._membership.filters, *self._membership.called_at))
         self._membership.connected()
         self._up()
@@ -227,6 +233,7 @@ class Client:
         if self.wire is not wire:
             return
         self.wire = None
+        self._connected(False)
         long = taken_over or self._contested
         self._contested = False
         wait_s = (RETRY_MAX_S if long else RETRY_FIRST_S) * (0.5 + self.broker.rng.random())
@@ -295,6 +302,7 @@ class Client:
         if wire is not None:
             self.broker.loses(self, wire)
             self.wire = None
+            self._connected(False)
             self.broker.after(1, self.connect)
 
     def contested(self) -> None:
