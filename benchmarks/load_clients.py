@@ -5,8 +5,8 @@
 Says `{"up": COUNT - 1}` once all but the last are connected and have said their presence; the last one comes
 with SIGUSR1, and SIGTERM ends it. One real node of ARTIFACT answers the first request of a round; the others
 answer with the same fills, under numbers of their own. As a node does, a client acknowledges what it is sent,
-and repeats its answer after 1 s, doubling, until that is acknowledged. What it does not do: train, keep
-anything, die.
+and repeats its answer after 1 s, or later where acknowledgements take longer, doubling, until that is
+acknowledged. What it does not do: train, keep anything, die.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from bb_edge.wire.body_bytes import shared_body  # noqa: E402
 from bb_edge.wire.caps import HOST_CAPS, PeerLimits  # noqa: E402
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope  # noqa: E402
 from bb_edge.wire.presence import Presence, encode_presence  # noqa: E402
+from bb_edge.wire.round_trip import RoundTrip  # noqa: E402
 
 EPOCH, DURABLE_EPOCH = 5, 6
 CONNACK, SUBACK = 0x20, 0x90
 LARGEST = 1 << 28
 LIMITS = {"limits": PeerLimits.of(HOST_CAPS).meta()}
-AGAIN_S = 1.0
-MOST_AGAIN_S = 64.0
+NS = 1_000_000_000
+AGAIN_NS, MOST_AGAIN_NS = 1 * NS, 64 * NS
 DIAL_AT_ONCE = 50
 """Connections that are greeted at a time: mosquitto listens with a short backlog."""
 
@@ -110,6 +111,8 @@ class Client:
         self._pieces: deque[bytes | memoryview] = deque()
         self._seq = self._mid = 0
         self._taken: set[tuple[int, int]] = set()
+        self._trip = RoundTrip()
+        self._sent: dict[int, float] = {}  # what was sent once
         self.unheard: dict[int, tuple[bytes, float]] = {}
         self.socket = socket.create_connection(("127.0.0.1", fleet.port))
         self.socket.setblocking(False)
@@ -158,7 +161,9 @@ class Client:
         if not self._pieces:  # else the answer itself may still wait here
             self.fleet.repeated += 1
             self._publish(self._to, self.fleet.answers.body, tail)
-        wait = min(2 * wait, MOST_AGAIN_S)
+        wait = min(2 * wait, MOST_AGAIN_NS / NS)
+        self._sent.pop(seq, None)
+        self._trip.repeated(int(wait * NS))
         self.unheard[seq] = tail, wait
         self.fleet.later(now + wait, self, seq)
 
@@ -199,6 +204,8 @@ class Client:
             if ack.epoch in (EPOCH, DURABLE_EPOCH):
                 for seq in [seq for seq in self.unheard if seq <= ack.up_to or seq in ack.also]:
                     del self.unheard[seq]
+                    if seq in self._sent:
+                        self._trip.measured(int((time.monotonic() - self._sent.pop(seq)) * NS))
         if not read.seq:
             return
         owed = Ack(read.epoch, 0, (read.seq,))
@@ -216,8 +223,11 @@ class Client:
             epoch, base = DURABLE_EPOCH, min(self.unheard, default=self._seq)
         reply = Envelope((), RESPONSE, read.wire_req_id, epoch=epoch, seq=self._seq, base=base, acks=(owed,))
         tail = envelope.encode(reply)
-        self.unheard[self._seq] = tail, AGAIN_S
-        fleet.later(time.monotonic() + AGAIN_S, self, self._seq)
+        now = time.monotonic()
+        remaining = read.remaining_deadline_ns
+        wait = self._trip.interval_ns(AGAIN_NS, MOST_AGAIN_NS, remaining) / NS
+        self.unheard[self._seq], self._sent[self._seq] = (tail, wait), now
+        fleet.later(now + wait, self, self._seq)
         fleet.answered += 1
         self._publish(self._to, body, tail)
 

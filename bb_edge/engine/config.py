@@ -96,8 +96,8 @@ class NodeConfig:
     # How long a lone acknowledgement waits for company; 0: not at all. Well below `resend_ns`, and long
     # enough for the reply to a request to carry it.
     ack_delay_ns: int = 20 * MS
-    # First repetition of a request, reply or durable envelope that nobody acknowledged; doubles. A round trip
-    # through a broker takes 1 to 300 ms.
+    # Earliest first repetition of a request, reply or durable envelope that nobody acknowledged; later where
+    # round trips to its peer take longer; doubles. One through an idle broker takes 1 to 300 ms.
     resend_ns: int = 1 * S
     # Back-off of rounds that failed or asked nobody: first wait and longest. 60 s is what a fleet that comes
     # back after a power cut may cost a server.

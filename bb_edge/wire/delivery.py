@@ -31,6 +31,7 @@ from bb_edge.wire.resend import (
     ResendQueue,
     Unacknowledged,
 )
+from bb_edge.wire.round_trip import RoundTrip
 
 __all__ = [
     "DeliveryError",
@@ -126,11 +127,14 @@ class Links:
         else:
             epoch = self.best_effort_epoch
             seq = link.last_seq = link.last_seq + 1
-        envelope.epoch = epoch
-        envelope.seq = seq
+        envelope.epoch, envelope.seq = epoch, seq
         key = EnvelopeKey(peer, epoch, seq)
         if durable or resend:
-            pending = Pending(key, envelope.kind, durable, deadline_ns, self.config.resend_ns)
+            interval = self.config.resend_ns
+            if link.trip.wanted_ns > interval:
+                remaining = deadline_ns - now_ns if deadline_ns else 0
+                interval = link.trip.interval_ns(interval, self._queue.longest_ns, remaining)
+            pending = Pending(key, envelope.kind, durable, deadline_ns, interval)
             pending.next_ns = now_ns + pending.interval_ns
             self._queue.watch(pending, link.pending)
         if peer in self._table.owing:
@@ -181,8 +185,7 @@ class Links:
     def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, bytes, int] | None:
         """Returns the bytes of an envelope that `sent` stored unarmed, and starts its repetitions.
 
-        Returns (body, the rest, nanoseconds until its deadline, 0 without one); None where nobody waits for
-        it any more.
+        Returns (body, the rest, nanoseconds until its deadline, 0: none); None where nobody waits any more.
         """
         pending = self._find(key)
         if pending is None:
@@ -237,6 +240,7 @@ class Links:
                 named.append(pending)
             for pending in dict.fromkeys(named):
                 settled.append(pending.key)
+                link.measure(pending, now_ns)
                 self._remove(pending)
         return settled
 
@@ -329,11 +333,11 @@ class Links:
         if epoch is not None and epoch == link.peer_epoch:
             return 0
         link.peer_epoch = epoch
+        link.trip = RoundTrip()  # while it was away, nothing said how long one takes
         published = PendingState.PUBLISHED
         again = [p for waiting in link.pending.values() for p in waiting.values() if p.state is published]
         for pending in again:
-            # `due` will double the interval. This repetition is not part of the series: halve it first.
-            pending.interval_ns = max(pending.interval_ns // 2, self.config.resend_ns // 2)
+            pending.hurry(self.config.resend_ns)
             self._queue.arm(pending, now_ns)
         return len(again)
 
@@ -360,7 +364,7 @@ class Links:
             key, body = pending.key, pending.body
             out.append(Outgoing(key.peer, payload, key, pending.durable, remaining, again, body))
             self.counters["resent"] += 1
-            pending.interval_ns = min(2 * pending.interval_ns, self._queue.longest_ns)
+            self._links[key.peer].trip.repeated(pending.repeat(self._queue.longest_ns))
             self._queue.arm(pending, now_ns + pending.interval_ns)
         while self._table.owing:
             peer, when = next(iter(self._table.owing.items()))
@@ -420,7 +424,7 @@ class Links:
             self.cancel(key)
         elif pending is None:
             pending = Pending(key, NONE, True, expires_ns, self.config.resend_ns)
-            pending.handed_out = False
+            pending.brought_back()
             pending.body, pending.encoded = body, encoded
             self._take_over(link, pending, now_ns)
         return key

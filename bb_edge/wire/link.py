@@ -11,7 +11,8 @@ from bb_edge.wire import dedup
 from bb_edge.wire.bodies import Shelved, shelved
 from bb_edge.wire.dedup import Received
 from bb_edge.wire.envelope_records import REQUEST
-from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, Unacknowledged
+from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, PendingState, Unacknowledged
+from bb_edge.wire.round_trip import RoundTrip
 
 MIB = 1024 * 1024
 MS = 1_000_000
@@ -43,8 +44,9 @@ class LinkConfig:
     # An acknowledgement waits this long for an envelope to go with: long enough for the reply of a fast op,
     # and a fiftieth of the first repetition.
     ack_delay_ns: int = 20 * MS
-    # The first repetition comes after more than a round trip over any usable network; the time doubles up to
-    # the longest, so that a peer that was away for a day hears of it within about a minute.
+    # The first repetition comes after more than a round trip over any usable network, and later where round
+    # trips to that peer take longer; the time doubles up to the longest, so that a peer that was away for a
+    # day hears of it within about a minute.
     resend_ns: int = 1 * S
     resend_longest_ns: int = 64 * S
 
@@ -76,6 +78,7 @@ class Link:
         "pending",
         "received",
         "spoke",
+        "trip",
         "used_ns",
     )
 
@@ -87,11 +90,17 @@ class Link:
         self.received = Received()
         self.peer_epoch: int | None = None  # the epoch in which it last came up
         self.used_ns = 0
+        self.trip = RoundTrip()  # of this peer's present life
         self.spoke = False  # whether it has acknowledged anything, as far as this process knows
 
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""
         return not self.pending and self.received.idle()
+
+    def measure(self, pending: Pending, now_ns: int) -> None:
+        """Takes the round trip of an envelope that is acknowledged now, if it was sent once."""
+        if not pending.repeated and pending.state is PendingState.PUBLISHED:
+            self.trip.measured(now_ns - (pending.next_ns - pending.interval_ns))
 
     def inspect(self) -> dict[str, Any]:
         """Returns the link as plain data, for people and tests."""
@@ -99,6 +108,7 @@ class Link:
             "last_seq": self.last_seq,
             "last_durable": self.last_durable,
             "peer_epoch": self.peer_epoch or 0,
+            "round_trip_ns": self.trip.srtt_ns,
             "pending": [
                 {"epoch": epoch, "seq": seq, "durable": pending.durable, "next_ns": pending.next_ns}
                 for epoch, waiting in self.pending.items()
@@ -141,7 +151,7 @@ class Link:
             pending.encoded = encoded
             if body:
                 pending.body = body.body if isinstance(body, Shelved) else bodies[body - 1]
-            pending.handed_out = False
+            pending.brought_back()
             link.pending.add(pending)
         return link
 

@@ -106,6 +106,7 @@ class Pending:
         "key",
         "kind",
         "next_ns",
+        "repeated",
         "state",
     )
 
@@ -118,10 +119,28 @@ class Pending:
         self.state = PENDING.start
         self.handed_out = True
         """Whether this process gave it to its transport; False for what a restart brought back."""
+        self.repeated = False
+        """Whether its acknowledgement may be that of an older copy, and so measures no round trip."""
         self.expires_ns = expires_ns
         self.interval_ns = interval_ns
         self.next_ns = 0  # when it goes again
         self.due_ns = -1  # its valid place in the schedule, which is when it goes again or expires
+
+    def brought_back(self) -> None:
+        """A restart brought it back: its first copy is that of a process that is gone."""
+        self.handed_out = False
+        self.repeated = True
+
+    def hurry(self, least_ns: int) -> None:
+        """It goes again now, which is not part of the series of repetitions: halves what that will double."""
+        self.interval_ns = max(self.interval_ns // 2, least_ns // 2)
+        self.repeated = True
+
+    def repeat(self, longest_ns: int) -> int:
+        """It goes again; returns how long it waits then, which is twice as long as it did."""
+        self.repeated = True
+        self.interval_ns = min(2 * self.interval_ns, longest_ns)
+        return self.interval_ns
 
 
 class Unacknowledged(dict[int, dict[int, Pending]]):

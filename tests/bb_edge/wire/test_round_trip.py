@@ -1,0 +1,97 @@
+"""When what a peer has not acknowledged goes again: after what its acknowledgements take, within bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from link_ends import B, fills, links, send
+from times import MS, S
+
+from bb_edge.wire.delivery import Links
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope, encode
+from bb_edge.wire.round_trip import RoundTrip
+
+
+def test_the_interval_follows_rfc_6298() -> None:
+    trip = RoundTrip()
+    assert (trip.srtt_ns, trip.interval_ns(1 * S, 64 * S)) == (0, 1 * S)
+    trip.measured(4 * S)  # 2.2: srtt = R, rttvar = R / 2
+    assert (trip.srtt_ns, trip.variation_ns, trip.interval_ns(1 * S, 64 * S)) == (4 * S, 2 * S, 12 * S)
+    trip.measured(8 * S)  # 2.3: rttvar = 3/4 · 2 + 1/4 · 4, srtt = 7/8 · 4 + 1/8 · 8
+    assert (trip.srtt_ns, trip.variation_ns) == (4500 * MS, 2500 * MS)
+    assert trip.interval_ns(1 * S, 64 * S) == 14500 * MS
+
+
+@given(st.lists(st.integers(0, 200 * S), max_size=30), st.integers(0, 300 * S))
+def test_the_interval_stays_within_its_bounds(times: list[int], remaining: int) -> None:
+    trip = RoundTrip()
+    for each in times:
+        trip.measured(each)
+    most = max(1 * S, min(64 * S, remaining // 4 or 64 * S))
+    assert 1 * S <= trip.interval_ns(1 * S, 64 * S, remaining) <= most
+    for _ in range(100):
+        trip.measured(5 * MS)
+    assert trip.interval_ns(1 * S, 64 * S) == 1 * S, "a network that became fast is believed"
+
+
+def once(node: Links, now_ns: int, took_ns: int) -> None:
+    """Sends a request, whose acknowledgement comes before it is repeated."""
+    _, key = send(node, REQUEST, now=now_ns)
+    node.acknowledged(B, [Ack(key.epoch, key.seq)], now_ns + took_ns)
+
+
+def wait_of(node: Links, now_ns: int, deadline_ns: int = 0) -> int:
+    """How long a request that is sent now waits before it goes again."""
+    _, key = send(node, REQUEST, now=now_ns, deadline=deadline_ns)
+    due = node.next_deadline_ns()
+    node.cancel(key)
+    assert due is not None
+    return due - now_ns
+
+
+def test_a_loaded_broker_is_not_loaded_again() -> None:
+    node = links()
+    assert wait_of(node, 0) == 1 * S
+    once(node, 0, 900 * MS)
+    assert wait_of(node, 10 * S) == 2700 * MS
+    assert wait_of(node, 10 * S, 18 * S) == 2 * S, "a quarter of its deadline"
+    assert wait_of(node, 10 * S, 11 * S) == 1 * S, "but no less than the least"
+    assert node.inspect()[str(B)]["round_trip_ns"] == 900 * MS
+    once(node, 20 * S, 5 * MS)
+    for _ in range(40):
+        once(node, 20 * S, 5 * MS)
+    assert wait_of(node, 30 * S) == 1 * S
+
+
+def test_what_was_repeated_measures_nothing_and_its_interval_holds_until_something_does() -> None:
+    node = links()
+    _, key = send(node, REQUEST)
+    assert len(node.due(1 * S)) == 1 and len(node.due(3 * S)) == 1
+    node.acknowledged(B, [Ack(key.epoch, key.seq)], 3 * S + 1)
+    assert node.inspect()[str(B)]["round_trip_ns"] == 0, "nobody knows which copy it was"
+    assert wait_of(node, 4 * S) == 4 * S
+    once(node, 5 * S, 10 * MS)
+    assert wait_of(node, 6 * S) == 1 * S
+
+
+def test_a_peer_that_comes_up_anew_is_a_new_one() -> None:
+    node = links()
+    _, key = send(node, REQUEST)
+    node.due(1 * S)
+    node.due(3 * S)
+    assert node.peer_up(B, 7, 4 * S) == 1
+    node.acknowledged(B, [Ack(key.epoch, key.seq)], 4 * S + 1)
+    assert node.inspect()[str(B)]["round_trip_ns"] == 0, "it was hurried, so it measures nothing"
+    assert wait_of(node, 5 * S) == 1 * S
+
+
+@pytest.mark.parametrize("published_ns", [0, 5 * S])
+def test_a_durable_envelope_is_measured_from_its_publication(published_ns: int) -> None:
+    node = links()
+    envelope = Envelope(fills=fills())
+    key = node.stamp(B, envelope, 0, durable=True)
+    node.sent(B, key, encode(envelope), armed=False)
+    node.arm(key, published_ns)
+    node.acknowledged(B, [Ack(key.epoch, key.seq)], published_ns + 400 * MS)
+    assert node.inspect()[str(B)]["round_trip_ns"] == 400 * MS
