@@ -20,10 +20,11 @@ def is_finite(values: Array) -> bool:
     Squares do not cancel each other, so that a finite sum of them is proof, at two thirds of the time of
     looking at each element; only large values overflow it, and are then looked at.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if values.dtype == np.float64:
+    if values.dtype == np.float64:
+        with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(np.float32)
-        return math.isfinite(float(np.dot(values, values))) or bool(np.isfinite(values).all())
+    # `vdot` warns of nothing, as `dot` does where it overflows, so it needs no `errstate` around it.
+    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
 def update_norm(values: Array, base: Array | None) -> float:

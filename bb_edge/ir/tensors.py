@@ -17,6 +17,7 @@ import numpy as np
 from bb_edge.ir import onnx_pb2, types, varint
 from bb_edge.ir.annotated import annotate
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.varint import encoded as _v
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import TensorProto
@@ -28,6 +29,11 @@ MAX_ARRAY_RANK = 32
 
 MAX_RANK = 8
 """Highest rank on the wire, in both directions: models have at most 5 or 6 axes, and each costs bytes."""
+
+Pieces = tuple[int, list[bytes | memoryview]]
+"""What is to be written: how many bytes they are, and the bytes in pieces, none of them copied yet.
+
+Of a tensor the second piece is its numbers."""
 
 MAX_METADATA = 64
 """Metadata entries of a tensor that are taken from the wire; our own tensors have two."""
@@ -182,7 +188,16 @@ def _head(elem: int, shape: tuple[int, ...], size: int) -> bytes:
 def encode_tensor(
     array: Array, metadata: Mapping[str, str] | None = None, elem_type: int | None = None
 ) -> bytes:
+    """Returns the bytes that `tensor_pieces` gives in pieces."""
+    return b"".join(tensor_pieces(array, metadata, elem_type)[1])
+
+
+def tensor_pieces(
+    array: Array, metadata: Mapping[str, str] | None = None, elem_type: int | None = None
+) -> Pieces:
     """Returns a serialized TensorProto: `dims`, `data_type`, `raw_data`, and the metadata if there are any.
+
+    One of the pieces is the array itself, so that its only copy is where they are joined.
 
     `elem_type` says BFLOAT16 for an array that holds its bits as uint16. Raises TensorError for a dtype
     without a tensor type, and for a rank above `MAX_RANK`.
@@ -190,15 +205,15 @@ def encode_tensor(
     if array.ndim > MAX_RANK:
         raise TensorError(f"rank {array.ndim}, {MAX_RANK} at most on the wire", "tensor", "reshape it")
     head = _head(_elem(array, elem_type), array.shape, array.nbytes)
-    parts: list[bytes | memoryview] = [
-        head,
-        _little(array).data,
-    ]  # joined from the array itself: one copy, not two
-    for key, value in (metadata or {}).items():
-        k, v = key.encode(), value.encode()
-        entry = b"\x0a" + varint.encode(len(k)) + k + b"\x12" + varint.encode(len(v)) + v
-        parts.append(_METADATA_TAG + varint.encode(len(entry)) + entry)
-    return b"".join(parts)
+    size = len(head) + array.nbytes
+    pieces: list[bytes | memoryview] = [head, _little(array).data]
+    if metadata:
+        for key, value in metadata.items():
+            k, v = key.encode(), value.encode()
+            entry = b"\x0a" + _v(len(k)) + k + b"\x12" + _v(len(v)) + v
+            pieces.append(_METADATA_TAG + _v(len(entry)) + entry)
+            size += len(pieces[-1])
+    return size, pieces
 
 
 def _number(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:

@@ -18,6 +18,8 @@ def encode(value: int) -> bytes:
         if value < 0:
             raise VarintError(f"{value} is negative", "varint")
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

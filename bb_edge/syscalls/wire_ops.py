@@ -17,12 +17,12 @@ from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
-from bb_edge.ir.tensors import MAX_RANK, encode_tensor
+from bb_edge.ir.tensors import MAX_RANK, tensor_pieces
 from bb_edge.roles import TRIGGER
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.body_bytes import shared_body
-from bb_edge.wire.codecs import encode_value, tensor_dtype
+from bb_edge.wire.codecs import encode_pieces, tensor_dtype
 from bb_edge.wire.envelope import Fill
 
 
@@ -59,17 +59,21 @@ class _Port:
         """Encodes the payloads, once for all peers: fills, and the body of large ones."""
         if self.trigger_only:
             return [Fill(suffix, b"", True, 0) for suffix in self.suffixes], b""
-        fills = []
-        size = 0
+        fills, encoded, size = [], [], 0
         named = zip(self.suffixes, self.types, self.dtypes, payloads, strict=True)
         for suffix, type_hash, dtype, value in named:
             if type(value) is np.ndarray and value.dtype == dtype and value.ndim <= MAX_RANK:
-                data = encode_tensor(value)
+                pieces = tensor_pieces(value)
             else:
-                type_hash, data = encode_value(value, type_hash or None)
-            fills.append(Fill(suffix, data, False, type_hash))
-            size += len(data)
-        return fills, shared_body(fills) if size >= SHARED_FROM else b""
+                type_hash, pieces = encode_pieces(value, type_hash or None)
+            fills.append(Fill(suffix, b"", False, type_hash))
+            encoded.append(pieces)
+            size += pieces[0]
+        if size >= SHARED_FROM:
+            return fills, shared_body(fills, encoded)
+        for fill, (_, parts) in zip(fills, encoded, strict=True):
+            fill.payload = b"".join(parts)
+        return fills, b""
 
 
 def _remaining(ctx: OpContext, own_ns: int) -> int:

@@ -28,9 +28,10 @@ class HeldBodies:
 
     def hold(self, body: bytes) -> int:
         """Counts one more envelope with that body; returns the bytes that it adds."""
-        size = self.adds(body)
-        self._holders[id(body)] = self._holders.get(id(body), 0) + 1
-        return size
+        name = id(body)
+        held = self._holders.get(name, 0)
+        self._holders[name] = held + 1
+        return 0 if held else len(body)
 
     def drop(self, body: bytes) -> int:
         """Counts one less, before it lets go of the body; returns the bytes that are free with it."""

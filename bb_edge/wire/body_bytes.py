@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bb_edge.ir.tensors import numbers_at
+from bb_edge.ir.tensors import Pieces, numbers_at
 from bb_edge.ir.types import TENSOR_HASHES
 from bb_edge.ir.varint import encoded as varint
 from bb_edge.wire.bodies import SHARED_FROM
@@ -19,45 +19,49 @@ _ALIGNMENT: Final = 8
 """The largest element of a tensor, in bytes."""
 _PADDINGS: Final = (b"", *(b"\x18" + b"\x80" * more + b"\x00" for more in range(10)))
 """`trigger_only = false` in 2 to 11 bytes, which every reader of protobuf takes."""
+_BY_NEED: Final = tuple((_PADDINGS[(0, 8, *range(1, 7))[need]], *_PADDINGS) for need in range(_ALIGNMENT))
+"""Paddings in the order in which they are tried, by the bytes that seem to lack; as a rule the first fits."""
 
 
-def shared_body(fills: Sequence[Fill]) -> bytes:
-    """Returns large fills as the bytes that the envelopes to all their peers begin with; b"" for small ones.
+def shared_body(fills: Sequence[Fill], payloads: Sequence[Pieces]) -> bytes:
+    """Returns the bytes that the envelopes with these fills begin with, to whatever peer.
 
-    The payloads become views of it, so that they are in memory once. The numbers of a tensor begin at a
-    multiple of 8 bytes.
+    Here the payloads are copied, and here alone: those of the fills become views of what is returned, so that
+    they are in memory once. The numbers of a large tensor begin at a multiple of 8 bytes.
     """
-    if sum([len(fill.payload) for fill in fills]) < SHARED_FROM:
-        return b""
     parts: list[bytes | memoryview] = []
     at, places = 0, []
-    for fill in fills:
-        before, after = _around(fill, at)
+    for fill, payload in zip(fills, payloads, strict=True):
+        size, pieces = payload
+        before, after = _around(fill, payload, at)
         at += len(before)
-        places.append(at)
-        at += len(fill.payload) + len(after)
-        parts += (before, fill.payload, after)
+        places.append((at, at + size))
+        at += size + len(after)
+        parts += (before, *pieces, after)
     body = b"".join(parts)
     view = memoryview(body)
-    for fill, place in zip(fills, places, strict=True):
-        fill.payload = view[place : place + len(fill.payload)]
+    for fill, (start, stop) in zip(fills, places, strict=True):
+        fill.payload = view[start:stop]
     return body
 
 
-def _around(fill: Fill, at: int) -> tuple[bytes, bytes]:
+def _around(fill: Fill, payload: Pieces, at: int) -> tuple[bytes, bytes]:
     """What stands before the payload of a fill that begins at `at`, and after it."""
-    suffix, size = fill.dest_suffix, len(fill.payload)
+    suffix, (size, pieces) = fill.dest_suffix, payload
     head = b"\x0a" + varint(len(suffix)) + suffix if suffix else b""
     announced = b"\x12" + varint(size) if size else b""
     after = b"\x18\x01" if fill.trigger_only else b""
     if fill.type_hash:
         after += b"\x20" + varint(fill.type_hash)
-    aligned = size >= SHARED_FROM and fill.type_hash in TENSOR_HASHES and not fill.trigger_only
-    numbers = numbers_at(fill.payload) if aligned else 0
+    rest = len(head) + len(announced) + size + len(after)
+    if size < SHARED_FROM or fill.type_hash not in TENSOR_HASHES or fill.trigger_only:
+        return b"".join((b"\x12", varint(rest), head, announced)), after
+    numbers = len(pieces[0]) if len(pieces) > 1 else numbers_at(pieces[0])
+    known = at + 1 + len(head) + len(announced) + numbers
     before = b""
-    for padding in _PADDINGS:
-        length = len(head) + len(padding) + len(announced) + size + len(after)
-        before = b"".join((b"\x12", varint(length), head, padding, announced))
-        if not numbers or (at + len(before) + numbers) % _ALIGNMENT == 0:
+    for padding in _BY_NEED[-(known + len(varint(rest))) % _ALIGNMENT] if numbers else _PADDINGS[:1]:
+        length = varint(rest + len(padding))
+        before = b"".join((b"\x12", length, head, padding, announced))
+        if (known + len(length) + len(padding)) % _ALIGNMENT == 0:
             break
     return before, after

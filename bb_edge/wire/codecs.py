@@ -20,7 +20,7 @@ from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.annotated import metadata_of
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
-from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
+from bb_edge.ir.tensors import Pieces, TensorError, decode_tensor, tensor_pieces
 from bb_edge.ir.types import TypeNode
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire import cbor
@@ -160,7 +160,7 @@ for _node in types.REGISTRY:
 def tensor_dtype(type_hash: int) -> np.dtype[Any] | None:
     """Returns the dtype of arrays whose wire form is that of their tensor alone; None for other types.
 
-    Whoever knows the type of many values beforehand can then call `encode_tensor` and `decode_tensor`
+    Whoever knows the type of many values beforehand can then call `tensor_pieces` and `decode_tensor`
     itself. Of BF16 the element type must be named, so it is not among them.
     """
     return None if type_hash == _BF16 else _DTYPE_OF_HASH.get(type_hash)
@@ -198,10 +198,16 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
     `type_hash` names its type; without one, `wire_type_hash` finds it. Raises NotWireEligibleError for a
     value that does not travel, or that is not of the type named.
     """
+    type_hash, (_, pieces) = encode_pieces(value, type_hash)
+    return type_hash, b"".join(pieces)
+
+
+def encode_pieces(value: object, type_hash: int | None = None) -> tuple[int, Pieces]:
+    """Returns what `encode_value` does, with the payload in pieces: a tensor's numbers are not copied yet."""
     if type_hash is None or type_hash == 0:
         type_hash = wire_type_hash(value)
     if type_hash in types.TENSOR_HASHES:
-        return type_hash, _encode_tensor(value, type_hash)
+        return type_hash, _tensor(value, type_hash)
     encode = _ENCODERS.get(type_hash)
     if encode is None:
         raise NotWireEligibleError(
@@ -216,10 +222,10 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
         kind = "" if type_hash < 0x1000 else f"{type(error).__name__}: "  # what ours say is enough
         what = f"expected {types.by_wire_hash(type_hash)}, got {type(value).__name__}: {kind}{error}"
         raise NotWireEligibleError(what, "wire") from error
-    if type(data) is bytes:
-        return type_hash, data
     if isinstance(data, bytearray | memoryview):
-        return type_hash, bytes(data)
+        data = bytes(data)
+    if type(data) is bytes:
+        return type_hash, (len(data), [data])
     raise NotWireEligibleError(
         f"encode of {types.by_wire_hash(type_hash)} returned a {type(data).__name__}, expected bytes",
         "wire",
@@ -227,7 +233,7 @@ def encode_value(value: object, type_hash: int | None = None) -> tuple[int, byte
     )
 
 
-def _encode_tensor(value: object, type_hash: int) -> bytes:
+def _tensor(value: object, type_hash: int) -> Pieces:
     array = np.asarray(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -236,15 +242,10 @@ def _encode_tensor(value: object, type_hash: int) -> bytes:
             f"expected {types.by_wire_hash(type_hash)}, got an array of {array.dtype}", "wire"
         )
     try:
-        encoded = encode_tensor(array, None if type(value) is np.ndarray else metadata_of(value))
+        metadata = None if type(value) is np.ndarray else metadata_of(value)
+        return tensor_pieces(array, metadata, types.TENSOR_BF16.elem_type if type_hash == _BF16 else None)
     except TensorError as error:
         raise NotWireEligibleError(error.what, "wire", error.hint) from error
-    if type_hash != _BF16:
-        return encoded
-    # The array holds bfloat16 in uint16; only the element type tells them apart (field 2, one byte, before
-    # the data).
-    place = encoded.index(b"\x10\x04\x4a")
-    return encoded[:place] + b"\x10\x10" + encoded[place + 2 :]
 
 
 def _peer_vector(value: tuple[PeerId, ...]) -> bytes:

@@ -71,17 +71,14 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
     for address in envelope.dest_addresses:
         add(b"\x0a" + _v(len(address)) + address)
     for fill in envelope.fills if with_fills else ():
-        suffix, payload = fill.dest_suffix, fill.payload
-        size = len(payload)
+        suffix, size = fill.dest_suffix, len(fill.payload)
         head = b"\x0a" + _v(len(suffix)) + suffix if suffix else b""
         if size:
             head += b"\x12" + _v(size)
         tail = b"\x18\x01" if fill.trigger_only else b""
         if fill.type_hash:
             tail += _hash_field(fill.type_hash)
-        add(b"\x12" + _v(len(head) + size + len(tail)) + head)
-        add(payload)
-        add(tail)
+        parts += (b"\x12" + _v(len(head) + size + len(tail)) + head, fill.payload, tail)
     if envelope.kind or envelope.wire_req_id:
         body = b"\x08" + _v(envelope.kind) if envelope.kind else b""
         if envelope.wire_req_id:
@@ -134,8 +131,14 @@ def _report(report: RttReport) -> bytes:
     return b"".join(_v(number << 3) + _v(value) for number, value in enumerate(values, 1) if value)
 
 
+@lru_cache(maxsize=256)
+def _ack_epoch(epoch: int) -> bytes:
+    """Cached as `_epoch_field` is: most peers have one."""
+    return b"\x08" + _v(epoch) if epoch else b""
+
+
 def _ack(ack: Ack) -> bytes:
-    body = b"\x08" + _v(ack.epoch) if ack.epoch else b""
+    body = _ack_epoch(ack.epoch)
     if ack.up_to:
         body += b"\x10" + _v(ack.up_to)
     if ack.also:
@@ -246,7 +249,11 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
         tag = data[pos]
         pos += 1
         if tag >= 0x80:
-            tag, pos = _varint(data, pos - 1, end)
+            if pos < end and data[pos] < 0x80:  # fields from 16 on, four in most envelopes
+                tag += data[pos] - 1 << 7
+                pos += 1
+            else:
+                tag, pos = _varint(data, pos - 1, end)
         if tag == 0x12:
             pos, stop = _span(data, pos, end)
             if len(fills) >= caps.fills:
@@ -371,7 +378,11 @@ def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, stra
             suffix = bytes(data[pos:after])
             pos = after
         elif tag == 0x20:
-            type_hash, pos = _varint(data, pos, end)
+            if pos + 1 < end and data[pos] >= 0x80 > data[pos + 1]:  # tensors' have two bytes
+                type_hash = data[pos] + (data[pos + 1] - 1 << 7)
+                pos += 2
+            else:
+                type_hash, pos = _varint(data, pos, end)
         elif tag == 0x18:
             value, pos = _varint(data, pos, end)
             trigger_only = value != 0

@@ -25,7 +25,7 @@ from bb_edge.roles import TRIGGER
 from bb_edge.wire.outbox import Cause
 
 
-class CohortState(enum.Enum):
+class CohortState(str, enum.Enum):  # hashed as a text is: in C
     """How far a request is. Snapshots hold the values."""
 
     OPEN = "open"
@@ -36,7 +36,7 @@ class CohortState(enum.Enum):
     """The execution that asked has the result."""
 
 
-class CohortEvent(enum.Enum):
+class CohortEvent(str, enum.Enum):
     """What happens to a request. The values of those that close it are the reasons that steps tell."""
 
     ANSWERED = "answered"

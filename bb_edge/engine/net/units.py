@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.tensors import Pieces
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import shelved
 from bb_edge.wire.body_bytes import shared_body
@@ -130,5 +131,6 @@ def join_large(first: Unit, unit: Unit, known: dict[tuple[int, int], Joined]) ->
     both = known.get(names)
     if both is None:
         fills = [*first.fills, *unit.fills]
-        both = known[names] = Joined(fills, shared_body(fills), (first.fills, unit.fills))
+        payloads: list[Pieces] = [(len(fill.payload), [fill.payload]) for fill in fills]
+        both = known[names] = Joined(fills, shared_body(fills, payloads), (first.fills, unit.fills))
     first.fills, first.body = both.fills, both.body

@@ -44,7 +44,7 @@ VECTORS = {{
 }}
 SAMPLES = {{"many samples": 2**62, "fewer than none": -5}}
 kind = {kind!r}
-encode = wire_ops.encode_tensor
+encode = wire_ops.tensor_pieces
 
 
 def poisoned(array):
@@ -69,7 +69,7 @@ def mute(self, unit, *rest):
         add(self, unit, *rest)
 
 
-wire_ops.encode_tensor = poisoned
+wire_ops.tensor_pieces = poisoned
 load_parameters, add = GraphModel.load_parameters, Outgoing.add
 if kind == "late":
     GraphModel.load_parameters = late

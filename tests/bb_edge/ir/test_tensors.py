@@ -15,6 +15,7 @@ from bb_edge.ir.tensors import (
     encode_tensor,
     from_tensor_proto,
     tensor_metadata,
+    tensor_pieces,
     to_tensor_proto,
 )
 
@@ -42,6 +43,14 @@ def test_wire_round_trip(array):
         found = decode_tensor(buffer)
         assert same(found, array)
         assert not found.flags.writeable
+
+
+@given(arrays)
+def test_pieces_are_the_wire_bytes_and_share_the_array(array):
+    size, (_, numbers, *rest) = tensor_pieces(array, {"key": "value", "long": "x" * 300})
+    assert np.shares_memory(np.asarray(numbers), array) or not array.size
+    assert size == len(encode_tensor(array, {"key": "value", "long": "x" * 300}))
+    assert encode_tensor(array).endswith(bytes(numbers)) and len(rest) == 2
 
 
 @given(arrays)

@@ -11,7 +11,7 @@ from bb_edge.ir.bb_core_pb2 import WireEnvelope
 from bb_edge.wire.bodies import SHARED_FROM, HeldBodies
 from bb_edge.wire.body_bytes import shared_body
 from bb_edge.wire.caps import HOST_CAPS
-from bb_edge.wire.codecs import decode_value, encode_value, wire_type_hash
+from bb_edge.wire.codecs import decode_value, encode_pieces, encode_value
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill, decode, encode
 
 FILLS = st.lists(
@@ -32,13 +32,11 @@ def test_a_body_and_the_rest_are_the_bytes_of_the_envelope(fills):
     message = Envelope(fills, REQUEST, 7, 10**10, epoch=9, seq=3, acks=(Ack(4, 5),), base=2)
     whole = encode(message)
     payloads = [bytes(fill.payload) for fill in fills]
-    body = shared_body(fills)
-    assert bool(body) == (sum(map(len, payloads)) >= SHARED_FROM)
+    body = shared_body(fills, [(len(data), [data[:100], memoryview(data)[100:]]) for data in payloads])
     assert [bytes(fill.payload) for fill in fills] == payloads
-    if body:
-        assert body + encode(message, with_fills=False) == whole
-        assert all(fill.payload.obj is body for fill in fills if isinstance(fill.payload, memoryview))
-        assert encode(message) == whole, "the payloads are views of the body"
+    assert body + encode(message, with_fills=False) == whole
+    assert all(fill.payload.obj is body for fill in fills)
+    assert encode(message) == whole, "the payloads are views of the body"
 
 
 @pytest.mark.parametrize("before", [0, 1, 5, 8])
@@ -46,10 +44,11 @@ def test_a_body_and_the_rest_are_the_bytes_of_the_envelope(fills):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
 def test_numbers_in_a_body_begin_at_a_multiple_of_8_bytes_and_any_reader_takes_them(dtype, shape, before):
     array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
-    first = Fill(bytes(before), encode_value(array)[1], type_hash=wire_type_hash(array))
-    second = Fill(b"", encode_value(array[::-1])[1], type_hash=wire_type_hash(array))
+    type_hash, in_pieces = encode_pieces(array)
+    whole = encode_value(array[::-1])[1]  # as a fill has it that is joined with another one
+    fills = [Fill(bytes(before), type_hash=type_hash), Fill(b"", whole, type_hash=type_hash)]
     large = array.nbytes >= SHARED_FROM
-    body = shared_body([first, second]) or encode(Envelope([first, second], schema_version=0))
+    body = shared_body(fills, [in_pieces, (len(whole), [whole])])
     rest = encode(Envelope((), REQUEST, 7, epoch=9, seq=3))
     read = decode(memoryview(body + rest), HOST_CAPS)
     assert (read.kind, read.seq, len(read.fills)) == (REQUEST, 3, 2)
