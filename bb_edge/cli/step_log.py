@@ -161,6 +161,7 @@ _LEVEL = {
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",
     steps.AnswerRefused: "warning",
+    steps.ContributionsGivenUp: "warning",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",

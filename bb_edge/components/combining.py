@@ -8,7 +8,7 @@ counts, and sees nothing else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from bb_edge.components.combiner import Combiner
 from bb_edge.components.open_sums import OpenSums, Sum
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped, is_finite, update_norm
-from bb_edge.roles.contracts import Aggregator
+from bb_edge.roles.contracts import Aggregator, GivenUp
 from bb_edge.roles.errors import AggregateNotFinite, ComponentError
 from bb_edge.roles.settings import Setting
 
@@ -104,6 +104,9 @@ class CombiningAggregator(Aggregator):
     def stale(self) -> int:
         """Contributions that were refused because their sum was closed."""
         return self._sums.stale
+
+    def take_given_up(self) -> Sequence[GivenUp]:
+        return self._sums.take_given_up()
 
     # --- the Contract ----------------------------------------------------------------------------------
 

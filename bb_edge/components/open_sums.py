@@ -15,11 +15,12 @@ the newest `limit` of each peer are remembered.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.components.state import StateReader, pack_array
 from bb_edge.ir.ids import PeerId, PeerIdError
+from bb_edge.roles.contracts import GivenUp
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class OpenSums:
         self._spare: Combiner | None = None  # its memory is used again
         self.duplicates = 0
         self.stale = 0
+        self._given_up: list[GivenUp] = []
 
     # --- which one -------------------------------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class OpenSums:
         for old in rounds:
             if self._closings - old.began >= self._limit:
                 del self._sums[old.key]
+                self._lose(old, f"round {old.key[1]} was never aggregated, and {self._limit} later ones were")
         rounds = [each for each in rounds if each.key in self._sums]
         if len(rounds) >= self._limit:
             raise self._error(
@@ -201,9 +204,23 @@ class OpenSums:
     def execution_ended(self, number: int) -> None:
         """Forgets the sum of an execution."""
         found = self._sums.pop((EXECUTION, number), None)
-        if found is not None and found.combiner is not None:
+        if found is None:
+            return
+        self._lose(found, "the execution that asked for them ended without aggregating them")
+        if found.combiner is not None:
             found.combiner.clear()
             self._spare = found.combiner
+
+    def take_given_up(self) -> Sequence[GivenUp]:
+        """Returns what was dropped before anybody aggregated it, since the last call."""
+        if not self._given_up:
+            return ()
+        lost, self._given_up = self._given_up, []
+        return lost
+
+    def _lose(self, found: Sum, why: str) -> None:
+        if found.count:
+            self._given_up.append(GivenUp(f"{self._where}: {why}", found.count, tuple(found.peers)))
 
     def _closed_error(self, what: str) -> ComponentError:
         self.stale += 1

@@ -138,6 +138,19 @@ class OutboundDropped(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class ContributionsGivenUp(EngineStep):
+    """An aggregator has dropped contributions that counted: their sum was never aggregated.
+
+    `why` names the slot and the round or execution; `peers` are whose they were, where that is known.
+    """
+
+    target: str
+    why: str
+    contributions: int
+    peers: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionStarved(EngineStep):
     """An execution ended with ops that got some of their inputs, but not all."""
 

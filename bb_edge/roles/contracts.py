@@ -16,14 +16,14 @@ from __future__ import annotations
 import re
 import typing
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bb_edge.ir import keys
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import OptionalMethodError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bb_edge.ir.ids import PeerId
     from bb_edge.ir.opsets import Opset
@@ -156,6 +156,14 @@ class Model(_Contract):
         """Returns a copy of all parameters, 1-D f32, in the order of `load_parameters`."""
 
 
+class GivenUp(NamedTuple):
+    """Contributions that an aggregator had taken and has dropped: why, how many, and whose."""
+
+    why: str
+    contributions: int
+    peers: tuple[PeerId, ...] = ()
+
+
 class Aggregator(_Contract):
     """Joins contributions of many peers into one tensor."""
 
@@ -188,6 +196,13 @@ class Aggregator(_Contract):
 
         A tensor as `stack` contributes its rows first. The sum is that of `ctx.cohort`.
         """
+
+    def take_given_up(self) -> Sequence[GivenUp]:
+        """Returns what it has dropped of what it had taken, since it was asked last.
+
+        The engine asks behind each `contribute` and `execution_ended`, and tells it. The base drops nothing.
+        """
+        return ()
 
     @abstractmethod
     def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array | Later:

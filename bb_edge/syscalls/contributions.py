@@ -14,14 +14,16 @@ import numpy as np
 from bb_edge.engine.binding import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.given_up import tell_given_up
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
+from bb_edge.roles import Aggregator
 from bb_edge.roles.errors import ComponentError, ContributionRefused, NothingContributed
 
 
-def bind(op: BoundOp, method: Callable[..., object]) -> Callable[..., object]:
+def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
     """Returns the call of a `contribute` or `aggregate` method, and notes which sum the op is about.
 
     OpError for stamps that are not the compiler's.
@@ -34,11 +36,16 @@ def bind(op: BoundOp, method: Callable[..., object]) -> Callable[..., object]:
         raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
     if op.spec.op_type != "Contribute":
         return method
-    return _refusing(method, shapes[0] if shapes else None)
+    return _refusing(component, method, shapes[0] if shapes else None)
 
 
-def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Callable[..., object]:
-    """Returns a `contribute` that holds the layout, and whose typed errors name the peer."""
+def _refusing(
+    component: Aggregator, method: Callable[..., object], stamped: StampedShape | None
+) -> Callable[..., object]:
+    """Returns a `contribute` that holds the layout, and whose typed errors name the peer.
+
+    What the component gives up for it is told.
+    """
 
     def contribute(
         ctx: OpContext,
@@ -67,6 +74,8 @@ def _refusing(method: Callable[..., object], stamped: StampedShape | None) -> Ca
                 whose,
                 error.what,
             ) from error
+        finally:
+            tell_given_up(ctx.runtime, ctx.target, component)
 
     return contribute
 

@@ -16,7 +16,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.ir.types import ValueType
-from bb_edge.roles import ProtocolComponent, method_name, offers
+from bb_edge.roles import Aggregator, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import contributions
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
@@ -59,8 +59,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
-    if op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
-        method = contributions.bind(op, method)
+    if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
+        method = contributions.bind(op, component, method)
     known, promised = env.graph.slot.output_types, _promised(component, definition)
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])

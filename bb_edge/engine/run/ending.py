@@ -12,10 +12,12 @@ from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.bound import BoundRegion
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.given_up import tell_given_up
 from bb_edge.engine.run.life import KEEPS_CLAIMS, LIFE, Event, Hold, State
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
+from bb_edge.roles import Aggregator
 from bb_edge.roles.containment import contained
 from bb_edge.wire.envelope_records import FailureCode
 
@@ -94,6 +96,8 @@ class Endings:
         for component, observe in self._components.observers:
             try:
                 observe(execution)
+                if isinstance(component, Aggregator):
+                    tell_given_up(self._runtime, target, component)
             # The border to users' components, as in the scheduler's loop.
             except BaseException as error:  # noqa: BLE001
                 name = f"{component.TYPE_NAME}.execution_ended"

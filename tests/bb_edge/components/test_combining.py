@@ -70,7 +70,10 @@ def test_the_sum_of_an_execution_goes_with_it(peer: Peer) -> None:
     agg = FedAvg()
     agg.contribute(in_execution(3), f32(1, 2), None, peer(1))
     agg.execution_ended(3)
+    (lost,) = agg.take_given_up()
+    assert (lost.contributions, lost.peers) == (1, peer(1)) and "ended without aggregating" in lost.why
     agg.execution_ended(4)  # one that has none
+    assert not agg.take_given_up()
     assert mean(agg, in_execution(3)) == []
 
 
@@ -107,6 +110,9 @@ def test_a_round_that_nobody_aggregates_is_given_up(peer: Peer) -> None:
         agg.contribute(BY_ROUND, f32(number), None, peer(1), i64(number))
         assert mean(agg, BY_ROUND, number) == [number]
     assert mean(agg, BY_ROUND, -5) == []
+    (lost,) = agg.take_given_up()
+    assert (lost.contributions, lost.peers) == (1, peer(66)) and "round -5 was never aggregated" in lost.why
+    assert not agg.take_given_up(), "it is told once"
 
 
 def test_rounds_that_were_closed_long_ago_stay_closed(peer: Peer) -> None:

@@ -52,3 +52,38 @@ def test_a_contribution_of_nobody_in_particular_is_refused_without_a_name(server
     (failed,) = contribute(server, (A, B), 1)
     assert failed.peer is None and isinstance(failed.error, ContributionRefused)
     assert "one peer, not 2" in failed.text
+
+
+def test_contributions_that_no_aggregate_takes_are_told_with_the_execution(compile_text):
+    text = PROGRAM.replace("{slot=agg}", "{slot=agg, cohort=0}").replace(
+        "{slot=agg, c", "{slot=agg, cohort=0, c"
+    )
+    node = install(PeerId.from_name("server"), (), compile_text(text), ["Server"], seed=1)
+    node.invoke("Server", {"x": f32(1), "w": np.float32(1), "p": (A,)})
+    (lost,) = of(steps.ContributionsGivenUp, node.poll(1))
+    assert (lost.target, lost.contributions, lost.peers) == ("Server", 1, (A,))
+    assert lost.why.startswith("slot 'agg': the execution that asked for them ended")
+    assert node.counters["contributions.given_up"] == 1
+
+
+BY_ROUND = """program Demo {module=Demo, targets="Server", binding.Server.agg="aggregator|bb.FedAvg|1"}
+function program.Server(x: F32[?], p: PeerIdVec, r: I64[], done: I64[]) -> () {entry=1, partition=Server}
+  slot agg: aggregator
+  c: CommandId = role.aggregator.Contribute(x, "", p, r) {slot=agg, cohort=round}
+  t: Tensor, total: F32[] = role.aggregator.Aggregate("", done) {slot=agg, cohort=round}
+"""
+
+
+def test_a_round_that_is_given_up_is_told_by_its_name(compile_text):
+    program, settings = compile_text(BY_ROUND), {"agg": {"remembered_rounds": 2}}
+    node = install(PeerId.from_name("server"), (), program, ["Server"], seed=1, components=settings)
+    found = []
+    for number in (1, 2, 3, 4):
+        node.invoke("Server", {"x": f32(1), "p": (A,) if number == 1 else (B,), "r": np.int64(number)})
+        found += node.poll(number)
+        if number > 1:
+            node.invoke("Server", {"done": np.int64(number)})
+            found += node.poll(number)
+    assert not of(steps.OpFailed, found)
+    (lost,) = of(steps.ContributionsGivenUp, found)
+    assert (lost.contributions, lost.peers) == (1, (A,)) and "round 1 was never aggregated" in lost.why
