@@ -15,6 +15,7 @@ from simulated.world import World, WorldError
 
 from bb_edge.engine import steps
 from bb_edge.engine.net import restarts
+from bb_edge.engine.net.unanswered import NO_CONNECTION
 from bb_edge.node import Node
 from bb_edge.transport.rollcall import RollCall
 from bb_edge.wire.programs import Kinship, ProgramClaim
@@ -215,6 +216,13 @@ def test_a_twin_that_nobody_has_is_found(monkeypatch, start):
     monkeypatch.setattr(restarts, "BACK", 0)
     failures = simulate(range(start, start + 8), short=True).failures
     assert any("two machines run under its name: stop" in failure for failure in failures), failures
+
+
+def test_a_connection_that_is_there_and_said_to_be_lost_is_found():
+    world = world_of(MIXED_FROM, True).run()
+    server, peer = world.machines[0], world.machines[1].peer
+    with pytest.raises(AssertionError, match="no connection"):
+        world.ledger.step(steps.OutboundDropped(peer, NO_CONNECTION), server)
 
 
 def test_somebody_who_stays_unknown_is_found(monkeypatch):
