@@ -51,15 +51,15 @@ class TensorError(BBError):
 # --- through protobuf --------------------------------------------------------------------------------------
 
 
-def _elem(array: Array, elem_type: int | None) -> int:
+def _elem(dtype: np.dtype[Any], elem_type: int | None) -> int:
     if elem_type is not None:
-        if types.dtype_of_elem(elem_type) != array.dtype:
-            raise TensorError(f"element type {elem_type} is not held as {array.dtype}", "tensor")
+        if types.dtype_of_elem(elem_type) != dtype:
+            raise TensorError(f"element type {elem_type} is not held as {dtype}", "tensor")
         return elem_type
-    elem = types.elem_of_dtype(array.dtype)
+    elem = types.elem_of_dtype(dtype)
     if elem is None:
         hint = "convert it to a number or bool dtype of native byte order"
-        raise TensorError(f"no tensor type for dtype {array.dtype}", "tensor", hint)
+        raise TensorError(f"no tensor type for dtype {dtype}", "tensor", hint)
     return elem
 
 
@@ -74,7 +74,7 @@ def to_tensor_proto(array: Array, name: str = "", elem_type: int | None = None) 
     `elem_type` says BFLOAT16 for an array that holds its bits as uint16. Raises TensorError for a dtype
     without a tensor type, or another than `elem_type`'s.
     """
-    elem = _elem(array, elem_type)
+    elem = _elem(array.dtype, elem_type)
     return onnx_pb2.TensorProto(
         name=name, dims=array.shape, data_type=elem, raw_data=_little(array).tobytes()
     )
@@ -115,7 +115,7 @@ def from_tensor_proto(proto: TensorProto) -> Array:
     if proto.HasField("raw_data"):
         if len(proto.raw_data) != count * dtype.itemsize:
             raise TensorError(f"{len(proto.raw_data)} bytes for {count} elements of {dtype}", where)
-        return _view(proto.raw_data, 0, dtype, shape, where)
+        return _view(proto.raw_data, 0, dtype, shape, count, where)
     field, storage = _TYPED_FIELDS[proto.data_type]
     data = getattr(proto, field)
     if len(data) != count:
@@ -154,11 +154,19 @@ def _count(shape: tuple[int, ...], where: str) -> int:
 
 
 def _view(
-    data: bytes | memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
+    data: bytes | memoryview,
+    offset: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    count: int,
+    where: str,
 ) -> Array:
-    """Returns a read-only array over the bytes where they are aligned, else over a copy."""
+    """Returns a read-only array over the bytes where they are aligned, else over a copy.
+
+    `count` is what `_count` says of the shape.
+    """
     stored = dtype if _LITTLE else dtype.newbyteorder("<")
-    flat: Array = np.frombuffer(data, stored, _count(shape, where), offset)
+    flat: Array = np.frombuffer(data, stored, count, offset)
     if dtype == np.bool_:  # other bytes would be true to one kernel and false to the next
         _check_range(flat.view(np.uint8), 0, 1, where)
     if not _LITTLE:
@@ -180,7 +188,8 @@ _METADATA, _METADATA_2 = _METADATA_TAG
 
 
 @lru_cache(maxsize=256)
-def _head(elem: int, shape: tuple[int, ...], size: int) -> bytes:
+def _head(dtype: np.dtype[Any], elem_type: int | None, shape: tuple[int, ...], size: int) -> bytes:
+    elem = _elem(dtype, elem_type)
     dims = b"".join(b"\x08" + varint.encode(dim) for dim in shape)
     return dims + b"\x10" + varint.encode(elem) + b"\x4a" + varint.encode(size)
 
@@ -204,9 +213,11 @@ def tensor_pieces(
     """
     if array.ndim > MAX_RANK:
         raise TensorError(f"rank {array.ndim}, {MAX_RANK} at most on the wire", "tensor", "reshape it")
-    head = _head(_elem(array, elem_type), array.shape, array.nbytes)
-    size = len(head) + array.nbytes
-    pieces: list[bytes | memoryview] = [head, _little(array).data]
+    size = array.nbytes
+    head = _head(array.dtype, elem_type, array.shape, size)
+    size += len(head)
+    as_it_is = _LITTLE and array.flags.c_contiguous
+    pieces: list[bytes | memoryview] = [head, array.data if as_it_is else _little(array).data]
     if metadata:
         for key, value in metadata.items():
             k, v = key.encode(), value.encode()
@@ -292,7 +303,7 @@ def decode_tensor(buffer: bytes | bytearray | memoryview) -> Array:
     count = _count(shape, "tensor")
     if raw_size != count * dtype.itemsize:
         raise TensorError(f"{raw_size} bytes for {count} elements of {dtype}", "tensor")
-    array = _view(memoryview(buffer), raw_at, dtype, shape, "tensor")
+    array = _view(memoryview(buffer), raw_at, dtype, shape, count, "tensor")
     if not entries:
         return array
     return annotate(array, dict(_entry(bytes(buffer[start:stop])) for start, stop in entries))

@@ -191,9 +191,8 @@ def by_denotation(denotation: str) -> TypeNode | None:
     return REGISTRY.by_denotation(denotation)
 
 
-def by_wire_hash(wire_hash: int) -> TypeNode | None:
-    """Returns the type of a wire hash; None where there is none."""
-    return REGISTRY.by_wire_hash(wire_hash)
+by_wire_hash = REGISTRY.by_wire_hash
+"""`by_wire_hash(number)`: the type of a wire hash, or None."""
 
 
 def is_subtype(a: TypeNode, b: TypeNode) -> bool:

@@ -83,7 +83,8 @@ class PeerAnswers:
     @property
     def any_failing(self) -> bool:
         """Whether there are failing peers."""
-        return any(count >= self._threshold or count < 0 for count in self._counts.values())
+        counts = self._counts
+        return bool(counts) and any(count >= self._threshold or count < 0 for count in counts.values())
 
     @property
     def any_unanswered(self) -> bool:

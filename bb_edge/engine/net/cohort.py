@@ -139,11 +139,11 @@ class Cohort:
 
     def allows(self, event: CohortEvent) -> bool:
         """Whether the event counts in the request's state."""
-        return REQUEST.allows(self.state, event)
+        return (self.state, event) in REQUEST.rows
 
     def happens(self, event: CohortEvent) -> None:
         """Moves on by the table."""
-        self.state = REQUEST.next(self.state, event)
+        self.state = REQUEST.rows[self.state, event]
 
     @property
     def held_back(self) -> tuple[PeerId, ...]:
@@ -177,7 +177,7 @@ class Cohort:
     @property
     def over(self) -> CohortEvent | None:
         """Why the request need not wait for more answers; None while it must."""
-        if self.has_enough:
+        if self.enough and self.has_enough:
             return CohortEvent.ENOUGH
         if len(self.settled) < len(self.gated) or (self.enough and (self.running or self.waiting)):
             return None

@@ -43,7 +43,9 @@ def _held(port: Port, value: object) -> object:
     An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
     """
     shape = port.shape
-    if shape is None or not isinstance(value, np.ndarray) or fits(value.shape, shape):
+    if shape is None or not isinstance(value, np.ndarray):
+        return value
+    if value.shape == shape or fits(value.shape, shape):
         return value
     if value.shape == (0,) and shape and port.op.spec.op_type != OP_RECV_RESP_BATCHED:
         return value
