@@ -16,6 +16,14 @@ from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
 from bb_edge.ir import keys
 from bb_edge.wire.bodies import SHARED_FROM
 
+ANSWERS_IN_JOURNAL = 32
+"""Durable answers of the largest size between two snapshots that a journal asks for.
+
+Such a snapshot has some five times that size (the parameters, the request and the answers' sum), so that it
+adds a sixth to what is written."""
+LARGEST_PLANNED_JOURNAL = 32 << 20
+"""Bytes of the longest journal that nobody has configured: a start reads it into memory."""
+
 
 class Level(enum.Enum):
     """What follows from a finding: it is refused, somebody is left out, or it takes turns."""
@@ -82,6 +90,20 @@ def findings(
                 if disk is not None:
                     found += _of_disk(request, disk, trained)
     return found
+
+
+def planned_journal(program: Program, targets: Sequence[Target]) -> int:
+    """How many bytes of journal the targets' durable answers should have before a snapshot; 0 without any.
+
+    Those of one round, of which a snapshot is taken anyway, or `ANSWERS_IN_JOURNAL` of them.
+    """
+    wanted = 0
+    for target in targets:
+        for request in requests_of(program.graphs[target.main], target.name):
+            if request.durable and request.answer:
+                answers = min(request.asked or ANSWERS_IN_JOURNAL, ANSWERS_IN_JOURNAL)
+                wanted = max(wanted, (answers + 1) * (request.answer + RECORD_BYTES))
+    return min(wanted, LARGEST_PLANNED_JOURNAL)
 
 
 # --- what a program asks ------------------------------------------------------------------------------------

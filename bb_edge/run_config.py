@@ -106,12 +106,17 @@ class RunConfig:
             warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
         return warnings
 
-    def store_limits(self) -> StoreLimits:
-        """The budgets of the state folder, with space for the node's whole outbox. Raises StateError."""
+    def store_limits(self, planned_journal: int = 0) -> StoreLimits:
+        """The budgets of the state folder, with space for the node's whole outbox. Raises StateError.
+
+        Unless the file says how long, the journal has at least the `planned_journal` bytes of the program.
+        """
         base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
         node = self.node_config()
         outbox_bytes = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
-        return replace(base, **{"outbox_bytes": outbox_bytes, **self.disk})
+        journal_bytes = max(base.journal_bytes, planned_journal)
+        limits = {"journal_bytes": journal_bytes, "outbox_bytes": outbox_bytes, **self.disk}
+        return replace(base, **limits)
 
     def transport_options(self, node: NodeConfig) -> MqttOptions:
         """The limits of the connection: those of the node, unless the file sets them."""

@@ -126,10 +126,11 @@ def _needs(program: Program, target: Target, problems: list[str], config: RunCon
 
 
 def _look_at_room(program: Program, target: Target, verdict: Verdict, config: RunConfig) -> None:
-    from bb_edge.capacity import Level, findings
+    from bb_edge.capacity import Level, findings, planned_journal
 
     try:
-        found = findings(program, [target], config.node_config(), config.store_limits())
+        disk = config.store_limits(planned_journal(program, [target]))
+        found = findings(program, [target], config.node_config(), disk)
     except BBError:
         return  # limits that cannot be are refused elsewhere
     for finding in found:

@@ -18,7 +18,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.state.errors import StateForeignError
 from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.record_framing import Owner
-from bb_edge.state.store import StateStore
+from bb_edge.state.store import StateStore, StoreLimits
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
@@ -83,7 +83,8 @@ def in_use(error: Exception) -> bool:
 
 
 def open_kept(
-    config: RunConfig,
+    folder: Path,
+    limits: StoreLimits,
     board: Board,
     log: Log,
     make: Callable[[bytes | None], Node],
@@ -92,20 +93,19 @@ def open_kept(
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
 
-    `identity` says who the node is and what it runs: every file of the folder has to be of that.
+    `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
+    folder has to be of that.
 
     Nothing in the folder changes. Raises StateRefused where it does not fit this node, StateError where it
     cannot be read, and the board's StorageError where it cannot be opened.
     """
     from bb_shims import StorageError
 
-    folder = config.state
-    assert folder is not None
     storage = board.storage(folder)
     stack.callback(storage.close)
     log("info", f"state in {folder}", free_bytes=storage.free_bytes())
     owner = Owner(identity.peer, identity.program)
-    store = StateStore(storage, (StorageError,), config.store_limits(), owner)
+    store = StateStore(storage, (StorageError,), limits, owner)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
         node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)

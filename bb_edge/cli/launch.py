@@ -195,12 +195,12 @@ class Launch:
 
     def _capacity(self) -> None:
         """What never fits on disk is refused; what takes turns is told, by `bb-edge check` on its own."""
-        from bb_edge.capacity import findings, refusals, tell
+        from bb_edge.capacity import findings, planned_journal, refusals, tell
         from bb_edge.targets import InstallError
 
         config = self.config
         node = config.node_config()
-        disk = None if config.state is None else config.store_limits()
+        disk = config.store_limits(planned_journal(self.program, self.targets)) if config.state else None
         found = findings(self.program, self.targets, node, disk)
         in_memory = refusals(findings(self.program, self.targets, node))  # which `install` refuses
         for finding in refusals(found):
@@ -216,6 +216,7 @@ class Launch:
         check_folder(self.config.state, "--state")
 
     def _node(self) -> None:
+        from bb_edge.capacity import planned_journal
         from bb_edge.cli.kept import in_use, open_kept
         from bb_edge.engine.snapshot import Identity
         from bb_shims import ShimError
@@ -225,9 +226,10 @@ class Launch:
             self.node = self._installed(None)
             return
         identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
+        limits = self.config.store_limits(planned_journal(self.program, self.targets))
         try:
             self.node, self.store = open_kept(
-                self.config, self.board, self._log, self._installed, identity, self._stack
+                folder, limits, self.board, self._log, self._installed, identity, self._stack
             )
         except ShimError as error:
             if not (self._trial and in_use(error)):

@@ -4,15 +4,26 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
 from node_processes import PATIENCE_S
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.capacity import Finding, Level, findings, refusals, tell
+from bb_edge.capacity import (
+    LARGEST_PLANNED_JOURNAL,
+    Finding,
+    Level,
+    findings,
+    planned_journal,
+    refusals,
+    tell,
+)
 from bb_edge.cli import main
+from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.loading import load
+from bb_edge.run_config import RunConfig
 from bb_edge.state import StoreLimits
 from bb_edge.targets import InstallError
 
@@ -137,6 +148,29 @@ def test_durable_requests_and_the_folder(plan):
     installed(data, EDGE)
 
 
+@pytest.mark.parametrize(
+    ("peers", "answer", "holds"),
+    [(4, MB, 4), (30, MB, 30), (1000, MB // 2, 32), (1000, 3 * MB, 11)],  # the last one: 32 MiB
+)
+def test_a_journal_that_nobody_configured_holds_the_answers_of_a_round_or_many(plan, peers, answer, holds):
+    program = load(plan(peers=peers, answer=answer, durable=True))
+    targets = tuple(program.targets.values())
+    planned = planned_journal(program, targets)
+    assert holds * answer < planned <= LARGEST_PLANNED_JOURNAL
+    assert planned < (holds + 2) * answer
+    for budget, least in (("edge", StoreLimits.edge()), ("host", StoreLimits())):
+        config = RunConfig(budget=budget)
+        assert config.store_limits(planned).journal_bytes == max(least.journal_bytes, planned)
+        set_by_hand = RunConfig(budget=budget, disk={"journal_bytes": MB})
+        assert set_by_hand.store_limits(planned).journal_bytes == MB
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_program_without_durable_answers_plans_no_journal(plan, durable):
+    program = load(plan(answer=0 if durable else MB, durable=durable))
+    assert planned_journal(program, tuple(program.targets.values())) == 0
+
+
 def test_an_asker_whose_peers_nobody_planned_is_not_judged(compile_text, plan):
     text = (
         TEXT.replace("READ", READS["each"])
@@ -182,6 +216,15 @@ def test_a_node_says_at_its_start_what_takes_turns(plan, configured, start):
     (path.parent / "program.onnx").write_bytes(plan(peers=1000))
     process = start("run", "--config", str(path))
     process.says("1000 answers of 1000000 bytes come in 8 at a time")
+
+
+def test_check_and_run_reckon_with_the_journal_that_the_program_plans(plan, configured, start, capsys):
+    path = configured(targets=["Server"], state="state")
+    (path.parent / "program.onnx").write_bytes(plan(peers=1000, durable=True))
+    said = f"raise disk.journal_bytes ({33 * (MB + RECORD_BYTES)})"
+    assert main(["check", "--config", str(path)]) == 0
+    assert said in capsys.readouterr().out
+    start("run", "--config", str(path)).says(re.escape(said))
 
 
 def test_a_folder_that_can_never_hold_it_keeps_the_node_from_running(plan, configured, start, capsys):
