@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Aggregator,
         Codec,
         DataSource,
+        GivenUp,
         Index,
         Model,
         PeerSelector,
@@ -78,6 +79,7 @@ __all__ = [
     "forgets",
     # the contracts of the roles
     "Aggregator",
+    "GivenUp",
     "Codec",
     "DataSource",
     "Index",
@@ -163,6 +165,7 @@ _HOMES = {
     "build": "bb_edge.construction",
     "forgets": "bb_edge.roles.contracts",
     "Aggregator": "bb_edge.roles.contracts",
+    "GivenUp": "bb_edge.roles.contracts",
     "Codec": "bb_edge.roles.contracts",
     "DataSource": "bb_edge.roles.contracts",
     "Index": "bb_edge.roles.contracts",

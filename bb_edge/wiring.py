@@ -13,6 +13,7 @@ from bb_edge.engine.binding import BindEnv, Core, OpContext
 from bb_edge.engine.engine import Engine, Parts
 from bb_edge.engine.entries.bootstrap import Bootstrap, of_component
 from bb_edge.engine.entries.bootstraps import Bootstraps
+from bb_edge.engine.entries.quorum import RoundContext
 from bb_edge.engine.entries.sources import EntryOp, Sources
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.ledger import Ledger
@@ -154,7 +155,7 @@ def node(
             core.ingress,
             core.control,
             core.wish.want,
-            core.ctx,
+            RoundContext(scheduler.components, core.peers, core.control, core.ctx),
             lambda target, slot: program.targets[target].peer_classes.get(slot, target),
             core.peers.failing_of,
             bound.entries,

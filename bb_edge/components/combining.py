@@ -57,7 +57,7 @@ class CombiningAggregator(Aggregator):
     """
 
     CONFIG: ClassVar[Mapping[str, Setting]] = {
-        "max_weight": Setting.number(float(MAX_WEIGHT), 0.0),
+        "max_weight": Setting.number(float(MAX_WEIGHT), above=0.0),
         "clip_norm": Setting.number(0.0, 0.0),
         "remembered_rounds": Setting.integer(8, 1, 1024),
         "max_peers": Setting.integer(4096, 1),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Aggregator,
         Codec,
         DataSource,
+        GivenUp,
         Index,
         Model,
         PeerSelector,
@@ -67,6 +68,7 @@ __all__ = [
     # contracts
     "Model",
     "Aggregator",
+    "GivenUp",
     "Index",
     "Codec",
     "DataSource",
@@ -142,6 +144,7 @@ _HOMES = {
     **dict.fromkeys(
         (
             "Aggregator",
+            "GivenUp",
             "Codec",
             "DataSource",
             "Index",

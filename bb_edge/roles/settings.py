@@ -29,7 +29,7 @@ class Setting(NamedTuple):
     """A key of `Component.CONFIG`, made by `integer`, `number`, `text`, `flag` or `anything`.
 
     Without a default the key is required on the device; with the default None it is optional, and reads as
-    None. Numbers lie in [minimum, maximum].
+    None. Numbers lie in [minimum, maximum]; with `above` the minimum is none of them.
     """
 
     kind: str
@@ -37,6 +37,7 @@ class Setting(NamedTuple):
     minimum: float = -_INF
     maximum: float = _INF
     choices: tuple[str, ...] = ()
+    above: bool = False
 
     @classmethod
     def integer(cls, default: object = REQUIRED, minimum: int = 0, maximum: int = 2**63 - 1) -> Setting:
@@ -45,10 +46,25 @@ class Setting(NamedTuple):
         return cls("integer", default, minimum, maximum)
 
     @classmethod
-    def number(cls, default: object = REQUIRED, minimum: float = -_INF, maximum: float = _INF) -> Setting:
-        """Declares a finite number, which reads as a float."""
-        _range(minimum, maximum)
-        return cls("number", default, minimum, maximum)
+    def number(
+        cls,
+        default: object = REQUIRED,
+        minimum: float = -_INF,
+        maximum: float = _INF,
+        *,
+        above: float | None = None,
+    ) -> Setting:
+        """Declares a finite number, which reads as a float; `above` is a minimum that is not in the range."""
+        if above is None:
+            _range(minimum, maximum)
+            return cls("number", default, minimum, maximum)
+        if minimum > -_INF or above >= maximum:
+            raise ContractError(
+                f"no range begins at {minimum} and above {above}, up to {maximum}",
+                "Setting.number",
+                "give minimum or above, and a larger maximum",
+            )
+        return cls("number", default, above, maximum, above=True)
 
     @classmethod
     def text(cls, default: object = REQUIRED, choices: Iterable[str] = ()) -> Setting:
@@ -90,11 +106,14 @@ class Setting(NamedTuple):
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 return f"must be a number, not {value!r:.60}"
             finite = -_MOST_FLOAT <= value <= _MOST_FLOAT  # also of whole numbers that no float holds
-            if self.minimum <= value <= self.maximum and finite:
+            out = self.above and value == self.minimum
+            if self.minimum <= value <= self.maximum and finite and not out:
                 return ""
             if self.maximum < _INF:
-                return f"must lie in [{self.minimum}, {self.maximum}], not {_cut(value)}"
-            least = f" and at least {self.minimum}" if self.minimum > -_INF else ""
+                bracket = "(" if self.above else "["
+                return f"must lie in {bracket}{self.minimum}, {self.maximum}], not {_cut(value)}"
+            side = "above" if self.above else "at least"
+            least = f" and {side} {self.minimum}" if self.minimum > -_INF else ""
             return f"must be finite{least}, not {_cut(value)}"
         return ""
 

@@ -7,8 +7,13 @@ nothing but the round's start are looked at: of a later one nobody knows whether
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.outlets import Outlet
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
@@ -18,7 +23,9 @@ from bb_edge.ir.opsets import OpKind
 from bb_edge.roles import PeerSelector
 from bb_edge.roles.completion import Later
 from bb_edge.roles.containment import contained
-from bb_edge.roles.context import Ctx
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Lack(NamedTuple):
@@ -33,6 +40,47 @@ class Lack(NamedTuple):
     failing: tuple[PeerId, ...] = ()
 
 
+class RoundContext(Surroundings):
+    """What a selector sees that is asked how many peers there are: no op stands behind it.
+
+    It draws from the generator of ops, which snapshots hold.
+    """
+
+    __slots__ = ("_control", "_ops", "op")
+
+    exec_id = 0
+
+    def __init__(
+        self, components: Components, peers: PeerStates, control: ControlPlane, ops: Surroundings
+    ) -> None:
+        super().__init__(ops.runtime, components, peers, control.calls)
+        self._control = control
+        self._ops = ops
+        self.op: BoundOp
+
+    @property
+    def outlet(self) -> Outlet:
+        """The outlet of the selector. OpError where it is no protocol."""
+        return self._control.outlet_of(self.op.component)
+
+    @property
+    def target(self) -> str:
+        """The selector's target."""
+        return self.op.target
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of ops."""
+        return self._ops.rng
+
+    def later(self, deadline_ns: int | None = None) -> Later:
+        """Raises OpError: a round is about to begin, and waits for nobody."""
+        raise OpError(
+            "no op to answer later for: a round asks how many peers there are",
+            hint="give the view at once; Sample may answer later",
+        )
+
+
 class Quorum:
     """The samples of one `Repeat` that have a `min`."""
 
@@ -40,7 +88,7 @@ class Quorum:
         self,
         runtime: Runtime,
         components: Components,
-        ctx: Ctx,
+        ctx: RoundContext,
         graph: BoundGraph,
         start: BoundOp,
         class_of: Callable[[str, str], str],
@@ -68,6 +116,7 @@ class Quorum:
                 continue
             slot = str(op.spec.attrs.get("slot", "")) or self._components.slot_of(op.component)
             try:
+                self._ctx.op = op
                 view = selector.current_view(self._ctx)
                 if isinstance(view, Later):
                     continue

@@ -13,7 +13,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
-from bb_edge.engine.entries.quorum import Quorum
+from bb_edge.engine.entries.quorum import Quorum, RoundContext
 from bb_edge.engine.entries.rounds import Rounds, number
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.control_plane import ControlPlane
@@ -25,7 +25,6 @@ from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
-from bb_edge.roles.context import Ctx
 
 EntryOp = tuple[BoundGraph, BoundOp]
 
@@ -45,7 +44,7 @@ class Sources:
     _ingress: Ingress
     _control: ControlPlane
     _want_snapshot: Callable[[str], None]
-    _ctx: Ctx
+    _ctx: RoundContext
     _class_of: Callable[[str, str], str]
     _failing: Callable[[str], tuple[PeerId, ...]]
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]

@@ -32,7 +32,7 @@ from bb_edge.engine.net.trials import Trials
 from bb_edge.engine.net.unanswered import Unanswered
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
-from bb_edge.engine.net.verdicts import Verdicts
+from bb_edge.engine.net.verdicts import Verdicts, why_failed, why_refused
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Execution, Frame
@@ -46,13 +46,6 @@ from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Fill
 from bb_edge.wire.envelope_records import Failure, FailureCode
-
-_REASONS: dict[int, MissingReason] = {
-    FailureCode.REFUSED: MissingReason.REFUSED,
-    FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
-    FailureCode.NOTHING: MissingReason.NOTHING,
-}
-"""What makes a peer missing that answers with such a failure; every other one is FAILED."""
 
 
 class Requests:
@@ -234,7 +227,7 @@ class Requests:
         self._runtime.count("requests.failed")
         self._runtime.emit(steps.RequestFailed(peer, failure.name, failure.detail, cohort.port))
         cohort.final.add(peer)
-        self._settle(cohort, peer, _REASONS.get(failure.code, MissingReason.FAILED))
+        self._settle(cohort, peer, why_failed(failure))
 
     def settle_peer(self, req_id: int, peer: PeerId, reason: MissingReason, why: str = "") -> None:
         """The asked peer will not answer this one: unreachable, or its answer is refused, for that reason."""
@@ -307,9 +300,9 @@ class Requests:
         peer = execution.source
         assert peer is not None
         if execution.failed:  # what the child refused is missing
-            nothing = execution.fault is not None and execution.fault.code == FailureCode.NOTHING
-            cohort.reasons[peer] = MissingReason.NOTHING if nothing else MissingReason.REFUSED
-            self.verdicts.refuse(peer, cohort.port, execution.fault)
+            why = cohort.reasons[peer] = why_refused(execution.fault)
+            if why is not MissingReason.CUT:
+                self.verdicts.refuse(peer, cohort.port, execution.fault)
         else:
             self._accept(cohort, peer)
         if cohort.has_enough:

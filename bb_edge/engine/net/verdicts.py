@@ -9,14 +9,16 @@ from __future__ import annotations
 from bb_edge.engine import steps
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.run.ending import CUT
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import cbor
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.codecs import BYTES_HASH, WireReceiveError, WireReceiveErrorKind
 from bb_edge.wire.envelope import Envelope, Fill
-from bb_edge.wire.envelope_records import Failure
+from bb_edge.wire.envelope_records import Failure, FailureCode
 
 ANSWER_REFUSED_OP = "AnswerRefused"
 """The engine's own remote op, of component 0: its caller has refused an answer of this node."""
@@ -25,6 +27,23 @@ INTERVAL_NS = 1_000_000_000
 """A peer is told at most once in this time; the next notice has how many it stands for."""
 TEXT = 200
 """Letters of a reason and of a port that are taken: a line of a log."""
+
+_FAILED: dict[int, MissingReason] = {
+    FailureCode.REFUSED: MissingReason.REFUSED,
+    FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
+    FailureCode.NOTHING: MissingReason.NOTHING,
+}
+_REFUSED: dict[int, MissingReason] = {CUT: MissingReason.CUT, FailureCode.NOTHING: MissingReason.NOTHING}
+
+
+def why_failed(failure: Failure) -> MissingReason:
+    """Why a peer is missing that answers with a failure."""
+    return _FAILED.get(failure.code, MissingReason.FAILED)
+
+
+def why_refused(fault: Failure | None) -> MissingReason:
+    """Why a peer is missing whose answer was worked on, with that fault."""
+    return MissingReason.REFUSED if fault is None else _REFUSED.get(fault.code, MissingReason.REFUSED)
 
 
 class Verdicts:

@@ -16,7 +16,15 @@ from bb_edge.components import FedAvg
 from bb_edge.components.combiner import Combiner
 from bb_edge.components.combining import CombiningAggregator
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles import AggregateNotFinite, ComponentEnv, ComponentError, ComponentStateError
+from bb_edge.roles import (
+    AggregateNotFinite,
+    ComponentEnv,
+    ComponentError,
+    ComponentStateError,
+    ContractError,
+    Setting,
+)
+from bb_edge.roles.settings import misfit
 
 Peer = Callable[[int], tuple[PeerId, ...]]
 MAX = float(np.finfo(np.float32).max)
@@ -275,3 +283,19 @@ def test_settings_of_the_base_are_those_of_each_rule() -> None:
         agg.contribute(ONLY, f32(1), i64(11))
     agg.contribute(ONLY, f32(8))
     assert mean(agg, ONLY) == [8]
+
+
+def test_a_largest_weight_of_nothing_is_refused_where_it_is_bound() -> None:
+    """It would refuse whatever peers send."""
+    for key, value, wrong in (("max_weight", 0, "above 0.0"), ("max_weight", -1.0, "above 0.0")):
+        found = misfit(FedAvg, {key: value}, complete=True)
+        assert found is not None and found.key == key and wrong in found.what
+    assert misfit(FedAvg, {"max_weight": 0.001, "clip_norm": 0}, complete=True) is None
+
+
+def test_an_open_bound_is_told_as_one() -> None:
+    rate = Setting.number(0.5, above=0.0, maximum=1.0)
+    assert rate.wrong(0) == "must lie in (0.0, 1.0], not 0" and not rate.wrong(1)
+    for wrong in ({"minimum": 0.0, "above": 0.0}, {"above": 1.0, "maximum": 1.0}):
+        with pytest.raises(ContractError, match="give minimum or above"):
+            Setting.number(0.5, **wrong)

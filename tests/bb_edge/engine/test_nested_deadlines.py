@@ -302,3 +302,30 @@ def test_a_durable_request_that_waits_for_a_snapshot_is_waited_for_in_peace(comp
     found = [*relay.poll(5 * S + 1), *relay.poll(5 * S + 2)]
     assert of(steps.RequestClosed, found)
     assert relay.inspect().executions == [] and relay.counters["deadlines.expired"] == 1
+
+
+def test_an_answer_for_which_no_time_is_left_is_cut_and_not_refused(compile_text):
+    """The relay works on the leaf's answer until whoever asked it waits no longer."""
+    text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    before = text[text.index("deadline_ns=8000000000") : text.index("  h: Trigger = wire.SendResp(sum,")]
+    each = """deadline_ns=8000000000, wire.answer_mode=each, port=inner}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=4, wire.request=3}
+  a: F32[1], who: PeerIdVec = wire.RecvResp() {wire.wire_id=4, wire.request=3, wire.site_ids=b2, wire.type_hashes=101}
+  came: Trigger = syscall.OnTrigger(a)
+  late: Trigger = syscall.Sleep<duration_ns=60000000000>(came)
+  syscall.AppNotify<name="late">(late)
+  sum: F32[1] = syscall.GateDispatch(x, closed)
+"""
+    data = compile_text(text.replace(before, each))
+    sim = Simulation(seed=3)
+    seats = [("hub", "Server"), ("relay", "Relay"), ("leaf", "Leaf")]
+    for seed, (name, target) in enumerate(seats, 1):
+        sim.add(install(PeerId.from_name(name), (), data, [target], seed=seed))
+    sim.run(for_ns=S // 10)
+    server, relay, _ = sim.nodes
+    server.invoke("Server", {"x": f32(3)})
+    sim.run(until=lambda: bool(sim.events("missing")))
+    assert reasons(sim, "inner") == ["cut"]
+    assert "requests.refused" not in relay.counters
+    assert not of(steps.AnswerRefused, (seen.step for seen in sim.seen))

@@ -55,6 +55,15 @@ class Blind(PresenceSelector):
         raise OSError("no eyes")
 
 
+class Slow(Blind):
+    """Would give its view later."""
+
+    TYPE_NAME = "test.Slow"
+
+    def current_view(self, ctx):
+        return ctx.later()
+
+
 class World:
     def __init__(
         self,
@@ -81,6 +90,7 @@ class World:
         registry = Registry()
         registry.register(Moody)
         registry.register(Blind)
+        registry.register(Slow)
         now = {"now_ns": self.sim.now_ns}
         node = install(PeerId.from_name(name), (), self.data, [target], seed=seed, registry=registry, **now)
         self.sim.add(node)
@@ -190,6 +200,18 @@ def test_a_view_that_fails_is_told_and_the_round_runs(compile_text):
         "slot 'peers' (test.Blind.current_view): OSError: no eyes"
     }
     assert world.server.counters["components.failed"] == len(told) >= 3
+
+
+def test_a_selector_that_would_tell_later_how_many_there_are_is_refused_by_name(compile_text):
+    """It spoke as the op that had run last, and parked that one."""
+    world = World(compile_text, 2, selector="test.Slow")
+    world.join()
+    world.sim.run(for_ns=S)
+    assert world.began()[-3:] == [1, 2, 3]
+    told = world.of(steps.OpFailed)
+    where = "slot 'peers' (test.Slow.current_view): no op to answer later for"
+    assert told and all(step.text.startswith(where) for step in told), told[0].text
+    assert world.server.inspect().parked == []
 
 
 def test_a_peer_that_answers_again_ends_the_back_off(compile_text):
