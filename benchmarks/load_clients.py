@@ -93,8 +93,8 @@ class Answers:
                     read = envelope.decode(step.body + step.rest, HOST_CAPS)
                     if read.wire_req_id and read.kind == RESPONSE and read.fills:
                         self._asked = asked
-                        fills = Envelope(read.fills, schema_version=0)
-                        self.body = shared_body(read.fills) or envelope.encode(fills)
+                        payloads = [(len(fill.payload), [fill.payload]) for fill in read.fills]
+                        self.body = shared_body(read.fills, payloads)
                         return self.body
         raise AssertionError("the client's node did not answer")
 

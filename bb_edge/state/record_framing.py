@@ -103,7 +103,7 @@ def header(
     link = (0, 0) if before is None else (before.number + 1, before.length)
     peer, program = owner
     fixed = _HEADER.pack(MAGIC, VERSION, kind, number, floor, *link, len(peer), len(program))
-    return _frame(kind, number, 0, fixed + peer + program)
+    return framed(kind, number, 0, [fixed + peer + program])
 
 
 def header_bytes(owner: Owner) -> int:
@@ -113,7 +113,10 @@ def header_bytes(owner: Owner) -> int:
 
 def framed(kind: int, number: int, first: int, bodies: Iterable[bytes]) -> bytes:
     """Returns the bytes of records with the sequence numbers from `first` on."""
-    return b"".join(_frame(kind, number, first + i, body) for i, body in enumerate(bodies))
+    pieces: list[bytes] = []
+    for sequence, body in enumerate(bodies, first):
+        pieces += (_head(kind, number, sequence, body), body)
+    return b"".join(pieces)
 
 
 def framed_bytes(bodies: Sequence[bytes]) -> int:
@@ -163,8 +166,8 @@ def _header(body: bytes, where: str) -> Header | None:
     return Header(version, floor, owner, Link(before - 1, length) if before else None)
 
 
-def _frame(kind: int, number: int, sequence: int, body: bytes) -> bytes:
-    return _RECORD.pack(len(body), sequence, _checksum(kind, number, sequence, body)) + body
+def _head(kind: int, number: int, sequence: int, body: bytes) -> bytes:
+    return _RECORD.pack(len(body), sequence, _checksum(kind, number, sequence, body))
 
 
 def _checksum(kind: int, number: int, sequence: int, body: bytes | memoryview) -> int:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Kind, Raw
+from bb_edge.engine.net.arrivals import Arrival, Data, Kind, Raw
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.errors import BBError
@@ -39,7 +39,7 @@ class JournalRecord:
     """One envelope as it came. `wall_ns` is when, because monotonic time does not outlive a restart."""
 
     peer: PeerId
-    data: bytes
+    data: Data
     wall_ns: int
     observed: bytes | None = None
 
@@ -88,9 +88,8 @@ class Journal:
         self._next_token -= 1
         self.held[token] = arrival
         self._runtime.count("ingress.journaled")
-        record = JournalRecord(
-            raw.peer, bytes(raw.data), now_ns + self._runtime.clock_offset_ns, raw.observed
-        )
+        wall_ns = now_ns + self._runtime.clock_offset_ns
+        record = JournalRecord(raw.peer, raw.data, wall_ns, raw.observed)
         self._runtime.emit(steps.Journal(token, raw.peer, record.to_bytes()))
         return True
 
