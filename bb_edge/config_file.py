@@ -3,8 +3,8 @@
 Every key is checked. An unknown key is refused with the known one that it resembles, a value of the wrong
 type with the type that is expected. Flags override the file. docs/operations.md is the reference.
 
-Paths (artifact, state, save_model, trace, the broker's files, the files of `load`) are relative to the folder
-of the file.
+Paths (artifact, state, adopt, save_model, trace, the broker's files, the files of `load`) are relative to
+the folder of the file.
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ class _Reader:
             "targets": self._texts(top, "targets"),
             "peer": self._name(top, "peer"),
             "state": self._file(top, "", "state"),
+            "adopt": self._file(top, "", "adopt"),
+            "adopt_without_outbox": self._flag(top, "", "adopt_without_outbox"),
             "snapshot_interval_s": self._value(
                 top, "", "snapshot_interval_s", int, "a whole number of seconds"
             ),
@@ -298,6 +300,8 @@ _TOP = dict.fromkeys(
         "budget",
         "limits",
         "state",
+        "adopt",
+        "adopt_without_outbox",
         "snapshot_interval_s",
         "snapshot_rounds",
         "disk",

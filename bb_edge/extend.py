@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.types import by_id as find_type
     from bb_edge.ir.values import TRIGGER, Composite, Trigger
     from bb_edge.registry import RegistryError, register
+    from bb_edge.roles.adoption import Adoption
     from bb_edge.roles.backend import Backend
     from bb_edge.roles.completion import CompletionHandle, Later
     from bb_edge.roles.component import Component, ComponentEnv
@@ -124,6 +125,7 @@ __all__ = [
     "array_of",
     # state in snapshots
     "StateReader",
+    "Adoption",
     "pack_state",
     "pack_array",
     # errors
@@ -206,6 +208,7 @@ _HOMES = {
     "TensorProto": "bb_edge.ir.onnx_pb2",
     "array_of": "bb_edge.ir.tensors:from_tensor_proto",
     "StateReader": "bb_edge.components.state",
+    "Adoption": "bb_edge.roles.adoption",
     "pack_state": "bb_edge.components.state",
     "pack_array": "bb_edge.components.state",
     "BBError": "bb_edge.ir.errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bb_edge import wiring
@@ -46,6 +46,8 @@ from bb_edge.wiring import Bound, Slots
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from bb_edge.adoption import Former
+
 MAX_CALL_DEPTH = 64
 """Functions that call functions: deeper nests are refused, cycles with them."""
 
@@ -73,6 +75,7 @@ def install(
     executor: Executor | None = None,
     durable: bool = False,
     snapshot: bytes | None = None,
+    adopt: Former | None = None,
     now_ns: int = 0,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
@@ -90,7 +93,8 @@ def install(
 
     `snapshot` are the bytes of `Node.snapshot` of a node of the same peer, artifact and targets: the new one
     continues where that one stopped, `now_ns` being the time now. SnapshotDamagedError,
-    SnapshotForeignError, SnapshotVersionError where it cannot.
+    SnapshotForeignError, SnapshotVersionError where it cannot. Without one, `adopt` is a node of another
+    program, of which the new one takes over what fits; `adopt.rows` tell what.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a component refuses its configuration, or cannot be built) and what `load` raises.
@@ -122,12 +126,16 @@ def install(
     )
     installer = _Installer(runtime, program, chosen, components or {}, registry or default_registry())
     slots = installer.slots()
+    if adopt is not None and body is None:
+        slots = replace(slots, construct=adopt.hand_over(slots.components, slots.construct))
     classes = {target.name: target.peer_class for target in chosen}
     core = wiring.core(runtime, slots, classes, program.identity, durable)
     bound = installer.bound(core, slots, durable)
     node, parts = wiring.node(core, bound, slots, program, durable, raised)
     if body is not None:
         snapshots.restore(parts, body, now_ns)
+    elif adopt is not None:
+        adopt.finish(parts)
     return node
 
 

@@ -73,6 +73,11 @@ class Node:
         return self._parts.links.best_effort_epoch
 
     @property
+    def origin(self) -> tuple[str, bytes] | None:
+        """Module and program of the node whose state this one, or a run before, has adopted; or None."""
+        return self._runtime.origin
+
+    @property
     def config(self) -> NodeConfig:
         return self._runtime.config
 
@@ -284,20 +289,14 @@ class Node:
         if named:
             check_shared(graph, self._shared[target], values)
         if size > config.invoke_bytes:
-            raise InvokeError(
-                f"{size} bytes requested, {config.invoke_bytes} available for one invoke",
-                target,
-                "raise NodeConfig.invoke_bytes",
-            )
+            what = f"{size} bytes requested, {config.invoke_bytes} available for one invoke"
+            raise InvokeError(what, target, "raise NodeConfig.invoke_bytes")
         number = self._scheduler.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:
             if graph.slot.inputs and not graph.starts and not any(op.spec.pulls for op in graph.ops):
-                raise InvokeError(
-                    "no input is given, and nothing of it runs without one",
-                    target,
-                    f"inputs: {', '.join(graph.slot.inputs)}",
-                )
+                what = "no input is given, and nothing of it runs without one"
+                raise InvokeError(what, target, f"inputs: {', '.join(graph.slot.inputs)}")
             claim_set = graph.claims.get(INVOKE, ())
         elif graph.input_claims:
             claim_set = tuple(sorted({c for site in values for c in graph.input_claims.get(site, ())}))

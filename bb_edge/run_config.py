@@ -50,6 +50,8 @@ class RunConfig:
     limits: Mapping[str, object] = field(default_factory=dict)
     caps: Mapping[str, int] = field(default_factory=dict)
     state: Path | None = None
+    adopt: Path | None = None
+    adopt_without_outbox: bool = False
     snapshot_interval_s: int = 300
     snapshot_rounds: int = 1
     disk: Mapping[str, int] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class RunConfig:
             warnings += [
                 f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
             ]
+        if self.adopt_without_outbox and self.adopt is None:
+            warnings.append("adopt_without_outbox has no effect: no state is adopted (--adopt)")
         if self.bootstrap and not self.run_bootstraps:
             warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
         return warnings
@@ -182,3 +186,19 @@ def checked_give_up(rounds: int) -> None:
     """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
     if rounds < 0:
         raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")
+
+
+def checked_adopt(adopt: Path | None, state: Path | None) -> None:
+    """Checks that state is adopted into a folder of its own. Raises ConfigFileError."""
+    if adopt is None:
+        return
+    if state is None:
+        raise ConfigFileError(
+            "state is adopted into no folder", "run", "name the new program's own with --state FOLDER"
+        )
+    if adopt.resolve() == state.resolve():
+        raise ConfigFileError(
+            f"{adopt} is to be adopted into itself",
+            "run",
+            "give the new program a folder of its own with --state; the old one stays as it is",
+        )

@@ -12,8 +12,9 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.cli.adopt import as_record, table
 from bb_edge.cli.arguments import file_name
-from bb_edge.cli.run_settings import add_bootstrap, merged, parse_set, with_state
+from bb_edge.cli.run_settings import add_adopt, add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program.program import Program, Target
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.suggestions import suggestion
@@ -21,6 +22,7 @@ from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
+    from bb_edge.adoption import Former
     from bb_edge.run_config import RunConfig
 
 
@@ -54,6 +56,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
     add_load(p)
     add_bootstrap(p)
+    add_adopt(p)
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run, usage_error=p.error)
@@ -216,15 +219,16 @@ def run(arguments: argparse.Namespace) -> int:
     config = RunConfig()
     refused: list[str] = []
     looked_at: list[Verdict] = []
+    former: Former | None = None
     try:
         config = settings_of(arguments)
     except ConfigFileError as error:
         refused = [str(error)]
     else:
         if arguments.config is not None:
-            from bb_edge.cli.launch import dry_run
+            from bb_edge.cli.launch import dry_launch
 
-            refused = dry_run(config, _warn)
+            refused, former = dry_launch(config, _warn)
             looked_at = _sizes_of_targets(config)
             for verdict in looked_at:
                 verdict.problems = [problem for problem in verdict.problems if problem not in refused]
@@ -232,7 +236,10 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.usage_error("name an artifact, or a configuration with --config")
         else:
             load_all(config.load)
-            looked_at = verdicts(load(config.artifact), config)
+            program = load(config.artifact)
+            looked_at = verdicts(program, config)
+            if config.adopt is not None:
+                former, refused = adopted(program, config)
     fine = not refused and all(verdict.runs for verdict in looked_at)
     if arguments.json:
         record = {
@@ -240,6 +247,7 @@ def run(arguments: argparse.Namespace) -> int:
             "runs": fine,
             "problems": refused,
             "targets": [{**asdict(verdict), "runs": verdict.runs and not refused} for verdict in looked_at],
+            **({} if former is None else {"adopts": as_record(former)}),
         }
         print(json.dumps(record))
         return 0 if fine else 1
@@ -258,9 +266,43 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  note: {note}")
         for problem in verdict.problems:
             print(f"  {problem}")
+    for line in [] if former is None else table(former.rows):
+        print(line)
     for problem in refused:
         print(f"refused: {problem}")
     return 0 if fine else 1
+
+
+def adopted(program: Program, config: RunConfig) -> tuple[Former | None, list[str]]:
+    """What the targets of an artifact would adopt, and what refuses that.
+
+    Without targets in `config` they are those of the artifact that the old node ran.
+    """
+    import time
+
+    from bb_edge.cli.adopt import former_at
+    from bb_edge.installer import install
+    from bb_edge.targets import chosen_targets
+
+    assert config.adopt is not None
+    try:
+        former = former_at(config.adopt, config, time.time_ns(), _warn, trial=True)
+        names = config.targets or [name for name in former.identity.targets if name in program.targets]
+        targets = chosen_targets(program, names)
+        install(
+            former.peer,
+            (),
+            program,
+            [target.name for target in targets],
+            config.node_config(),
+            components=config.components,
+            seed=0,
+            durable=True,
+            adopt=former,
+        )
+    except BBError as error:
+        return None, [str(error)]
+    return former, []
 
 
 def _warn(level: str, message: str, **more: object) -> None:
@@ -301,4 +343,6 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
         load=(*config.load, *arguments.load),
         components=merged(config.components, parse_set(arguments.set)),
         bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),
+        adopt=arguments.adopt or config.adopt,
+        adopt_without_outbox=arguments.adopt_without_outbox or config.adopt_without_outbox,
     )

@@ -45,28 +45,6 @@ class Snapshot(NamedTuple):
     notes: tuple[str, ...]
 
 
-class _ReadOnly:
-    """The files of a folder, for reading without a lock: of a copy, or while a node runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def list(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
-
-    def read(self, name: str) -> bytes:
-        return (self._folder / name).read_bytes()
-
-    def write_atomic(self, name: str, data: bytes) -> None:
-        raise PermissionError(f"{name}: opened for reading only")
-
-    def append(self, name: str, data: bytes, sync: bool) -> None:
-        raise PermissionError(f"{name}: opened for reading only")
-
-    def remove(self, name: str, sync: bool) -> None:
-        raise PermissionError(f"{name}: opened for reading only")
-
-
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "export",
@@ -96,28 +74,20 @@ def look(folder: Path) -> Snapshot:
     Raises ExportError where there is no folder or snapshot, StateError or SnapshotError where the files
     cannot be read.
     """
-    from bb_edge.engine.snapshot import SnapshotDamagedError, look_into
-    from bb_edge.state.store import StateStore
+    from bb_edge.cli.kept_folder import newest
 
     if not folder.is_dir():
         raise ExportError("there is no such folder", str(folder), "name the folder of bb-edge run --state")
-    store = StateStore(_ReadOnly(folder), (OSError,))
-    opened = store.open()
-    while True:
-        if opened.snapshot is None:
-            raise ExportError(
-                "it holds no snapshot",
-                str(folder),
-                "a node writes one when it starts and when it ends; name the folder of bb-edge run --state",
-            )
-        try:
-            identity, body = look_into(opened.snapshot)
-            models, others = _models(body, str(folder))
-        except SnapshotDamagedError as error:
-            opened = store.fall_back(str(error))
-            continue
-        rounds = int(body["core"]["counters"].get("rounds.ended", 0))
-        return Snapshot(identity, opened.generation, rounds, models, others, opened.notes)
+    found = newest(folder, lambda body: _models(body, str(folder)))
+    if found is None:
+        raise ExportError(
+            "it holds no snapshot",
+            str(folder),
+            "a node writes one when it starts and when it ends; name the folder of bb-edge run --state",
+        )
+    models, others = found.read
+    rounds = int(found.body["core"]["counters"].get("rounds.ended", 0))
+    return Snapshot(found.identity, found.opened.generation, rounds, models, others, found.opened.notes)
 
 
 def _models(body: dict[str, Any], where: str) -> tuple[tuple[HeldModel, ...], tuple[str, ...]]:

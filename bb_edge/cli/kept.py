@@ -153,5 +153,5 @@ def _tell(log: Log, node: Node, restored: Restored) -> None:
             outbox=restored.outbox,
             journal=restored.journal,
         )
-    else:
+    elif node.origin is None:
         log("info", "no state yet: a new node")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.cli.endings import BoardFailure, MayPass, text_of
+from bb_edge.cli.idle_targets import what_nothing_starts
 from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
@@ -23,6 +24,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.registry import load_all
 
 if TYPE_CHECKING:
+    from bb_edge.adoption import Former
     from bb_edge.engine.program.program import Program, Target
     from bb_edge.node import Node
     from bb_edge.observe.metrics import MetricsServer
@@ -35,10 +37,6 @@ if TYPE_CHECKING:
 
 TRIAL_PEER = "check"
 """Who a dry run is where its configuration names nobody."""
-
-
-class NothingStarts(BBError):
-    """Nothing would ever start any of the targets: the artifact is for `open_model`, not for `run`."""
 
 
 class ArtifactUnreadable(BBError):
@@ -74,6 +72,7 @@ class Launch:
         self.names: PeerNames
         self.transport: MqttTransport
         self.store: StateStore | None = None
+        self.former: Former | None = None
         self.metrics: MetricsServer | None = None
         self.trace: Trace | None = None
 
@@ -150,9 +149,15 @@ class Launch:
             self._log("warning", doubt)
 
     def _settings(self) -> None:
-        from bb_edge.run_config import checked_every, checked_interval, checked_snapshot_rounds
+        from bb_edge.run_config import (
+            checked_adopt,
+            checked_every,
+            checked_interval,
+            checked_snapshot_rounds,
+        )
 
         config = self.config
+        checked_adopt(config.adopt, config.state)
         checked_interval(config.snapshot_interval_s)
         checked_snapshot_rounds(config.snapshot_rounds)
         checked_every(config.save_every, config.save_model)
@@ -223,13 +228,13 @@ class Launch:
 
         folder = self.config.state
         if folder is None or (self._trial and not folder.exists()):
-            self.node = self._installed(None)
+            self.node = self._restored(None)
             return
         identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
         try:
             self.node, self.store = open_kept(
-                folder, limits, self.board, self._log, self._installed, identity, self._stack
+                folder, limits, self.board, self._log, self._restored, identity, self._stack
             )
         except ShimError as error:
             if not (self._trial and in_use(error)):
@@ -237,7 +242,23 @@ class Launch:
             self._log("warning", f"a running node has {folder} open: what it holds is not looked at")
             self.node = self._installed(None)
 
-    def _installed(self, snapshot: bytes | None) -> Node:
+    def _restored(self, snapshot: bytes | None) -> Node:
+        """The node from its own snapshot, or from what it adopts where it has none."""
+        from bb_edge.cli.adopt import check_origin, former_at, tell
+
+        folder = self.config.adopt
+        if folder is None:
+            return self._installed(snapshot)
+        if snapshot is not None:
+            node = self._installed(snapshot)
+            check_origin(node, folder, self._log)
+            return node
+        self.former = former_at(folder, self.config, self.board.clock.wall_ns(), self._log, self._trial)
+        node = self._installed(None, self.former)
+        tell(self.former.rows, self._log)
+        return node
+
+    def _installed(self, snapshot: bytes | None, former: Former | None = None) -> Node:
         from bb_edge.installer import install
 
         config, board, peer = self.config, self.board, self.peer
@@ -256,6 +277,7 @@ class Launch:
             incarnation=board.entropy.bytes(16),
             durable=config.state is not None,
             snapshot=snapshot,
+            adopt=former,
             now_ns=now_ns,
         )
 
@@ -339,8 +361,14 @@ def dry_run(config: RunConfig, log: Log) -> list[str]:
 
     Empty if nothing does.
     """
+    return dry_launch(config, log)[0]
+
+
+def dry_launch(config: RunConfig, log: Log) -> tuple[list[str], Former | None]:
+    """What `dry_run` returns, and what the node would adopt, if that was looked at."""
     with ExitStack() as stack:
-        return [text_of(error) for error in Launch(config, log, stack, trial=True).refusals()]
+        launch = Launch(config, log, stack, trial=True)
+        return [text_of(error) for error in launch.refusals()], launch.former
 
 
 def backend_notes(node: Node) -> list[str]:
@@ -352,36 +380,6 @@ def backend_notes(node: Node) -> list[str]:
         if binding.type_name == "bb.TFLiteBackend"
         for note in node.component(slot, target).notes
     ]
-
-
-def what_nothing_starts(targets: Sequence[Target], program: Program, artifact: Path) -> list[str]:
-    """Returns a warning per target that nothing starts; raises NothingStarts if that is all of them.
-
-    Such a target waits for an `invoke` by a host, which `bb-edge run` never makes.
-    """
-    idle = [target.name for target in targets if not _starts(program, target)]
-    what = "nothing ever starts it: it has no round, timer, bootstrap or port that peers send to"
-    if len(idle) == len(targets):
-        raise NothingStarts(
-            what,
-            f"{artifact.name}, target {', '.join(idle)}",
-            f"run it with `bb-edge bench {artifact}`, or call it in Python: "
-            f"bb_edge.open_model({str(artifact)!r})",
-        )
-    return [f"target {name}: {what}" for name in idle]
-
-
-def _starts(program: Program, target: Target) -> bool:
-    from bb_edge.cli.bootstraps import own_bootstraps
-    from bb_edge.ir import keys
-    from bb_edge.ir.opsets import OpKind
-
-    return (
-        target.bootstrap is not None
-        or any(op.kind is OpKind.ENTRY for op in program.graphs[target.main].ops)
-        or any(b.role == keys.ROLE_PROTOCOL for b in target.bindings.values())
-        or bool(own_bootstraps(target))
-    )
 
 
 def with_tuning(

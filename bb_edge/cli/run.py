@@ -12,7 +12,7 @@ from bb_edge.cli.arguments import ArgumentError, file_name
 from bb_edge.cli.endings import BoardFailure, Exit, exit_of_refusal, tell
 from bb_edge.cli.launch import Launch
 from bb_edge.cli.render import LEVELS, Log, Output
-from bb_edge.cli.run_settings import MissingArgument, add_bootstrap, settings
+from bb_edge.cli.run_settings import MissingArgument, add_adopt, add_bootstrap, settings
 from bb_edge.cli.stopping import StopAtStart
 from bb_edge.ir.errors import BBError
 from bb_edge.user_modules import add_load
@@ -60,6 +60,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--state", type=file_name, metavar="FOLDER", help="the node's files; no other node may use it"
     )
+    add_adopt(p)
     p.add_argument(
         "--snapshot-interval",
         type=int,

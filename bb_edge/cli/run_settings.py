@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.cli.arguments import ArgumentError, given_value
+from bb_edge.cli.arguments import ArgumentError, file_name, given_value
 from bb_edge.ir.errors import BBError
 
 if TYPE_CHECKING:
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
 
 class MissingArgument(ArgumentError):
     """A value is given neither by a flag nor by the configuration."""
+
+
+def add_adopt(parser: argparse.ArgumentParser) -> None:
+    """Adds `--adopt` and what belongs to it to the parser of a verb."""
+    parser.add_argument(
+        "--adopt",
+        type=file_name,
+        metavar="OLD",
+        help="take over what the same peer's state folder OLD of another program has learned; OLD is only"
+        " read, and only while the node's own folder holds no snapshot",
+    )
+    parser.add_argument(
+        "--adopt-without-outbox",
+        action="store_true",
+        help="adopt though OLD holds durable envelopes that nobody has acknowledged: they are dropped",
+    )
 
 
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +85,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     """
     from bb_edge.cli.bootstraps import parse_flags
     from bb_edge.config_file import load_config
-    from bb_edge.run_config import RunConfig, checked_every
+    from bb_edge.run_config import RunConfig, checked_adopt, checked_every
 
     if arguments.no_bootstrap and arguments.bootstrap:
         raise ArgumentError(
@@ -90,6 +106,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         "give_up_after": arguments.give_up_after,
         "summary": arguments.summary or config.summary,
         "log_json": arguments.json or config.log_json,
+        "adopt_without_outbox": arguments.adopt_without_outbox or config.adopt_without_outbox,
     }
     components = merged(config.components, parse_set(arguments.set))
     inputs = merged(config.bootstrap, parse_flags(arguments.bootstrap))
@@ -98,6 +115,8 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
     if arguments.every is not None:
         _checked("--every", lambda rounds: checked_every(rounds, config.save_model), arguments.every)
+    if arguments.adopt is not None:
+        _checked("--adopt", lambda folder: checked_adopt(folder, config.state), arguments.adopt)
     complete(config)
     return config
 
@@ -166,6 +185,7 @@ _SAME_NAME = (
     "key",
     "mqtt_version",
     "state",
+    "adopt",
     "save_model",
     "trace",
     "metrics",

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bb_edge.components.combiner import Combiner
-from bb_edge.components.open_sums import OpenSums, Sum
+from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped, is_finite, update_norm
+from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.contracts import Aggregator, GivenUp
 from bb_edge.roles.errors import AggregateNotFinite, ComponentError
 from bb_edge.roles.settings import Setting
@@ -238,3 +239,13 @@ class CombiningAggregator(Aggregator):
         current = read.array("current")
         self._sums.restore(read)
         self._current = current
+
+    def adopt(self, state: bytes) -> Adoption:
+        """Takes the last aggregate; sums are of executions and rounds that this program does not have."""
+        read = StateReader(self, _VERSION, state)
+        current, still_open = read.array("current"), open_in(read)
+        left = f"open sums, {still_open} of them: of executions or rounds of the old program"
+        if current.size:
+            self._current = current
+        taken = (f"the last aggregate, {current.size:,} numbers",) if current.size else ()
+        return Adoption(taken, (left,) if still_open else ())

@@ -28,6 +28,7 @@ from bb_edge.components.peer_lists import (
 from bb_edge.components.presence_selector import near_of, sample_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Opset, Table
+from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
 from bb_edge.roles.errors import ComponentError, ComponentStateError
@@ -266,6 +267,13 @@ class GlobalRegistryServer(_Registry):
         self.version, self._timer = reader.integer("number"), reader.integer("timer")
         self.refused, self.expired = reader.integer("refused"), reader.integer("expired")
         self._members, self._own_classes, self._restored = members, own_classes, True
+
+    def adopt(self, state: bytes) -> Adoption:
+        """Takes the members; their times to live begin anew."""
+        self.restore(state)
+        self._timer = 0  # of the node that wrote; the next announcement sets one
+        count = len(self._members)
+        return Adoption((f"{count} member{'s' if count != 1 else ''}",))
 
 
 class GlobalRegistryClient(_Registry):

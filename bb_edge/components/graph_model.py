@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
 from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.onnx_pb2 import FunctionProto
+from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
@@ -374,3 +376,13 @@ class GraphModel(Model):
         if velocity is not None and self._velocity is not None:
             np.copyto(self._velocity, velocity)
         self._activations = activations
+
+    def adopt(self, state: bytes) -> Adoption:
+        """Takes the tensors, and their momentum, whose name and shape are the same here."""
+        own = dict(zip(self._names, self.views(self._flat), strict=True))
+        velocity = None
+        if self._velocity is not None:
+            velocity = dict(zip(self._names, self.views(self._velocity), strict=True))
+        adopted = adopt_parameters(StateReader(self, _VERSION, state), own, velocity)
+        self.updates += bool(adopted.taken)
+        return adopted

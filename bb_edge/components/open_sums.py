@@ -289,3 +289,12 @@ def _row(found: Sum) -> list[object]:
         [peer.to_bytes() for peer in found.peers],
         [[peer.to_bytes(), list(marks)] for peer, marks in found.seen.items()],
     ]
+
+
+def open_in(read: StateReader) -> int:
+    """Returns how many sums of a state have contributions and are not closed. ComponentStateError."""
+    try:
+        rows: list[Any] = read.items("sums")
+        return sum(1 for _, _, _, _, closed, _, count, *_ in rows if count and not closed)
+    except (TypeError, ValueError) as error:
+        raise read.error(f"its sums are damaged: {error}") from error

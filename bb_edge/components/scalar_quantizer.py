@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bb_edge.components.state import StateReader, pack_state
+from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ScalarQuantizer"]
 
 _LEVELS = 255
-_VERSION = 1
+_VERSION = 2
 
 
 class ScalarQuantizer(Codec):
@@ -39,6 +40,7 @@ class ScalarQuantizer(Codec):
 
     def __init__(self, low: float = -1.0, high: float = 1.0) -> None:
         self._set(low, high)
+        self._trained = False
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> ScalarQuantizer:
@@ -69,6 +71,7 @@ class ScalarQuantizer(Codec):
         low, high = float(training.min()), float(training.max())
         # All the same: the lowest level is that number, and the others must lie somewhere.
         self._set(low, high if high > low else low + max(abs(low), 1.0) * 1e-3)
+        self._trained = True
 
     def compress(self, ctx: Ctx, t: Array) -> Array:
         if t.dtype != np.float32:
@@ -88,11 +91,20 @@ class ScalarQuantizer(Codec):
         return values
 
     def serialize(self) -> bytes:
-        return pack_state(self, _VERSION, {"low": self._low, "high": self._high})
+        fields = {"low": self._low, "high": self._high, "trained": self._trained}
+        return pack_state(self, _VERSION, fields)
 
     def restore(self, state: bytes) -> None:
         read = StateReader(self, _VERSION, state)
-        low, high = read.number("low"), read.number("high")
+        low, high, trained = read.number("low"), read.number("high"), read.integer("trained")
         if not low < high:
             raise read.error("its range is empty")
         self._set(low, high)
+        self._trained = bool(trained)
+
+    def adopt(self, state: bytes) -> Adoption:
+        """Takes the range if it was trained; one that was configured is this program's."""
+        if not StateReader(self, _VERSION, state).integer("trained"):
+            return Adoption(())
+        self.restore(state)
+        return Adoption((f"the trained range, {self._low:g} to {self._high:g}",))

@@ -49,6 +49,8 @@ class Runtime:
     bus: Bus = field(default_factory=Bus)
     counters: dict[str, int] = field(default_factory=dict)
     steps: list[EngineStep] = field(default_factory=list)
+    origin: tuple[str, bytes] | None = None
+    """The module and program of the node whose state this one has adopted (bb_edge/adoption.py); or None."""
     emit: Callable[[EngineStep], None] = field(init=False)
     """Adds a step to what the poll returns."""
 
@@ -94,12 +96,13 @@ class Runtime:
     # --- snapshot -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
-        """Counters, generators and events on the bus, as plain values."""
+        """Counters, generators, events on the bus and the origin, as plain values."""
         return {
             "counters": dict(self.counters),
             "rng": _state_of(self.rng),
             "ids": _state_of(self.ids) if self.ids_go_on else None,
             "bus": [self.bus.dropped, list(self.bus.events)],
+            "origin": None if self.origin is None else list(self.origin),
         }
 
     def restore(self, plain: Any) -> None:
@@ -111,6 +114,8 @@ class Runtime:
             _set_state(self.ids, plain["ids"])
         self.bus.dropped = plain["bus"][0]
         self.bus.events.extend(plain["bus"][1])
+        origin = plain.get("origin")  # not there in older snapshots
+        self.origin = None if origin is None else (str(origin[0]), bytes(origin[1]))
 
 
 def _state_of(generator: random.Random) -> list[Any]:

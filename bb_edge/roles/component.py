@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.errors import ComponentError, ComponentStateError
 from bb_edge.roles.settings import Setting, misfit, settings_of
 
@@ -196,6 +197,17 @@ class Component:
         """Takes over the state that `serialize` returned. ComponentStateError for other bytes."""
         if state:
             raise ComponentStateError(f"{self.TYPE_NAME or type(self).__name__} keeps no state, and got some")
+
+    def adopt(self, state: bytes) -> Adoption:
+        """Takes over what fits of a state that a component of this slot and type wrote in another program.
+
+        Called once, on a component that was just constructed (`bb-edge run --adopt`); never with b"". Says
+        what it took and what it left. Numbers of executions, rounds and timers in the state mean nothing
+        here. The base takes what `restore` takes. A class that overrides `restore` and not `adopt` gets that,
+        whatever its bases do. ComponentStateError where nothing fits: the component is constructed anew.
+        """
+        self.restore(state)
+        return Adoption(("its state",))
 
     def bootstrap(self, ctx: Ctx) -> Later | None:
         """Prepares the component before it serves: it loads, warms up, asks its device.

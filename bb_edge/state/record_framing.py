@@ -143,6 +143,13 @@ def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:
     return Parsed(tuple(bodies), at, found, lost, damaged)
 
 
+def owner_at(data: bytes, kind: int, number: int) -> Owner | None:
+    """Returns whose file begins with these bytes; None where that is not said. StateVersionError."""
+    first = _whole(data, 0, kind, number, 0)
+    found = None if first is None else _header(first, "journal")
+    return None if found is None else found.owner
+
+
 def _header(body: bytes, where: str) -> Header | None:
     """Reads the first record of a file; None where it is no header. StateVersionError for a newer one."""
     if not body.startswith(MAGIC) or len(body) == len(MAGIC):

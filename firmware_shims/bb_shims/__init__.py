@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .board import Board, detect
 from .clock import WALL_FLOOR_NS, Clock, LinuxClock
-from .disk import Disk, LinuxDisk
+from .disk import Disk, LinuxDisk, folder_in_use
 from .entropy import MAX_ENTROPY_BYTES, Entropy, LinuxEntropy
 from .errors import (
     BoardError,
@@ -60,6 +60,7 @@ __all__ = [
     "HardwareWatchdog",
     "AtomicStorage",
     "open_folder",
+    "folder_in_use",
     "Disk",
     "LinuxDisk",
     # errors

@@ -78,6 +78,18 @@ class Disk(Protocol):
         ...
 
 
+def folder_in_use(folder: str | os.PathLike[str]) -> bool:
+    """Return whether a storage has this folder open. Changes nothing. Raises ``OSError`` where it is none."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class LinuxDisk:
     """A folder of a Linux file system, locked: one process, one storage. It is created where absent.
 

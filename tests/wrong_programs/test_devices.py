@@ -16,7 +16,7 @@ from refusals import refused
 from bb_edge import PeerId, install, load, open_model
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapFlagError, BootstrapInputError, parse_flags, read_inputs
-from bb_edge.cli.launch import NothingStarts
+from bb_edge.cli.idle_targets import NothingStarts
 from bb_edge.config_file import load_config
 from bb_edge.engine import steps
 from bb_edge.engine.entries.bootstrap import MissingInput, UnknownInput, UnknownTarget

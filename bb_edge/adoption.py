@@ -1,0 +1,275 @@
+"""What a node takes over from one of the same peer that ran another program (docs/design/durability.md).
+
+Components are matched by slot and type; what fits of a component's state the component decides
+(`Component.adopt`). Executions, ops and rounds belong to the old program. Whatever is not taken is listed.
+
+Not yet: windows, durable numbers and records of the outbox. `Former.unsent` is where they are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from bb_edge.engine.engine import Parts
+from bb_edge.engine.errors import failure_text
+from bb_edge.engine.plain import load
+from bb_edge.engine.snapshot import Identity, SnapshotDamagedError, look_into
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.roles import Backend, Component, forgets
+from bb_edge.roles.adoption import Adoption
+from bb_edge.roles.containment import contained
+from bb_edge.roles.errors import ComponentStateError
+from bb_edge.wire.outbox import OutboxRecord
+
+_SHOWN = 8  # names in one row
+_MISFITS = (LookupError, TypeError, ValueError, AttributeError, BBError)
+
+
+class Row(NamedTuple):
+    """One thing of the old node: a slot and its type, or a part of the node; taken if `why` is empty."""
+
+    name: str
+    type_name: str
+    what: str
+    why: str = ""
+
+
+class Former:
+    """A node of another program, as its last snapshot has it; for one `install`, which fills `rows`."""
+
+    def __init__(self, identity: Identity, body: Mapping[str, Any]) -> None:
+        """Raises SnapshotDamagedError for a body in which components or links cannot be read."""
+        self.identity = identity
+        self.rows: list[Row] = []
+        self._body = body
+        self._whole: set[str] = set()  # slots of which nothing was left
+        self._kept: dict[str, bytes] = {}  # states that a failed bootstrap may make necessary again
+        try:
+            self._states = _states(body)
+            self._open = _open_keys(body["links"])
+            self._last = {bytes(row[0]): int(row[2]) for row in body["links"]["links"]}
+            self._durable_epoch = int(body["links"]["epochs"][1])
+        except _MISFITS as error:
+            raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error
+
+    @classmethod
+    def of(cls, snapshot: bytes) -> Former:
+        """Reads a snapshot. SnapshotDamagedError, SnapshotVersionError."""
+        return cls(*look_into(snapshot))
+
+    @property
+    def peer(self) -> PeerId:
+        """Whose state it is."""
+        return PeerId.from_bytes(self.identity.peer)
+
+    # --- what this step would lose ------------------------------------------------------------------------
+
+    @property
+    def unprocessed(self) -> int:
+        """Durable envelopes that the snapshot holds as acknowledged and that have started nothing yet."""
+        ingress = self._body["ingress"]
+        return len(ingress["accepted"]) + len(ingress["replaying"])
+
+    def unsent(self, outbox: Iterable[OutboxRecord], wall_ns: int) -> dict[PeerId | None, int]:
+        """How many durable envelopes nobody has acknowledged, by peer; None for those not yet addressed.
+
+        `outbox` are the records on disk. Those that have expired by `wall_ns` count no more.
+        """
+        found: dict[PeerId | None, int] = {}
+        outbound = self._body["outbound"]
+        waiting = len(outbound.get("waiting", ())) + len(outbound.get("writing", ()))
+        if waiting:
+            found[None] = waiting
+        for record in outbox:
+            peer, epoch, seq = record.key.peer.to_bytes(), record.key.epoch, record.key.seq
+            newer = epoch == self._durable_epoch and seq > self._last.get(peer, 0)
+            expired = 0 < record.expires_wall_ns <= wall_ns
+            if not expired and (newer or (peer, epoch, seq) in self._open):
+                found[record.key.peer] = found.get(record.key.peer, 0) + 1
+        return found
+
+    # --- components ---------------------------------------------------------------------------------------
+
+    def hand_over(
+        self, components: dict[str, Component], construct: Callable[[str], Component]
+    ) -> Callable[[str], Component]:
+        """Gives components, fresh and by slot, the old states; one that refuses is constructed anew.
+
+        Returns `construct` for later: what it makes has the old state again, where a bootstrap needs that.
+        """
+        for slot, (type_name, state) in self._states.items():
+            component = components.get(slot)
+            if component is None:
+                if state:
+                    self._left(slot, type_name, "its state", "there is no slot of that name here")
+            elif type_name != component.TYPE_NAME:
+                if state:
+                    self._left(slot, type_name, "its state", f"the slot has a {component.TYPE_NAME} here")
+            elif not state:
+                if forgets(type(component)):
+                    self._left(slot, type_name, "what it holds", "its class has no serialize()")
+                else:
+                    self._whole.add(slot)
+            elif isinstance(component, Backend):
+                self._left(slot, type_name, "its state", "others are built upon it: it begins anew")
+            else:
+                self._take(slot, component, state, components, construct)
+        for slot, component in components.items():
+            if slot not in self._states and type(component).serialize is not Component.serialize:
+                self._left(slot, component.TYPE_NAME, "nothing", "the slot is new: it begins as constructed")
+
+        def again(slot: str) -> Component:
+            component = construct(slot)
+            if slot in self._kept:
+                take_over(component, self._kept[slot])
+            return component
+
+        return again
+
+    def _take(
+        self,
+        slot: str,
+        component: Component,
+        state: bytes,
+        components: dict[str, Component],
+        construct: Callable[[str], Component],
+    ) -> None:
+        try:
+            adoption = take_over(component, state)
+        # The border to users' components: one that refuses begins anew, and that is said.
+        except BaseException as error:  # noqa: BLE001
+            failure = contained(error)
+            components[slot] = construct(slot)
+            self._left(slot, component.TYPE_NAME, "its state", failure_text(failure))
+            return
+        self._kept[slot] = state
+        if not adoption.left:
+            self._whole.add(slot)
+        if adoption.taken:
+            self.rows.append(Row(slot, component.TYPE_NAME, "; ".join(adoption.taken)))
+        for text in adoption.left:
+            what, _, why = text.partition(": ")
+            self._left(slot, component.TYPE_NAME, what, why or "it does not fit")
+
+    def _left(self, name: str, type_name: str, what: str, why: str) -> None:
+        self.rows.append(Row(name, type_name, what, why))
+
+    # --- the rest of the node -----------------------------------------------------------------------------
+
+    def finish(self, parts: Parts) -> None:
+        """Notes in a node that it has adopted, counts bootstraps as done, and lists what was left.
+
+        SnapshotDamagedError where the old tables cannot be read; the node is useless then.
+        """
+        parts.runtime.origin = self.identity.module, self.identity.program
+        try:
+            self._bootstraps(parts)
+            self._list_others(parts)
+        except _MISFITS as error:
+            raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error
+        self._body, self._states = {}, {}
+
+    def _bootstraps(self, parts: Parts) -> None:
+        """One that was done counts as done where nothing of what it touches has begun anew."""
+        done = {(t, s) for t, s, status, *_ in self._body["bootstraps"] if status == "done"}
+        done_slots = {slot for _, slot in done if slot}
+        names = list(dict.fromkeys(slot for _, slot in parts.scheduler.components.slots))
+        slot_of = {number: slot for (_, slot), number in parts.scheduler.components.slots.items()}
+        needed: set[str] = set()
+        for bootstrap in parts.bootstraps.order:
+            touched = {slot_of[number] for number in bootstrap.touch_set}
+            was_done = bootstrap.slot in done_slots if bootstrap.slot else (bootstrap.target, "") in done
+            anew = sorted(touched - self._whole, key=names.index)
+            if was_done and not anew:
+                parts.bootstraps.restore([[bootstrap.target, bootstrap.slot, "done", False, ["d"]]])
+            if bootstrap.done:
+                self.rows.append(Row(f"bootstrap of {bootstrap.name}", "", "done: it is not run again"))
+                if not bootstrap.slot:
+                    parts.sources.start_at_first_poll(bootstrap.target)
+                continue
+            needed |= touched
+            if was_done:
+                of = f"{', '.join(anew)} did not come over whole" if anew else "its component saves no state"
+                self._left(f"bootstrap of {bootstrap.name}", "", "done", f"it runs again: {of}")
+        self._kept = {slot: state for slot, state in self._kept.items() if slot in needed}
+
+    def _list_others(self, parts: Parts) -> None:
+        body, old = self._body, "they belong to the old program"
+        counters = body["core"]["counters"]
+        fresh = parts.states.save()
+        ops = [_op_name(target, key) for target, key, row in body["ops"] if [target, key, row] not in fresh]
+        waiting = sum(len(body["ingress"][name]) for name in ("raw", "entries", "completions"))
+        rings = [str(name) for name, values in body["core"]["rings"] if values]
+        peers = len(body["links"]["links"]) if counters.get("ingress.journaled") else 0
+        for name, count, what, why in (
+            (
+                "rounds",
+                counters.get("rounds.ended", 0),
+                "rounds that have ended",
+                "rounds count from 1 again",
+            ),
+            ("executions", len(body["executions"][2]), "executions under way", old),
+            ("requests", len(body["requests"][1]), "requests without all answers", old),
+            ("inputs", waiting, "inputs that waited", old),
+            ("ops", len(ops), f"states of ops ({_shown(ops)})", old),
+            ("rings", len(rings), f"rings of Record ({_shown(rings)})", old),
+            (
+                "windows",
+                peers,
+                "peers whose durable envelopes are known",
+                "one that was taken, and whose acknowledgement got lost, is taken once more",
+            ),
+        ):
+            if count:
+                self._left(name, "", f"{count} {what}", why)
+
+
+def take_over(component: Component, state: bytes) -> Adoption:
+    """Has a fresh component adopt a state; see `Component.adopt`. Raises what the component raises."""
+    for kind in type(component).__mro__:
+        if "adopt" in vars(kind):
+            break
+        if "restore" in vars(kind):  # newer than what its bases adopt
+            component.restore(state)
+            return Adoption(("its state",))
+    given: object = component.adopt(state)
+    if not isinstance(given, Adoption):
+        raise ComponentStateError(
+            f"{component.TYPE_NAME}.adopt gives a {type(given).__name__}, an Adoption is expected",
+            hint="return Adoption((what it took,), (what it left: why,))",
+        )
+    return given
+
+
+def _states(body: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:
+    """Type and state by slot."""
+    found = {}
+    for _, slot, index in body["slots"]:
+        type_name, state = body["components"][index]
+        found[str(slot)] = str(type_name), bytes(state)
+    return found
+
+
+def _open_keys(links: Mapping[str, Any]) -> set[tuple[bytes, int, int]]:
+    """Peer, epoch and number of each durable envelope that waits for its acknowledgement."""
+    return {
+        (bytes(row[0]), int(epoch), int(seq))
+        for row in links["links"]
+        for epoch, seq, _, durable, *_ in row[6]
+        if durable
+    }
+
+
+def _op_name(target: str, key: Any) -> str:
+    """`hold 'x' of Server` for an op's key; the kind alone where the rest are numbers of the old program."""
+    loaded = load(key)
+    words: Iterator[object] = iter(loaded if isinstance(loaded, tuple) else (loaded,))
+    named = [word if n == 0 else repr(word) for n, word in enumerate(words) if isinstance(word, str)]
+    return f"{' '.join(named) or 'an op'} of {target}"
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(dict.fromkeys(names[:_SHOWN])) + more

@@ -1,0 +1,182 @@
+"""`--adopt OLD`: what a node takes from the state folder of another program, and how that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bb_edge.adoption import Former, Row
+from bb_edge.cli.endings import MayPass
+from bb_edge.cli.kept import StateRefused
+from bb_edge.cli.kept_folder import Newest, newest
+from bb_edge.cli.render import Log
+from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
+from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
+from bb_edge.state.errors import StateError
+
+if TYPE_CHECKING:
+    from bb_edge.node import Node
+    from bb_edge.run_config import RunConfig
+
+FINISH = "run the old program with this folder once more until it ends or SIGTERM stops it, then try again"
+
+
+def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bool = False) -> Former:
+    """The node whose state is in a folder, which is only read.
+
+    With `trial` a node may still run in it. Raises StateRefused where the folder is of another peer than
+    `config` names, holds nothing, or holds what adopting it now would lose; MayPass where a node runs in it.
+    """
+    where = f"--adopt {folder}"
+    if not folder.is_dir():
+        raise StateRefused("there is no such folder", where, "name the old program's --state folder")
+    _check_unused(folder, where, log, trial)
+    try:
+        found = newest(folder, lambda body: body)
+        former = None if found is None else Former(found.identity, found.body)
+    except (SnapshotError, StateError, OSError) as error:
+        what = error.what if isinstance(error, BBError) else str(error)
+        hint = (
+            error.hint if isinstance(error, BBError) and not isinstance(error, SnapshotDamagedError) else ""
+        )
+        raise StateRefused(
+            f"it cannot be read: {what}", where, hint or "leave the flag out to start anew"
+        ) from error
+    if found is None or former is None:
+        raise StateRefused(
+            "it holds no snapshot", where, "name the old program's --state folder; or leave the flag out"
+        )
+    for note in found.opened.notes:
+        log("error" if note in found.opened.losses else "warning", f"{folder}: {note}")
+    own = PeerId.from_name(config.peer) if config.peer else former.peer
+    if former.peer != own:
+        raise StateRefused(
+            f"it is the folder of peer {former.peer}, this is {config.peer} ({own})",
+            where,
+            "adopt the state of the same peer",
+        )
+    _refuse_losses(former, found, config, wall_ns, where)
+    log(
+        "info",
+        f"adopting from {folder}",
+        module=former.identity.module,
+        targets=",".join(former.identity.targets),
+        generation=found.opened.generation,
+    )
+    return former
+
+
+def _check_unused(folder: Path, where: str, log: Log, trial: bool) -> None:
+    from bb_shims import folder_in_use
+
+    try:
+        running = folder_in_use(folder)
+    except OSError as error:
+        raise StateRefused(f"it cannot be read: {error.strerror}", where, "look at its owner") from error
+    if running and not trial:
+        raise MayPass("a node runs in it", where, "stop the old program; it writes its last snapshot then")
+    if running:
+        log("warning", f"a running node has {folder} open: stop it before this one starts")
+
+
+def _refuse_losses(
+    former: Former, found: Newest[dict[str, Any]], config: RunConfig, wall_ns: int, where: str
+) -> None:
+    from bb_edge.wire.outbox import OutboxError, read_all
+
+    journal = len(found.opened.journal) + former.unprocessed
+    if journal:
+        raise StateRefused(
+            f"its journal holds {journal} envelopes that were acknowledged and that no snapshot has in it:"
+            " they would be lost",
+            where,
+            FINISH,
+        )
+    try:
+        unsent = former.unsent(read_all(found.opened.outbox)[0], wall_ns)
+    except OutboxError as error:
+        raise StateRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
+    count = sum(unsent.values())
+    names = ", ".join(f"{n} to {peer or 'peers not chosen yet'}" for peer, n in unsent.items())
+    if count and not config.adopt_without_outbox:
+        raise StateRefused(
+            f"its outbox holds {count} durable envelopes that nobody has acknowledged: {names}",
+            where,
+            f"{FINISH}; or drop them with --adopt-without-outbox",
+        )
+    if count:
+        former.rows.append(
+            Row("outbox", "", f"{count} envelopes ({names})", "--adopt-without-outbox drops them")
+        )
+
+
+def check_origin(node: Node, folder: Path, log: Log) -> None:
+    """Tells that a node goes on with its own snapshot.
+
+    Raises StateRefused where that was not made by adopting the program in `folder`. A folder that is gone, or
+    cannot be read any more, is not needed for that.
+    """
+    where = f"--adopt {folder}"
+    if node.origin is None:
+        raise StateRefused(
+            "this node's own state folder holds a snapshot already, and it was not made by adopting another",
+            where,
+            "leave the flag out to go on with it; or name an empty folder with --state to begin from OLD",
+        )
+    module, program = node.origin
+    there = _program_in(folder)
+    if there is not None and there != program:
+        raise StateRefused(
+            f"this node has adopted another program's state: {module}, program {program.hex()[:12]}…, not"
+            f" {there.hex()[:12]}…",
+            where,
+            "leave the flag out to go on; or name an empty folder with --state to begin from OLD",
+        )
+    log("info", f"{folder} was adopted before: the node goes on with its own state", module=module)
+
+
+def _program_in(folder: Path) -> bytes | None:
+    """The program of the first file of a state folder that names one; None where there is none."""
+    from bb_edge.state.files import numbers
+    from bb_edge.state.record_framing import JOURNAL, owner_at
+
+    try:
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        for number in numbers(names, JOURNAL):
+            with (folder / f"journal-{number}").open("rb") as file:
+                owner = owner_at(file.read(1024), JOURNAL, number)
+            if owner is not None:
+                return owner.program
+    except (OSError, StateError):
+        pass
+    return None
+
+
+def tell(rows: Sequence[Row], log: Log) -> None:
+    """Logs a line per row."""
+    for row in rows:
+        level, word = ("warning", "not adopted") if row.why else ("info", "adopted")
+        more = {"slot": row.name, "type": row.type_name, "what": row.what, "why": row.why}
+        given = {name: value for name, value in more.items() if value}
+        log(level, word, kind=f"{word} {row.name} {row.what}", **given)
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The rows as lines for people: taken or not, slot, what and why."""
+    width = max((len(row.name) for row in rows), default=0)
+    return [
+        f"{'not adopted' if row.why else 'adopted':11}  {row.name:{width}}  {row.what}"
+        + (f": {row.why}" if row.why else "")
+        for row in rows
+    ]
+
+
+def as_record(former: Former) -> dict[str, object]:
+    """The same for JSON."""
+    return {
+        "module": former.identity.module,
+        "targets": list(former.identity.targets),
+        "rows": [row._asdict() for row in former.rows],
+    }

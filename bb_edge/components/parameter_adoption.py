@@ -1,0 +1,94 @@
+"""Which named parameters of another program's model fit this one: those of the same name, shape and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.components.state import StateReader
+from bb_edge.roles.adoption import Adoption
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["adopt_parameters"]
+
+
+def adopt_parameters(
+    read: StateReader, own: Mapping[str, Array], own_velocity: Mapping[str, Array] | None
+) -> Adoption:
+    """Writes into the views `own` what fits of `params` and `tensors` of a state; `velocity` likewise.
+
+    `own_velocity` is None for a model without momentum. ComponentStateError, writing nothing, where the state
+    is damaged.
+    """
+    flat, velocity = read.array("params"), read.optional_array("velocity")
+    shapes = _shapes(read)
+    size = sum(_size(shape) for shape in shapes.values())
+    if flat.shape != (size,) or (velocity is not None and velocity.shape != (size,)):
+        raise read.error(f"its tensors have {size} numbers, its vectors others")
+    old = _split(flat, shapes)
+    fitting = [n for n, a in old.items() if n in own and (own[n].shape, own[n].dtype) == (a.shape, a.dtype)]
+    taken, left = [], [_why(name, array, own) for name, array in old.items() if name not in fitting]
+    for name in fitting:
+        np.copyto(own[name], old[name])
+    if fitting:
+        taken.append(_amount(fitting, own))
+    left += [
+        f"tensor {name}: it is new, and begins as the artifact has it" for name in own if name not in old
+    ]
+    if velocity is not None and own_velocity is None:
+        left.append("momentum: this program has none")
+    elif velocity is not None and own_velocity is not None and fitting:
+        for name, array in _split(velocity, shapes).items():
+            if name in fitting:
+                np.copyto(own_velocity[name], array)
+        taken.append(f"momentum of {_amount(fitting, own)}")
+    if read.optional_array("gradient") is not None:
+        left.append("a gradient that no step has applied: it belongs to an execution of the old program")
+    return Adoption(tuple(taken), tuple(left))
+
+
+def _shapes(read: StateReader) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for item in read.items("tensors"):
+        row: Any = item
+        try:
+            name, shape = row
+            shapes[str(name)] = tuple(map(int, shape))
+        except (TypeError, ValueError) as error:
+            raise read.error("its list of tensors is damaged") from error
+    return shapes
+
+
+def _split(flat: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    arrays, offset = {}, 0
+    for name, shape in shapes.items():
+        size = _size(shape)
+        arrays[name] = flat[offset : offset + size].reshape(shape)
+        offset += size
+    return arrays
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _amount(names: list[str], own: Mapping[str, Array]) -> str:
+    count = sum(own[name].size for name in names)
+    return f"{len(names)} tensor{'s' if len(names) != 1 else ''} with {count:,} numbers"
+
+
+def _why(name: str, array: Array, own: Mapping[str, Array]) -> str:
+    if name not in own:
+        return f"tensor {name}: the model has none of that name"
+    here = own[name]
+    if here.dtype != array.dtype:
+        return f"tensor {name}: it was {array.dtype}, here it is {here.dtype}"
+    return f"tensor {name}: it was {_form(array)}, here it is {_form(here)}"
+
+
+def _form(array: Array) -> str:
+    return "x".join(map(str, array.shape)) or "a scalar"
