@@ -12,7 +12,6 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.cli.adopt import as_record, table
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.run_settings import add_adopt, add_bootstrap, merged, parse_set, with_state
 from bb_edge.engine.program.program import Program, Target
@@ -240,6 +239,12 @@ def run(arguments: argparse.Namespace) -> int:
             looked_at = verdicts(program, config)
             if config.adopt is not None:
                 former, refused = adopted(program, config)
+    if former is not None:
+        from bb_edge.cli.adopt import as_record, table
+
+        listed, recorded = table(former.rows), {"adopts": as_record(former)}
+    else:
+        listed, recorded = [], {}
     fine = not refused and all(verdict.runs for verdict in looked_at)
     if arguments.json:
         record = {
@@ -247,7 +252,7 @@ def run(arguments: argparse.Namespace) -> int:
             "runs": fine,
             "problems": refused,
             "targets": [{**asdict(verdict), "runs": verdict.runs and not refused} for verdict in looked_at],
-            **({} if former is None else {"adopts": as_record(former)}),
+            **recorded,
         }
         print(json.dumps(record))
         return 0 if fine else 1
@@ -266,7 +271,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  note: {note}")
         for problem in verdict.problems:
             print(f"  {problem}")
-    for line in [] if former is None else table(former.rows):
+    for line in listed:
         print(line)
     for problem in refused:
         print(f"refused: {problem}")

@@ -244,11 +244,11 @@ class Launch:
 
     def _restored(self, snapshot: bytes | None) -> Node:
         """The node from its own snapshot, or from what it adopts where it has none."""
-        from bb_edge.cli.adopt import check_origin, former_at, tell
-
         folder = self.config.adopt
         if folder is None:
             return self._installed(snapshot)
+        from bb_edge.cli.adopt import check_origin, former_at, tell
+
         if snapshot is not None:
             node = self._installed(snapshot)
             check_origin(node, folder, self._log)

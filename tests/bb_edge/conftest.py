@@ -9,6 +9,7 @@ import pytest
 from asking import Federation, changed
 from texts import compiled
 
+from bb_edge.adoption import Former
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
@@ -71,6 +72,7 @@ def bench() -> Callable[..., Bench]:
         peer: str = "node",
         registry: Registry | None = None,
         clock_offset_ns: int = 0,
+        adopt: Former | None = None,
     ) -> Bench:
         node = install(
             PeerId.from_name(peer),
@@ -82,6 +84,7 @@ def bench() -> Callable[..., Bench]:
             registry=registry,
             seed=7,
             clock_offset_ns=clock_offset_ns,
+            adopt=adopt,
         )
         return Bench(node)
 

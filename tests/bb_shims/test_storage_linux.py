@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bb_shims import MissingFileError, StorageError, open_folder
+from bb_shims import MissingFileError, StorageError, folder_in_use, open_folder
 
 
 def descriptors() -> int:
@@ -93,6 +93,15 @@ def test_a_forgotten_storage_gives_its_lock_back(tmp_path: Path) -> None:
     storage.append("journal", b"x", sync=True)
     del storage
     open_folder(tmp_path).close()
+
+
+def test_a_folder_in_use_is_told_without_a_change(tmp_path: Path) -> None:
+    with open_folder(tmp_path):
+        assert folder_in_use(tmp_path)
+    assert not folder_in_use(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        folder_in_use(tmp_path / "nowhere")
 
 
 def test_a_moved_folder_is_still_the_same(tmp_path: Path) -> None:

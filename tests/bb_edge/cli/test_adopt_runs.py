@@ -37,6 +37,7 @@ def fleet(tmp_path, mosquitto_broker, start):
         )
 
     def write(version, **options):
+        (tmp_path / version).mkdir()
         for target, artifact in compiled(**options).items():
             (tmp_path / f"{version}-{target}.onnx").write_bytes(artifact)
 
