@@ -223,7 +223,7 @@ class Former:
             ),
         ):
             if count:
-                self._left(name, "", f"{count} {what}", why)
+                self._left(name, "", f"{what}, {count} of them", why)
 
 
 def take_over(component: Component, state: bytes) -> Adoption:

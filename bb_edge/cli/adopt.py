@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,22 @@ def _refuse_losses(
         )
 
 
+def adopting(former: Former, folder: Path, make: Callable[[], Node], log: Log) -> Node:
+    """Makes the node that adopts, and logs a line per row. StateRefused where parts of OLD cannot be read."""
+    try:
+        node = make()
+    except SnapshotError as error:
+        raise StateRefused(
+            f"it cannot be read: {error.what}", f"--adopt {folder}", "leave the flag out to start anew"
+        ) from error
+    for row in former.rows:
+        level, word = ("warning", "not adopted") if row.why else ("info", "adopted")
+        more = {"slot": row.name, "type": row.type_name, "what": row.what, "why": row.why}
+        given = {name: value for name, value in more.items() if value}
+        log(level, word, kind=f"{word} {row.name} {row.what}", **given)
+    return node
+
+
 def check_origin(node: Node, folder: Path, log: Log) -> None:
     """Tells that a node goes on with its own snapshot.
 
@@ -152,15 +168,6 @@ def _program_in(folder: Path) -> bytes | None:
     except (OSError, StateError):
         pass
     return None
-
-
-def tell(rows: Sequence[Row], log: Log) -> None:
-    """Logs a line per row."""
-    for row in rows:
-        level, word = ("warning", "not adopted") if row.why else ("info", "adopted")
-        more = {"slot": row.name, "type": row.type_name, "what": row.what, "why": row.why}
-        given = {name: value for name, value in more.items() if value}
-        log(level, word, kind=f"{word} {row.name} {row.what}", **given)
 
 
 def table(rows: Sequence[Row]) -> list[str]:

@@ -247,16 +247,15 @@ class Launch:
         folder = self.config.adopt
         if folder is None:
             return self._installed(snapshot)
-        from bb_edge.cli.adopt import check_origin, former_at, tell
+        from bb_edge.cli.adopt import adopting, check_origin, former_at
 
         if snapshot is not None:
             node = self._installed(snapshot)
             check_origin(node, folder, self._log)
             return node
-        self.former = former_at(folder, self.config, self.board.clock.wall_ns(), self._log, self._trial)
-        node = self._installed(None, self.former)
-        tell(self.former.rows, self._log)
-        return node
+        former = former_at(folder, self.config, self.board.clock.wall_ns(), self._log, self._trial)
+        self.former = former
+        return adopting(former, folder, lambda: self._installed(None, former), self._log)
 
     def _installed(self, snapshot: bytes | None, former: Former | None = None) -> Node:
         from bb_edge.installer import install

@@ -169,7 +169,7 @@ function program.Main(q: F32) -> () {entry=1, partition=self}
     listed = rows(former)
     assert listed["a", "its state"] == listed["w", "its state"] == "there is no slot of that name here"
     assert listed["b", "nothing"] == "the slot is new: it begins as constructed"
-    assert listed["ops", "1 states of ops (hold 'last' of Main)"] == "they belong to the old program"
+    assert listed["ops", "states of ops (hold 'last' of Main), 1 of them"] == "they belong to the old program"
 
 
 @pytest.mark.parametrize("part", ["components", "links", "slots", "bootstraps", "ops"])

@@ -13,6 +13,7 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from averaging import compiled, write_flowers
 from components import forgotten_components
+from snapshots import body_of, resealed
 
 from bb_edge.adoption import Former
 from bb_edge.cli import main
@@ -354,6 +355,21 @@ def test_own_state_that_another_program_was_adopted_into_is_refused(world, capsy
     assert "has adopted another program's state" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("part", ["slots", "bootstraps"])
+def test_parts_that_cannot_be_read_are_refused_by_the_folder(part, world, capsys):
+    node = world.node("old")
+    body = body_of(node.snapshot(0))
+    body[part] = 7
+    world.artifact("new", outputs=1)
+    storage = detect().storage(world.folder / "old")
+    store = StateStore(storage, (StorageError,))
+    store.open()
+    store.write_snapshot(resealed(body))
+    storage.close()
+    assert world.run("new") == 3
+    assert f"--adopt {world.folder / 'old'}: it cannot be read" in capsys.readouterr().err
+
+
 def test_what_the_journal_holds_is_refused(world, capsys):
     world.keep(world.node("old"), journal=[b"an envelope"])
     world.artifact("new", outputs=1)
@@ -384,7 +400,7 @@ def test_what_nobody_has_acknowledged_is_refused_unless_it_is_dropped_by_name(wo
     assert main([*words, "--adopt-without-outbox"]) == 0
     out = capsys.readouterr().out
     assert "not adopted  outbox" in out and "2 envelopes (1 to" in out
-    assert "1 executions under way" in out
+    assert "executions under way, 1 of them" in out
 
 
 @pytest.mark.parametrize(
