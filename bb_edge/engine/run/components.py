@@ -18,11 +18,11 @@ from bb_edge.roles import forgets
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
 from bb_edge.roles.containment import contained
-from bb_edge.roles.contracts import method_name
+from bb_edge.roles.contracts import Aggregator, method_name
 from bb_edge.roles.errors import ComponentStateError
 
-Observer = tuple[Component, Callable[[int], None]]
-"""A component, and where it wants to hear of the end of each execution."""
+Observer = tuple[Component, Callable[[int], None], Aggregator | None]
+"""A component, where it wants to hear of the end of each execution, and itself if it is an aggregator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,9 @@ class Components:
 
 def _observers(components: Sequence[Component]) -> tuple[Observer, ...]:
     return tuple(
-        (c, c.execution_ended) for c in components if type(c).execution_ended is not Component.execution_ended
+        (c, c.execution_ended, c if isinstance(c, Aggregator) else None)
+        for c in components
+        if type(c).execution_ended is not Component.execution_ended
     )
 
 

@@ -17,7 +17,6 @@ from bb_edge.engine.run.life import KEEPS_CLAIMS, LIFE, Event, Hold, State
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
-from bb_edge.roles import Aggregator
 from bb_edge.roles.containment import contained
 from bb_edge.wire.envelope_records import FailureCode
 
@@ -96,11 +95,11 @@ class Endings:
 
     def _tell_observers(self, target: str, execution: int) -> None:
         """Tells the components that want to know of it that an execution has ended."""
-        for component, observe in self._components.observers:
+        for component, observe, aggregator in self._components.observers:
             try:
                 observe(execution)
-                if isinstance(component, Aggregator):
-                    tell_given_up(self._runtime, target, component)
+                if aggregator is not None:
+                    tell_given_up(self._runtime, target, aggregator)
             # The border to users' components, as in the scheduler's loop.
             except BaseException as error:  # noqa: BLE001
                 name = f"{component.TYPE_NAME}.execution_ended"
