@@ -162,6 +162,7 @@ _LEVEL = {
     steps.RequestFailed: "warning",
     steps.AnswerRefused: "warning",
     steps.ContributionsGivenUp: "warning",
+    steps.LayoutUndeclared: "warning",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",

@@ -142,3 +142,17 @@ class AnswerRefused(EngineStep):
     reason: str
     port: str = ""
     times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutUndeclared(EngineStep):
+    """Nothing tells the shape of contributions: that of the first one in each sum decides for all others.
+
+    Once per op and process, with the first such contribution: whose it is, its shape, and what to do.
+    """
+
+    peer: PeerId | None
+    target: str
+    slot: str
+    shape: tuple[int, ...]
+    remedy: str

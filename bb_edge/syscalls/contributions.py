@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.engine import steps
 from bb_edge.engine.binding import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
@@ -21,6 +22,10 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
 from bb_edge.roles import Aggregator
 from bb_edge.roles.errors import ComponentError, ContributionRefused, NothingContributed
+
+REMEDY = (
+    "give sent=, what the peer was asked with, to contribute; or declare the shape of what is contributed"
+)
 
 
 def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
@@ -44,8 +49,10 @@ def _refusing(
 ) -> Callable[..., object]:
     """Returns a `contribute` that holds the layout, and whose typed errors name the peer.
 
-    What the component gives up for it is told.
+    What the component gives up for it is told, and once that nothing but the first contribution says what the
+    layout is.
     """
+    decided = stamped is not None
 
     def contribute(
         ctx: OpContext,
@@ -55,6 +62,7 @@ def _refusing(
         round: Any = None,
         sent: Any = None,
     ) -> object:
+        nonlocal decided
         try:
             if not contribution.size:
                 raise ComponentError("it is empty", hint="had the peer nothing to contribute?")
@@ -63,7 +71,14 @@ def _refusing(
                     raise _misfit(contribution, shape_text(sent.shape), "what was sent")
             elif stamped is not None and not fits(contribution.shape, stamped):
                 raise _misfit(contribution, shape_text(stamped), "what is asked for")
-            return method(ctx, contribution, weight, peer, round, sent)
+            result = method(ctx, contribution, weight, peer, round, sent)
+            if sent is None and not decided:
+                decided = True
+                whose, slot = _one_peer(peer) or ctx.execution.source, ctx.op.spec.meta.get(keys.SLOT_KEY, "")
+                ctx.runtime.emit(
+                    steps.LayoutUndeclared(whose, ctx.target, slot, tuple(contribution.shape), REMEDY)
+                )
+            return result
         except BBError as error:
             whose = _one_peer(peer) or ctx.execution.source
             kind = ContributionRefused if getattr(contribution, "size", 1) else NothingContributed

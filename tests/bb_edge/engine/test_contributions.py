@@ -87,3 +87,20 @@ def test_a_round_that_is_given_up_is_told_by_its_name(compile_text):
     assert not of(steps.OpFailed, found)
     (lost,) = of(steps.ContributionsGivenUp, found)
     assert (lost.contributions, lost.peers) == (1, (A,)) and "round 1 was never aggregated" in lost.why
+
+
+def test_that_the_first_contribution_decides_the_layout_is_told_once(server):
+    found = []
+    for peer, values in ((A, (1, 2)), (B, (3, 4)), (B, (5, 6))):
+        server.invoke("Server", {"x": f32(*values), "w": np.float32(1), "p": (peer,)})
+        found += server.poll(1)
+    (told,) = of(steps.LayoutUndeclared, found)
+    assert (told.peer, told.target, told.slot, told.shape) == (A, "Server", "agg", (2,))
+    assert "sent=" in told.remedy
+
+
+def test_a_declared_layout_is_not_told(compile_text):
+    text = PROGRAM.replace("Contribute(x, w, p) {slot=agg", 'Contribute(x, w, p) {slot=agg, shapes="[2]"')
+    node = install(PeerId.from_name("server"), (), compile_text(text), ["Server"], seed=1)
+    node.invoke("Server", {"x": f32(1, 2), "w": np.float32(1), "p": (A,)})
+    assert not of(steps.LayoutUndeclared, node.poll(1)) and not contribute(node, (B,), 1, 2)
