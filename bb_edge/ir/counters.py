@@ -10,6 +10,7 @@ OWN = (
     "bus",
     "completions",
     "components",
+    "contributions",
     "control",
     "counters",
     "cycles",
