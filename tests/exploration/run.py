@@ -1,8 +1,8 @@
 """By hand: python tests/exploration/run.py [--worlds N] [--plan NAME]. Durable delivery in small worlds.
 
 Goes through each plan of explored/plans.py breadth first, N worlds of each at most, and stops at the first
-world in which a promise is broken. 0 goes through all there are; a world takes half a millisecond or so, and
-half a kilobyte.
+world in which a promise is broken. 0 goes through all there are, which does not end where messages stay for
+ever (PLANS); a world takes 0.1 to 0.3 milliseconds, and one or two kilobytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
-from explored.plans import PLANS  # noqa: E402
-from explored.worlds import Broken, explore  # noqa: E402
+from explored.plans import LARGE, PLANS, SMALL  # noqa: E402
+from explored.searches import explore  # noqa: E402
+from explored.worlds import Broken  # noqa: E402
 
 
 def main(args: list[str]) -> int:
@@ -25,7 +26,7 @@ def main(args: list[str]) -> int:
     parser.add_argument("--worlds", type=int, default=50_000, help="of each plan, 0 for all (default 50000)")
     parser.add_argument("--plan", default="", help="only plans whose name has this in it")
     given = parser.parse_args(args)
-    for plan in PLANS:
+    for plan in (*SMALL, *LARGE, *PLANS):
         if given.plan not in plan.name:
             continue
         began = time.monotonic()

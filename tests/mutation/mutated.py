@@ -37,6 +37,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),
+    **{
+        f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
+        for name in ("marks", "durable_rows", "durable_flows", "durable_sender", "durable_receiver")
+    },
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py", f"{ENGINE}net_saved.py"),

@@ -1,4 +1,4 @@
-"""The checks of the protocol, each taken out: then some small world breaks a promise."""
+"""The checks of the protocol, each taken out: then a small world breaks a promise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Guard(NamedTuple):
     text: str
     without: str
     plan: str
-    walks: int = 60
+    """Of the plans that are gone through to their end; with `walks` of those that have none."""
+    walks: int = 0
     seed: int = 1
     events_each: int = 40
 
@@ -36,40 +37,42 @@ GUARDS = (
         "an exchange begins a new epoch",
         "self._begin(flow, max(flow.epoch, flow.above) + 1 + self._draw() % (1 << 32))",
         "self._begin(flow, max(flow.epoch, flow.above, 1))",
-        "crashes of both",
+        "later epochs are lower",
     ),
-    _sender(
+    Guard(
         "no two histories draw the same epoch",
+        "durable_sender",
         "+ 1 + self._draw() % (1 << 32))",
         "+ 1)",
         "both are restored",
+        walks=60,
     ),
     _sender(
         "acknowledgements of other epochs say nothing",
         "if ack.epoch != flow.epoch:",
         "if False:",
-        "a receiver is restored",
+        "both are restored",
     ),
     _sender(
         "an answer names the question",
         "if took.echo == flow.asked:",
         "if True:",
-        "crashes of both",
+        "a sender crashes, and a fault",
     ),
     _sender(
         "a peer that is closed again is asked again",
         "elif flow.state in _UNASKED or (took.echo, took.token) != (flow.asked, flow.answer):",
         "elif flow.state in _UNASKED:",
-        "crashes of both",
+        "a sender crashes, and a fault",
     ),
-    _sender("what is taken is settled", "if seq in window]", "if False]", "crashes of both"),
+    _sender("what is taken is settled", "if seq in window]", "if False]", "a sender crashes, and a fault"),
     _sender(
         "numbers are of one epoch",
         "if window.epoch == flow.epoch:",
         "if True:",
-        "a sender is restored",
+        "later epochs are lower",
     ),
-    _sender("an old receiver is reported", "if lost:", "if False:", "a receiver is restored"),
+    _sender("an old receiver is reported", "if lost:", "if False:", "later epochs are lower"),
     _sender("an old sender is reported", "if flow.sender_is_old:", "if False:", "a sender is restored"),
     _sender(
         "a receiver that began anew is reported",
@@ -81,56 +84,109 @@ GUARDS = (
         "rows stay while they are needed",
         "if row.epoch < known or (row.epoch == known and self._records.keys().isdisjoint(row.ids)):",
         "if True:",
-        "crashes of both",
+        "an older receiver",
     ),
     _sender(
         "an epoch counts as begun once its first row is on disk",
         "if flow.state is _MOVING:",
         "if False:",
-        "crashes of both",
+        "later epochs are lower",
     ),
     Guard(
         "a snapshot has an epoch once its first row is on disk",
         "durable_flows",
         "if self.epoch == self.saved.epoch:\n            return Flow",
         "if True:\n            return Flow",
-        "a sender is restored",
+        "a sender is restored, snapshots",
     ),
     _receiver(
         "nothing is taken before marks open an epoch",
         "if source.state is _CLOSED or (source.state is _OPEN and epoch != source.epoch):",
         "if source.state is _OPEN and epoch != source.epoch:",
-        "crashes of both",
+        "a receiver is restored",
     ),
     _receiver(
         "one epoch is let in",
         "if source.state is _CLOSED or (source.state is _OPEN and epoch != source.epoch):",
         "if source.state is _CLOSED:",
-        "crashes of both",
+        "a receiver crashes, and a fault",
     ),
     _receiver(
         "an epoch is opened by who has read the last answer",
         "if (opened.asked, opened.token) != (source.asked, source.answer):",
         "if False:",
-        "crashes of both",
+        "a sender crashes, and a fault",
     ),
     _receiver(
         "a question closes",
         "source.state = SOURCE.next(source.state, SourceEvent.ASKED)",
         "pass",
-        "crashes of both",
+        "later epochs are lower",
     ),
-    _receiver(
+    Guard(
         "every question has an answer of its own",
+        "durable_receiver",
         "source.asked, source.answer = ask.token, 0",
         "source.asked = ask.token",
         "crashes of both",
+        walks=60,
     ),
     _receiver(
         "a source that must ask is told",
         "source.prompt_ns = now_ns + PROMPT_NS\n        self._owe_took(source)",
         "pass",
-        "crashes of both",
+        "later epochs are lower",
+    ),
+    _sender(
+        "an epoch is above what the peer names",
+        "max(flow.epoch, flow.above) + 1 + self._draw()",
+        "flow.epoch + 1 + self._draw()",
+        "later epochs are lower",
+    ),
+    _sender(
+        "what is published is on disk",
+        " or not held.on_disk:",
+        ":",
+        "a sender crashes that repeats",
+    ),
+    _sender(
+        "what was heard goes into the row that begins an epoch",
+        "self._give(flow, records, flow.heard)",
+        "self._give(flow, records)",
+        "a sender crashes twice, then a receiver is emptied",
+    ),
+    _receiver(
+        "an answer waits for what is held",
+        "if not source.owed or any(window.held for window in source.windows.values()):",
+        "if not source.owed:",
+        "both crash",
+    ),
+    _receiver(
+        "the journal is replayed once",
+        "        if window.verdict(seq, base) is not Verdict.NEW:\n            return False\n",
+        "",
+        "a receiver crashes, snapshots",
+    ),
+    Guard(
+        "what is read of what was heard",
+        "durable_rows",
+        "flow.heard = row.heard",
+        "pass",
+        "a sender crashes twice, then a receiver is emptied",
+    ),
+    Guard(
+        "what was heard last counts",
+        "durable_rows",
+        "if row.first == 1 and row.epoch > before.get(row.peer, Flow()).epoch:",
+        "if row.first == 1:",
+        "a snapshot, a crash, a restored receiver",
+    ),
+    Guard(
+        "a record's own number counts in the last epoch",
+        "durable_rows",
+        "if key.epoch and key.epoch == found.flows[key.peer].epoch:",
+        "if key.epoch:",
+        "both crash",
     ),
     Guard(
         "a record that did not come along is settled",
@@ -138,6 +194,7 @@ GUARDS = (
         "found.settled = numbered.difference(found.numbers)",
         "found.settled = set()",
         "crashes of both",
+        walks=60,
         seed=3,
         events_each=110,
     ),
@@ -147,6 +204,7 @@ GUARDS = (
         "        if row.epoch == flow.epoch:",
         "        if True:",
         "crashes of both",
+        walks=60,
         seed=3,
         events_each=110,
     ),
@@ -165,6 +223,6 @@ def take_out(guard: Guard) -> None:
             source = file.read()
         assert source.count(guard.text) == 1, f"{guard.text!r} is not once in {name}"
         exec(compile(source.replace(guard.text, guard.without), module.__file__, "exec"), module.__dict__)
-    for name in ("nodes", "worlds", "plans"):
+    for name in ("nodes", "network", "worlds", "searches"):
         if f"explored.{name}" in sys.modules:
             importlib.reload(sys.modules[f"explored.{name}"])

@@ -38,7 +38,10 @@ class Report(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """What survives: rows, the last snapshot, the journal since; and, to check by, what was promised."""
+    """What survives: rows, the last snapshot, the journal since; and, to check by, what was promised.
+
+    In which order rows were written makes no difference (tests/bb_edge/wire/test_durable_protocol.py).
+    """
 
     rows: tuple[tuple[Any, bytes], ...] = ()
     flows: bytes = b"\x80"
@@ -49,22 +52,25 @@ class Disk(NamedTuple):
 
     def with_row(self, name: Any, row: bytes, promise: tuple[int, bytes] | None) -> Disk:
         """The disk after one row."""
-        promised = self.promised if promise is None or promise in self.promised else (*self.promised, promise)
-        return self._replace(rows=(*self.rows, (name, row)), promised=promised)
+        promised = self.promised if promise is None else tuple(sorted({*self.promised, promise}))
+        return self._replace(rows=tuple(sorted([*self.rows, (name, row)], key=repr)), promised=promised)
 
 
 class Draws:
     """Random numbers of one node, each a power of two that comes once: sums of them never meet.
 
-    Every second one is smaller than the one before it, so epochs of two histories come in either order.
+    Every second one is smaller than the one before it, so epochs of two histories come in either order; with
+    `falling` every one is, so of two histories the later one draws the lower epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, falling: bool = False) -> None:
         self.count = 0
+        self.falling = falling
 
     def __call__(self) -> int:
         self.count += 1
-        return 1 << (self.count ^ 1)
+        assert not self.falling or self.count < 32
+        return 1 << (32 - self.count if self.falling else self.count ^ 1)
 
 
 _RECORDS: dict[tuple[Any, ...], OutboxRecord] = {}
@@ -89,6 +95,7 @@ class Node:
 
     place: int
     older: bool = False  # of a version without marks: it says and hears none, and asks for none
+    falling: bool = False
     id: int = -1  # equal for nodes that cannot be told apart
     now_ns: int = 0
     run: int = 1
@@ -105,7 +112,7 @@ class Node:
     receiver: Any = None
 
     def __post_init__(self) -> None:
-        self.draws = Draws()
+        self.draws = Draws(self.falling)
         self.sender = durable_sender.DurableSender(self.draws)
         self.receiver = durable_receiver.DurableReceiver(self.draws)
 
@@ -141,13 +148,18 @@ class Node:
         self._effects()
 
     def snapshot(self) -> None:
-        """Writes the node down; what is held counts as not there, because its journal record follows."""
-        self.disk = self.disk._replace(flows=cbor.dumps(self.sender.save()))
-        if not any(write[0] == "journal" for write in self.pending):
-            windows = cbor.dumps(self.receiver.save())
-            self.disk = self.disk._replace(windows=windows, applied=tuple(self.applied), journal=())
+        """Writes the node down, with what is held: that counts as taken. Its journal records may follow."""
+        held = [write for write in self.pending if write[0] == "journal"]
+        self.pending = [write for write in self.pending if write[0] == "row"]
+        for _, src, epoch, seq, base, content in held:
+            self._journaled(src, epoch, seq, content)
+            self.pending.append(("late journal", src, epoch, seq, base, content))
+        flows, windows = cbor.dumps(self.sender.save()), cbor.dumps(self.receiver.save())
         gone = set(self.sender.snapshot_taken())
-        self.disk = self.disk._replace(rows=tuple(row for row in self.disk.rows if row[0] not in gone))
+        rows = tuple(row for row in self.disk.rows if row[0] not in gone)
+        applied = tuple(sorted(self.applied))
+        self.disk = Disk(rows, flows, windows, applied, (), self.disk.promised)
+        self._effects()
 
     def persist(self, index: int) -> None:
         """A write is on disk, and the node is told. One that fails is tried again, so any may be the next."""
@@ -155,11 +167,20 @@ class Node:
         self._land(write)
         if write[0] == "row":
             self.sender.persisted(write[1])
-        else:
+        elif write[0] == "journal":
             _, src, epoch, seq, _, content = write
-            if self.receiver.journaled(PEERS[src], epoch, seq):
-                self.applied.append((src, content))
-            self._acknowledge(src)
+            self._journaled(src, epoch, seq, content)
+        self._effects()
+
+    def _journaled(self, src: int, epoch: int, seq: int, content: bytes) -> None:
+        if self.receiver.journaled(PEERS[src], epoch, seq):
+            self.applied.append((src, content))
+        self._acknowledge(src)
+
+    def fail(self, index: int) -> None:
+        """A write to the journal fails: the envelope counts as never received."""
+        _, src, epoch, seq, *_ = self.pending.pop(index)
+        self.receiver.not_journaled(PEERS[src], epoch, seq)
         self._effects()
 
     def crash(self, landed: int) -> None:
@@ -297,10 +318,15 @@ class Node:
             repr(self.sender.inspect()),
             repr(self.receiver.inspect()),
             self.disk,
-            tuple((write[0], *write[2:]) for write in self.pending),
-            tuple(self.applied),
+            tuple(sorted(_said(write) for write in self.pending)),
+            tuple(sorted(self.applied)),
             frozenset(self.dropped),
             frozenset(self.knows.items()),
             self.run,
             self.draws.count,
         )
+
+
+def _said(write: tuple[Any, ...]) -> str:
+    """A write without its token, which is another where other rows were written before."""
+    return repr(write[2:] if write[0] == "row" else write)

@@ -1,23 +1,25 @@
-"""Worlds: some nodes, a network that keeps every message for ever, and all that can happen next.
+"""Worlds: some nodes, a network, and all that can happen next.
 
-A message that is sent stays in the network: it may arrive never, once, or many times, in any order. What a
-plan allows (crashes, restores, snapshots, …) happens so many times at most.
+What a plan allows (crashes, restores, snapshots, faults of the network, …) happens so many times at most.
 """
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from bb_edge.wire import envelope, marks
 from bb_edge.wire.caps import UNBOUNDED_CAPS as CAPS
 from bb_edge.wire.envelope_records import Ack, Envelope
 
+from .network import Everything, Lines
 from .nodes import Disk, Message, Node, Report
+from .plans import Plan
 
+HEARING = ("hear", "late", "repeat", "forge", "stray")
+"""What happens to messages; of one that goes astray nobody hears yet."""
 STEP_NS = 100_000_000_000
 """Between two events: beyond all that is limited in time."""
 
@@ -26,12 +28,16 @@ class Broken(AssertionError):
     """A world in which a promise is broken; the message has the way to it."""
 
     def __init__(self, what: str, way: tuple[Any, ...]) -> None:
-        steps = "\n".join(f"  {_told(*event)}" for event in way[-60:])
-        super().__init__(f"{what}, after {len(way)} events:\n{steps}")
+        events = list[tuple[Any, ...]]()
+        while way:
+            way, event = way
+            events.append(event)
+        steps = "\n".join(f"  {_told(*event)}" for event in events[59::-1])
+        super().__init__(f"{what}, after {len(events)} events:\n{steps}")
 
 
 def _told(what: str, *more: Any) -> str:
-    if what != "hear":
+    if what not in HEARING:
         return " ".join([what, *map(str, more)])
     message: Message = more[0]
     arrived = envelope.decode(message.data, CAPS)
@@ -39,36 +45,7 @@ def _told(what: str, *more: Any) -> str:
         told: object = marks.decoded(arrived.fills[0].payload)
     else:
         told = (arrived.epoch, arrived.seq, arrived.base, *arrived.acks)
-    return f"hear {message.src} to {message.dst}: {told}"
-
-
-class Flow(NamedTuple):
-    """What one node sends to another, in order."""
-
-    src: int
-    dst: int
-    contents: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a world has, and how often what may happen."""
-
-    name: str
-    flows: tuple[Flow, ...]
-    nodes: int = 2
-    crashes: tuple[int, ...] = (0, 0)
-    restores: tuple[int, ...] = (0, 0)
-    snapshots: tuple[int, ...] = (0, 0)
-    drops: int = 0
-    plain: tuple[int, ...] = ()
-    """Nodes whose presence says that they do not know marks."""
-    forger: int | None = None
-    """A node that says to all others what it likes, under its own name."""
-
-    def restores_of(self, place: int) -> int:
-        """How often the state of a node may be put back."""
-        return self.restores[place] if place < len(self.restores) else 0
+    return f"{what} {message.src} to {message.dst}: {told}"
 
 
 class Budget(NamedTuple):
@@ -79,6 +56,8 @@ class Budget(NamedTuple):
     restores: tuple[int, ...]
     snapshots: tuple[int, ...]
     drops: int
+    repeats: int
+    failures: int
 
 
 @dataclass(slots=True)
@@ -87,11 +66,12 @@ class World:
 
     nodes: tuple[Node, ...]
     budget: Budget
-    network: frozenset[Message] = frozenset()
+    network: Everything | Lines = field(default_factory=Everything)
     history: tuple[tuple[Disk, ...], ...] = ()
     lost: frozenset[tuple[int, int, bytes]] = frozenset()
     twice: frozenset[tuple[int, int, bytes]] = frozenset()
     way: tuple[Any, ...] = ()
+    """What happened last, behind the way until then."""
 
     @property
     def quiet_key(self) -> Any:
@@ -132,7 +112,7 @@ class Moves:
 
 def first(plan: Plan, moves: Moves) -> World:
     """The world before anything has happened."""
-    nodes = tuple(moves.known(Node(place, place in plan.plain)) for place in range(plan.nodes))
+    nodes = tuple(moves.known(Node(place, place in plan.plain, plan.falling)) for place in range(plan.nodes))
     none = (0,) * plan.nodes
     budget = Budget(
         tuple(len(flow.contents) for flow in plan.flows),
@@ -140,11 +120,36 @@ def first(plan: Plan, moves: Moves) -> World:
         (plan.restores + none)[: plan.nodes],
         (plan.snapshots + none)[: plan.nodes],
         plan.drops,
+        plan.repeats,
+        plan.failures,
     )
-    world = World(nodes, budget, history=tuple((Disk(),) for _ in nodes))
-    if plan.forger is not None:
-        world.network = frozenset(_forged(plan.forger, plan.nodes))
+    world = World(nodes, budget)
+    if plan.settled:
+        assert plan.faults is not None
+        world = _settled(world, plan, moves)
+    forged = () if plan.forger is None else tuple(sorted(_forged(plan.forger, plan.nodes)))
+    if plan.faults is None:
+        world.network = Everything(frozenset(forged))
+        world.history = tuple([(node.disk,) for node in world.nodes])
+    else:
+        world.network = Lines(faults=plan.faults, forged=forged)
+        world.history = tuple([(Disk(),) if place in plan.kept else () for place in range(plan.nodes)])
     return world
+
+
+def _settled(world: World, plan: Plan, moves: Moves) -> World:
+    """A world in which something was delivered and acknowledged, and every node has a snapshot of that."""
+    world.history = tuple([() for _ in world.nodes])
+    for place in range(len(plan.flows)):
+        for _ in range(plan.settled):
+            world = after(world, plan, moves, ("send", place))
+    world = _heard_out(world, plan, moves)
+    for _ in range(3):
+        world = _all_repeated(world, plan, moves)
+    budget = world.budget._replace(repeats=plan.repeats)
+    for place in range(plan.nodes if plan.written else 0):
+        world = after(world, plan, moves, ("snapshot", place))
+    return replace(world, budget=budget, way=())
 
 
 def _forged(src: int, nodes: int) -> Iterator[Message]:
@@ -174,9 +179,17 @@ def events(world: World, plan: Plan) -> Iterator[tuple[Any, ...]]:
         if budget.crashes[place]:
             for landed in range(1 << len(node.pending)):
                 yield "crash", place, landed
+                if plan.faults is not None:
+                    yield "cut", place, landed
+        if budget.failures:
+            for index, write in enumerate(node.pending):
+                if write[0] == "journal":
+                    yield "fail", place, index
+        if budget.repeats:
+            yield "due", place
+            yield "again", place
         if budget.restores[place]:
-            for age in range(len(world.history[place]) - 1):
-                yield "restore", place, age
+            yield from _restores(world, plan, place)
         if budget.snapshots[place]:
             yield "snapshot", place
         yield from _unseen(world, plan, place)
@@ -187,27 +200,46 @@ def events(world: World, plan: Plan) -> Iterator[tuple[Any, ...]]:
                     for number, content in node.contents.items():
                         if content[0] == flow.dst and content[1] in unsettled:
                             yield "drop", place, number
-    for message in sorted(world.network):
-        yield "hear", message
+    yield from world.network.events()
+
+
+def _restores(world: World, plan: Plan, place: int) -> Iterator[tuple[Any, ...]]:
+    """With every message for ever, back to any state of the disk; else to the one that was kept before."""
+    history = world.history[place]
+    if plan.faults is None:
+        yield from (("restore", place, age) for age in range(len(history) - 1))
+    elif not history:
+        yield "keep", place
+    elif history[0] != world.nodes[place].disk:
+        yield "restore", place, 0
 
 
 def after(world: World, plan: Plan, moves: Moves, event: tuple[Any, ...]) -> World:
     """The world after an event. Broken where it breaks what holds at any time."""
     what, place, *more = event
-    budget, history = world.budget, world.history
+    budget, history, network = world.budget, world.history, world.network
+    if what in ("stray", "keep"):
+        if what == "keep":
+            history = _with(history, place, (world.nodes[place].disk,))
+        else:
+            network = network.after(event)
+        return replace(world, network=network, history=history, way=(world.way, event))
     own: tuple[Any, ...] = (what, *more)
-    if what == "hear":
-        place, own = event[1].dst, event
+    if what in HEARING:
+        network = network.after(event)
+        place, own = event[1].dst, ("hear", event[1])
     elif what == "send":
         flow = plan.flows[place]
         own = ("send", flow.dst, flow.contents[-budget.sends[place]])
         budget = budget._replace(sends=_less(budget.sends, place))
         place = flow.src
-    elif what == "crash":
+    elif what in ("crash", "cut"):
+        own = ("crash", *more)
+        network = network.cut(place) if what == "cut" else network
         budget = budget._replace(crashes=_less(budget.crashes, place))
     elif what == "restore":
         own = ("start", history[place][more[0]])
-        history = (*history[:place], history[place][: more[0] + 1], *history[place + 1 :])
+        history = _with(history, place, history[place][: more[0] + 1])
         budget = budget._replace(restores=_less(budget.restores, place))
     elif what == "snapshot":
         budget = budget._replace(snapshots=_less(budget.snapshots, place))
@@ -216,21 +248,29 @@ def after(world: World, plan: Plan, moves: Moves, event: tuple[Any, ...]) -> Wor
         own = ("see", other, world.nodes[other].run, other not in plan.plain)
     elif what == "drop":
         budget = budget._replace(drops=budget.drops - 1)
+    elif what == "fail":
+        budget = budget._replace(failures=budget.failures - 1)
+    elif what in ("due", "again"):
+        budget = budget._replace(repeats=budget.repeats - 1)
     node, sent, reports = moves.after(world.nodes[place], own)
     if not budget.restores[place]:
-        history = (*history[:place], (), *history[place + 1 :])
-    elif node.disk != history[place][-1]:
-        history = (*history[:place], (*history[place], node.disk), *history[place + 1 :])
-    nodes = (*world.nodes[:place], node, *world.nodes[place + 1 :])
-    network = world.network.union(sent) if sent else world.network
-    then = World(nodes, budget, network, history, world.lost, world.twice, (*world.way, event))
+        history = _with(history, place, ())
+    elif plan.faults is None and node.disk != history[place][-1]:
+        history = _with(history, place, (*history[place], node.disk))
+    nodes = _with(world.nodes, place, node)
+    network = network.plus(sent) if sent else network
+    then = World(nodes, budget, network, history, world.lost, world.twice, (world.way, event))
     _excuse(then, plan, node, reports)
     _check(then, plan)
     return then
 
 
+def _with(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:place], value, *values[place + 1 :])
+
+
 def _less(counts: tuple[int, ...], place: int) -> tuple[int, ...]:
-    return (*counts[:place], counts[place] - 1, *counts[place + 1 :])
+    return _with(counts, place, counts[place] - 1)
 
 
 def _excuse(world: World, plan: Plan, node: Node, reports: list[Report]) -> None:
@@ -267,20 +307,26 @@ def settle(world: World, plan: Plan, moves: Moves, ended: set[Any]) -> None:
     Broken where it does not come to an end, or something that was promised is neither delivered nor reported.
     `ended` has worlds of which all this is known, and gets those that are gone through.
     """
-    world, passed = replace(world, network=frozenset()), list[Any]()
+    world, passed = replace(world, network=Everything()), list[Any]()
     for _ in range(12):
         if world.quiet_key in ended:
             break
         passed.append(world.quiet_key)
-        for place in range(plan.nodes):
-            for event in [*_unseen(world, plan, place), ("due", place), ("again", place)]:
-                world = _heard_out(after(world, plan, moves, event), plan, moves)
+        world = _all_repeated(world, plan, moves)
         if not any(world.nodes[flow.src].unsettled(flow.dst) for flow in plan.flows):
             _check_all(world, plan)
             break
     else:
         raise Broken("it is never settled", world.way)
     ended.update(passed)
+
+
+def _all_repeated(world: World, plan: Plan, moves: Moves) -> World:
+    """Every node sees who is up, and repeats what it waits for; all of that is done to its end."""
+    for place in range(plan.nodes):
+        for event in [*_unseen(world, plan, place), ("due", place), ("again", place)]:
+            world = _heard_out(after(world, plan, moves, event), plan, moves)
+    return world
 
 
 def _check_all(world: World, plan: Plan) -> None:
@@ -303,9 +349,9 @@ def _unseen(world: World, plan: Plan, place: int) -> Iterator[tuple[Any, ...]]:
 
 def _heard_out(world: World, plan: Plan, moves: Moves) -> World:
     """Everything that is asked of disks and network is done, in order."""
-    waiting: deque[Message] = deque(sorted(world.network))
+    waiting: deque[Message] = deque(sorted(world.network.messages))
     for _ in range(1000):
-        world.network = frozenset()
+        world.network = Everything()
         place = next((place for place, node in enumerate(world.nodes) if node.pending), None)
         if place is not None:
             event: tuple[Any, ...] = ("persist", place, 0)
@@ -314,63 +360,5 @@ def _heard_out(world: World, plan: Plan, moves: Moves) -> World:
         else:
             return world
         world = after(world, plan, moves, event)
-        waiting.extend(sorted(world.network))
+        waiting.extend(sorted(world.network.messages))
     raise Broken("messages without end", world.way)
-
-
-@dataclass
-class Found:
-    """What a search has seen."""
-
-    worlds: int = 0
-    events: int = 0
-    settled: int = 0
-    whole: bool = True
-    """Whether all worlds of the plan were seen."""
-
-
-def explore(plan: Plan, limit: int) -> Found:
-    """Goes through `limit` worlds of a plan at most, breadth first. Broken at the first fault."""
-    moves = Moves()
-    start = first(plan, moves)
-    seen, ended, found = {start.key}, set[Any](), Found()
-    todo = deque([start])
-    while todo:
-        world = todo.popleft()
-        found.worlds += 1
-        if found.worlds > limit:
-            found.whole = False
-            break
-        settle(world, plan, moves, ended)
-        for event in events(world, plan):
-            then = after(world, plan, moves, event)
-            found.events += 1
-            key = then.key
-            if key not in seen:
-                seen.add(key)
-                todo.append(then)
-    found.settled = len(ended)
-    return found
-
-
-LIKELY = {"hear": 8.0, "persist": 6.0, "see": 4.0, "send": 2.0}
-"""How likely kinds of events are on a walk; others have 1.2: so that most walks get somewhere."""
-
-
-def wander(plan: Plan, walks: int, seed: int = 1, events_each: int = 40) -> Found:
-    """Goes `walks` random ways through the worlds of a plan, which get further than a search does."""
-    moves, ended, chance, found = Moves(), set[Any](), random.Random(seed), Found(whole=False)
-    for _ in range(walks):
-        world = first(plan, moves)
-        for _ in range(events_each):
-            kinds: dict[str, list[tuple[Any, ...]]] = {}
-            for event in events(world, plan):
-                kinds.setdefault(event[0], []).append(event)
-            if not kinds:
-                break
-            kind = chance.choices(list(kinds), [LIKELY.get(name, 1.2) for name in kinds])[0]
-            world = after(world, plan, moves, chance.choice(kinds[kind]))
-            found.worlds += 1
-            settle(world, plan, moves, ended)
-    found.events, found.settled = found.worlds, len(ended)
-    return found
